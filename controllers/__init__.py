@@ -1,0 +1,1 @@
+"""Controllers that are ready to run; each shows how one thing is done."""

@@ -1,0 +1,116 @@
+"""natsctl: controllers whose primary resources live in NATS JetStream KV."""
+
+from typing import TYPE_CHECKING, Any
+
+import natsctl.kv as _kv_package  # noqa: F401 - loaded first: `kv` below is the kind's function
+from natsctl.core.cache import Invalid
+from natsctl.core.declare import primary, secondary, tertiary
+from natsctl.core.finalizers import finalized
+from natsctl.core.garbage import GarbageLimits, GarbagePlan, Orphan
+from natsctl.core.owners import KUMORI, OwnerNames
+from natsctl.core.retry import (
+    Drop,
+    Retry,
+    RetryPolicy,
+    Stop,
+    always_retry,
+    exponential,
+    give_up_after,
+    retry_up_to,
+)
+from natsctl.core.slots import Primary, Secondary, Tertiary
+from natsctl.core.visit import Operation
+from natsctl.errors import (
+    ConflictError,
+    ConnectError,
+    ExistsError,
+    InvalidKeyError,
+    InvalidObjectError,
+    NatsctlError,
+    NotFoundError,
+    PermanentError,
+    PermissionDeniedError,
+    QueueShutDownError,
+    RetryAfter,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+    TooLargeError,
+    UsageError,
+    WatchBrokenError,
+)
+from natsctl.model.kinds import Kind, kv
+from natsctl.model.objects import Metadata, Object
+from natsctl.model.recorder import EventType
+from natsctl.model.store import Action, Change
+from natsctl.runtime import Controller, ControllerRuntime, Explanation, Status
+
+if TYPE_CHECKING:
+    from natsctl.kv.options import NatsOptions
+    from natsctl.kv.stores import connect
+
+__all__ = [
+    "KUMORI",
+    "Action",
+    "Change",
+    "ConflictError",
+    "ConnectError",
+    "Controller",
+    "ControllerRuntime",
+    "Drop",
+    "EventType",
+    "ExistsError",
+    "Explanation",
+    "GarbageLimits",
+    "GarbagePlan",
+    "Invalid",
+    "InvalidKeyError",
+    "InvalidObjectError",
+    "Kind",
+    "Metadata",
+    "NatsOptions",
+    "NatsctlError",
+    "NotFoundError",
+    "Object",
+    "Operation",
+    "Orphan",
+    "OwnerNames",
+    "PermanentError",
+    "PermissionDeniedError",
+    "Primary",
+    "QueueShutDownError",
+    "Retry",
+    "RetryAfter",
+    "RetryPolicy",
+    "Secondary",
+    "Status",
+    "Stop",
+    "StoreError",
+    "StoreMissingError",
+    "StoreTimeoutError",
+    "Tertiary",
+    "TooLargeError",
+    "UsageError",
+    "WatchBrokenError",
+    "always_retry",
+    "connect",
+    "exponential",
+    "finalized",
+    "give_up_after",
+    "kv",
+    "primary",
+    "retry_up_to",
+    "secondary",
+    "tertiary",
+]
+
+_WITH_NATS = {"connect": "natsctl.kv.stores", "NatsOptions": "natsctl.kv.options"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs the NATS client only when it is asked for: it takes a tenth of a second."""
+    if name not in _WITH_NATS:
+        raise AttributeError(f"module 'natsctl' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - only where it is needed
+
+    return getattr(import_module(_WITH_NATS[name]), name)

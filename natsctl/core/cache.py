@@ -1,0 +1,233 @@
+"""The last seen objects of one store, by key and by index."""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from natsctl.errors import InvalidObjectError
+from natsctl.model.kinds import Kind
+from natsctl.model.store import (
+    Applied,
+    Change,
+    Deleted,
+    Listed,
+    Listing,
+    Stored,
+    WatchEvent,
+)
+
+T = TypeVar("T")
+IndexFunc = Callable[[T], Iterable[str]]
+
+
+class Invalid(msgspec.Struct, frozen=True):
+    """A stored object that is no valid object of its kind, and why."""
+
+    stored: Stored
+    error: InvalidObjectError
+
+
+def _ignore(_invalid: Invalid) -> None:
+    """Nobody asked to be told of invalid objects."""
+
+
+class Cache(Generic[T]):
+    """Folds watch events into a readable state and says what each one changed.
+
+    Guarantees: a listing takes effect at its end, so until then reads show the state before. An
+    object that does not decode leaves the last valid one in its place, is found in `invalid`, and
+    is told to *on_invalid* once per revision.
+    """
+
+    def __init__(
+        self,
+        kind: Kind[T],
+        indexes: Mapping[str, IndexFunc[T]] | None = None,
+        on_invalid: Callable[[Invalid], None] = _ignore,
+    ) -> None:
+        self.kind = kind
+        self.complete = asyncio.Event()  # set once a whole listing was seen
+        self.incarnation = ""
+        self.revision = 0  # every write up to this one is reflected here
+        self.invalid: dict[str, Invalid] = {}
+        self._objects: dict[str, Stored] = {}
+        self._indexes = {name: _Index(func) for name, func in (indexes or {}).items()}
+        self._listing: _Listing | None = None
+        self._on_invalid = on_invalid
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, key: str) -> bool:
+        """Say whether the object exists, valid or not."""
+        return key in self._objects or key in self.invalid
+
+    def get(self, key: str) -> Stored | None:
+        """Return the last valid state of the object, None where there is none."""
+        return self._objects.get(key)
+
+    def keys(self) -> Collection[str]:
+        """Return the keys of all objects that have a valid state; a live view."""
+        return self._objects.keys()
+
+    def by_index(self, index: str, value: str) -> list[Stored]:
+        """Return the objects for which the named index gives *value*, in the order of keys."""
+        return [self._objects[key] for key in sorted(self._indexes[index].keys(value))]
+
+    def index_values(self, index: str) -> Collection[str]:
+        """Return every value that the named index has; a live view."""
+        return self._indexes[index].values()
+
+    def indexed(self, index: str) -> int:
+        """Count the objects to which the named index gives any value."""
+        return len(self._indexes[index])
+
+    def apply(self, event: WatchEvent) -> Iterable[Change[T]]:
+        """Take in one event and return the changes it made, to be exhausted by the caller."""
+        listing = self._listing
+        match event:
+            case Applied(stored):
+                if listing is None:
+                    return self._put(stored)
+                listing.put(stored)
+            case Deleted(key, revision):
+                if listing is None:
+                    return self._remove(key, revision)
+                listing.remove(key, revision)
+            case Listing(incarnation):
+                self._listing = _Listing(incarnation)
+            case Listed(revision):
+                return self._end_listing(revision)
+        return ()
+
+    async def passed(self, revision: int) -> None:
+        """Wait until every write up to *revision* is reflected here."""
+        if self.revision < revision:
+            future = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiters, (revision, id(future), future))
+            await future
+
+    def _end_listing(self, revision: int) -> Iterator[Change[T]]:
+        """Become what the listing showed; what it did not show went away meanwhile."""
+        listing, self._listing = self._listing, None
+        if listing is None:
+            return
+        known = self.revision if listing.incarnation == self.incarnation else 0
+        self.incarnation, self.revision = listing.incarnation, 0
+        for stored in listing.objects.values():
+            yield from self._fold(stored, initial=True)
+        for key in [key for key in (*self._objects, *self.invalid) if key not in listing.objects]:
+            listing.deleted.pop(key, None)
+            yield self._drop(key)
+        for key, deleted_at in listing.deleted.items():
+            if deleted_at > known:
+                yield Change(self.kind, key, None, None, initial=True)
+        self._reach(revision)
+        self.complete.set()
+
+    def _put(self, stored: Stored) -> Iterable[Change[T]]:
+        changes = self._fold(stored)
+        self._reach(stored.revision)
+        return changes
+
+    def _remove(self, key: str, revision: int) -> Iterable[Change[T]]:
+        change = self._drop(key)
+        self._reach(revision)
+        return (change,)
+
+    def _fold(self, stored: Stored, *, initial: bool = False) -> Iterable[Change[T]]:
+        key = stored.key
+        old = self._objects.get(key)
+        if old is not None and _same(old, stored):
+            self.invalid.pop(key, None)
+            return ()  # a relist shows again what we know
+        try:
+            obj = self.kind.decode(stored.value)
+        except InvalidObjectError as error:
+            self._reject(Invalid(stored, error))
+            return ()
+        self.invalid.pop(key, None)
+        self._objects[key] = stored
+        for index in self._indexes.values():
+            index.put(key, obj)
+        return (Change(self.kind, key, old, stored, initial),)
+
+    def _drop(self, key: str) -> Change[T]:
+        self.invalid.pop(key, None)
+        old = self._objects.pop(key, None)
+        for index in self._indexes.values():
+            index.remove(key)
+        return Change(self.kind, key, old, None)
+
+    def _reject(self, invalid: Invalid) -> None:
+        known = self.invalid.get(invalid.stored.key)
+        self.invalid[invalid.stored.key] = invalid
+        if known is None or not _same(known.stored, invalid.stored):
+            self._on_invalid(invalid)
+
+    def _reach(self, revision: int) -> None:
+        self.revision = max(self.revision, revision)
+        while self._waiters and self._waiters[0][0] <= self.revision:
+            _, _, future = heapq.heappop(self._waiters)
+            if not future.done():
+                future.set_result(None)
+
+
+class _Listing:
+    """A listing under way: what it has shown so far."""
+
+    def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self.objects: dict[str, Stored] = {}
+        self.deleted: dict[str, int] = {}
+
+    def put(self, stored: Stored) -> None:
+        self.objects[stored.key] = stored
+        self.deleted.pop(stored.key, None)
+
+    def remove(self, key: str, revision: int) -> None:
+        self.objects.pop(key, None)
+        self.deleted[key] = revision
+
+
+class _Index(Generic[T]):
+    """Keys by the values that a function gives their objects."""
+
+    def __init__(self, func: IndexFunc[T]) -> None:
+        self._func = func
+        self._keys: dict[str, set[str]] = {}
+        self._values: dict[str, tuple[str, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def keys(self, value: str) -> Collection[str]:
+        return self._keys.get(value, ())
+
+    def values(self) -> Collection[str]:
+        return self._keys.keys()
+
+    def put(self, key: str, obj: T) -> None:
+        values = tuple(self._func(obj))
+        if values == self._values.get(key, ()):
+            return
+        self.remove(key)
+        if values:
+            self._values[key] = values
+        for value in values:
+            self._keys.setdefault(value, set()).add(key)
+
+    def remove(self, key: str) -> None:
+        for value in self._values.pop(key, ()):
+            keys = self._keys[value]
+            keys.discard(key)
+            if not keys:
+                del self._keys[value]
+
+
+def _same(one: Stored, other: Stored) -> bool:
+    return one.revision == other.revision and one.value == other.value

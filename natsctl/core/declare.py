@@ -1,0 +1,84 @@
+"""How a controller class declares the kinds that it works with."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar, overload
+
+from natsctl.core.cache import IndexFunc
+from natsctl.core.slots import Primary, Reader, Secondary, Tertiary
+from natsctl.errors import UsageError
+from natsctl.model.kinds import Kind
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Reader[Any])
+
+
+class Slot(Generic[R]):
+    """Declares one kind that a controller works with; on an instance it is read and written."""
+
+    def __init__(
+        self, role: type[R], kind: Kind[Any], indexes: Mapping[str, IndexFunc[Any]] | None
+    ) -> None:
+        self.role = role
+        self.kind = kind
+        self.indexes = dict(indexes or {})
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "Slot[R]": ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> R: ...
+
+    def __get__(self, instance: object | None, owner: type) -> "Slot[R] | R":
+        """Return the declaration on the class; on an instance, what the runtime put there."""
+        if instance is None:
+            return self
+        raise UsageError(
+            f"{owner.__name__}.{self.name} cannot be used yet: a ControllerRuntime opens it"
+        )
+
+
+def primary(
+    kind: Kind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+) -> Slot[Primary[T]]:
+    """Declare the kind whose objects say what should be. *indexes*: values by name, per object."""
+    return Slot(Primary, kind, indexes)
+
+
+def secondary(
+    kind: Kind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+) -> Slot[Secondary[T]]:
+    """Declare a kind whose objects are made for primaries; a change of one wakes its owner."""
+    kind.require_metadata()
+    return Slot(Secondary, kind, indexes)
+
+
+def tertiary(
+    kind: Kind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+) -> Slot[Tertiary[T]]:
+    """Declare a kind whose objects are only read; a change of one wakes nobody."""
+    return Slot(Tertiary, kind, indexes)
+
+
+def slots(cls: type) -> Iterator[Slot[Any]]:
+    """Return the slots that a controller class declares or inherits."""
+    names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
+    for name in names:
+        slot = getattr(cls, name, None)
+        if isinstance(slot, Slot):
+            yield slot
+
+
+def only_primary(cls: type) -> Slot[Primary[Any]]:
+    """Return the one primary that a controller class declares; raises `UsageError` else."""
+    primaries = [slot for slot in slots(cls) if slot.role is Primary]
+    if len(primaries) == 1:
+        return primaries[0]
+    found = ", ".join(slot.name for slot in primaries) or "none"
+    raise UsageError(
+        f"{cls.__name__} needs exactly one primary, as in "
+        f"`apps = primary(kv(App, bucket='apps'))`, and has {found}"
+    )

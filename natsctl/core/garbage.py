@@ -1,0 +1,239 @@
+"""Which secondaries have lost their owner, and whether it is safe to believe it.
+
+An orphan is suspected in the caches and confirmed by reading its owner at the store's leader. A
+delete marker proves that the owner was deleted. Without one the owner may just as well have been
+lost with its bucket, so such orphans are left alone while anything about the bucket is odd.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from natsctl.core.informer import Informer
+from natsctl.core.slots import OWNER_INDEX, Secondary
+from natsctl.core.write import read, rewrite
+from natsctl.errors import ConflictError, NotFoundError, StoreError, StoreMissingError
+from natsctl.model.kinds import KvKind, kv
+from natsctl.model.store import Store, Stored
+
+log = logging.getLogger(__name__)
+
+READS_MAX = 16  # owners read at the leader at once
+
+
+class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When garbage is collected, and when that needs a person.
+
+    A sweep runs every `interval_s`. An orphan is collected once it was suspected for `grace_s`. A
+    sweep that would remove more than `count_max` objects, or more than the share `share_max` of
+    all that is owned where that is more than `share_from` objects, removes none.
+    """
+
+    interval_s: float = 30.0
+    grace_s: float = 60.0
+    count_max: int = 1000
+    share_max: float = 0.3
+    share_from: int = 10
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """What the last sweep saw: which bucket, and whether any owner was in it."""
+
+    incarnation: str
+    populated: bool
+
+
+MEMORY: KvKind[Sweep] = kv(Sweep, bucket="natsctl", history=1)
+"""Where sweeps are remembered across restarts, by controller."""
+
+
+class Orphan(msgspec.Struct, frozen=True):
+    """A secondary whose owner does not exist.
+
+    `proven` says that the owner's delete marker was found, `due` that the grace period is over.
+    """
+
+    kind: str
+    key: str
+    revision: int
+    owner: str
+    reason: str
+    proven: bool
+    suspected_s: float
+    due: bool
+
+
+class GarbagePlan(msgspec.Struct, frozen=True):
+    """What a sweep would remove; `refused` says why it removes nothing, and is empty else."""
+
+    orphans: tuple[Orphan, ...]
+    refused: str = ""
+
+
+class _Suspect(msgspec.Struct, frozen=True):
+    secondary: Secondary[Any]
+    stored: Stored
+    owner: str
+
+
+class GarbageCollector:
+    """Plans what to remove. Who removes it holds the owner's key, or is a person's command."""
+
+    def __init__(
+        self,
+        primary: Informer[Any],
+        secondaries: Sequence[Secondary[Any]],
+        memory: Store,
+        name: str,
+        limits: GarbageLimits,
+    ) -> None:
+        self._primary = primary
+        self._secondaries = secondaries
+        self._memory = memory
+        self._memory_key = f"gc.{name}"
+        self._limits = limits
+        self._suspected: dict[tuple[str, str], float] = {}  # since when
+
+    async def plan(self) -> GarbagePlan:
+        """Return every orphan, each confirmed at the leader, and whether a sweep may run."""
+        incomplete = self._incomplete()
+        if incomplete:
+            return GarbagePlan((), incomplete)
+        suspects = list(self._suspects())
+        self._remember_suspects(suspects)
+        try:
+            owners = await self._confirm({suspect.owner for suspect in suspects})
+            orphans = tuple(self._orphans(suspects, owners))
+            refused = await self._refusal(orphans)
+        except StoreMissingError as error:
+            return GarbagePlan((), str(error))
+        except StoreError as error:
+            return GarbagePlan((), f"the owners cannot be read: {error}")
+        return GarbagePlan(orphans, refused)
+
+    async def apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
+        """Remove what the plan says and nothing else, at a person's command; returns it.
+
+        Every owner is read again, and every object is removed at the planned revision only. The
+        bucket as it is now is what later sweeps compare with.
+        """
+        secondaries = {secondary.kind.name: secondary for secondary in self._secondaries}
+        removed: list[Orphan] = []
+        for orphan in plan.orphans:
+            if await read(self._primary.store, orphan.owner) is not None:
+                continue
+            try:
+                await secondaries[orphan.kind].delete_stored(
+                    Stored(orphan.key, orphan.revision, b"")
+                )
+            except (ConflictError, NotFoundError) as error:
+                log.warning("%s %s is left alone: %s", orphan.kind, orphan.key, error)
+            else:
+                removed.append(orphan)
+        await self._remember()
+        return tuple(removed)
+
+    def _incomplete(self) -> str:
+        for informer in (self._primary, *(at.informer for at in self._secondaries)):
+            if not informer.cache.complete.is_set():
+                return f"{informer.cache.kind.name} has not been listed completely yet"
+            if isinstance(informer.failure, StoreMissingError):
+                return str(informer.failure)
+        return ""
+
+    def _suspects(self) -> Iterator[_Suspect]:
+        for secondary in self._secondaries:
+            cache = secondary.informer.cache
+            for owner in cache.index_values(OWNER_INDEX):
+                if owner not in self._primary.cache:
+                    for stored in cache.by_index(OWNER_INDEX, owner):
+                        yield _Suspect(secondary, stored, owner)
+
+    def _remember_suspects(self, suspects: Sequence[_Suspect]) -> None:
+        now = asyncio.get_running_loop().time()
+        names = [(suspect.secondary.kind.name, suspect.stored.key) for suspect in suspects]
+        self._suspected = {name: self._suspected.get(name, now) for name in names}
+
+    async def _confirm(self, owners: set[str]) -> dict[str, int | None]:
+        """Return the owners that do not exist at the leader, with the revision of their marker."""
+        gone: dict[str, int | None] = {}
+        remaining = iter(owners)
+
+        async def check() -> None:
+            for owner in remaining:
+                try:
+                    await self._primary.store.get(owner)
+                except NotFoundError as error:
+                    gone[owner] = error.deleted_at
+
+        await asyncio.gather(*(check() for _ in range(min(READS_MAX, len(owners)))))
+        return gone
+
+    def _orphans(
+        self, suspects: Sequence[_Suspect], gone: dict[str, int | None]
+    ) -> Iterator[Orphan]:
+        now = asyncio.get_running_loop().time()
+        for suspect in suspects:
+            if suspect.owner not in gone:
+                continue
+            kind, key = suspect.secondary.kind.name, suspect.stored.key
+            age_s = now - self._suspected.get((kind, key), now)
+            deleted_at = gone[suspect.owner]
+            yield Orphan(
+                kind=kind,
+                key=key,
+                revision=suspect.stored.revision,
+                owner=suspect.owner,
+                reason=_reason(suspect.owner, deleted_at),
+                proven=deleted_at is not None,
+                suspected_s=round(age_s, 3),
+                due=age_s >= self._limits.grace_s,
+            )
+
+    async def _refusal(self, orphans: Sequence[Orphan]) -> str:
+        """Return why a sweep must not run, and remember what it sees where it may."""
+        unproven = [orphan for orphan in orphans if not orphan.proven]
+        refused = await self._odd_bucket() if unproven else ""
+        refused = refused or self._too_many(orphans)
+        if not refused:
+            await self._remember()
+        return refused
+
+    async def _odd_bucket(self) -> str:
+        name = self._primary.cache.kind.name
+        last = await self._last_sweep()
+        if last is not None and last.incarnation != self._primary.cache.incarnation:
+            return f"the bucket of {name} was recreated since the last sweep"
+        if not len(self._primary.cache) and (last is None or last.populated):
+            seen = "the last sweep saw owners in it" if last else "no sweep ever saw an owner"
+            return f"the bucket of {name} is empty, and {seen}"
+        return ""
+
+    def _too_many(self, orphans: Sequence[Orphan]) -> str:
+        count = sum(orphan.due for orphan in orphans)
+        caches = [secondary.informer.cache for secondary in self._secondaries]
+        owned = sum(cache.indexed(OWNER_INDEX) for cache in caches)
+        if count > self._limits.count_max:
+            return f"{count} objects would go, more than {self._limits.count_max} at once"
+        if count > self._limits.share_from and count > self._limits.share_max * owned:
+            return f"{count} of {owned} objects would go, more than {self._limits.share_max:.0%}"
+        return ""
+
+    async def _last_sweep(self) -> Sweep | None:
+        stored = await read(self._memory, self._memory_key)
+        return None if stored is None else MEMORY.decode(stored.value)
+
+    async def _remember(self) -> None:
+        cache = self._primary.cache
+        now = Sweep(cache.incarnation, bool(len(cache)))
+        if await self._last_sweep() != now:
+            await rewrite(self._memory, self._memory_key, lambda _: msgspec.json.encode(now))
+
+
+def _reason(owner: str, deleted_at: int | None) -> str:
+    if deleted_at is None:
+        return f"owner {owner} does not exist, and nothing tells that it was deleted"
+    return f"owner {owner} was deleted at revision {deleted_at}"

@@ -1,0 +1,99 @@
+"""Keep a cache equal to a store, and tell subscribers what changed."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from natsctl.core.cache import Cache, IndexFunc, Invalid
+from natsctl.core.retry import backoff
+from natsctl.errors import StoreError
+from natsctl.model.kinds import Kind
+from natsctl.model.store import Change, Store, WatchEvent
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HEALTHY_S = 30.0  # a watch that lived this long starts its backoff afresh
+BACKOFF_S = 0.05
+BACKOFF_MAX_S = 5.0
+BATCH = 500  # changes told before other tasks get their turn
+
+
+class Informer(Generic[T]):
+    """One watch, one cache, any number of subscribers.
+
+    Subscribers are plain functions and must not block: they put keys on a queue. One that raises
+    is logged and harms no other.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        kind: Kind[T],
+        *,
+        indexes: Mapping[str, IndexFunc[T]] | None = None,
+        on_invalid: Callable[[Invalid], None] | None = None,
+    ) -> None:
+        self.store = store
+        self.restarts = 0
+        self.failure: StoreError | None = None  # why there is no watch just now
+        self._on_invalid = on_invalid
+        self.cache = Cache(kind, indexes, self._report)
+        self._subscribers: list[Callable[[Change[T]], None]] = []
+
+    @contextmanager
+    def subscribe(self, on_change: Callable[[Change[T]], None]) -> Iterator[None]:
+        """Call *on_change* for what is cached now and for every later change."""
+        for key in list(self.cache.keys()):
+            stored = self.cache.get(key)
+            on_change(Change(self.cache.kind, key, None, stored, initial=True))
+        self._subscribers.append(on_change)
+        try:
+            yield
+        finally:
+            self._subscribers.remove(on_change)
+
+    async def run(self) -> None:
+        """Watch until cancelled; start over, later and later, when the watch breaks."""
+        clock = asyncio.get_running_loop().time
+        failures = 0
+        while True:
+            started = clock()
+            try:
+                async with self.store.watch() as events:
+                    async for event in events:
+                        self.failure = None
+                        await self._take(event)
+            except StoreError as error:
+                self.failure = error
+                log.warning("watch of %s broke: %s", self.cache.kind.name, error)
+            failures = 1 if clock() - started > HEALTHY_S else failures + 1
+            self.restarts += 1
+            await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
+
+    async def _take(self, event: WatchEvent) -> None:
+        for told, change in enumerate(self.cache.apply(event), start=1):
+            self._tell(change)
+            if told % BATCH == 0:
+                await asyncio.sleep(0)
+
+    def _tell(self, change: Change[T]) -> None:
+        for on_change in tuple(self._subscribers):
+            try:
+                on_change(change)
+            except Exception:
+                log.exception("a subscriber failed on %s %s", self.cache.kind.name, change.key)
+
+    def _report(self, invalid: Invalid) -> None:
+        log.error(
+            "%s %s at revision %d is left alone: %s",
+            self.cache.kind.name,
+            invalid.stored.key,
+            invalid.stored.revision,
+            invalid.error,
+        )
+        if self._on_invalid is not None:
+            self._on_invalid(invalid)

@@ -1,0 +1,86 @@
+"""How a secondary names the primary it was made for: by labels for search, annotations for truth.
+
+A label value holds at most 63 characters of a small alphabet; a key may be longer and hold others.
+So the label is the key itself where it fits, else a hash of it, and the annotation of the same
+name holds the exact key and decides.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from natsctl.model.kinds import Kind
+from natsctl.model.objects import Metadata
+
+T = TypeVar("T")
+
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
+_HASHED = "h."
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A primary: its kind's name and its key."""
+
+    kind: str
+    key: str
+
+
+class OwnerNames(msgspec.Struct, frozen=True):
+    """The names of the two labels, and of the two annotations."""
+
+    kind: str = "natsctl.io/owner-kind"
+    key: str = "natsctl.io/owner-key"
+
+    @classmethod
+    def of_domain(cls, domain: str) -> "OwnerNames":
+        """Return `<domain>/owner-kind` and `<domain>/owner-key`."""
+        return cls(f"{domain}/owner-kind", f"{domain}/owner-key")
+
+    def labels(self, owner: Owner) -> dict[str, str]:
+        """Return the labels of what *owner* owns."""
+        return {self.kind: label_value(owner.kind), self.key: label_value(owner.key)}
+
+    def annotations(self, owner: Owner) -> dict[str, str]:
+        """Return the annotations of what *owner* owns."""
+        return {self.kind: owner.kind, self.key: owner.key}
+
+    def owner(self, metadata: Metadata) -> Owner | None:
+        """Return whom the object was made for; None where it does not say, or only by a hash."""
+        kind = self._exact(metadata, self.kind)
+        key = self._exact(metadata, self.key)
+        return None if kind is None or key is None else Owner(kind, key)
+
+    def index(self, kind: Kind[T], owner_kind: str) -> Callable[[T], Iterable[str]]:
+        """Return an index function: the key of the owner, where it is of *owner_kind*."""
+
+        def owner_key(obj: T) -> Iterable[str]:
+            owner = self.owner(kind.metadata_of(obj))
+            return (owner.key,) if owner is not None and owner.kind == owner_kind else ()
+
+        return owner_key
+
+    @staticmethod
+    def _exact(metadata: Metadata, name: str) -> str | None:
+        label = metadata.labels.get(name)
+        if label is None:
+            return None
+        exact = metadata.annotations.get(name)
+        if exact is not None:
+            return exact
+        return None if label.startswith(_HASHED) else label
+
+
+KUMORI = OwnerNames("kumori/ownerkind", "kumori/ownerkey")
+"""The names that Kumori's controllerruntime uses."""
+
+
+def label_value(text: str) -> str:
+    """Return *text* where it is a legal label value, else `h.` and a base32 SHA-256 of it."""
+    if _LABEL.match(text) and not text.startswith(_HASHED):
+        return text
+    digest = hashlib.sha256(text.encode()).digest()
+    return _HASHED + base64.b32encode(digest).decode().rstrip("=").lower()

@@ -1,0 +1,71 @@
+"""What a controller tells people: one log line and one event per fact."""
+
+import logging
+
+from natsctl.core.barrier import Sync
+from natsctl.core.cache import Invalid
+from natsctl.core.garbage import GarbagePlan
+from natsctl.errors import ConflictError, ExistsError, PermanentError
+from natsctl.model.recorder import EventType, Recorder
+
+log = logging.getLogger(__name__)
+
+REASON_SYNCED = "Synced"
+REASON_EXISTS = "ErrResourceExists"
+REASON_FAILED = "SyncFailed"
+REASON_INVALID = "InvalidObject"
+MESSAGE_CREATED = '"%s" synced successfully (created)'
+MESSAGE_UPDATED = '"%s" synced successfully (updated)'
+MESSAGE_DELETED = '"%s" synced successfully (deleted)'
+
+
+class Reports:
+    """Tells what happens to a controller's keys. `recorder` is where events go, once there is."""
+
+    def __init__(self, controller: str) -> None:
+        self.recorder: Recorder | None = None
+        self._controller = controller
+        self._refused = ""
+
+    def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
+        """Send an event; without a recorder nobody hears it."""
+        if self.recorder is not None:
+            self.recorder.event(key, type, reason, message)
+
+    def synced(self, key: str, sync: Sync) -> None:
+        """Tell what a successful sync wrote; one that wrote nothing is no news."""
+        if sync.created:
+            message = MESSAGE_CREATED
+        elif sync.updated:
+            message = MESSAGE_UPDATED
+        elif sync.deleted:
+            message = MESSAGE_DELETED
+        else:
+            return
+        self.event(key, EventType.NORMAL, REASON_SYNCED, message % key)
+
+    def failed(self, key: str, error: Exception) -> None:
+        """Tell that a sync failed; the traceback of what nobody foresaw goes to the log."""
+        foreseen = isinstance(error, PermanentError | ConflictError | TimeoutError)
+        text = f"{type(error).__name__}: {error}"
+        log.error("%s: sync of %s failed: %s", self._controller, key, text, exc_info=not foreseen)
+        reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
+        self.event(key, EventType.WARNING, reason, text)
+
+    def invalid(self, invalid: Invalid) -> None:
+        """Tell that an object's newest state is left alone."""
+        stored = invalid.stored
+        message = f"revision {stored.revision} is left alone: {invalid.error}"
+        self.event(stored.key, EventType.WARNING, REASON_INVALID, message)
+
+    def refused(self, plan: GarbagePlan) -> None:
+        """Tell, once per reason, why orphans are not collected."""
+        if plan.refused and plan.refused != self._refused and plan.orphans:
+            log.error(
+                "%s: %d orphans are left where they are: %s. `natsctl gc plan` lists them, "
+                "`natsctl gc apply` removes them",
+                self._controller,
+                len(plan.orphans),
+                plan.refused,
+            )
+        self._refused = plan.refused

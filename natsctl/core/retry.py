@@ -1,0 +1,144 @@
+"""Whether to try again, and when."""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from natsctl.errors import UsageError
+
+K = TypeVar("K", bound=Hashable)
+
+_DOUBLINGS_MAX = 64  # enough to pass any limit, and far from where a float overflows
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Try again: `after` this many seconds, or when the queue's limiter says so."""
+
+    after: float | None = None
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """Give this key up until it is asked for again."""
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Give everything up."""
+
+
+Decision: TypeAlias = Retry | Drop | Stop
+
+RetryPolicy: TypeAlias = Callable[[Exception, int], Decision]
+"""What follows a failure, from the error and the key's failures in a row, counted from 1."""
+
+Jitter: TypeAlias = Callable[[], float]
+"""Draws the share of a delay to add to it, so that what failed together returns apart."""
+
+
+def always_retry(_error: Exception, _failures: int) -> Decision:
+    """Retry for ever, when the queue's limiter says so."""
+    return Retry()
+
+
+def retry_up_to(limit: int) -> RetryPolicy:
+    """Retry a key *limit* times in a row, then stop everything."""
+    return lambda _error, failures: Retry() if failures <= limit else Stop()
+
+
+def give_up_after(limit: int) -> RetryPolicy:
+    """Retry a key *limit* times in a row, then drop it; other keys go on."""
+    return lambda _error, failures: Retry() if failures <= limit else Drop()
+
+
+def exponential(initial_s: float = 5.0, max_attempts: int = 5) -> RetryPolicy:
+    """Retry after *initial_s*, then after twice as long each time; at last drop the key.
+
+    As in grafana-app-sdk, whose attempts count from 0, the attempt numbered *max_attempts* is
+    still made: the default retries six times, after 5, 10, 20, 40, 80 and 160 s. Without jitter.
+    """
+
+    def decide(_error: Exception, failures: int) -> Decision:
+        if failures > max_attempts + 1:
+            return Drop()
+        return Retry(backoff(failures, base_s=initial_s, limit_s=math.inf, jitter=no_jitter))
+
+    return decide
+
+
+def no_jitter() -> float:
+    """Add nothing."""
+    return 0.0
+
+
+def up_to_a_tenth() -> float:
+    """Add between nothing and a tenth, evenly."""
+    return random.random() / 10  # noqa: S311 - spreads load, keeps no secret
+
+
+def backoff(
+    failures: int, *, base_s: float, limit_s: float, jitter: Jitter = up_to_a_tenth
+) -> float:
+    """Return the seconds to wait after this many failures in a row, counted from 1.
+
+    They are *base_s*, doubled for every failure after the first, at most *limit_s*; and the
+    jitter on top, so that keys at the limit are spread too. Any count is fine, however large.
+    """
+    doublings = min(max(failures - 1, 0), _DOUBLINGS_MAX)
+    return min(limit_s, base_s * 2.0**doublings) * (1.0 + jitter())
+
+
+class ExponentialLimiter(Generic[K]):
+    """Says how long a failing key waits: each key by its own failures in a row.
+
+    The default is client-go's, 5 ms doubling to 1000 s, with up to a tenth of jitter.
+    """
+
+    def __init__(
+        self, *, base_s: float = 0.005, limit_s: float = 1000.0, jitter: Jitter = up_to_a_tenth
+    ) -> None:
+        self._base_s, self._limit_s, self._jitter = base_s, limit_s, jitter
+        self._failures: dict[K, int] = {}
+
+    def fail(self, key: K) -> float:
+        """Count a failure and return the seconds that this key must wait."""
+        failures = self._failures[key] = self.failures(key) + 1
+        return backoff(failures, base_s=self._base_s, limit_s=self._limit_s, jitter=self._jitter)
+
+    def failures(self, key: K) -> int:
+        """Return the key's failures since it was last forgotten."""
+        return self._failures.get(key, 0)
+
+    def forget(self, key: K) -> None:
+        """Begin the key's count anew; a key that never failed is fine."""
+        self._failures.pop(key, None)
+
+
+class TokenBucket:
+    """Limits the rate of everything that takes a token from it, whatever the key.
+
+    Holds at most *burst* tokens, is full at first, and gains *rate_per_s* by the loop's clock.
+    Raises `UsageError` for a rate or a burst that is not positive.
+    """
+
+    def __init__(self, *, rate_per_s: float, burst: int) -> None:
+        if rate_per_s <= 0 or burst <= 0:
+            raise UsageError(
+                f"a token bucket needs a rate and a burst above 0, not {rate_per_s:g} and {burst}"
+            )
+        self._rate_per_s, self._burst = rate_per_s, float(burst)
+        self._tokens = self._burst
+        self._counted_at = -math.inf
+
+    def take(self) -> float:
+        """Take a token and return the seconds to wait until it is there: 0.0 if it is.
+
+        Tokens are promised in advance, in the order asked for: every caller gets its turn.
+        """
+        now = asyncio.get_running_loop().time()
+        gained = (now - self._counted_at) * self._rate_per_s
+        self._tokens = min(self._burst, self._tokens + gained) - 1.0
+        self._counted_at = now
+        return max(0.0, -self._tokens / self._rate_per_s)

@@ -1,0 +1,55 @@
+"""What follows a sync: the one place that decides it."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop
+from natsctl.core.workqueue import Workqueue
+from natsctl.errors import InvalidKeyError, PermanentError, RetryAfter
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """The handler succeeded; `after` is when it wants to come back, in seconds."""
+
+    after: float | None = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The handler raised."""
+
+    error: Exception
+
+
+Outcome: TypeAlias = Synced | Failed
+
+
+def settle(queue: Workqueue[str], key: str, outcome: Outcome, retry: RetryPolicy) -> None:
+    """Give a held key back and ask for what follows.
+
+    Succeeded: its failures are forgotten, and it comes back when it wants to. Raised `RetryAfter`:
+    after its delay, which is no failure. Raised `PermanentError`, or no valid key: forgotten.
+    Raised anything else, a timeout too: as the retry policy says.
+    """
+    match outcome:
+        case Synced(after):
+            queue.forget(key)
+            if after is not None:
+                queue.add(key, after=after)
+        case Failed(RetryAfter() as wish):
+            queue.add(key, after=wish.delay_s)
+        case Failed(PermanentError() | InvalidKeyError()):
+            queue.forget(key)
+        case Failed(error):
+            _fail(queue, key, retry, error)
+    queue.done(key)
+
+
+def _fail(queue: Workqueue[str], key: str, retry: RetryPolicy, error: Exception) -> None:
+    match retry(error, queue.failures(key) + 1):
+        case Retry(after):
+            queue.retry(key, after=after)
+        case Drop():
+            queue.forget(key)
+        case Stop():
+            queue.shut_down(drain=False)

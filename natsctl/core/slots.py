@@ -1,0 +1,324 @@
+"""What a controller reads and writes: its primary, its secondaries, its tertiaries.
+
+Reading is from the cache, together with what the sync under way has written. Writing is
+compare-and-set at the store.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+import msgspec
+
+from natsctl.core.barrier import Barrier, Written, current_sync
+from natsctl.core.deletion import delete, held, release
+from natsctl.core.informer import Informer
+from natsctl.core.owners import Owner, OwnerNames
+from natsctl.core.ownwrites import OwnWrites
+from natsctl.core.write import Rewritten, read, rewrite
+from natsctl.errors import (
+    ConflictError,
+    ExistsError,
+    InvalidObjectError,
+    NotFoundError,
+    UsageError,
+)
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind
+from natsctl.model.store import Stored
+
+T = TypeVar("T")
+
+OWNER_INDEX = "natsctl/owner"
+MESSAGE_EXISTS = "Resource %s already exists and is not managed by this controller"
+
+
+class Reader(Generic[T]):
+    """Reads objects of one kind."""
+
+    def __init__(self, informer: Informer[T], barrier: Barrier) -> None:
+        self.informer = informer
+        self.kind: Kind[T] = informer.cache.kind
+        self._store = informer.store
+        self._barrier = barrier
+
+    def get(self, key: str) -> T | None:
+        """Return the object, decoded; None where it does not exist.
+
+        Where the newest state does not decode, the last valid one is returned, and `error` says
+        so.
+        """
+        stored = self._barrier.read(self.informer, key)
+        return None if stored is None else self.kind.decode(stored.value)
+
+    def keys(self) -> Collection[str]:
+        """Return the keys of all objects, as cached now."""
+        return tuple(self.informer.cache.keys())
+
+    def items(self) -> dict[str, T]:
+        """Return all objects by key; decodes every one."""
+        return self._decoded(self.keys())
+
+    def by_index(self, name: str, value: str) -> dict[str, T]:
+        """Return the objects for which the slot's index *name* gives *value*, by key."""
+        found = self.informer.cache.by_index(name, value)
+        return self._decoded([stored.key for stored in found])
+
+    def error(self, key: str) -> InvalidObjectError | None:
+        """Return why the object's newest state is no valid object, None where it is."""
+        invalid = self.informer.cache.invalid.get(key)
+        return None if invalid is None else invalid.error
+
+    async def read(self, key: str) -> T | None:
+        """Return the object as the store's leader has it, not the cache; None where it is gone."""
+        stored = await read(self._store, key)
+        return None if stored is None else self.kind.decode(stored.value)
+
+    def _decoded(self, keys: Collection[str]) -> dict[str, T]:
+        objects = {key: self.get(key) for key in keys}
+        return {key: obj for key, obj in objects.items() if obj is not None}
+
+
+class Tertiary(Reader[T]):
+    """Objects that are only read; their changes wake nobody."""
+
+
+class Primary(Reader[T]):
+    """The objects that say what should be."""
+
+    def __init__(self, informer: Informer[T], barrier: Barrier) -> None:
+        super().__init__(informer, barrier)
+        self.gone: dict[str, Stored] = {}  # last states of deleted objects, until synced
+
+    async def put(self, key: str, obj: T) -> int:
+        """Create the object, or change what it desires; returns its revision.
+
+        Labels and annotations are added to those there are; status and fields that the type does
+        not know stay.
+        """
+        return await self._rewrite(key, lambda current: self.kind.encode(_value(current), obj))
+
+    async def create(self, key: str, obj: T) -> int:
+        """Add the object and return its revision; raises `ConflictError` where it exists."""
+        stored = await self._store.create(key, self.kind.encode(None, obj))
+        return self._wrote(stored)
+
+    async def update(self, key: str, obj: T, *, revision: int) -> int:
+        """Change the object and return its new revision.
+
+        Raises `ConflictError` unless *revision* is the newest.
+        """
+        current = await self._store.get(key)
+        if current.revision != revision:
+            raise ConflictError(f"{key} is at revision {current.revision}, not at {revision}")
+        value = self.kind.encode(current.value, obj)
+        return self._wrote(await self._store.update(key, value, revision=revision))
+
+    async def delete(self, key: str) -> None:
+        """Delete the object, or mark it deleted while finalizers hold it.
+
+        Raises `NotFoundError` where it does not exist.
+        """
+        await delete(self._store, key)
+
+    async def update_status(self, key: str, status: msgspec.Struct | Document) -> int:
+        """Merge *status* into the object's and return the revision: None removes a field.
+
+        `observedGeneration` is set to the generation that the object has. Nothing is written where
+        that changes nothing. Raises `NotFoundError` where the object is gone.
+        """
+        self.kind.require_metadata()
+        patch = msgspec.to_builtins(status)
+
+        def change(current: Stored | None) -> bytes:
+            document = documents.parse(_existing(key, current).value)
+            generation = documents.metadata_of(document).get("generation")
+            observed = {} if generation is None else {"observedGeneration": generation}
+            changed = documents.with_status(document, {**observed, **patch})
+            return current.value if changed == document else documents.render(changed)  # type: ignore[union-attr]  # it exists
+
+        return await self._rewrite(key, change)
+
+    async def add_finalizer(self, key: str, name: str) -> int:
+        """Hold the object by the finalizer *name*, next to those of others."""
+        return await self._rewrite(key, lambda current: held(_existing(key, current), name))
+
+    async def remove_finalizer(self, key: str, name: str) -> None:
+        """Let go of the object; it goes with its last finalizer, if it is marked deleted."""
+        await release(self._store, key, name)
+
+    async def last(self, key: str) -> T | None:
+        """Return the last state of an object that was deleted; None where nobody knows it."""
+        stored = self.gone.get(key)
+        if stored is None:
+            states = [at for at in await self._store.history(key) if isinstance(at, Stored)]
+            stored = states[-1] if states else None
+        return None if stored is None else self.kind.decode(stored.value)
+
+    async def forget(self, key: str) -> None:
+        """Drop what is still known of a deleted object, so that it is not cleaned up again."""
+        self.gone.pop(key, None)
+        try:
+            await self._store.get(key)
+        except NotFoundError as gone:
+            if gone.deleted_at is not None:
+                await self._store.delete(key, revision=gone.deleted_at, purge=True)
+
+    async def _rewrite(self, key: str, change: Callable[[Stored | None], bytes]) -> int:
+        seen = self._barrier.read(self.informer, key)
+        return self._wrote((await rewrite(self._store, key, change, seen=seen)).stored)
+
+    def _wrote(self, stored: Stored) -> int:
+        self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
+        return stored.revision
+
+
+class Secondary(Reader[T]):
+    """The objects made for primaries: what is written is labelled with the owner.
+
+    The owner is the key being synced; outside a sync handler, writing raises `UsageError`.
+    """
+
+    def __init__(
+        self,
+        informer: Informer[T],
+        barrier: Barrier,
+        own: OwnWrites,
+        names: OwnerNames,
+        owner_kind: str,
+    ) -> None:
+        super().__init__(informer, barrier)
+        self.kind.require_metadata()
+        self._own = own
+        self._names = names
+        self._owner_kind = owner_kind
+
+    async def apply(self, key: str, obj: T, *, adopt: bool = False) -> int:
+        """Make the object say what *obj* says, and return its revision.
+
+        Creates it, or changes the fields that *obj*'s type knows; nothing is sent where the cache
+        shows that nothing would change. Raises `ExistsError` where the object exists and is not
+        this owner's, unless *adopt*.
+        """
+        owner = self._owner()
+
+        def change(current: Stored | None) -> bytes:
+            if current is not None and not adopt:
+                self._refuse_foreign(current, owner)
+            return self._owned_value(current, obj, owner)
+
+        with self._own.writing(key):
+            seen = self._barrier.read(self.informer, key)
+            return self._landed(await rewrite(self._store, key, change, seen=seen))
+
+    async def create(self, key: str, obj: T) -> int:
+        """Add the object and return its revision.
+
+        Raises `ExistsError` where it exists and is another's, `ConflictError` where it is ours.
+        """
+        owner = self._owner()
+        with self._own.writing(key):
+            try:
+                stored = await self._store.create(key, self._owned_value(None, obj, owner))
+            except ConflictError:
+                current = await read(self._store, key)
+                if current is not None:
+                    self._refuse_foreign(current, owner)
+                raise
+            return self._landed(Rewritten(stored, 0))
+
+    async def delete(self, key: str) -> None:
+        """Delete the object if it is this owner's; one that is gone already is no error."""
+        owner = self._owner()
+        current = self._barrier.read(self.informer, key) or await read(self._store, key)
+        while current is not None:
+            self._refuse_foreign(current, owner)
+            try:
+                await self.delete_stored(current)
+            except ConflictError:
+                current = await read(self._store, key)
+            except NotFoundError:
+                return
+            else:
+                return
+
+    async def delete_stored(self, stored: Stored) -> None:
+        """Delete exactly this revision of the object; raises `ConflictError` where it changed."""
+        with self._own.writing(stored.key):
+            revision = await self._store.delete(stored.key, revision=stored.revision)
+            self._own.landed(stored.key, base=stored.revision, result=None)
+        self._barrier.wrote(self.informer, stored.key, Written(revision, None))
+        sync = current_sync.get()
+        if sync is not None:
+            sync.deleted += 1
+
+    def owned(self, key: str | None = None) -> dict[str, T]:
+        """Return the objects owned by the primary *key*: by default, the one being synced."""
+        found = self.owned_stored(self._owner().key if key is None else key)
+        return {stored.key: self.kind.decode(stored.value) for stored in found}
+
+    def owned_stored(self, key: str) -> list[Stored]:
+        """Return the objects owned by the primary *key*, undecoded, in the order of keys."""
+        cached = [stored.key for stored in self.informer.cache.by_index(OWNER_INDEX, key)]
+        names = sorted({*cached, *self._barrier.written_keys(self.informer)})
+        found = (self._barrier.read(self.informer, name) for name in names)
+        return [
+            stored
+            for stored in found
+            if stored is not None and self.owner_of(stored) == Owner(self._owner_kind, key)
+        ]
+
+    async def read_stored(self, key: str) -> Stored | None:
+        """Return the object as the store's leader has it, undecoded; None where it is gone."""
+        return await read(self._store, key)
+
+    def owner_of(self, stored: Stored) -> Owner | None:
+        """Return whom the object was made for."""
+        return self._names.owner(self.kind.metadata(stored.value))
+
+    def _owner(self) -> Owner:
+        sync = current_sync.get()
+        if sync is None:
+            raise UsageError(
+                f"{self.kind.name} is written only within a sync handler, for the key being synced"
+            )
+        return Owner(self._owner_kind, sync.key)
+
+    def _owned_value(self, current: Stored | None, obj: T, owner: Owner) -> bytes:
+        before = None if current is None else documents.parse(current.value)
+        laid = self.kind.overlay(_value(current), obj)
+        owned = documents.with_labels(
+            laid, self._names.labels(owner), self._names.annotations(owner)
+        )
+        stamped = documents.stamp(before, owned)
+        if current is not None and stamped == before:
+            return current.value
+        return documents.render(stamped)
+
+    def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
+        found = self.owner_of(current)
+        if found != owner:
+            whose = "nobody" if found is None else f"{found.kind} {found.key}"
+            message = MESSAGE_EXISTS % f'"{current.key}"'
+            raise ExistsError(f"{message}: it is owned by {whose}; adopt=True takes it over")
+
+    def _landed(self, result: Rewritten) -> int:
+        stored, sync = result.stored, current_sync.get()
+        if result.base is not None:
+            self._own.landed(stored.key, base=result.base, result=stored.revision)
+            self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
+            if sync is not None and result.base == 0:
+                sync.created += 1
+            elif sync is not None:
+                sync.updated += 1
+        return stored.revision
+
+
+def _value(current: Stored | None) -> bytes | None:
+    return None if current is None else current.value
+
+
+def _existing(key: str, current: Stored | None) -> Stored:
+    if current is None:
+        raise NotFoundError(f"{key} does not exist")
+    return current

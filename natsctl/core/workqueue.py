@@ -1,0 +1,294 @@
+"""Which keys need a visit, and who has them.
+
+A key is in at most one place: waiting for its time, ready for a worker, or held by one. So no two
+workers ever have the same key, and however often a key is added, one visit answers all of it.
+"""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from natsctl.core.agenda import Agenda, Visit, sooner
+from natsctl.core.histogram import Distribution, Histogram
+from natsctl.core.retry import ExponentialLimiter, TokenBucket
+from natsctl.core.timers import Timers
+from natsctl.core.turns import Priority, Ready, Turns
+from natsctl.core.waiters import Waiters
+from natsctl.errors import QueueShutDownError, UsageError
+
+__all__ = ["Held", "Place", "Priority", "QueueStats", "Ready", "Waiting", "Workqueue"]
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """Waits for its time, `until` this loop time."""
+
+    until: float
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """A worker has it, `since` this loop time, for something of this priority."""
+
+    since: float
+    priority: Priority
+
+
+Place: TypeAlias = Waiting | Ready | Held
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """What a queue measured since it was made. Durations are seconds of loop time.
+
+    `depth`, `waiting` and `held` count keys, now. `adds` counts how often a key became ready,
+    `retries` how often one was asked for. `latency_s` is from ready to taken, `work_s` from taken
+    to given back. `unfinished_s` adds up for how long the held keys have been held, `longest_s`
+    is the longest of them: a worker that hangs shows here first.
+    """
+
+    depth: int
+    waiting: int
+    held: int
+    adds: int
+    retries: int
+    latency_s: Distribution
+    work_s: Distribution
+    unfinished_s: float
+    longest_s: float
+
+
+class Workqueue(Generic[K]):
+    """Keys that need a visit: each once, in its time, by urgency, and fairly.
+
+    Guarantees:
+        - The earliest time and the highest priority asked for win. A key that is added while it
+          is held becomes ready again when it is given back, once.
+        - A delay that was asked for (`add(key, after=...)`) is kept: neither a visit before that
+          time nor a success cancels it. A success (`forget`) cancels a retry that waits.
+        - Higher priorities go first, shares take turns within one, and each share is first in,
+          first out; but a key that has been ready for longer than *ageing_s* goes before all.
+        - A cancelled `get` takes no key.
+
+    An empty queue is falsy: write `queue is None`, not `queue or Workqueue()`. All calls belong
+    into the thread of the one event loop whose clock the queue goes by.
+
+    Args:
+        limiter: how long a failing key waits; client-go's 5 ms to 1000 s by default.
+        bucket: limits the rate of all retries together; by default nothing does.
+        share_of: whom a key belongs to, always the same for the same key; it must not raise.
+        ageing_s: how long a ready key may be passed over.
+    """
+
+    def __init__(
+        self,
+        *,
+        limiter: ExponentialLimiter[K] | None = None,
+        bucket: TokenBucket | None = None,
+        share_of: Callable[[K], Hashable] | None = None,
+        ageing_s: float = 30.0,
+    ) -> None:
+        self._limiter = ExponentialLimiter[K]() if limiter is None else limiter
+        self._bucket = bucket
+        self._agendas: dict[K, Agenda] = {}  # of keys to which more than the next visit is owed
+        self._timers = Timers(self._ripen)
+        self._turns = Turns(share_of, ageing_s)
+        self._held: dict[K, Held] = {}
+        self._shut_down = False
+        self._now: Callable[[], float] = self._first_look
+        self._getters, self._joiners = Waiters(), Waiters()
+        self._adds = self._retries = 0
+        self._latency_s, self._work_s = Histogram(), Histogram()
+
+    def __len__(self) -> int:
+        """Count the keys that are ready."""
+        return len(self._turns)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no key is waiting, ready or held."""
+        return not (self._timers or self._turns or self._held)
+
+    def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.USER) -> None:
+        """Ask for a visit, not before *after* seconds from now; ignored after `shut_down`."""
+        if self._shut_down:
+            return
+        now = self._now()
+        if after > 0:
+            agenda = self._agenda(key)
+            agenda.explicit = sooner(agenda.explicit, Visit(now + after, priority))
+            self._place(key, agenda, now)
+        elif key in self._held:
+            agenda = self._agenda(key)
+            agenda.at_once = sooner(agenda.at_once, Visit(now, priority))
+        else:
+            self._offer(key, priority, now)
+
+    def retry(self, key: K, *, after: float | None = None) -> None:
+        """Count a failure and ask for another visit, *after* seconds from now.
+
+        Without *after* the limiter says when; with a token bucket it is no sooner than the bucket
+        allows. Called before `done`, as it should be, the retry keeps the priority with which the
+        key was taken; that of a key which is not held is `Priority.RETRY`. After `shut_down` the
+        failure is counted and nothing else happens.
+        """
+        delay = self._limiter.fail(key)
+        if self._shut_down:
+            return
+        self._retries += 1
+        if after is not None:
+            delay = after
+        if self._bucket is not None:
+            delay = max(delay, self._bucket.take())
+        now = self._now()
+        held = self._held.get(key)
+        priority = Priority.RETRY if held is None else held.priority
+        agenda = self._agenda(key)
+        agenda.retry = sooner(agenda.retry, Visit(now + delay, priority))
+        self._place(key, agenda, now)
+
+    def failures(self, key: K) -> int:
+        """Return how often *key* was retried since it was last forgotten."""
+        return self._limiter.failures(key)
+
+    def forget(self, key: K) -> None:
+        """Clear the key's failures and cancel its retry; every success must do this.
+
+        What else was asked for stays, and so does a key whose retry is ready already.
+        """
+        self._limiter.forget(key)
+        agenda = self._agendas.get(key)
+        if agenda is not None and agenda.retry is not None:
+            agenda.retry = None
+            self._place(key, agenda, self._now())
+
+    async def get(self) -> K:
+        """Take the next key, waiting for one; it is held until `done`.
+
+        Raises `QueueShutDownError` once the queue is shut down and hands out nothing more.
+        """
+        while not self._turns:
+            if self._shut_down:
+                raise QueueShutDownError("the queue was shut down")
+            await self._getters.wait()
+        return self._take()
+
+    def get_nowait(self) -> K | None:
+        """Take the next key like `get`; None if no key is ready now."""
+        return self._take() if self._turns else None
+
+    def done(self, key: K) -> None:
+        """Give a held key back, to wait or be ready if more visits were asked for meanwhile.
+
+        Raises `UsageError` for a key that is not held.
+        """
+        try:
+            held = self._held.pop(key)
+        except KeyError:
+            raise UsageError(f"{key} was given back, but nobody holds it") from None
+        now = self._now()
+        self._work_s.observe(now - held.since)
+        agenda = self._agendas.get(key)
+        if agenda is not None:
+            self._place(key, agenda, now)
+        if not self._held:
+            self._joiners.wake_all()
+
+    def shut_down(self, *, drain: bool) -> None:
+        """Take no more keys and drop those that wait.
+
+        With *drain*, what is ready is still handed out, and so is a held key that was added again;
+        without, it is dropped. Who waits in `get` with nothing left to take is told so. May be
+        called again to drop what an earlier call let drain.
+        """
+        self._shut_down = True
+        self._timers.clear()
+        self._agendas = {
+            key: Agenda(at_once=agenda.at_once)
+            for key, agenda in self._agendas.items()
+            if drain and agenda.at_once
+        }
+        if not drain:
+            self._turns.clear()
+        self._getters.wake_all()
+        self._joiners.wake_all()
+
+    async def join(self) -> None:
+        """Wait until no key is held, nor left for workers to drain after a shut-down.
+
+        It sets no limit: give it a deadline.
+        """
+        while self._held or (self._shut_down and self._turns):
+            await self._joiners.wait()
+
+    def place(self, key: K) -> Place | None:
+        """Return where *key* is, None for a key that is nowhere here."""
+        until = self._timers.get(key)
+        if until is not None:
+            return Waiting(until)
+        return self._held.get(key) or self._turns.get(key)
+
+    def stats(self) -> QueueStats:
+        """Return what was measured; takes time in proportion to the held keys only."""
+        now = self._now()
+        held_s = [now - held.since for held in self._held.values()]
+        return QueueStats(
+            depth=len(self._turns),
+            waiting=len(self._timers),
+            held=len(self._held),
+            adds=self._adds,
+            retries=self._retries,
+            latency_s=self._latency_s.read(),
+            work_s=self._work_s.read(),
+            unfinished_s=sum(held_s),
+            longest_s=max(held_s, default=0.0),
+        )
+
+    def _first_look(self) -> float:
+        """Find the loop's clock, once: asking for the loop costs more than asking for the time."""
+        self._now = asyncio.get_running_loop().time
+        return self._now()
+
+    def _agenda(self, key: K) -> Agenda:
+        agenda = self._agendas.get(key)
+        if agenda is None:
+            agenda = self._agendas[key] = Agenda()
+        return agenda
+
+    def _place(self, key: K, agenda: Agenda, now: float) -> None:
+        """Put a key where its agenda says: the one function that decides this."""
+        if key in self._held:
+            return
+        if agenda.at <= now or self._turns.get(key):
+            self._offer(key, agenda.priority, now)
+        elif agenda:
+            self._timers.set(key, agenda.at)
+        else:
+            self._timers.cancel(key)
+            del self._agendas[key]
+
+    def _offer(self, key: K, priority: Priority, now: float) -> None:
+        """Let a key that is not held be ready, and wake one worker for it."""
+        agenda = self._agendas.get(key)
+        if agenda is not None:
+            self._timers.cancel(key)
+            priority = max(priority, agenda.priority)
+        if self._turns.push(key, priority, now):
+            self._adds += 1
+            self._getters.wake_one()
+
+    def _ripen(self, key: K) -> None:
+        self._place(key, self._agendas[key], self._now())
+
+    def _take(self) -> K:
+        now = self._now()
+        key, ready = self._turns.pop(now)
+        self._held[key] = Held(now, ready.priority)
+        self._latency_s.observe(now - ready.since)
+        agenda = self._agendas.get(key)
+        if agenda is not None:
+            agenda.begin(now)
+            if not agenda:
+                del self._agendas[key]
+        return key

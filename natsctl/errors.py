@@ -1,0 +1,84 @@
+"""Every exception that natsctl raises on purpose."""
+
+
+class NatsctlError(Exception):
+    """The base of all natsctl errors."""
+
+
+class UsageError(NatsctlError):
+    """What was asked for cannot be meant: a wrong declaration, option or call."""
+
+
+class ConnectError(NatsctlError):
+    """No connection to the server could be had."""
+
+
+class StoreError(NatsctlError):
+    """A store could not do what it was asked; the cause is chained."""
+
+
+class NotFoundError(StoreError):
+    """The object does not exist.
+
+    `deleted_at` is the revision of the delete marker that proves it was deleted, or None where
+    the store keeps no trace of the key.
+    """
+
+    def __init__(self, message: str, *, deleted_at: int | None = None) -> None:
+        super().__init__(message)
+        self.deleted_at = deleted_at
+
+
+class ConflictError(StoreError):
+    """The object exists already, or changed since it was read."""
+
+
+class ExistsError(ConflictError):
+    """The object exists and is not managed by this controller."""
+
+
+class InvalidKeyError(StoreError):
+    """The key cannot name an object in this store."""
+
+
+class InvalidObjectError(StoreError):
+    """The stored bytes are no valid object of their kind."""
+
+
+class TooLargeError(StoreError):
+    """The object is larger than its store takes."""
+
+
+class StoreMissingError(StoreError):
+    """The store itself (a bucket, a kind) does not exist, or differs from what was declared."""
+
+
+class PermissionDeniedError(StoreError):
+    """The server does not let this user do that."""
+
+
+class StoreTimeoutError(StoreError):
+    """The store did not answer in time; whether a write took effect is unknown."""
+
+
+class WatchBrokenError(StoreError):
+    """A watch ended and has to be established anew."""
+
+
+class QueueShutDownError(NatsctlError):
+    """The workqueue was shut down and hands out nothing more."""
+
+
+class RetryAfter(NatsctlError):  # noqa: N818 - raised to ask for something, not to report
+    """Raised by a sync handler: visit this key again after `delay_s` seconds.
+
+    Nothing is counted as a failure and the key's backoff is left as it is.
+    """
+
+    def __init__(self, delay_s: float, message: str = "") -> None:
+        super().__init__(message or f"asked to be visited again after {delay_s:g} s")
+        self.delay_s = delay_s
+
+
+class PermanentError(NatsctlError):
+    """Raised by a sync handler: trying again is useless until the object changes."""

@@ -1,0 +1,1 @@
+"""Objects kept in NATS JetStream KV."""

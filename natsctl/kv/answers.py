@@ -1,0 +1,70 @@
+"""What the server's answers mean: JSON that is a result, or one of our errors."""
+
+from typing import Any
+
+import msgspec
+
+from natsctl.errors import (
+    ConflictError,
+    NotFoundError,
+    StoreError,
+    StoreMissingError,
+    TooLargeError,
+)
+
+_KINDS: dict[int, type[StoreError]] = {
+    10014: NotFoundError,  # consumer
+    10037: NotFoundError,  # message
+    10054: TooLargeError,
+    10059: StoreMissingError,
+    10071: ConflictError,  # wrong last sequence
+    10164: ConflictError,  # the same, without saying which it is
+}
+_DISABLED = (10039, 10076)
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    code: int = 0
+    err_code: int = 0
+    description: str = "no reason given"
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    error: _Refusal | None = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+_results = msgspec.json.Decoder(dict[str, Any])
+
+
+def result(data: bytes, about: str) -> dict[str, Any]:
+    """Return the JSON object that answers a request about *about*.
+
+    Raises what the server's refusal means: `StoreMissingError` (no such stream),
+    `NotFoundError` (no such message or consumer), `ConflictError` (wrong last sequence),
+    `TooLargeError`, else `StoreError` with the server's description and error code.
+    """
+    try:
+        refusal = _answers.decode(data).error
+        if refusal is None:
+            return _results.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"{about}: the answer is no JSON object") from error
+    raise _refused(refusal, about)
+
+
+def revision(data: bytes) -> int:
+    """Return the sequence at which a stream took a message; raises as `result` does."""
+    answer = result(data, "publish")
+    sequence = answer.get("seq")
+    if not isinstance(sequence, int):
+        raise StoreError("publish: the answer is no acknowledgement of a stream")
+    return sequence
+
+
+def _refused(refusal: _Refusal, about: str) -> StoreError:
+    kind = _KINDS.get(refusal.err_code, StoreError)
+    advice = ""
+    if refusal.err_code in _DISABLED:
+        advice = "; start the server with -js, and give the account JetStream"
+    return kind(f"{about}: {refusal.description} ({refusal.err_code or refusal.code}){advice}")

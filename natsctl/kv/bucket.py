@@ -1,0 +1,171 @@
+"""A JetStream KV bucket as a stream: made as declared, asked about, never guessed at."""
+
+import base64
+import re
+from typing import Any
+
+import msgspec
+
+from natsctl.errors import NotFoundError, StoreError, StoreMissingError
+from natsctl.kv.codec import is_marker, parse_headers, prefix_of, stream_of
+from natsctl.kv.connection import Connection
+from natsctl.model.kinds import KvKind
+
+NANOSECONDS = 1_000_000_000
+MARKER_TTL_S = 7 * 24 * 3600  # how long the server's own delete markers stay
+DUPLICATES_S = 120  # the server's window for repeated message ids; no longer than the TTL
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One stored message: a value, or the marker of a deletion."""
+
+    key: str
+    revision: int
+    value: bytes
+    marker: bool
+    created: str
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """Which stream this is, and how far it has come."""
+
+    created: str
+    last_seq: int
+
+
+class Bucket:
+    """Reads and administers one bucket, always at the stream's leader."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+        self.stream = stream_of(name)
+        self.prefix = prefix_of(name)
+
+    async def ensure(self, kind: KvKind[Any]) -> None:
+        """Make the bucket as *kind* declares; raises `StoreMissingError` where it differs."""
+        try:
+            info = await self._info()
+        except StoreMissingError:
+            if not kind.create:
+                raise
+            info = await self._create(kind)
+        self._compare(kind, info["config"])
+
+    async def state(self) -> StreamState:
+        """Return the stream's identity and last sequence."""
+        info = await self._info()
+        return StreamState(info["created"], info["state"]["last_seq"])
+
+    async def keys(self, pattern: str = ">") -> set[str]:
+        """Return every key with a message, deleted ones with their marker too."""
+        found: set[str] = set()
+        while True:
+            query = {"subjects_filter": self.prefix + pattern, "offset": len(found)}
+            info = await self._info(query)
+            page = info["state"].get("subjects") or {}
+            found.update(subject[len(self.prefix) :] for subject in page)
+            if not page or len(found) >= info.get("total", 0):
+                return found
+
+    async def last(self, key: str) -> Message:
+        """Return the newest message of *key* (or matching it); raises `NotFoundError`."""
+        return await self._message({"last_by_subj": self.prefix + key}, key)
+
+    async def after(self, revision: int, key: str) -> Message:
+        """Return the first message of *key* after *revision*; raises `NotFoundError`."""
+        query = {"seq": revision + 1, "next_by_subj": self.prefix + key}
+        return await self._message(query, key)
+
+    async def _message(self, query: dict[str, object], key: str) -> Message:
+        try:
+            reply = await self.connection.api(f"STREAM.MSG.GET.{self.stream}", query)
+        except StoreMissingError as error:
+            raise self._missing() from error
+        except NotFoundError as error:
+            raise NotFoundError(f"{self.name} has no {key}") from error
+        raw = reply["message"]
+        headers = parse_headers(base64.b64decode(raw.get("hdrs", "")))
+        return Message(
+            key=raw["subject"][len(self.prefix) :],
+            revision=raw["seq"],
+            value=base64.b64decode(raw.get("data", "")),
+            marker=is_marker(headers),
+            created=raw.get("time", ""),
+        )
+
+    async def _info(self, query: dict[str, object] | None = None) -> dict[str, Any]:
+        try:
+            return await self.connection.api(f"STREAM.INFO.{self.stream}", query)
+        except StoreMissingError as error:
+            raise self._missing() from error
+
+    async def _create(self, kind: KvKind[Any]) -> dict[str, Any]:
+        try:
+            return await self.connection.api(f"STREAM.CREATE.{self.stream}", self._config(kind))
+        except StoreError:
+            # somebody else may have made it in between, as we would or otherwise
+            try:
+                return await self._info()
+            except StoreMissingError:
+                pass
+            raise
+
+    def _config(self, kind: KvKind[Any]) -> dict[str, object]:
+        age = int((kind.ttl_s or 0) * NANOSECONDS)
+        window = DUPLICATES_S * NANOSECONDS
+        config: dict[str, object] = {
+            "name": self.stream,
+            "subjects": [f"{self.prefix}>"],
+            "max_msgs_per_subject": kind.history,
+            "max_bytes": -1,
+            "max_age": age,
+            "max_msg_size": -1 if kind.max_value_bytes is None else kind.max_value_bytes,
+            "storage": kind.storage,
+            "num_replicas": kind.replicas,
+            "discard": "new",
+            "duplicate_window": min(window, age) if age else window,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_direct": True,
+            "allow_msg_ttl": True,
+        }
+        if kind.ttl_s is not None:
+            config["subject_delete_marker_ttl"] = MARKER_TTL_S * NANOSECONDS
+        return config
+
+    def _compare(self, kind: KvKind[Any], found: dict[str, Any]) -> None:
+        wanted = self._config(kind)
+        for option, field in _DECLARED.items():
+            if found.get(field, 0) != wanted[field]:
+                raise StoreMissingError(
+                    f"bucket {self.name} exists with {option} {_shown(option, found.get(field, 0))}"
+                    f", but {_shown(option, wanted[field])} is declared: change the declaration, "
+                    f"or the bucket with `nats stream edit {self.stream}`"
+                )
+
+    def _missing(self) -> StoreMissingError:
+        return StoreMissingError(
+            f"bucket {self.name} does not exist: make it with `nats kv add {self.name}`, "
+            "or start a controller that declares it"
+        )
+
+
+_DECLARED = {
+    "history": "max_msgs_per_subject",
+    "ttl_s": "max_age",
+    "replicas": "num_replicas",
+    "storage": "storage",
+    "max_value_bytes": "max_msg_size",
+}
+
+
+def _shown(option: str, value: Any) -> str:
+    return f"{value / NANOSECONDS:g}" if option == "ttl_s" else str(value)
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Say whether *key* matches the subject pattern *pattern* (`*` one token, `>` the rest)."""
+    regex = re.escape(pattern).replace(r"\*", r"[^.]+")
+    regex = regex[:-1] + ".+" if regex.endswith(">") else regex
+    return re.fullmatch(regex, key) is not None

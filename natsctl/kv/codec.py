@@ -1,0 +1,85 @@
+"""How keys, delivery positions and delete markers are written in NATS subjects and headers."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from natsctl.errors import InvalidKeyError, UsageError
+
+OPERATION: Final = "KV-Operation"
+MARKER_REASON: Final = "Nats-Marker-Reason"
+EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+ROLLUP: Final = "Nats-Rollup"
+TTL: Final = "Nats-TTL"
+STATUS: Final = "Status"
+LAST_CONSUMER: Final = "Nats-Last-Consumer"
+STALLED: Final = "Nats-Consumer-Stalled"
+
+_KEY = re.compile(r"[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*\Z")
+_BUCKET = re.compile(r"[a-zA-Z0-9_-]+\Z")
+_TOKENS_PLAIN = 9
+
+
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """Where a delivered message stands, as its reply subject says."""
+
+    stream: int
+    consumer: int
+    pending: int
+
+
+def stream_of(bucket: str) -> str:
+    """Return the name of the bucket's stream; raises `UsageError` for an illegal bucket name."""
+    if not _BUCKET.match(bucket):
+        raise UsageError(
+            f"bucket {bucket!r}: a bucket's name has letters, digits, '_' and '-' only"
+        )
+    return f"KV_{bucket}"
+
+
+def prefix_of(bucket: str) -> str:
+    """Return what stands before the key in the bucket's subjects."""
+    return f"$KV.{bucket}."
+
+
+def check_key(key: str) -> str:
+    """Return *key*; raises `InvalidKeyError` where it cannot name one object.
+
+    Wildcards, empty tokens and the reserved prefix `_kv` are no keys.
+    """
+    if not _KEY.match(key) or key.startswith("_kv"):
+        raise InvalidKeyError(
+            f"key {key!r}: a key has letters, digits and -/_=. only, "
+            "no '.' at its ends or twice in a row, and does not begin with '_kv'"
+        )
+    return key
+
+
+def position(reply: str) -> Position:
+    """Return what *reply* says of the delivery: 9 tokens, or 11 and 12 with a domain.
+
+    Source: the JetStream acknowledgement subject, ADR-15 of nats-architecture-and-design.
+    """
+    tokens = reply.split(".")
+    at = 5 if len(tokens) == _TOKENS_PLAIN else 7
+    return Position(int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 3]))
+
+
+def is_marker(headers: Mapping[str, str] | None) -> bool:
+    """Say whether a message with these headers marks its key deleted.
+
+    A client wrote `KV-Operation: DEL` or `PURGE`, or the server put a marker where a limit took
+    the last value away.
+    """
+    if not headers:
+        return False
+    return headers.get(OPERATION) in {"DEL", "PURGE"} or MARKER_REASON in headers
+
+
+def parse_headers(raw: bytes) -> dict[str, str]:
+    """Return the headers in a stored message's header block."""
+    lines = raw.decode(errors="replace").split("\r\n")[1:]
+    pairs = (line.partition(":") for line in lines if ":" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,121 @@
+"""Objects in JetStream KV buckets: compare-and-set writes, reads from the leader."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from nats.errors import NoRespondersError
+
+from natsctl.errors import (
+    ConflictError,
+    InvalidKeyError,
+    NotFoundError,
+    StoreError,
+    StoreTimeoutError,
+)
+from natsctl.kv.bucket import Bucket, Message, matches
+from natsctl.kv.codec import EXPECTED, OPERATION, ROLLUP, check_key
+from natsctl.kv.watch import VERIFY_S, KvWatch
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.store import Deleted, Stored, WatchEvent
+
+
+class KvStore:
+    """The `Store` of one KV kind; made by `KvStores.open`."""
+
+    def __init__(self, bucket: Bucket, kind: KvKind[Any], *, verify_s: float = VERIFY_S) -> None:
+        self.kind: Kind[Any] = kind
+        self._bucket = bucket
+        self._pattern = kind.keys
+        self._watch = KvWatch(bucket, kind.keys, verify_s=verify_s)
+
+    async def get(self, key: str) -> Stored:
+        """See `Store.get`: a delete marker is told apart from a key without a trace."""
+        message = await self._bucket.last(self._own(key))
+        if message.marker:
+            raise NotFoundError(
+                f"{self._bucket.name} has no {key}: it was deleted", deleted_at=message.revision
+            )
+        return Stored(key, message.revision, message.value)
+
+    async def create(self, key: str, value: bytes) -> Stored:
+        """See `Store.create`; a deleted key can be created again."""
+        try:
+            return await self._put(self._own(key), value, 0)
+        except ConflictError as conflict:
+            try:
+                await self.get(key)
+            except NotFoundError as deleted:
+                return await self._put(key, value, deleted.deleted_at or 0)
+            raise ConflictError(f"{key} exists in {self._bucket.name}") from conflict
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        """See `Store.update`."""
+        return await self._put(self._own(key), value, revision)
+
+    async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> int:
+        """See `Store.delete`: leaves a marker, so that who was away sees the deletion."""
+        if revision is None:
+            try:
+                revision = (await self.get(key)).revision
+            except NotFoundError as gone:
+                if not purge or gone.deleted_at is None:
+                    raise
+                revision = gone.deleted_at
+        headers = {OPERATION: "PURGE", ROLLUP: "sub"} if purge else {OPERATION: "DEL"}
+        return await self._publish(self._own(key), b"", revision, headers)
+
+    async def history(self, key: str) -> list[Stored | Deleted]:
+        """See `Store.history`: at most as many as the bucket's history."""
+        return [
+            Deleted(key, message.revision)
+            if message.marker
+            else Stored(key, message.revision, message.value)
+            for message in await self.messages(key)
+        ]
+
+    async def messages(self, key: str) -> list[Message]:
+        """Return the key's messages as the bucket keeps them, oldest first."""
+        found: list[Message] = []
+        self._own(key)
+        while True:
+            try:
+                found.append(await self._bucket.after(found[-1].revision if found else 0, key))
+            except NotFoundError:
+                return found
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """See `Store.watch` and `KvWatch`."""
+        return self._watch()
+
+    def _own(self, key: str) -> str:
+        if not matches(self._pattern, check_key(key)):
+            raise InvalidKeyError(f"key {key!r} is none of {self._bucket.name}: {self._pattern}")
+        return key
+
+    async def _put(self, key: str, value: bytes, revision: int) -> Stored:
+        try:
+            return Stored(key, await self._publish(key, value, revision, {}), value)
+        except StoreTimeoutError:
+            # the write may have been stored although its acknowledgement was lost
+            stored = await self.get(key)
+            if stored.revision > revision and stored.value == value:
+                return stored
+            raise
+
+    async def _publish(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> int:
+        connection = self._bucket.connection
+        subject = connection.publish_prefix + self._bucket.prefix + key
+        try:
+            reply = await connection.request(
+                subject, value, headers={**headers, EXPECTED: str(revision)}
+            )
+            return connection.acknowledged(reply)
+        except ConflictError as error:
+            raise ConflictError(
+                f"{key} of {self._bucket.name} changed since it was read"
+            ) from error
+        except StoreError as error:
+            if isinstance(error.__cause__, NoRespondersError):
+                await self._bucket.state()  # says so where the bucket is missing
+            raise

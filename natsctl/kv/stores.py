@@ -1,0 +1,54 @@
+"""NATS as a system that keeps objects of many kinds: the way in for everyone above."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from natsctl.errors import UsageError
+from natsctl.kv.bucket import Bucket
+from natsctl.kv.connection import Connection
+from natsctl.kv.connection import connect as connected
+from natsctl.kv.options import NatsOptions
+from natsctl.kv.recorder import EventRecorder, recording
+from natsctl.kv.store import KvStore
+from natsctl.kv.watch import VERIFY_S
+from natsctl.model.kinds import Kind, KvKind
+
+
+class Nats:
+    """The buckets of one connection; a `Stores`."""
+
+    def __init__(self, connection: Connection, *, verify_s: float = VERIFY_S) -> None:
+        self.connection = connection
+        self._verify_s = verify_s
+
+    async def open(self, kind: Kind[Any]) -> KvStore:
+        """Return the kind's store, its bucket made and checked as declared."""
+        if not isinstance(kind, KvKind):
+            raise UsageError(f"{kind.name} is not kept in NATS")
+        bucket = Bucket(self.connection, kind.bucket)
+        await bucket.ensure(kind)
+        return KvStore(bucket, kind, verify_s=self._verify_s)
+
+    @asynccontextmanager
+    async def recorder(self, controller: str) -> AsyncIterator[EventRecorder]:
+        """Return where the controller's events go: the stream `natsctl_events`."""
+        async with recording(self.connection, controller) as recorder:
+            yield recorder
+
+
+@asynccontextmanager
+async def connect(
+    options: NatsOptions | str | None = None, *, wait: bool = False, verify_s: float = VERIFY_S
+) -> AsyncIterator[Nats]:
+    """Connect to NATS, for as long as the context lasts.
+
+    Args:
+        options: how, or only a URL; None is the default server.
+        wait: keep trying, and say so in the log, until a server can be reached.
+        verify_s: how often each watch compares its keys with the server's.
+
+    Raises `UsageError` for a wrong option, `ConnectError` where no server can be reached.
+    """
+    async with connected(options, wait=wait) as connection:
+        yield Nats(connection, verify_s=verify_s)

@@ -1,0 +1,1 @@
+"""What is kept, and where: objects, their kinds, selectors, and the store seam."""

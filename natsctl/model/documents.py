@@ -1,0 +1,161 @@
+"""Stored values as JSON documents: every write changes the document read, never a re-encoding.
+
+So no field is lost that the writer's types do not know. All functions return new documents and
+leave their arguments as they are.
+"""
+
+import copy
+import uuid
+from datetime import UTC, datetime
+
+import msgspec
+
+from natsctl.errors import InvalidObjectError
+
+Document = dict[str, object]
+
+_BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
+
+
+class _Desired(msgspec.Struct, frozen=True):
+    spec: msgspec.Raw = msgspec.Raw(b"")
+
+
+_desired = msgspec.json.Decoder(_Desired)
+_documents = msgspec.json.Decoder(dict[str, object])
+
+
+def parse(value: bytes) -> Document:
+    """Return the document in *value*; raises `InvalidObjectError` where there is none."""
+    try:
+        return _documents.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidObjectError(f"no JSON object: {error}") from error
+
+
+def render(document: object) -> bytes:
+    """Return *document* as UTF-8 JSON."""
+    return msgspec.json.encode(document)
+
+
+def metadata_of(document: Document) -> Document:
+    """Return the document's metadata, empty where it has none."""
+    metadata = document.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def overlay(document: Document, value: msgspec.Struct) -> Document:
+    """Set every field that *value*'s type has, and keep the fields that it does not know."""
+    result = dict(document)
+    for field in msgspec.structs.fields(value):
+        new, old = getattr(value, field.name), document.get(field.encode_name)
+        if isinstance(new, msgspec.Struct) and isinstance(old, dict):
+            result[field.encode_name] = overlay(old, new)
+        else:
+            result[field.encode_name] = msgspec.to_builtins(new)
+    return result
+
+
+def merge_patch(document: Document, patch: Document) -> Document:
+    """Return *document* with the JSON merge patch applied (RFC 7396): null removes a field."""
+    result = dict(document)
+    for name, new in patch.items():
+        old = result.get(name)
+        if new is None:
+            result.pop(name, None)
+        elif isinstance(new, dict):
+            result[name] = merge_patch(old if isinstance(old, dict) else {}, new)
+        else:
+            result[name] = new
+    return result
+
+
+def stamp(current: Document | None, new: Document) -> Document:
+    """Return *new* with the bookkeeping that the writer does not decide.
+
+    uid, finalizers, the deletion mark and the status stay those of *current*; the generation moves
+    when what is desired differs from it.
+    """
+    before = metadata_of(current or {})
+    kept = {name: before[name] for name in _BOOKKEEPING if before.get(name)}
+    given = {k: v for k, v in metadata_of(new).items() if k not in _BOOKKEEPING and v}
+    generation = _generation(before)
+    if current is None or _wanted(current) != _wanted(new):
+        generation += 1
+    uid = kept.get("uid") or str(uuid.uuid4())
+    result = {**new, "metadata": {**given, **kept, "uid": uid, "generation": generation}}
+    result.pop("status", None)
+    if current is not None and "status" in current:
+        result["status"] = current["status"]
+    return result
+
+
+def with_labels(
+    document: Document, labels: dict[str, str], annotations: dict[str, str]
+) -> Document:
+    """Return the document with these labels and annotations added to those it has."""
+    result = copy.copy(document)
+    metadata = dict(metadata_of(document))
+    for name, added in (("labels", labels), ("annotations", annotations)):
+        old = metadata.get(name)
+        merged = {**(old if isinstance(old, dict) else {}), **added}
+        if merged:
+            metadata[name] = merged
+    result["metadata"] = metadata
+    return result
+
+
+def with_status(document: Document, status: Document) -> Document:
+    """Return the document with *status* merged into its status."""
+    old = document.get("status")
+    return {**document, "status": merge_patch(old if isinstance(old, dict) else {}, status)}
+
+
+def finalizers_of(document: Document) -> tuple[str, ...]:
+    """Return the finalizers that hold the document."""
+    finalizers = metadata_of(document).get("finalizers")
+    return tuple(finalizers) if isinstance(finalizers, list) else ()
+
+
+def with_finalizers(document: Document, finalizers: tuple[str, ...]) -> Document:
+    """Return the document held by exactly these finalizers."""
+    return {**document, "metadata": {**metadata_of(document), "finalizers": list(finalizers)}}
+
+
+def marked_deleted(document: Document) -> Document:
+    """Return the document with the deletion mark set, now, and its generation moved."""
+    metadata = metadata_of(document)
+    marked = {
+        **metadata,
+        "deletionTimestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+        "generation": _generation(metadata) + 1,
+    }
+    return {**document, "metadata": marked}
+
+
+def desire_differs(old: bytes, new: bytes) -> bool:
+    """Say whether two valid values differ in more than status and bookkeeping.
+
+    A changed spec is told without decoding it. Finalizers count only once deletion is marked.
+    """
+    if _desired.decode(old).spec != _desired.decode(new).spec:
+        return True
+    return _significant(parse(old)) != _significant(parse(new))
+
+
+def _significant(document: Document) -> Document:
+    metadata = dict(metadata_of(document))
+    metadata.pop("generation", None)
+    if not metadata.get("deletionTimestamp"):
+        metadata.pop("finalizers", None)
+    wanted = {name: value for name, value in metadata.items() if value}
+    return {**_wanted(document), "metadata": wanted}
+
+
+def _wanted(document: Document) -> Document:
+    return {k: v for k, v in document.items() if k not in {"metadata", "status"}}
+
+
+def _generation(metadata: Document) -> int:
+    generation = metadata.get("generation")
+    return generation if isinstance(generation, int) else 0

@@ -1,0 +1,159 @@
+"""Kinds: one sort of object, where it is kept, and how its bytes become Python and back."""
+
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from natsctl.errors import InvalidObjectError, UsageError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.objects import Head, Metadata, Object
+
+T = TypeVar("T")
+
+_head = msgspec.json.Decoder(Head)
+
+
+class Kind(Generic[T]):
+    """One sort of object. `name` is what owner labels call it; `type` what values decode to.
+
+    A type that is no `Object` makes the kind *plain*: the whole value is the spec, and there are
+    no labels, finalizers or status.
+    """
+
+    def __init__(self, of: type[T], name: str) -> None:
+        self.name = name
+        self.type = of
+        self.plain = not issubclass(of, Object)
+        self._decoder = None if of is bytes else msgspec.json.Decoder(of)
+
+    def __repr__(self) -> str:
+        return f"<kind {self.name}>"
+
+    def decode(self, value: bytes) -> T:
+        """Return the object in *value*; raises `InvalidObjectError` that says where it is wrong."""
+        if self._decoder is None:
+            return value  # type: ignore[return-value]  # T is bytes: the value itself
+        try:
+            return self._decoder.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidObjectError(f"no valid {self.type.__name__}: {error}") from error
+
+    def metadata(self, value: bytes) -> Metadata:
+        """Return the metadata in *value*; a plain kind has none, `UsageError`."""
+        self.require_metadata()
+        try:
+            return _head.decode(value).metadata
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidObjectError(f"no valid metadata: {error}") from error
+
+    def metadata_of(self, obj: T) -> Metadata:
+        """Return the metadata of a decoded object; a plain kind has none, `UsageError`."""
+        if not isinstance(obj, Object):
+            self.require_metadata()
+            raise UsageError(f"{self.name} holds {self.type.__name__}, not {type(obj).__name__}")
+        return obj.metadata
+
+    def require_metadata(self) -> None:
+        """Raise `UsageError` where objects of this kind have no metadata."""
+        if self.plain:
+            raise UsageError(
+                f"{self.name} has no labels, finalizers or status: "
+                f"make {self.type.__name__} a subclass of natsctl.Object"
+            )
+
+    def overlay(self, current: bytes | None, obj: T) -> Document:
+        """Return the current document with what *obj* says laid over it, labels merged."""
+        metadata = self.metadata_of(obj)
+        document = {} if current is None else documents.parse(current)
+        given = documents.overlay(document, obj)  # type: ignore[arg-type]  # it has metadata
+        given["metadata"] = documents.metadata_of(document)
+        return documents.with_labels(given, metadata.labels, metadata.annotations)
+
+    def encode(self, current: bytes | None, obj: T) -> bytes:
+        """Return the value to store for *obj*: the current one with what *obj* says changed.
+
+        Fields that the type does not know stay; generation, uid, finalizers and status are kept.
+        """
+        if not self.plain:
+            before = None if current is None else documents.parse(current)
+            return documents.render(documents.stamp(before, self.overlay(current, obj)))
+        if isinstance(obj, bytes):
+            return obj
+        if isinstance(obj, msgspec.Struct) and current is not None:
+            return documents.render(documents.overlay(documents.parse(current), obj))
+        return documents.render(obj)
+
+    def differs(self, old: bytes, new: bytes) -> bool:
+        """Say whether two valid values desire different things."""
+        return old != new if self.plain else documents.desire_differs(old, new)
+
+
+class KvKind(Kind[T]):
+    """Objects of one JetStream KV bucket, or of the part of it whose keys match `keys`."""
+
+    def __init__(
+        self,
+        of: type[T],
+        *,
+        bucket: str,
+        keys: str = ">",
+        history: int = 5,
+        ttl_s: float | None = None,
+        replicas: int = 1,
+        storage: Literal["file", "memory"] = "file",
+        max_value_bytes: int | None = None,
+        create: bool = True,
+    ) -> None:
+        super().__init__(of, f"{of.__name__}.{bucket}")
+        self.bucket = bucket
+        self.keys = keys
+        self.history = history
+        self.ttl_s = ttl_s
+        self.replicas = replicas
+        self.storage = storage
+        self.max_value_bytes = max_value_bytes
+        self.create = create
+
+
+def kv(
+    of: type[T],
+    *,
+    bucket: str,
+    keys: str = ">",
+    history: int = 5,
+    ttl_s: float | None = None,
+    replicas: int = 1,
+    storage: Literal["file", "memory"] = "file",
+    max_value_bytes: int | None = None,
+    create: bool = True,
+) -> KvKind[T]:
+    """Declare objects of type *of*, kept in a JetStream KV bucket.
+
+    Args:
+        of: an `Object` subclass, or any type that msgspec decodes (a Struct, `dict`, `bytes`):
+            then the whole value is the spec.
+        bucket: the bucket's name, `[A-Za-z0-9_-]+`.
+        keys: only keys that match this NATS subject pattern (`*` one token, `>` the rest).
+        history: revisions kept per key, 1 to 64. With more than 1, the last state of an object
+            that was deleted while nobody watched can still be read.
+        ttl_s: seconds after which a value expires; None keeps it.
+        replicas: copies in the cluster, 1 to 5.
+        storage: where the server keeps the bucket.
+        max_value_bytes: the largest value the bucket takes; None leaves the server's limit.
+        create: make the bucket at start where it is missing; False demands that it exists.
+
+    What the options say is made sure of at start: an existing bucket that differs is an error
+    that names the option.
+    """
+    return KvKind(
+        of,
+        bucket=bucket,
+        keys=keys,
+        history=history,
+        ttl_s=ttl_s,
+        replicas=replicas,
+        storage=storage,
+        max_value_bytes=max_value_bytes,
+        create=create,
+    )

@@ -1,0 +1,152 @@
+"""The seam between natsctl and the systems that keep objects.
+
+A backend implements `Store`; nothing above this module knows which backend it talks to. Values
+cross the seam as bytes, so that nothing is decoded that nobody reads.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from natsctl.model.kinds import Kind
+from natsctl.model.recorder import Recorder
+
+T = TypeVar("T")
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """An object as its store keeps it. `revision` grows with every write to the store."""
+
+    key: str
+    revision: int
+    value: bytes
+
+
+class Listing(msgspec.Struct, frozen=True, gc=False):
+    """A listing begins; every live object follows as `Applied`, then `Listed`.
+
+    `incarnation` names the store itself: another value than before means that the store was
+    replaced, and that revisions of the old one mean nothing now.
+    """
+
+    incarnation: str = ""
+
+
+class Applied(msgspec.Struct, frozen=True, gc=False):
+    """The object exists and looks like this."""
+
+    stored: Stored
+
+
+class Deleted(msgspec.Struct, frozen=True, gc=False):
+    """The object is gone; the store says so at this revision."""
+
+    key: str
+    revision: int
+
+
+class Listed(msgspec.Struct, frozen=True, gc=False):
+    """The listing is complete up to this revision; what follows are live changes."""
+
+    revision: int = 0
+
+
+WatchEvent: TypeAlias = Listing | Applied | Deleted | Listed
+
+
+class Action(Enum):
+    """What happened to an object between two looks at it."""
+
+    ADDED = "added"
+    UPDATED = "updated"
+    DELETED = "deleted"
+
+
+class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """One object before and after; `initial` marks what a listing found.
+
+    Both are None for an object that was deleted before anyone here saw it.
+    """
+
+    kind: Kind[T]
+    key: str
+    before: Stored | None
+    after: Stored | None
+    initial: bool = False
+
+    @property
+    def action(self) -> Action:
+        """Added, updated or deleted."""
+        if self.after is None:
+            return Action.DELETED
+        return Action.ADDED if self.before is None else Action.UPDATED
+
+    @property
+    def old(self) -> T | None:
+        """The object before, decoded at every read."""
+        return None if self.before is None else self.kind.decode(self.before.value)
+
+    @property
+    def new(self) -> T | None:
+        """The object now, decoded at every read."""
+        return None if self.after is None else self.kind.decode(self.after.value)
+
+
+class Store(Protocol):
+    """Objects of one kind, kept somewhere that survives us.
+
+    Every call has a deadline of its own and raises a `StoreError`: `StoreTimeoutError` when the
+    outcome is unknown, `PermissionDeniedError`, `StoreMissingError`, `InvalidKeyError`,
+    `TooLargeError` as they say.
+    """
+
+    kind: Kind[Any]
+
+    async def get(self, key: str) -> Stored:
+        """Read the object from the store's leader, never from a replica that may lag.
+
+        Raises `NotFoundError`, whose `deleted_at` tells a deletion from a key without a trace.
+        """
+        ...
+
+    async def create(self, key: str, value: bytes) -> Stored:
+        """Add the object; raises `ConflictError` where it exists."""
+        ...
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        """Replace the object; raises `ConflictError` unless *revision* is the newest."""
+        ...
+
+    async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> int:
+        """Delete the object and return the revision at which it went.
+
+        With *revision*, raises `ConflictError` unless that is the newest of an existing object.
+        *purge* forgets the key's history too, and may be asked of a key already deleted.
+        """
+        ...
+
+    async def history(self, key: str) -> list[Stored | Deleted]:
+        """Return what the store still knows of the key, oldest first."""
+        ...
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """List, then follow, in the store's order, until it breaks with `WatchBrokenError`.
+
+        Leaving the context leaves nothing behind at the server.
+        """
+        ...
+
+
+class Stores(Protocol):
+    """A system that keeps objects of many kinds."""
+
+    async def open(self, kind: Kind[Any]) -> Store:
+        """Return the kind's store, made and checked as the kind declares."""
+        ...
+
+    def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
+        """Return where events of a controller go; leaving the context sends what is left."""
+        ...

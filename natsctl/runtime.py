@@ -1,0 +1,432 @@
+"""Controller, what a user writes, and ControllerRuntime, which runs one.
+
+One key's journey: the primary's informer sees a change and adds the key to the workqueue; so does
+a secondary's, with the key of its owner. A worker takes the key, waits until the caches have seen
+what this key's last sync wrote, calls the sync handler, removes what the key owned if it is gone,
+and settles what follows.
+
+Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of slots here.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from natsctl.core.barrier import Barrier
+from natsctl.core.cache import IndexFunc, Invalid
+from natsctl.core.declare import Slot, only_primary, slots
+from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
+from natsctl.core.informer import Informer
+from natsctl.core.journal import SyncRecord
+from natsctl.core.loop import SyncLoop
+from natsctl.core.owners import OwnerNames
+from natsctl.core.ownwrites import OwnWrites
+from natsctl.core.reports import Reports
+from natsctl.core.resync import resync
+from natsctl.core.retry import RetryPolicy, always_retry
+from natsctl.core.slots import OWNER_INDEX, Primary, Reader, Secondary, Tertiary
+from natsctl.core.visit import DeletionPolicy, Operation, Visits
+from natsctl.core.workqueue import Place, Priority, QueueStats
+from natsctl.errors import NotFoundError
+from natsctl.model.kinds import Kind
+from natsctl.model.recorder import EventType
+from natsctl.model.store import Change, Store, Stores
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Controller:
+    """Keeps what its primaries imply equal to what they say.
+
+    Subclass it, declare one `primary`, any number of `secondary` and `tertiary`, and write
+    `sync_handler`. Class attributes are options:
+
+    - `name`: in logs, events and subjects; by default the class's name in lower case.
+    - `workers`: how many keys are synced at once.
+    - `resync_s`: every primary is visited again once per so many seconds.
+    - `sync_timeout_s`: a sync that takes longer fails.
+    - `retry`: what follows a failure.
+    - `deletion_policy`: what becomes of what a deleted primary owned.
+    - `garbage`: when orphans are collected.
+    """
+
+    name: str = ""
+    workers: int = 4
+    resync_s: float = 600.0
+    sync_timeout_s: float = 60.0
+    retry: RetryPolicy = staticmethod(always_retry)
+    deletion_policy: DeletionPolicy = "delete"
+    garbage: GarbageLimits = GarbageLimits()
+
+    runtime: "ControllerRuntime"
+    """Who runs this controller; there from `start` to `clean`."""
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls.name = cls.__dict__.get("name") or cls.__name__.lower()
+
+    async def sync_handler(self, key: str) -> float | None:
+        """Make the world match the primary *key*; return seconds until the next visit, or None.
+
+        A primary that `get` does not find is gone: what it owned is removed after this returns.
+        Failing is raising: the key is retried with backoff. `RetryAfter` asks for a delay,
+        `PermanentError` for no retry until the object changes.
+        """
+        raise NotImplementedError
+
+    def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
+        """Return the primaries that a secondary's change concerns: by default its owners.
+
+        The owner of the object as it is and of the object as it was; a label that moved wakes
+        both.
+        """
+        return self.runtime.owners(change)
+
+    async def garbage_secondaries(self) -> None:
+        """Collect secondaries whose owner is gone; called at every sweep."""
+        await self.runtime.sweep()
+
+    async def start(self) -> None:
+        """Prepare, after every cache is complete and before the first sync."""
+
+    async def clean(self) -> None:
+        """Let go of everything, after the last sync."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Everything known about why a key is as it is."""
+
+    key: str
+    exists: bool
+    revision: int | None
+    invalid: str
+    place: Place | None
+    failures: int
+    syncs: list[SyncRecord]
+    owned: dict[str, list[str]]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a controller is doing: `invalid` and `failing` say why, by key."""
+
+    controller: str
+    synced: bool
+    primaries: int
+    invalid: dict[str, str]
+    failing: dict[str, str]
+    syncs: int
+    failures: int
+    watch_restarts: int
+    queue: QueueStats
+
+
+class ControllerRuntime:
+    """Runs one controller until it is stopped.
+
+    Args:
+        controller: what to run; its `runtime` is set to this.
+        nats: where kinds declared with `kv` are kept, as `natsctl.connect` gives it.
+        owner_names: the labels that link secondaries to primaries.
+        barrier_timeout_s: how long a key waits for the caches to show its own last writes.
+        stop_timeout_s: how long syncs under way may go on after `stop`.
+
+    Raises `UsageError` for a controller that has not exactly one primary.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        nats: Stores,
+        owner_names: OwnerNames | None = None,
+        barrier_timeout_s: float = 10.0,
+        stop_timeout_s: float = 30.0,
+    ) -> None:
+        self.controller = controller
+        self.name = controller.name
+        self.kind = only_primary(type(controller)).kind.name  # as owner labels say it
+        self.synced = asyncio.Event()  # every cache is complete, and syncing has begun
+        controller.runtime = self
+        self._nats = nats
+        self._names = OwnerNames() if owner_names is None else owner_names
+        self._barrier = Barrier(barrier_timeout_s)
+        self._reports = Reports(self.name)
+        self._stop_timeout_s = stop_timeout_s
+        self._stopping = asyncio.Event()
+        self._operations: dict[str, Operation] = {}  # why each key is to be visited
+        self._informers: list[Informer[Any]] = []
+        self._secondaries: list[Secondary[Any]] = []
+        self._primary: Primary[Any]
+        self._visits: Visits
+        self._collector: GarbageCollector
+        self._loop = SyncLoop(self._sync, retry=controller.retry, workers=controller.workers)
+
+    async def run(self) -> None:
+        """Sync until `stop`; returns when what was under way is finished and cleaned up.
+
+        Raises what could not be had at the start, and what ends the controller for good.
+        """
+        async with self._nats.recorder(self.name) as self._reports.recorder, self.opened():
+            try:
+                async with asyncio.TaskGroup() as group:
+                    work = group.create_task(self._loop.run(self._begin), name="sync loop")
+                    upkeep = (
+                        group.create_task(self._resync(), name="resync"),
+                        group.create_task(self._collect(), name="garbage collection"),
+                        group.create_task(self._stopping.wait(), name="stop"),
+                    )
+                    await asyncio.wait((work, upkeep[-1]), return_when=asyncio.FIRST_COMPLETED)
+                    await self._finish(work)
+                    for task in upkeep:
+                        task.cancel()
+            finally:
+                await self.controller.clean()
+
+    def stop(self) -> None:
+        """Take no more keys; `run` returns when those under way are done."""
+        self._loop.queue.shut_down(drain=False)
+        self._stopping.set()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Open every slot and keep its cache equal to its store; nothing is synced yet."""
+        for slot in slots(type(self.controller)):
+            vars(self.controller)[slot.name] = await self._open(slot)
+        await self._prepare()
+        async with asyncio.TaskGroup() as group:
+            watches = [
+                group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")
+                for informer in self._informers
+            ]
+            try:
+                yield
+            finally:
+                for watch in watches:
+                    watch.cancel()
+
+    async def complete(self) -> None:
+        """Wait until every cache has seen a whole listing."""
+        for informer in self._informers:
+            await informer.cache.complete.wait()
+
+    def enqueue_key(self, key: str, operation: Operation) -> None:
+        """Visit the key, as soon as its operation's priority lets it."""
+        self._enqueue(key, operation, operation.priority)
+
+    def enqueue_key_after(self, key: str, operation: Operation, delay_s: float) -> None:
+        """Visit the key after *delay_s* seconds, whatever is visited before."""
+        self._operations[key] = operation
+        self._loop.queue.add(key, after=delay_s, priority=operation.priority)
+
+    def resync(self) -> None:
+        """Visit every primary again, behind whatever is urgent."""
+        keys = self._primary.keys()
+        for key in keys:
+            self.enqueue_key(key, Operation.RESYNC)
+
+    def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
+        """Record an event about *key*, for people."""
+        self._reports.event(key, type, reason, message)
+
+    def decompose_secondary(self, obj: object) -> tuple[object, str]:
+        """Return the object and the key of the primary that owns it.
+
+        Raises `NotFoundError` where it has no owner of this controller's kind.
+        """
+        for secondary in self._secondaries:
+            if isinstance(obj, secondary.kind.type):
+                owner = self._names.owner(secondary.kind.metadata_of(obj))
+                if owner is not None and owner.kind == self.kind:
+                    return obj, owner.key
+        raise NotFoundError(f"the object has no owner of kind {self.kind}")
+
+    def owners(self, change: Change[Any]) -> list[str]:
+        """Return the primaries that own the changed object, as it is and as it was."""
+        states = [stored for stored in (change.after, change.before) if stored is not None]
+        found = [self._names.owner(change.kind.metadata(stored.value)) for stored in states]
+        keys = (owner.key for owner in found if owner is not None and owner.kind == self.kind)
+        return list(dict.fromkeys(keys))
+
+    async def garbage_plan(self) -> GarbagePlan:
+        """Return every orphan with the reason, and why none would be removed, if so."""
+        if self.controller.deletion_policy == "orphan":
+            return GarbagePlan((), "the deletion policy is to leave orphans where they are")
+        return await self._collector.plan()
+
+    async def garbage_apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
+        """Remove what the plan says and nothing else, at a person's command; returns what went."""
+        return await self._collector.apply(plan)
+
+    async def sweep(self) -> None:
+        """Collect the orphans whose grace is over, each while its owner's key is held."""
+        plan = await self.garbage_plan()
+        self._reports.refused(plan)
+        if plan.refused:
+            return
+        for owner in {orphan.owner for orphan in plan.orphans if orphan.due}:
+            self._visits.condemned.add(owner)
+            self.enqueue_key(owner, Operation.RESYNC)
+
+    def explain(self, key: str) -> Explanation:
+        """Return what is known of a key: its place in the queue, its last syncs, what it owns."""
+        stored = self._primary.informer.cache.get(key)
+        invalid = self._primary.error(key)
+        return Explanation(
+            key=key,
+            exists=key in self._primary.informer.cache,
+            revision=None if stored is None else stored.revision,
+            invalid="" if invalid is None else str(invalid),
+            place=self._loop.queue.place(key),
+            failures=self._loop.queue.failures(key),
+            syncs=self._visits.journal.of(key),
+            owned={
+                secondary.kind.name: [stored.key for stored in secondary.owned_stored(key)]
+                for secondary in self._secondaries
+            },
+        )
+
+    def status(self) -> Status:
+        """Return how the controller is doing as a whole."""
+        return Status(
+            controller=self.name,
+            synced=self.synced.is_set(),
+            primaries=len(self._primary.informer.cache),
+            invalid={
+                key: str(bad.error) for key, bad in self._primary.informer.cache.invalid.items()
+            },
+            failing={key: record.error for key, record in self._visits.journal.failing().items()},
+            syncs=self._visits.journal.syncs,
+            failures=self._visits.journal.failures,
+            watch_restarts=sum(informer.restarts for informer in self._informers),
+            queue=self._loop.queue.stats(),
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether syncing has begun and no key waits for its time, a worker or a result."""
+        return self.synced.is_set() and self._loop.queue.idle
+
+    # ---- start and end
+
+    async def _open(self, slot: Slot[Any]) -> Reader[Any]:
+        store = await self._nats.open(slot.kind)
+        if slot.role is Secondary:
+            return self._open_secondary(slot, store)
+        if slot.role is Tertiary:
+            informer = self._informer(store, slot.kind, slot.indexes)
+            self._loop.watch(informer, _wake_nobody)
+            return Tertiary(informer, self._barrier)
+        informer = self._informer(store, slot.kind, slot.indexes, self._reports.invalid)
+        self._loop.watch(informer, self._primary_changed)
+        self._primary = Primary(informer, self._barrier)
+        return self._primary
+
+    def _open_secondary(self, slot: Slot[Any], store: Store) -> Secondary[Any]:
+        owner_index = self._names.index(slot.kind, self.kind)
+        informer = self._informer(store, slot.kind, {**slot.indexes, OWNER_INDEX: owner_index})
+        own = OwnWrites(self._secondary_changed)
+        self._loop.watch(informer, own.see)
+        secondary = Secondary(informer, self._barrier, own, self._names, self.kind)
+        self._secondaries.append(secondary)
+        return secondary
+
+    def _informer(
+        self,
+        store: Store,
+        kind: Kind[T],
+        indexes: Mapping[str, IndexFunc[T]],
+        on_invalid: Callable[[Invalid], None] | None = None,
+    ) -> Informer[T]:
+        informer = Informer(store, kind, indexes=indexes, on_invalid=on_invalid)
+        self._informers.append(informer)
+        return informer
+
+    async def _prepare(self) -> None:
+        memory = await self._nats.open(MEMORY)
+        self._collector = GarbageCollector(
+            self._primary.informer, self._secondaries, memory, self.name, self.controller.garbage
+        )
+        self._visits = Visits(
+            self.controller.sync_handler,
+            self._primary,
+            self._secondaries,
+            self._barrier,
+            self._reports,
+            policy=self.controller.deletion_policy,
+            timeout_s=self.controller.sync_timeout_s,
+        )
+
+    async def _begin(self) -> None:
+        await self.controller.start()
+        self.synced.set()
+        log.info("%s: %d primaries listed, syncing", self.name, len(self._primary.informer.cache))
+
+    async def _finish(self, work: "asyncio.Task[None]") -> None:
+        """Let syncs under way end, for a while."""
+        self.stop()
+        _, late = await asyncio.wait((work,), timeout=self._stop_timeout_s)
+        for task in late:
+            log.warning("%s: syncs under way are cut short", self.name)
+            task.cancel()
+
+    # ---- what changes, and what follows
+
+    def _primary_changed(self, change: Change[Any]) -> None:
+        """Visit the key unless only its status changed: what is desired is what counts."""
+        key, before, after = change.key, change.before, change.after
+        if after is None:
+            if before is not None:
+                self._primary.gone[key] = before
+            operation = Operation.DELETE
+        elif before is None or change.kind.differs(before.value, after.value):
+            self._primary.gone.pop(key, None)
+            operation = Operation.PUT
+        else:
+            return
+        self._enqueue(key, operation, Priority.RESYNC if change.initial else Priority.USER)
+
+    def _secondary_changed(self, change: Change[Any]) -> None:
+        try:
+            keys: Iterable[str] = list(self.controller.handle_secondary(change))
+        except Exception:
+            log.exception("%s: handle_secondary failed on %s", self.name, change.key)
+            keys = self.owners(change)
+        for key in keys:
+            priority = Priority.RESYNC if change.initial else Priority.SECONDARY
+            self._enqueue(key, Operation.SECONDARY, priority)
+
+    def _enqueue(self, key: str, operation: Operation, priority: Priority) -> None:
+        self._operations[key] = operation
+        self._loop.queue.add(key, priority=priority)
+
+    async def _sync(self, key: str) -> float | None:
+        return await self._visits.visit(key, self._operations.pop(key, Operation.RETRY))
+
+    # ---- upkeep
+
+    async def _resync(self) -> None:
+        await self.synced.wait()
+        await resync(
+            self._primary.keys,
+            lambda key: self.enqueue_key(key, Operation.RESYNC),
+            interval_s=self.controller.resync_s,
+        )
+
+    async def _collect(self) -> None:
+        await self.synced.wait()
+        while True:
+            try:
+                await self.controller.garbage_secondaries()
+            except Exception:
+                log.exception("%s: garbage collection failed", self.name)
+            await asyncio.sleep(self.controller.garbage.interval_s)
+
+
+def _wake_nobody(_change: Change[Any]) -> None:
+    """Tertiaries are only read."""

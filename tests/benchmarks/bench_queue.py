@@ -1,0 +1,107 @@
+"""How fast the workqueue is: `python -m tests.benchmarks.bench_queue`."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from statistics import median
+from time import perf_counter
+
+from natsctl.core.workqueue import Priority, Workqueue
+
+CYCLES = 100_000
+TIMERS = 100_000
+RUNS = 5
+
+
+async def cycles(queue: Workqueue[str], keys: list[str]) -> float:
+    """Return add + get + forget + done per second, with all keys in the queue at once."""
+    start = perf_counter()
+    for key in keys:
+        queue.add(key, priority=Priority.RESYNC)
+    for _ in keys:
+        key = await queue.get()
+        queue.forget(key)
+        queue.done(key)
+    return len(keys) / (perf_counter() - start)
+
+
+async def ping_pong(queue: Workqueue[str], keys: list[str]) -> float:
+    """Return add + get + forget + done per second, with one key in the queue at a time."""
+    start = perf_counter()
+    for added in keys:
+        queue.add(added)
+        key = await queue.get()
+        queue.forget(key)
+        queue.done(key)
+    return len(keys) / (perf_counter() - start)
+
+
+async def handed_over(queue: Workqueue[str], keys: list[str]) -> float:
+    """Return the cycles per second of four workers that wait for each key."""
+
+    async def work() -> None:
+        while True:
+            key = await queue.get()
+            queue.forget(key)
+            queue.done(key)
+
+    workers = [asyncio.create_task(work()) for _ in range(4)]
+    await asyncio.sleep(0)
+    start = perf_counter()
+    for at in range(0, len(keys), 4):
+        for key in keys[at : at + 4]:
+            queue.add(key)
+        await asyncio.sleep(0)
+    await queue.join()
+    taken = perf_counter() - start
+    for worker in workers:
+        worker.cancel()
+    return len(keys) / taken
+
+
+async def timers_set(queue: Workqueue[str], keys: list[str]) -> float:
+    """Return the seconds that asking for as many delayed visits takes."""
+    start = perf_counter()
+    for number, key in enumerate(keys):
+        queue.add(key, after=3600.0 - number * 1e-3)
+    return perf_counter() - start
+
+
+async def timers_ripened(queue: Workqueue[str], keys: list[str]) -> float:
+    """Return the seconds from when the keys are ripe until all were taken and given back."""
+    for key in keys:
+        queue.add(key, after=1.0)
+    await asyncio.sleep(0.5)
+    start = asyncio.get_running_loop().time() + 0.5
+    for _ in keys:
+        queue.done(await queue.get())
+    return asyncio.get_running_loop().time() - start
+
+
+def run() -> dict[str, float]:
+    """Return the median of several runs of each measurement, by its name and unit."""
+    keys = [f"team-{number % 97}.shop-{number}" for number in range(max(CYCLES, TIMERS))]
+
+    def measured(
+        work: Callable[[Workqueue[str], list[str]], Coroutine[None, None, float]],
+        count: int,
+        share_of: Callable[[str], Hashable] | None = None,
+    ) -> float:
+        async def once() -> float:
+            return await work(Workqueue(share_of=share_of), keys[:count])
+
+        return median(asyncio.run(once()) for _ in range(RUNS))
+
+    return {
+        "queue, all at once, cycles/s": measured(cycles, CYCLES),
+        "queue, one at a time, cycles/s": measured(ping_pong, CYCLES),
+        "queue, 97 shares, cycles/s": measured(cycles, CYCLES, lambda key: key.split(".", 1)[0]),
+        "queue, 4 waiting workers, cycles/s": measured(handed_over, CYCLES),
+        "queue, 1,000 keys, cycles/s": measured(cycles, 1000),
+        "100,000 timers set, s": measured(timers_set, TIMERS),
+        "100,000 timers ripe, s": measured(timers_ripened, TIMERS),
+    }
+
+
+if __name__ == "__main__":
+    for name, value in run().items():
+        print(f"{name:40}{value:>14,.3f}")
