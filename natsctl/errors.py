@@ -50,7 +50,11 @@ class TooLargeError(StoreError):
 
 
 class StoreMissingError(StoreError):
-    """The store itself (a bucket, a kind) does not exist, or differs from what was declared."""
+    """The store itself, a bucket or a kind, does not exist."""
+
+
+class StoreDiffersError(StoreError):
+    """The store exists, but is not as it was declared."""
 
 
 class PermissionDeniedError(StoreError):

@@ -1,11 +1,16 @@
-"""Tests marked `virtual`, and all under unit/, property/ and scenarios/, run in virtual time."""
+"""What all tests share: virtual time where it can be, and no silent skips in CI.
+
+Tests marked `virtual`, and all under unit/, property/ and scenarios/, run in virtual time."""
 
 import asyncio
+import os
 from collections.abc import Callable
 
 import pytest
 
 from natsctl.testing.time import VirtualTimeLoop
+
+pytest_plugins = ["nats_fixtures"]
 
 VIRTUAL = ("unit", "property", "scenarios")
 
@@ -17,3 +22,12 @@ def pytest_asyncio_loop_factories(
     if folder in VIRTUAL or item.get_closest_marker("virtual"):
         return {"virtual": VirtualTimeLoop}
     return {"real": asyncio.new_event_loop}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run in CI that skipped anything: there, everything that a test needs is there."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") and reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("tests were skipped, which CI does not accept", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,18 +1,23 @@
 """A JetStream KV bucket as a stream: made as declared, asked about, never guessed at."""
 
+import asyncio
 import base64
-import re
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from natsctl.errors import NotFoundError, StoreError, StoreMissingError
+from natsctl.errors import NotFoundError, StoreDiffersError, StoreError, StoreMissingError
 from natsctl.kv.codec import is_marker, parse_headers, prefix_of, stream_of
 from natsctl.kv.connection import Connection
 from natsctl.model.kinds import KvKind
 
 NANOSECONDS = 1_000_000_000
 MARKER_TTL_S = 7 * 24 * 3600  # how long the server's own delete markers stay
+ANSWER_S = 2.0  # how long a leader has to answer; while there is none, nobody does
+OVERLAP = 1000  # keys that two pages of a hundred thousand have in common
+READS = 32  # messages that are asked for at once
 DUPLICATES_S = 120  # the server's window for repeated message ids; no longer than the TTL
 
 
@@ -27,10 +32,11 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """Which stream this is, and how far it has come."""
+    """Which stream this is, how far it has come, and how many keys it has, deleted ones too."""
 
     created: str
     last_seq: int
+    subjects: int
 
 
 class Bucket:
@@ -43,7 +49,7 @@ class Bucket:
         self.prefix = prefix_of(name)
 
     async def ensure(self, kind: KvKind[Any]) -> None:
-        """Make the bucket as *kind* declares; raises `StoreMissingError` where it differs."""
+        """Make the bucket as *kind* declares; raises `StoreDiffersError` where it differs."""
         try:
             info = await self._info()
         except StoreMissingError:
@@ -53,24 +59,48 @@ class Bucket:
         self._compare(kind, info["config"])
 
     async def state(self) -> StreamState:
-        """Return the stream's identity and last sequence."""
-        info = await self._info()
-        return StreamState(info["created"], info["state"]["last_seq"])
+        """Return the stream's identity, last sequence and size."""
+        info = await self._info(timeout_s=ANSWER_S)
+        state = info["state"]
+        return StreamState(info["created"], state["last_seq"], state.get("num_subjects", 0))
 
     async def keys(self, pattern: str = ">") -> set[str]:
-        """Return every key with a message, deleted ones with their marker too."""
-        found: set[str] = set()
+        """Return every key with a message, deleted ones with their marker too.
+
+        The server tells them in the order of keys, in pages. These overlap, for a key that goes
+        between two pages moves the rest forward; where they do not, all are asked for again.
+        """
+        found, offset = set[str](), 0
         while True:
-            query = {"subjects_filter": self.prefix + pattern, "offset": len(found)}
+            query = {"subjects_filter": self.prefix + pattern, "offset": offset}
             info = await self._info(query)
             page = info["state"].get("subjects") or {}
-            found.update(subject[len(self.prefix) :] for subject in page)
-            if not page or len(found) >= info.get("total", 0):
-                return found
+            if offset and found.isdisjoint(page):
+                found, offset = set(), 0
+                continue
+            found.update(page)
+            offset += len(page)
+            if offset >= info.get("total", 0):
+                return {subject[len(self.prefix) :] for subject in found}
+            offset -= OVERLAP
 
     async def last(self, key: str) -> Message:
         """Return the newest message of *key* (or matching it); raises `NotFoundError`."""
         return await self._message({"last_by_subj": self.prefix + key}, key)
+
+    async def newest(self, keys: Iterable[str]) -> list[Message]:
+        """Return the newest message of each of these keys that has one, in no order."""
+        remaining, found = iter(keys), list[Message]()
+
+        async def read() -> None:
+            for key in remaining:
+                with suppress(NotFoundError):
+                    found.append(await self.last(key))
+
+        reads = await asyncio.gather(*(read() for _ in range(READS)), return_exceptions=True)
+        for failure in filter(None, reads):
+            raise failure
+        return found
 
     async def after(self, revision: int, key: str) -> Message:
         """Return the first message of *key* after *revision*; raises `NotFoundError`."""
@@ -79,7 +109,9 @@ class Bucket:
 
     async def _message(self, query: dict[str, object], key: str) -> Message:
         try:
-            reply = await self.connection.api(f"STREAM.MSG.GET.{self.stream}", query)
+            reply = await self.connection.api(
+                f"STREAM.MSG.GET.{self.stream}", query, timeout_s=ANSWER_S
+            )
         except StoreMissingError as error:
             raise self._missing() from error
         except NotFoundError as error:
@@ -94,9 +126,13 @@ class Bucket:
             created=raw.get("time", ""),
         )
 
-    async def _info(self, query: dict[str, object] | None = None) -> dict[str, Any]:
+    async def _info(
+        self, query: dict[str, object] | None = None, *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
         try:
-            return await self.connection.api(f"STREAM.INFO.{self.stream}", query)
+            return await self.connection.api(
+                f"STREAM.INFO.{self.stream}", query, timeout_s=timeout_s
+            )
         except StoreMissingError as error:
             raise self._missing() from error
 
@@ -138,7 +174,7 @@ class Bucket:
         wanted = self._config(kind)
         for option, field in _DECLARED.items():
             if found.get(field, 0) != wanted[field]:
-                raise StoreMissingError(
+                raise StoreDiffersError(
                     f"bucket {self.name} exists with {option} {_shown(option, found.get(field, 0))}"
                     f", but {_shown(option, wanted[field])} is declared: change the declaration, "
                     f"or the bucket with `nats stream edit {self.stream}`"
@@ -161,11 +197,6 @@ _DECLARED = {
 
 
 def _shown(option: str, value: Any) -> str:
+    if (option, value) in {("ttl_s", 0), ("max_value_bytes", -1)}:
+        return "None"
     return f"{value / NANOSECONDS:g}" if option == "ttl_s" else str(value)
-
-
-def matches(pattern: str, key: str) -> bool:
-    """Say whether *key* matches the subject pattern *pattern* (`*` one token, `>` the rest)."""
-    regex = re.escape(pattern).replace(r"\*", r"[^.]+")
-    regex = regex[:-1] + ".+" if regex.endswith(">") else regex
-    return re.fullmatch(regex, key) is not None

@@ -57,14 +57,20 @@ def check_key(key: str) -> str:
     return key
 
 
-def position(reply: str) -> Position:
+def position(reply: bytes) -> Position:
     """Return what *reply* says of the delivery: 9 tokens, or 11 and 12 with a domain.
 
     Source: the JetStream acknowledgement subject, ADR-15 of nats-architecture-and-design.
     """
-    tokens = reply.split(".")
+    tokens = reply.split(b".")
     at = 5 if len(tokens) == _TOKENS_PLAIN else 7
     return Position(int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 3]))
+
+
+def written_ns(reply: bytes) -> int:
+    """Return when the delivered message was stored, in nanoseconds since the epoch; see above."""
+    tokens = reply.split(b".")
+    return int(tokens[7 if len(tokens) == _TOKENS_PLAIN else 9])
 
 
 def is_marker(headers: Mapping[str, str] | None) -> bool:
@@ -78,8 +84,16 @@ def is_marker(headers: Mapping[str, str] | None) -> bool:
     return headers.get(OPERATION) in {"DEL", "PURGE"} or MARKER_REASON in headers
 
 
+def header_size(headers: Mapping[str, str]) -> int:
+    """Return how many bytes these headers take in a message; a server's limits count them too."""
+    lines = (f"{name}: {value}\r\n" for name, value in headers.items())
+    return len("NATS/1.0\r\n") + sum(map(len, lines)) + len("\r\n")
+
+
 def parse_headers(raw: bytes) -> dict[str, str]:
-    """Return the headers in a stored message's header block."""
-    lines = raw.decode(errors="replace").split("\r\n")[1:]
+    """Return the headers in a message's header block; `Status` is what its first line says."""
+    first, *lines = raw.decode(errors="replace").split("\r\n")
     pairs = (line.partition(":") for line in lines if ":" in line)
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    headers = {name.strip(): value.strip() for name, _, value in pairs}
+    _, _, status = first.partition(" ")
+    return {STATUS: status, **headers} if status else headers

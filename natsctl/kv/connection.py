@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from natsctl.errors import StoreError
 from natsctl.kv import answers
+from natsctl.kv.client import OneTimeClient
 from natsctl.kv.contexts import with_context
 from natsctl.kv.dial import Dial
 from natsctl.kv.link import Link
@@ -84,11 +84,12 @@ class Connection:
         self._keeper: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
         self._listeners: dict[object, OnLost] = {}
+        self._since = self._clock()
         self._state = ConnectionState(
             connected=False,
             server=str(self._dial),
             losses=0,
-            since_s=self._clock(),
+            since_s=0,
             errors=0,
             last_error=None,
         )
@@ -133,7 +134,7 @@ class Connection:
             await asyncio.wait(self._endings)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> OneTimeClient:
         """The nats-py client of the connection as it stands; raises `StoreError` where it does not.
 
         Ask for it again after every `on_lost`: each return brings another client, and what was
@@ -164,7 +165,7 @@ class Connection:
     def state(self) -> ConnectionState:
         """Return how the connection is now."""
         return msgspec.structs.replace(
-            self._state, connected=self.connected, since_s=self._clock() - self._state.since_s
+            self._state, connected=self.connected, since_s=self._clock() - self._since
         )
 
     async def wait_connected(self) -> None:
@@ -247,15 +248,15 @@ class Connection:
 
     def _found(self, link: Link) -> None:
         self._link = link
-        self._note(server=link.server.address, since_s=self._clock())
-        if not self._state.losses:
-            self._note(last_error=None)
+        self._since = self._clock()
+        self._note(server=link.server.address)
         self._standing.set()
         log.info("connected to %s", link.server.address)
         if self._state.losses:
-            self._tell(
-                StoreError(f"the connection to NATS is another one, to {link.server.address}")
-            )
+            address = link.server.address
+            self._tell(StoreError(f"the connection to NATS is another one, to {address}"))
+        else:
+            self._note(last_error=None)
 
     def _lost(self, link: Link, reason: str) -> None:
         if self._link is not link:
@@ -268,8 +269,8 @@ class Connection:
         ending.add_done_callback(self._endings.discard)
         self._tell(StoreError(f"the NATS connection to {link.server.address} is lost: {reason}"))
         if not self._closed:
-            losses = self._state.losses + 1
-            self._note(losses=losses, since_s=self._clock(), last_error=reason)
+            self._since = self._clock()
+            self._note(losses=self._state.losses + 1, last_error=reason)
             log.warning("lost the connection to %s: %s", link.server.address, reason)
 
     def _tell(self, error: StoreError) -> None:

@@ -30,6 +30,7 @@ class Dial:
         self._report = report
         self._progress = progress
         self._servers = Servers(options.urls)
+        self._last: Link | None = None
         for server in self._servers.round():
             arguments(options, server)
 
@@ -63,13 +64,15 @@ class Dial:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _round(self) -> Link | list[Failure]:
+        if self._last is not None:  # what it was told of its cluster, up to its end
+            self._servers.told(self._last.client.discovered_servers, self._last.server)
         servers = self._servers.round()
         limit_s = max(ATTEMPT_MIN_S, self._options.connect_timeout_s / len(servers))
         failures: list[Failure] = []
         for server in servers:
             found = await open_link(server, self._options, self._report, limit_s=limit_s)
             if isinstance(found, Link):
-                self._servers.told(found.client.discovered_servers, server)
+                self._last = found
                 return found
             self._servers.failed(server)
             failures.append(found)

@@ -21,8 +21,9 @@ from natsctl.kv.connection import connect
 
 START_S = 30.0  # how long a start may take, recovery of what is stored included
 STOP_S = 10.0  # how long a stop may take, before it is forced
+LOCK_S = 2.0  # how long the server of a process that was killed just now may hold its folder
 POLL_S = 0.01
-TAIL_LINES = 15
+TAIL_LINES = 6
 
 # Reading from standard input ends when the one who started us closes it, or is gone in any way:
 # then the server is told to stop, and made to if it does not. Its exit status is ours.
@@ -97,13 +98,16 @@ class EmbeddedServer:
         return int(self.url.rpartition(":")[2] or 0)
 
     async def __aenter__(self) -> Self:
+        self._stopped = False
         try:
             async with asyncio.timeout(START_S):
                 await self._start()
-        except BaseException as error:
+        except TimeoutError as error:
+            failure = self._failure(f"does not answer within {START_S:g} s")
             await self._stop()
-            if isinstance(error, TimeoutError):
-                raise self._failure(f"does not answer within {START_S:g} s") from error
+            raise failure from error
+        except BaseException:
+            await self._stop()
             raise
         return self
 
@@ -132,7 +136,20 @@ class EmbeddedServer:
         store.mkdir(parents=True, exist_ok=True)
         lock = await self._lock(store)
         self._log = self._held.enter_context((store / "nats-server.log").open("w+b"))
-        self._process = await asyncio.create_subprocess_exec(
+        spawning = asyncio.create_task(self._spawn(program, store, scratch, lock))
+        try:
+            await asyncio.shield(spawning)
+        finally:
+            # asyncio kills what a cancelled call spawns, and a supervisor killed at birth
+            # cannot care for its server
+            self._process = await spawning
+        self.url = await self._listening(scratch)
+        await self._answering()
+
+    async def _spawn(
+        self, program: Path, store: Path, scratch: Path, lock: int
+    ) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
             *("/bin/sh", "-c", _SUPERVISOR, "nats-server supervisor", scratch),
             *(program, "-a", "127.0.0.1", "-p", str(self._port or -1)),
             *("-js", "-sd", store, "--ports_file_dir", scratch),
@@ -142,13 +159,11 @@ class EmbeddedServer:
             pass_fds=(lock,),
             start_new_session=True,
         )
-        self.url = await self._listening(scratch)
-        await self._answering()
 
     async def _lock(self, store: Path) -> int:
         """Take the folder; a server whose process was killed just now leaves it in a moment."""
         lock = self._held.enter_context((store / "natsctl.lock").open("wb"))
-        for _ in range(int(STOP_S / POLL_S)):
+        for _ in range(int(LOCK_S / POLL_S)):
             with suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return lock.fileno()
@@ -158,9 +173,9 @@ class EmbeddedServer:
     async def _listening(self, scratch: Path) -> str:
         while True:
             self._check()
-            for file in scratch.glob("*.ports"):
-                with suppress(ValueError):  # half written
-                    return str(json.loads(file.read_bytes())["nats"][0])
+            url = _listening_url(scratch)
+            if url:
+                return url
             await asyncio.sleep(POLL_S)
 
     async def _answering(self) -> None:
@@ -185,14 +200,15 @@ class EmbeddedServer:
             self._held.close()
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is not None and process.returncode < 0:
+            _kill(process)  # somebody killed the supervisor, and it alone
         if process.stdin is not None:
             process.stdin.close()
         try:
             async with asyncio.timeout(STOP_S):
                 await process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        except TimeoutError:
+            _kill(process)
 
     def _failure(self, what: str) -> ConnectError:
         return ConnectError(f"the private nats-server {what}{self._tail()}")
@@ -219,8 +235,19 @@ def _places() -> Iterator[Path]:
     yield Path(sys.executable).parent / "nats-server"
 
 
+def _listening_url(scratch: Path) -> str | None:
+    for file in scratch.glob("*.ports"):
+        with suppress(ValueError):  # half written
+            return str(json.loads(file.read_bytes())["nats"][0])
+    return None
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def _described(status: int) -> str:
-    shell_signal = 128  # a shell's way to say that a signal ended what it waited for
-    if status > shell_signal:
-        return signal.strsignal(status - shell_signal) or f"status {status}"
-    return f"status {status}"
+    killed = 128  # and the signal's number: so says a shell how what it waited for ended
+    number = -status if status < 0 else status - killed
+    return (number > 0 and signal.strsignal(number)) or f"status {status}"

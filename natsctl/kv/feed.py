@@ -2,117 +2,133 @@
 
 The consumer's sequence is contiguous on every message and equal on every heartbeat, else something
 was lost. What was received waits here, and flow control is answered only once everything before
-it was taken, so the server sends no more than its window ahead of us.
+it was taken in, so the server sends no more than its window ahead of us.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 
-import msgspec
-from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 
 from natsctl.errors import WatchBrokenError
-from natsctl.kv.codec import LAST_CONSUMER, STALLED, STATUS, is_marker, position
+from natsctl.kv.codec import LAST_CONSUMER, STALLED, STATUS, is_marker, parse_headers, position
+from natsctl.model.store import Deleted, Stored
 
 HEARTBEAT_S = 0.5  # how often the server shows that an idle consumer lives
-SILENCE_S = 2.0  # how long it may stay silent before it is given up
-
-
-class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """One message of the bucket; `pending` counts those that follow."""
-
-    key: str
-    value: bytes
-    marker: bool
-    revision: int
-    pending: int
-
-
-class _FlowControl(msgspec.Struct, frozen=True, gc=False):
-    reply: str
+SILENCE = 5  # heartbeats that stay out in a row until the consumer is given up
+BUFFERED_MAX = 1_000_000  # messages; far above the server's flow control window of 32 MiB
 
 
 class Feed:
     """Takes the consumer's messages in and hands them out. `prefix` stands before every key."""
 
     def __init__(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> None:
-        self._skip = len(prefix)
+        self._prefix = prefix.encode()
         self._answer = answer
-        self._items: deque[Delivery | _FlowControl] = deque()
-        self._arrived = asyncio.Event()
-        self._failure: WatchBrokenError | None = None
+        self._items: list[Stored | Deleted] = []  # received, not taken
+        self._controls: list[str] = []  # flow control that came with them
+        self._due: list[str] = []  # flow control that came with what was taken
         self._consumed = 0  # the consumer's sequence of the last message received
+        self._pending = 0  # how many messages followed it then
+        self._failure: WatchBrokenError | None = None
         self._loop = asyncio.get_running_loop()
-        self._heard = self._loop.time()
-        self._timer = self._loop.call_later(SILENCE_S, self._listen)
+        self._waiter: asyncio.Future[None] | None = None
+        self._silent = 0  # heartbeats that stayed out
+        self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
 
-    async def receive(self, msg: Msg) -> None:
-        """Take a message in; a gap fails the feed."""
-        self._heard = self._loop.time()
-        headers = msg.headers
-        if headers is not None and STATUS in headers and not msg.data:
-            self._control(msg, headers)
-            return
-        at = position(msg.reply)
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything was taken that there is for now."""
+        return not (self._items or self._pending)
+
+    def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        """Take a message in, as it came; a gap fails the feed, and so does nonsense."""
+        try:
+            self._receive(subject, reply, data, headers)
+        except Exception as error:  # noqa: BLE001 - a message is not understood, so it would be lost
+            self.fail(f"the message {reply!r} makes no sense: {error!r}")
+
+    def _receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        self._silent = 0
+        marker = False
+        if headers is not None:
+            told = parse_headers(headers)
+            if not subject.startswith(self._prefix):
+                self._control(reply.decode(), told)
+                return
+            marker = is_marker(told)
+        at = position(reply)
         if at.consumer != self._consumed + 1:
             self.fail(f"messages {self._consumed + 1} to {at.consumer - 1} were lost")
             return
-        self._consumed = at.consumer
-        key = msg.subject[self._skip :]
-        marker = headers is not None and is_marker(headers)
-        self._items.append(Delivery(key, msg.data, marker, at.stream, at.pending))
-        self._arrived.set()
+        self._consumed, self._pending = at.consumer, at.pending
+        key = str(subject[len(self._prefix) :], "utf-8", "replace")
+        self._items.append(Deleted(key, at.stream) if marker else Stored(key, at.stream, data))
+        if len(self._items) > BUFFERED_MAX:
+            self.fail(f"{BUFFERED_MAX} messages wait to be taken in")
+        self._wake()
 
     def fail(self, reason: str) -> None:
         """Make every take from now on raise `WatchBrokenError`."""
         if self._failure is None:
             self._failure = WatchBrokenError(reason)
-        self._arrived.set()
+        self._wake()
 
     def close(self) -> None:
         """Stop listening."""
         self._timer.cancel()
         self._items.clear()
 
-    async def take(self) -> Delivery | None:
-        """Return the next message, or None where none is here yet."""
-        while not self._failure:
-            if not self._items:
-                return None
-            item = self._items.popleft()
-            if isinstance(item, Delivery):
-                return item
-            await self._answer(item.reply)
-        raise self._failure
+    async def take(self) -> list[Stored | Deleted]:
+        """Return what was received, as soon as there is something; nothing after a heartbeat.
 
-    async def wait(self, timeout_s: float) -> None:
-        """Wait until something is here to take, or for *timeout_s*."""
-        if self._items or self._failure:
-            return
-        self._arrived.clear()
+        Who takes again has taken in what it took before.
+        """
+        await self._answer_due()
+        if not (self._items or self._failure):
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        if self._failure:
+            raise self._failure
+        taken, self._items = self._items, []
+        self._due, self._controls = self._controls, []
+        return taken
+
+    async def _answer_due(self) -> None:
+        due, self._due = self._due, []
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._arrived.wait()
-        except TimeoutError:
-            return
+            for reply in due:
+                await self._answer(reply)
+        except NatsError as error:
+            self.fail(f"flow control cannot be answered: {error}")
 
-    def _control(self, msg: Msg, headers: dict[str, str]) -> None:
-        if headers[STATUS] != "100":
-            self.fail(f"the server ended the consumer: {headers.get('Description', headers)}")
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+            self._waiter = None
+
+    def _control(self, reply: str, headers: dict[str, str]) -> None:
+        if not headers[STATUS].startswith("100"):
+            self.fail(f"the server ended the consumer: {headers[STATUS]}")
             return
         told = headers.get(LAST_CONSUMER)
         if told is not None and int(told) != self._consumed:
             self.fail(f"the server has sent {told} messages, {self._consumed} came")
             return
-        reply = msg.reply or headers.get(STALLED)
+        reply = reply or headers.get(STALLED, "")
         if reply:
-            self._items.append(_FlowControl(reply))
-            self._arrived.set()
+            self._controls.append(reply)
+            self._wake()
 
-    def _listen(self) -> None:
-        silent_s = self._loop.time() - self._heard
-        if silent_s >= SILENCE_S:
-            self.fail(f"nothing was heard of the consumer for {silent_s:.1f} s")
+    def _beat(self) -> None:
+        """Count a heartbeat that may have stayed out.
+
+        A loop that was held up counts one, however long it was: it could not hear.
+        """
+        self._silent += 1
+        if self._silent == SILENCE:
+            self.fail(f"nothing was heard of the consumer for {SILENCE * HEARTBEAT_S:g} s")
             return
-        self._timer = self._loop.call_later(SILENCE_S - silent_s, self._listen)
+        self._wake()
+        self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)

@@ -15,7 +15,8 @@ from natsctl.kv.requests import Requests
 from natsctl.kv.servers import Server
 
 PINGS = 2  # how many pings the server may leave unanswered
-LOOK_S = 0.25  # how often we look whether nats-py has given up
+LOOKS = 12  # how often, until silence is too long, we look whether something came in
+LOOK_MAX_S = 0.25
 END_S = 2.0  # how long nats-py may take to close
 
 Report = Callable[[Exception], None]
@@ -25,7 +26,7 @@ class Link:
     """A connection to one server. It never reconnects: after its end comes another link.
 
     `client` is nats-py's, `requests` are asked over it. `report` is told of every error that
-    nats-py meets in the background; it must not raise.
+    nats-py meets in the background, except the end; it must not raise.
     """
 
     def __init__(self, server: Server, options: NatsOptions, report: Report) -> None:
@@ -63,10 +64,11 @@ class Link:
 
     async def ended(self) -> None:
         """Wait until the connection stands no more."""
+        look_s = min(LOOK_MAX_S, self._options.silence_s / LOOKS)
         while self.alive:
             self.client.listen()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(look_s):
                     await self._lost.wait()
 
     async def flush(self, limit_s: float) -> None:
@@ -92,6 +94,7 @@ class Link:
             for secret in ("password", "token"):
                 if settings.get(secret) is not None:
                     settings[secret] = self._over_tls(settings[secret])
+        ping_s = self._options.silence_s / (PINGS + 1)
         await self.client.connect(
             servers=[self.server.address],
             error_cb=self._on_error,
@@ -102,7 +105,7 @@ class Link:
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
             connect_timeout=limit_s,  # type: ignore[arg-type]  # takes any number
-            ping_interval=self._options.silence_s / (PINGS + 1),  # type: ignore[arg-type]  # takes any number
+            ping_interval=ping_s,  # type: ignore[arg-type]  # takes any number
             max_outstanding_pings=PINGS,
             pending_size=0,
             **settings,
@@ -125,12 +128,19 @@ class Link:
 
     async def _on_error(self, error: Exception) -> None:
         """See every error in the background; an exception here would end nats-py's reading."""
-        if not self._established or isinstance(error, UnexpectedEOF):
-            self._error = error
         if isinstance(error, UnexpectedEOF):
+            self._error = self._told() or error
             self._lost.set()
+            return
+        if not self._established:
+            self._error = error
         self.requests.denied(str(error))
         self._report(error)
+
+    def _told(self) -> Exception | None:
+        """Return why the server closes the connection, if it said so before."""
+        error = self.client.last_error
+        return None if "permissions violation" in str(error) else error
 
     async def _on_closed(self) -> None:
         self._lost.set()

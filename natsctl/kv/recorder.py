@@ -74,6 +74,7 @@ class EventRecorder:
         self._told: OrderedDict[tuple[str, ...], tuple[KvEvent, float]] = OrderedDict()
         self._wake = asyncio.Event()
         self._ready = False
+        self._closing = False
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """See `Recorder.event`; beyond the key's rate, or too many pending, it is dropped."""
@@ -101,11 +102,18 @@ class EventRecorder:
         return msgspec.structs.replace(told, count=told.count + 1)
 
     async def run(self) -> None:
-        """Send what comes, until cancelled."""
-        while True:
+        """Send what comes, until closed; then what is left."""
+        closing = False
+        while not closing:
             await self._wake.wait()
             self._wake.clear()
+            closing = self._closing
             await self.flush()
+
+    def close(self) -> None:
+        """Let `run` end."""
+        self._closing = True
+        self._wake.set()
 
     async def flush(self) -> None:
         """Send what is pending; what cannot be sent is dropped."""
@@ -155,10 +163,9 @@ async def recording(connection: Connection, controller: str) -> AsyncIterator[Ev
     try:
         yield recorder
     finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                await recorder.flush()
-        except TimeoutError:
+        recorder.close()
+        _, late = await asyncio.wait((task,), timeout=CLOSE_S)
+        if late:
             log.warning("events were not sent in time")
+            task.cancel()
+            await asyncio.wait((task,))

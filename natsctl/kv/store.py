@@ -12,11 +12,13 @@ from natsctl.errors import (
     NotFoundError,
     StoreError,
     StoreTimeoutError,
+    TooLargeError,
 )
-from natsctl.kv.bucket import Bucket, Message, matches
-from natsctl.kv.codec import EXPECTED, OPERATION, ROLLUP, check_key
+from natsctl.kv.bucket import Bucket, Message
+from natsctl.kv.codec import EXPECTED, OPERATION, ROLLUP, check_key, header_size
 from natsctl.kv.watch import VERIFY_S, KvWatch
 from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.patterns import matches
 from natsctl.model.store import Deleted, Stored, WatchEvent
 
 
@@ -96,9 +98,12 @@ class KvStore:
     async def _put(self, key: str, value: bytes, revision: int) -> Stored:
         try:
             return Stored(key, await self._publish(key, value, revision, {}), value)
-        except StoreTimeoutError:
+        except StoreTimeoutError as unknown:
             # the write may have been stored although its acknowledgement was lost
-            stored = await self.get(key)
+            try:
+                stored = await self.get(key)
+            except NotFoundError:
+                raise unknown from None
             if stored.revision > revision and stored.value == value:
                 return stored
             raise
@@ -106,11 +111,15 @@ class KvStore:
     async def _publish(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> int:
         connection = self._bucket.connection
         subject = connection.publish_prefix + self._bucket.prefix + key
+        headers = {**headers, EXPECTED: str(revision)}
+        if len(value) + header_size(headers) > connection.client.max_payload:
+            # the server would close the connection
+            raise self._too_large(key, value, "server takes: raise its max_payload")
         try:
-            reply = await connection.request(
-                subject, value, headers={**headers, EXPECTED: str(revision)}
-            )
+            reply = await connection.request(subject, value, headers=headers)
             return connection.acknowledged(reply)
+        except TooLargeError as error:
+            raise self._too_large(key, value, "bucket takes: raise max_value_bytes") from error
         except ConflictError as error:
             raise ConflictError(
                 f"{key} of {self._bucket.name} changed since it was read"
@@ -119,3 +128,9 @@ class KvStore:
             if isinstance(error.__cause__, NoRespondersError):
                 await self._bucket.state()  # says so where the bucket is missing
             raise
+
+    def _too_large(self, key: str, value: bytes, limit: str) -> TooLargeError:
+        return TooLargeError(
+            f"{key} of {self._bucket.name} has {len(value)} bytes, and headers beside them, which "
+            f"is more than the {limit}, or store less"
+        )

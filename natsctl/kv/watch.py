@@ -7,33 +7,45 @@ resumed consumer never tells what an administrator purged or a recreated bucket 
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from natsctl.errors import NotFoundError, StoreError, WatchBrokenError
-from natsctl.kv.bucket import NANOSECONDS, Bucket, StreamState
-from natsctl.kv.feed import HEARTBEAT_S, Delivery, Feed
+from natsctl.kv.bucket import NANOSECONDS, Bucket, Message, StreamState
+from natsctl.kv.client import OneTimeClient
+from natsctl.kv.feed import HEARTBEAT_S, Feed
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 
 log = logging.getLogger(__name__)
 
 VERIFY_S = 60.0  # how often the key set is compared with the server's
+PASSES = 3  # over what was written during a listing, before the rest is read
 ABANDONED_S = 10.0  # how long the server keeps a consumer that nobody listens to
-BUFFERED_BYTES = 256 * 1024 * 1024  # far above the server's flow control window of 32 MiB
-BUFFERED_MESSAGES = 1_000_000
+ABANDONED_MAX = 16  # consumers that may still be at the server, to be deleted once it answers
+
+FeedMaker = Callable[[str, Callable[[str], Awaitable[None]]], Feed]
 
 
 class KvWatch:
-    """Watches the keys of one bucket that match a pattern."""
+    """Watches the keys of one bucket that match a pattern, through a *feed* for each consumer."""
 
-    def __init__(self, bucket: Bucket, pattern: str = ">", *, verify_s: float = VERIFY_S) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        pattern: str = ">",
+        *,
+        verify_s: float = VERIFY_S,
+        feed: FeedMaker = Feed,
+    ) -> None:
         self._bucket = bucket
         self._pattern = pattern
         self._verify_s = verify_s
+        self._feed = feed
         self._identity = _Identity()
+        self._abandoned: deque[str] = deque(maxlen=ABANDONED_MAX)
 
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
@@ -44,38 +56,54 @@ class KvWatch:
         """
         connection = self._bucket.connection
         await connection.wait_connected()
-        feed = Feed(self._bucket.prefix, connection.client.publish)
+        feed = self._feed(self._bucket.prefix, connection.client.publish)
         with connection.on_lost(lambda error: feed.fail(str(error))):
             try:
-                async with self._consumer(feed) as (before, newest):
-                    events = self._events(feed, before, newest)
-                    async with aclosing(events):
+                async with self._inbox(feed) as inbox:
+                    before = await self._bucket.state()
+                    newest = await self._newest()
+                    async with (
+                        self._consumer(inbox),
+                        aclosing(self._events(feed, before, newest)) as events,
+                    ):
                         yield events
             finally:
                 feed.close()
 
     @asynccontextmanager
-    async def _consumer(self, feed: Feed) -> AsyncIterator[tuple[StreamState, int]]:
-        """Subscribe first, so that nothing is sent before somebody listens."""
+    async def _inbox(self, feed: Feed) -> AsyncIterator[str]:
+        """Subscribe for *feed*, before anything is sent; return the subject."""
         client = self._bucket.connection.client
         inbox = client.new_inbox()
-        subscription = await client.subscribe(
-            inbox,
-            cb=feed.receive,
-            pending_msgs_limit=BUFFERED_MESSAGES,
-            pending_bytes_limit=BUFFERED_BYTES,
-        )
+        try:
+            subscription = await client.tap(inbox, feed.receive)
+            await self._delete_abandoned(client)
+        except NatsError as error:
+            raise WatchBrokenError(f"cannot listen to {inbox}: {error}") from error
+        try:
+            yield inbox
+        finally:
+            with suppress(NatsError):
+                await asyncio.shield(subscription.unsubscribe())
+
+    @asynccontextmanager
+    async def _consumer(self, inbox: str) -> AsyncIterator[None]:
+        """Have the bucket's messages sent to *inbox*.
+
+        The consumer is deleted at the end; one that broke may not answer, and goes when the next
+        watch begins.
+        """
         name = f"natsctl-{inbox.rsplit('.', 1)[-1]}"
         try:
-            before = await self._bucket.state()
-            newest = await self._newest()
             await self._create(name, inbox)
-            after = await self._bucket.state()
-            if after.created != before.created:
-                raise WatchBrokenError(f"bucket {self._bucket.name} was recreated just now")
-            yield before, newest
+            self._abandoned.clear()  # the server has heard that they are to go
+            yield
+        except StoreError:
+            self._abandoned.append(name)
+            raise
         finally:
-            await asyncio.shield(self._close(name, subscription))
+            if name not in self._abandoned:
+                await asyncio.shield(self._delete(name))
 
     async def _create(self, name: str, inbox: str) -> None:
         config = {
@@ -97,14 +125,18 @@ class KvWatch:
         api = self._bucket.connection.api
         await api(f"CONSUMER.CREATE.{self._bucket.stream}.{name}.{config['filter_subject']}", body)
 
-    async def _close(self, name: str, subscription: Subscription) -> None:
-        connection = self._bucket.connection
-        with suppress(NatsError):
-            await subscription.unsubscribe()
-        if not connection.connected:
-            return  # the server drops the consumer after ABANDONED_S
+    async def _delete(self, name: str) -> None:
         with suppress(StoreError):
-            await connection.api(f"CONSUMER.DELETE.{self._bucket.stream}.{name}", None)
+            await self._bucket.connection.api(f"CONSUMER.DELETE.{self._bucket.stream}.{name}")
+
+    async def _delete_abandoned(self, client: OneTimeClient) -> None:
+        """Delete the consumers of watches that broke, where they still are, without waiting.
+
+        Nobody may answer for them; then the server drops them after `ABANDONED_S`.
+        """
+        for name in self._abandoned:
+            endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"
+            await client.publish(f"{self._bucket.connection.api_prefix}.{endpoint}")
 
     async def _newest(self) -> int:
         """Return the revision of the leader's newest message, 0 where there is none."""
@@ -116,101 +148,111 @@ class KvWatch:
     async def _events(
         self, feed: Feed, state: StreamState, newest: int
     ) -> AsyncGenerator[WatchEvent, None]:
-        yield Listing(self._identity.of(state))
-        known = _Known()
-        async with aclosing(self._listing(feed, known, newest)) as listing:
-            async for event in listing:
-                yield event
-        yield Listed(max(known.revision, newest))
-        known.listed()
-        self._identity.reached(max(known.revision, newest))
-        async with aclosing(self._following(feed, known)) as following:
-            async for event in following:
-                yield event
+        """Tell what the bucket holds, complete up to what its leader had then, and what follows.
 
-    async def _listing(
-        self, feed: Feed, known: "_Known", newest: int
-    ) -> AsyncGenerator[WatchEvent, None]:
-        """Yield what the bucket holds, complete up to what its leader had at the beginning.
-
-        A key that is written again while we list loses its old message and is told by a later
-        one: so the listing is complete when nothing is pending, or, under constant writes, when
-        the newest message is reached and every key that the leader has was shown.
+        A key that is written while we list loses the message that would show it, and is shown by
+        a later one. So the listing ends where nothing was written meanwhile, or as many keys were
+        shown as there are; else it goes on to what is newest by now. Keys that are written again
+        and again are read in the end. That nothing is pending would prove nothing: the server's
+        count can be too low.
         """
-        pending = newest > 0
-        while pending:
-            await feed.wait(2 * HEARTBEAT_S)
-            delivery = await feed.take()
-            if delivery is None:
-                newest = min(newest, await self._newest())  # it may have been purged meanwhile
-                pending = known.revision < newest
-            while delivery is not None:
-                yield known.take(delivery)
-                if known.revision >= newest and pending:
-                    pending = False
-                    if delivery.pending:
-                        for event in await self._unseen(known):
-                            yield event
-                delivery = await feed.take() if pending else None
-
-    async def _unseen(self, known: "_Known") -> list[WatchEvent]:
-        """Read what the leader has and the listing has not shown: it was overtaken by writes."""
-        events: list[WatchEvent] = []
-        for key in await self._bucket.keys(self._pattern) - known.seen:
-            with suppress(NotFoundError):
-                message = await self._bucket.last(key)
-                events.append(
-                    known.take(Delivery(key, message.value, message.marker, message.revision, 0))
-                )
-        return events
-
-    async def _following(self, feed: Feed, known: "_Known") -> AsyncGenerator[WatchEvent, None]:
+        known = _Known()
+        yield Listing(self._identity.of(state))
+        for _ in range(PASSES):
+            while known.revision < newest:
+                items = await feed.take()
+                for event in known.news(items):
+                    yield event
+                if not items:
+                    newest = min(newest, await self._newest())  # it may have been purged meanwhile
+            now = await self._still(state)
+            if now.last_seq == state.last_seq or self._all_of(now, known):
+                break
+            newest = await self._newest()
+        else:
+            for event in known.ahead(await self._unseen(known)):
+                yield event
+            await self._still(state)
+        yield Listed(known.revision)
         clock = asyncio.get_running_loop().time
         verified = clock()
         while True:
-            while (delivery := await feed.take()) is not None:
-                yield known.take(delivery)
-                self._identity.reached(delivery.revision)
-            await feed.wait(verified + self._verify_s - clock())
+            self._identity.reached(known.revision)
+            for event in known.news(await feed.take()):
+                yield event
             if clock() - verified >= self._verify_s:
                 await self._verify(known)
                 verified = clock()
 
+    async def _still(self, before: StreamState) -> StreamState:
+        """Return how far the bucket is now; raises `WatchBrokenError` where it is another one."""
+        now = await self._bucket.state()
+        if now.created != before.created:
+            raise WatchBrokenError(f"bucket {self._bucket.name} was recreated meanwhile")
+        return now
+
+    def _all_of(self, now: StreamState, known: "_Known") -> bool:
+        """Say whether as many keys were told as there are; of a part, nobody counts them."""
+        return self._pattern == ">" and now.subjects == len(known)
+
+    async def _unseen(self, known: "_Known") -> list[Message]:
+        """Read the keys that have not been told, in the order in which they were written."""
+        missing = await self._bucket.keys(self._pattern) - known.alive - known.deleted
+        return sorted(await self._bucket.newest(missing), key=lambda message: message.revision)
+
     async def _verify(self, known: "_Known") -> None:
         """Compare key sets: an administrator's purge is told by no message."""
-        vanished = known.alive - await self._bucket.keys(self._pattern)
+        if self._all_of(await self._bucket.state(), known):
+            return
+        found = await self._bucket.keys(self._pattern)
+        vanished = known.alive - found
         if vanished:
             raise WatchBrokenError(
                 f"{len(vanished)} keys of {self._bucket.name} vanished without a trace, "
                 f"{min(vanished)} among them"
             )
+        known.deleted &= found
 
 
 class _Known:
-    """What this watch has told: the keys alive, and in a listing those deleted too."""
+    """What this watch has told: the keys alive, and those of which a delete marker is left.
+
+    `revision` is how far the consumer has come; some keys were read ahead of it.
+    """
 
     def __init__(self) -> None:
         self.alive: set[str] = set()
+        self.deleted: set[str] = set()
         self.revision = 0
-        self._markers: set[str] | None = set()
+        self._ahead: dict[str, int] = {}
 
-    @property
-    def seen(self) -> set[str]:
-        return self.alive | (self._markers or set())
+    def __len__(self) -> int:
+        return len(self.alive) + len(self.deleted)
 
-    def listed(self) -> None:
-        self._markers = None
+    def news(self, items: Iterable[Stored | Deleted]) -> Iterator[WatchEvent]:
+        """Tell what came from the consumer, if it is newer than what was told of its key."""
+        for item in items:
+            if item.revision > self.revision:
+                self.revision = item.revision
+                if item.revision > self._ahead.get(item.key, 0):
+                    yield self._told(item)
 
-    def take(self, delivery: Delivery) -> WatchEvent:
-        key, revision = delivery.key, delivery.revision
-        self.revision = max(self.revision, revision)
-        if not delivery.marker:
-            self.alive.add(key)
-            return Applied(Stored(key, revision, delivery.value))
-        self.alive.discard(key)
-        if self._markers is not None:
-            self._markers.add(key)
-        return Deleted(key, revision)
+    def ahead(self, messages: Iterable[Message]) -> Iterator[WatchEvent]:
+        """Tell what was read at the leader and may come from the consumer yet."""
+        for message in messages:
+            key, revision = message.key, message.revision
+            self._ahead[key] = revision
+            stored = Stored(key, revision, message.value)
+            yield self._told(Deleted(key, revision) if message.marker else stored)
+
+    def _told(self, item: Stored | Deleted) -> WatchEvent:
+        if isinstance(item, Stored):
+            self.alive.add(item.key)
+            self.deleted.discard(item.key)
+            return Applied(item)
+        self.alive.discard(item.key)
+        self.deleted.add(item.key)
+        return item
 
 
 class _Identity:

@@ -1,0 +1,112 @@
+"""Any bucket as it is, declared or not: for people who look into it and change it by hand."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import Any
+
+from natsctl.errors import NotFoundError, WatchBrokenError
+from natsctl.kv.bucket import NANOSECONDS, Bucket, Message
+from natsctl.kv.codec import check_key, written_ns
+from natsctl.kv.connection import Connection
+from natsctl.kv.feed import Feed
+from natsctl.kv.store import KvStore
+from natsctl.kv.watch import KvWatch
+from natsctl.model.kinds import KvKind
+from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+
+ATTEMPTS = 5
+
+
+class BucketStore(KvStore):
+    """What a bucket holds, and since when. The bucket is neither made nor compared with anything.
+
+    Args:
+        bucket: which one.
+        of: what its values are, to whoever writes: `bytes`, or `Object` where they have metadata.
+        keys: only keys that match this pattern.
+    """
+
+    def __init__(self, bucket: Bucket, of: type = bytes, *, keys: str = ">") -> None:
+        kind: KvKind[Any] = KvKind(of, bucket=bucket.name, keys=keys)
+        kind.name = bucket.name  # what people know it by
+        super().__init__(bucket, kind)
+        self._times: dict[str, int] = {}
+        self._dated = KvWatch(bucket, keys, feed=self._feed)
+
+    async def find(self, key: str) -> Message:
+        """Return what the bucket has under *key*; raises `NotFoundError`."""
+        message = await self._bucket.last(check_key(key))
+        if message.marker:
+            raise NotFoundError(
+                f"{self._bucket.name} has no {key}: it was deleted", deleted_at=message.revision
+            )
+        return message
+
+    async def listing(self) -> list[Message]:
+        """Return everything that the bucket holds now, in the order of keys."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._listing()
+            except WatchBrokenError:
+                continue
+        return await self._listing()
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """See `Store.watch`."""
+        return self._dated()
+
+    def dated(self, stored: Stored) -> Message:
+        """Return what a watch of this store has told, with when it was written, if told."""
+        ns = self._times.get(stored.key)
+        created = "" if ns is None else datetime.fromtimestamp(ns / NANOSECONDS, UTC).isoformat()
+        return Message(stored.key, stored.revision, stored.value, marker=False, created=created)
+
+    async def _listing(self) -> list[Message]:
+        found: dict[str, Stored] = {}
+        async with self.watch() as events:
+            async for event in events:
+                match event:
+                    case Applied(stored):
+                        found[stored.key] = stored
+                    case Deleted(key):
+                        found.pop(key, None)
+                    case Listed():
+                        break
+                    case Listing():
+                        found.clear()
+        return [self.dated(found[key]) for key in sorted(found)]
+
+    def _feed(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> Feed:
+        return _DatedFeed(prefix, answer, self._times)
+
+
+class _DatedFeed(Feed):
+    """Notes when each key was written last."""
+
+    def __init__(
+        self, prefix: str, answer: Callable[[str], Awaitable[None]], times: dict[str, int]
+    ) -> None:
+        super().__init__(prefix, answer)
+        self._key_at = len(prefix)
+        self._times = times
+
+    def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        """See `Feed.receive`."""
+        if reply.startswith(b"$JS.ACK."):
+            self._times[subject[self._key_at :].decode()] = written_ns(reply)
+        super().receive(subject, reply, data, headers)
+
+
+async def bucket_names(connection: Connection) -> list[str]:
+    """Return the names of all buckets that this user may see, in order."""
+    found: list[str] = []
+    total = 1
+    while len(found) < total:
+        answer = await connection.api("STREAM.NAMES", {"offset": len(found)})
+        page = answer.get("streams") or []
+        if not page:
+            break
+        found.extend(page)
+        total = answer.get("total", 0)
+    return sorted(name.removeprefix("KV_") for name in found if name.startswith("KV_"))

@@ -1,0 +1,289 @@
+"""Buckets are made as kinds declare them, and what differs is an error that says where."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from backends import listing, note, put, take
+from servers import NatsCluster, NatsServer, eventually
+
+import natsctl
+from natsctl.errors import (
+    ConflictError,
+    NotFoundError,
+    StoreDiffersError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+    TooLargeError,
+    UsageError,
+)
+from natsctl.kv.options import NatsOptions
+from natsctl.kv.stores import Nats
+from natsctl.model.kinds import Kind
+from natsctl.model.store import Applied, Deleted
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with natsctl.connect(nats_server.url) as nats:
+        yield nats
+
+
+async def config(nats: Nats, bucket: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await nats.connection.api(f"STREAM.INFO.KV_{bucket}"))["config"]
+    return found
+
+
+class TestMaking:
+    async def test_a_bucket_is_made_with_its_defaults(self, nats: Nats) -> None:
+        await nats.open(natsctl.kv(bytes, bucket="b"))
+        made = await config(nats, "b")
+        assert made["subjects"] == ["$KV.b.>"]
+        assert made["max_msgs_per_subject"] == 5
+        assert (made["max_age"], made["max_msg_size"]) == (0, -1)
+        assert (made["storage"], made["num_replicas"]) == ("file", 1)
+
+    async def test_it_is_a_bucket_to_other_clients_too(self, nats: Nats) -> None:
+        await nats.open(natsctl.kv(bytes, bucket="b"))
+        made = await config(nats, "b")
+        assert made["discard"] == "new"
+        assert made["deny_delete"]
+        assert made["allow_rollup_hdrs"]
+        assert made["allow_direct"]
+
+    async def test_it_is_made_as_declared(self, nats: Nats) -> None:
+        kind = natsctl.kv(
+            bytes, bucket="b", history=7, ttl_s=90, storage="memory", max_value_bytes=2000
+        )
+        await nats.open(kind)
+        made = await config(nats, "b")
+        assert made["max_msgs_per_subject"] == 7
+        assert made["max_age"] == 90 * SECOND
+        assert made["storage"] == "memory"
+        assert made["max_msg_size"] == 2000
+        assert made["duplicate_window"] <= made["max_age"]
+
+    async def test_a_bucket_that_is_there_as_declared_is_used_with_what_is_in_it(
+        self, nats: Nats
+    ) -> None:
+        kind = natsctl.kv(bytes, bucket="b", history=3, ttl_s=90)
+        stored = await put(await nats.open(kind), "a")
+        assert await (await nats.open(kind)).get("a") == stored
+
+    async def test_many_who_make_it_at_once_all_have_it(self, nats: Nats) -> None:
+        kind = natsctl.kv(bytes, bucket="b")
+        stores = await asyncio.gather(*(nats.open(kind) for _ in range(8)))
+        stored = await put(stores[0], "a")
+        assert [await store.get("a") for store in stores] == [stored] * 8
+
+    async def test_it_is_copied_as_often_as_declared(self, nats_cluster: NatsCluster) -> None:
+        async with natsctl.connect(nats_cluster.url) as nats:
+            await nats.open(natsctl.kv(bytes, bucket="b", replicas=3))
+            assert (await config(nats, "b"))["num_replicas"] == 3
+
+    async def test_more_copies_than_there_are_servers_are_refused(self, nats: Nats) -> None:
+        with pytest.raises(StoreError, match="replicas"):
+            await nats.open(natsctl.kv(bytes, bucket="b", replicas=3))
+
+    async def test_a_kind_that_is_no_bucket_is_refused(self, nats: Nats) -> None:
+        with pytest.raises(UsageError, match="thing is not kept in NATS"):
+            await nats.open(Kind(dict, "thing"))
+
+
+class TestDiffering:
+    @pytest.mark.parametrize(
+        ("declared", "told"),
+        [
+            ({"history": 3}, "history 5, but 3 is declared"),
+            ({"ttl_s": 60.0}, "ttl_s None, but 60 is declared"),
+            ({"storage": "memory"}, "storage file, but memory is declared"),
+            ({"replicas": 3}, "replicas 1, but 3 is declared"),
+            ({"max_value_bytes": 100}, "max_value_bytes None, but 100 is declared"),
+        ],
+    )
+    async def test_the_option_that_differs_is_named_with_both_values(
+        self, nats: Nats, declared: dict[str, Any], told: str
+    ) -> None:
+        await nats.open(natsctl.kv(bytes, bucket="b"))
+        with pytest.raises(StoreDiffersError) as raised:
+            await nats.open(natsctl.kv(bytes, bucket="b", **declared))
+        assert f"bucket b exists with {told}" in str(raised.value)
+        assert "nats stream edit KV_b" in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("existing", "told"),
+        [
+            ({"ttl_s": 1.5}, "ttl_s 1.5, but None is declared"),
+            ({"max_value_bytes": 100}, "max_value_bytes 100, but None is declared"),
+        ],
+    )
+    async def test_what_is_not_declared_differs_too(
+        self, nats: Nats, existing: dict[str, Any], told: str
+    ) -> None:
+        await nats.open(natsctl.kv(bytes, bucket="b", **existing))
+        with pytest.raises(StoreDiffersError, match=told):
+            await nats.open(natsctl.kv(bytes, bucket="b"))
+
+    async def test_a_bucket_that_differs_is_left_as_it_is(self, nats: Nats) -> None:
+        await nats.open(natsctl.kv(bytes, bucket="b"))
+        before = await config(nats, "b")
+        with pytest.raises(StoreDiffersError):
+            await nats.open(natsctl.kv(bytes, bucket="b", history=3))
+        assert await config(nats, "b") == before
+
+    async def test_one_that_others_made_is_compared_whoever_demands_that_it_exists(
+        self, nats: Nats
+    ) -> None:
+        await nats.open(natsctl.kv(bytes, bucket="b", history=1))
+        with pytest.raises(StoreDiffersError, match="history 1, but 5"):
+            await nats.open(natsctl.kv(bytes, bucket="b", create=False))
+
+
+class TestMissing:
+    async def test_one_that_is_demanded_is_not_made(self, nats: Nats) -> None:
+        with pytest.raises(StoreMissingError) as raised:
+            await nats.open(natsctl.kv(bytes, bucket="b", create=False))
+        assert str(raised.value) == (
+            "bucket b does not exist: make it with `nats kv add b`, "
+            "or start a controller that declares it"
+        )
+        with pytest.raises(StoreMissingError):
+            await config(nats, "b")
+
+    async def test_every_call_says_so_when_it_is_gone(self, nats: Nats) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b"))
+        await nats.connection.api("STREAM.DELETE.KV_b")
+        for call in (
+            store.get("a"),
+            store.create("a", b""),
+            store.update("a", b"", revision=1),
+            store.delete("a"),
+            store.delete("a", revision=1),
+            store.history("a"),
+        ):
+            with pytest.raises(StoreMissingError, match="bucket b does not exist"):
+                await call
+        with pytest.raises(StoreMissingError, match="bucket b does not exist"):
+            async with store.watch() as events:
+                await anext(events)
+
+
+class TestExpiring:
+    async def test_an_expired_object_is_told_as_deleted_and_read_as_deleted(
+        self, nats: Nats
+    ) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1, storage="memory"))
+        async with store.watch() as events:
+            await listing(events)
+            stored = await put(store, "a")
+            assert await take(events, 1) == [Applied(stored)]
+            [deleted] = await take(events, 1)
+        assert isinstance(deleted, Deleted)
+        assert deleted.key == "a"
+        assert deleted.revision > stored.revision
+        with pytest.raises(NotFoundError) as raised:
+            await store.get("a")
+        assert raised.value.deleted_at == deleted.revision
+
+    async def test_one_that_expired_while_nobody_watched_is_listed_as_deleted(
+        self, nats: Nats
+    ) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1, storage="memory"))
+        await put(store, "a")
+
+        async def gone() -> int:
+            try:
+                await store.get("a")
+            except NotFoundError as error:
+                return error.deleted_at or 0
+            return 0
+
+        deleted_at: int = await eventually(gone)
+        async with store.watch() as events:
+            assert (await listing(events))[1:-1] == [Deleted("a", deleted_at)]
+
+    async def test_an_expired_key_can_be_created_again(self, nats: Nats) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1, storage="memory"))
+        async with store.watch() as events:
+            await listing(events)
+            await put(store, "a")
+            await take(events, 2)
+            again = await store.create("a", note("again"))
+            assert await take(events, 1) == [Applied(again)]
+
+    async def test_an_object_without_a_time_to_live_stays(self, nats: Nats) -> None:
+        made = await nats.open(natsctl.kv(bytes, bucket="b", storage="memory"))
+        stored = await put(made, "a")
+        await asyncio.sleep(1.5)
+        assert await made.get("a") == stored
+
+
+class TestSizes:
+    async def test_what_is_larger_than_declared_is_refused_with_what_to_do(
+        self, nats: Nats
+    ) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b", max_value_bytes=1000))
+        with pytest.raises(TooLargeError) as raised:
+            await store.create("a", b"x" * 1001)
+        assert "a of b has 1001 bytes" in str(raised.value)
+        assert "raise max_value_bytes" in str(raised.value)
+
+    async def test_what_is_larger_than_the_server_takes_is_refused_with_what_to_do(
+        self, nats: Nats
+    ) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b"))
+        with pytest.raises(TooLargeError) as raised:
+            await store.create("a", b"x" * 1024 * 1024)
+        assert "a of b has 1048576 bytes" in str(raised.value)
+        assert "raise its max_payload" in str(raised.value)
+        assert nats.connection.losses == 0
+
+    async def test_the_largest_that_fits_is_taken(self, nats: Nats) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b"))
+        largest = await store.create("a", b"x" * (1024 * 1024 - 52))
+        assert len((await store.get("a")).value) == len(largest.value)
+
+
+class TestUnknownOutcomes:
+    """The server stored a write, or did not, and its acknowledgement never came."""
+
+    @pytest.fixture
+    async def nats(self, nats_server: NatsServer) -> AsyncIterator[Nats]:
+        options = NatsOptions(servers=(nats_server.url,), request_timeout_s=0.5)
+        async with natsctl.connect(options) as nats:
+            yield nats
+
+    async def silent(self, nats: Nats) -> None:
+        """Have the bucket's stream store without acknowledging."""
+        silent = {**await config(nats, "b"), "no_ack": True}
+        await nats.connection.api("STREAM.UPDATE.KV_b", silent)
+
+    async def test_a_write_that_was_stored_is_found_by_reading_back(self, nats: Nats) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b"))
+        await self.silent(nats)
+        created = await store.create("a", b"1")
+        assert await store.get("a") == created
+        updated = await store.update("a", b"2", revision=created.revision)
+        assert await store.get("a") == updated
+
+    async def test_a_write_that_was_refused_is_an_unknown_outcome(self, nats: Nats) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b"))
+        kept = await store.create("a", b"1")
+        await self.silent(nats)
+        with pytest.raises((StoreTimeoutError, ConflictError)):
+            await store.update("a", b"2", revision=kept.revision + 7)
+        assert await store.get("a") == kept
+
+    async def test_a_write_that_nobody_stored_is_an_unknown_outcome_not_a_missing_object(
+        self, nats: Nats
+    ) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b"))
+        narrow = {**await config(nats, "b"), "subjects": ["$KV.b.other.>"]}
+        await nats.connection.api("STREAM.UPDATE.KV_b", narrow)
+        await nats.connection.client.subscribe("$KV.b.a")  # somebody who never answers
+        with pytest.raises(StoreTimeoutError, match="whether it took effect is unknown"):
+            await store.create("a", b"1")

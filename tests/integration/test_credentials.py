@@ -1,0 +1,224 @@
+"""Whoever may connect can, in every way NATS knows; who may not is told why, without a secret."""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trustme
+from accounts import Identity, Operator
+from servers import NatsServer, eventually
+
+from natsctl.errors import ConnectError, StoreError, UsageError
+from natsctl.kv.connection import Connection, connect
+from natsctl.kv.options import NatsOptions
+
+SECRET = "s3cret/p@ss"
+Serve = Callable[[str], Awaitable[NatsServer]]
+
+
+@pytest.fixture
+async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+    """Start a server with this configuration."""
+    started: list[NatsServer] = []
+
+    async def start(config: str) -> NatsServer:
+        server = NatsServer(tmp_path / f"nats{len(started)}", config=config)
+        started.append(server)
+        await server.start()
+        return server
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
+    file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(file))
+    return str(file)
+
+
+@pytest.fixture
+def tls_config(authority: trustme.CA, ca_file: str, tmp_path: Path) -> str:
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    certificate.private_key_pem.write_to_path(str(tmp_path / "server-key.pem"))
+    certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "server-cert.pem"))
+    return (
+        f'cert_file: "{tmp_path}/server-cert.pem", key_file: "{tmp_path}/server-key.pem", '
+        f'ca_file: "{ca_file}"'
+    )
+
+
+@pytest.fixture
+def own_cert(authority: trustme.CA, tmp_path: Path) -> NatsOptions:
+    certificate = authority.issue_cert("natsctl@example.com")
+    certificate.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    return NatsOptions(tls_cert=cert, tls_key=key)
+
+
+async def works(options: NatsOptions | str) -> bool:
+    async with connect(options) as connection:
+        return "limits" in await connection.api("INFO")
+
+
+async def refused(options: NatsOptions | str) -> str:
+    with pytest.raises(ConnectError) as caught:
+        await works(options)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in str(error)
+        assert SECRET not in repr(error)
+        error = error.__cause__ or error.__context__
+    return str(caught.value)
+
+
+async def test_a_user_connects_with_the_right_password_only(serve: Serve) -> None:
+    server = await serve(f'authorization {{ user: ann, password: "{SECRET}" }}')
+    options = NatsOptions(servers=(server.url,), user="ann", password=SECRET)
+    assert await works(options)
+    wrong = NatsOptions(servers=(server.url,), user="bob", password=SECRET)
+    assert f"{server.url}: the server refuses user 'bob' and its password" in await refused(wrong)
+    assert "without credentials; give it" in await refused(server.url)
+
+
+async def test_a_url_may_carry_the_user_percent_encoded(serve: Serve) -> None:
+    server = await serve(f'authorization {{ user: ann, password: "{SECRET}" }}')
+    host = server.url.removeprefix("nats://")
+    assert await works(f"nats://ann:s3cret%2Fp%40ss@{host}")
+    assert "the password in its URL" in await refused(f"nats://bob:s3cret%2Fp%40ss@{host}")
+
+
+async def test_a_token_is_checked(serve: Serve) -> None:
+    server = await serve(f'authorization {{ token: "{SECRET}" }}')
+    assert await works(NatsOptions(servers=(server.url,), token=SECRET))
+    assert await works(server.url.replace("//", "//s3cret%2Fp%40ss@"))
+    wrong = NatsOptions(servers=(server.url,), token=SECRET + "2")
+    assert "the server refuses the token" in await refused(wrong)
+
+
+async def test_an_nkey_is_checked(serve: Serve, tmp_path: Path) -> None:
+    files: list[Path] = []
+    keys = [Identity.user(), Identity.user()]
+    for number, key in enumerate(keys):
+        files.append(tmp_path / f"user{number}.nk")
+        files[-1].write_bytes(key.seed + b"\n")
+    server = await serve(f"authorization {{ users: [ {{ nkey: {keys[0].public} }} ] }}")
+    assert await works(NatsOptions(servers=(server.url,), nkey=str(files[0])))
+    wrong = NatsOptions(servers=(server.url,), nkey=str(files[1]))
+    assert f"the server refuses the nkey in {files[1]}" in await refused(wrong)
+
+
+async def test_a_creds_file_is_checked(serve: Serve, tmp_path: Path) -> None:
+    operator = Operator()
+    server = await serve(operator.config())
+    right = operator.creds(tmp_path / "right.creds")
+    assert await works(NatsOptions(servers=(server.url,), creds=right))
+    wrong = Operator().creds(tmp_path / "wrong.creds")
+    text = await refused(NatsOptions(servers=(server.url,), creds=wrong))
+    assert f"the server refuses the credentials in {wrong}" in text
+
+
+async def test_credentials_that_expire_are_read_anew(serve: Serve, tmp_path: Path) -> None:
+    operator = Operator()
+    server = await serve(operator.config())
+    file = tmp_path / "short.creds"
+    operator.creds(file, expires_in_s=2)
+    lost: list[StoreError] = []
+    options = NatsOptions(servers=(server.url,), creds=str(file))
+    async with connect(options) as connection:
+        with connection.on_lost(lost.append):
+            await eventually(lambda: lost)
+        assert "user authentication expired" in str(lost[0])
+        operator.creds(file)
+        await eventually(lambda: answers(connection))
+
+
+async def answers(connection: Connection) -> bool:
+    with suppress(StoreError):
+        return bool(await connection.api("INFO"))
+    return False
+
+
+async def test_a_servers_certificate_has_to_be_vouched_for(
+    serve: Serve, tls_config: str, ca_file: str
+) -> None:
+    server = await serve(f"tls {{ {tls_config} }}")
+    assert await works(NatsOptions(servers=(server.url,), tls_ca=ca_file))
+    assert await works(NatsOptions(servers=(server.url.replace("nats:", "tls:"),), tls_ca=ca_file))
+    assert "give the CA that does as tls_ca" in await refused(server.url)
+
+
+async def test_a_server_may_want_our_certificate(
+    serve: Serve, tls_config: str, ca_file: str, own_cert: NatsOptions
+) -> None:
+    server = await serve(f"tls {{ {tls_config}, verify: true }}")
+    anonymous = NatsOptions(servers=(server.url,), tls_ca=ca_file)
+    assert await works(own_cert.over(anonymous))
+    assert "client certificate" in await refused(anonymous)
+
+
+async def test_tls_may_come_first(serve: Serve, tls_config: str, ca_file: str) -> None:
+    server = await serve(f"tls {{ {tls_config}, handshake_first: true }}")
+    options = NatsOptions(servers=(server.url,), tls_ca=ca_file, tls_first=True)
+    assert await works(options)
+
+
+async def test_no_secret_is_sent_to_a_server_without_tls(
+    serve: Serve, ca_file: str, tmp_path: Path
+) -> None:
+    server = await serve("trace: true\ndebug: true")
+    options = NatsOptions(servers=(server.url,), tls_ca=ca_file, token=SECRET)
+    assert "the server offers no TLS" in await refused(options)
+    assert "CONNECT" not in server.log()
+
+
+async def test_a_context_of_the_nats_cli_is_enough(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    server = await serve(f'authorization {{ user: ann, password: "{SECRET}" }}')
+    (tmp_path / "nats" / "context").mkdir(parents=True)
+    context = {"url": server.url, "user": "ann", "password": SECRET, "description": "x"}
+    (tmp_path / "nats" / "context" / "edge.json").write_text(json.dumps(context))
+    assert await works(NatsOptions(context="edge"))
+    explicit = NatsOptions(context="edge", user="bob", password="x")
+    assert "user 'bob'" in await refused(explicit)
+
+
+async def test_wrong_files_are_named_before_anything_is_sent(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("SUA nothing of use")
+    for options in (
+        NatsOptions(creds=str(tmp_path / "none")),
+        NatsOptions(creds=str(empty)),
+        NatsOptions(nkey=str(empty)),
+        NatsOptions(tls_ca=str(empty)),
+        NatsOptions(tls_cert=str(empty), tls_key=str(empty)),
+    ):
+        with pytest.raises(UsageError, match=str(tmp_path)):
+            await works(options)
+
+
+async def test_the_log_has_no_secret(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    server = await serve(f'authorization {{ user: ann, password: "{SECRET}" }}')
+    url = server.url.replace("//", "//ann:s3cret%2Fp%40ss@")
+    async with connect(url) as connection:
+        server.kill()
+        await eventually(lambda: not connection.connected)
+        assert "s3cret" not in str(connection.state())
+        await server.start()
+        await connection.wait_connected()
+    assert server.url in caplog.text
+    assert "s3cret" not in caplog.text

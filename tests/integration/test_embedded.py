@@ -1,0 +1,201 @@
+"""A private server is there when it is entered, and gone when it is left, whatever happens."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from servers import eventually, free_port
+
+from natsctl.errors import ConnectError, UsageError
+from natsctl.kv.connection import connect
+from natsctl.kv.embedded import EmbeddedServer, find_server
+
+CHILD = """
+import asyncio, pathlib, sys
+from natsctl.kv.embedded import EmbeddedServer
+
+async def main():
+    store = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    async with EmbeddedServer(store) as server:
+        print(server.url, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def processes(words: str) -> list[int]:
+    """Return the processes, none of them dead, whose command line has these words."""
+    folders = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [int(folder.name) for folder in folders if words in command(int(folder.name))]
+
+
+def command(pid: int) -> str:
+    """Return a process's command line, empty where it is dead."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def server_of(folder: Path) -> int | None:
+    """Return the nats-server that keeps its data in *folder*."""
+    found = [pid for pid in processes(f"-sd {folder}") if "/bin/sh" not in command(pid)]
+    return found[0] if found else None
+
+
+def only(folder: Path) -> Path:
+    """Return what alone is in the folder."""
+    (entry,) = folder.iterdir()
+    return entry
+
+
+def empty(folder: Path) -> bool:
+    return not list(folder.iterdir())
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+async def spawn(*arguments: str) -> asyncio.subprocess.Process:
+    """Run a process with an embedded server in it, until that serves."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CHILD, *arguments), stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).startswith(b"nats://127.0.0.1:")
+    return process
+
+
+async def test_it_serves_jetstream_and_leaves_nothing_behind(own_temporary_folder: Path) -> None:
+    async with EmbeddedServer() as server:
+        assert server.running
+        async with connect(server.url) as connection:
+            assert "limits" in await connection.api("INFO")
+        assert not empty(own_temporary_folder)
+    assert not server.running
+    assert not processes(str(own_temporary_folder))
+    assert empty(own_temporary_folder)
+
+
+async def test_its_folder_and_port_can_be_kept(tmp_path: Path) -> None:
+    store = tmp_path / "data" / "nats"
+    async with EmbeddedServer(store) as server, connect(server.url) as connection:
+        await connection.api("STREAM.CREATE.kept", {"name": "kept", "subjects": ["kept"]})
+    async with EmbeddedServer(store, port=server.port) as again:
+        assert again.url == server.url
+        async with connect(again.url) as connection:
+            assert "config" in await connection.api("STREAM.INFO.kept")
+    assert (store / "nats-server.log").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_it_does_not_outlive_its_process(
+    how: signal.Signals, own_temporary_folder: Path
+) -> None:
+    process = await spawn()
+    assert processes(str(own_temporary_folder))
+    process.send_signal(how)
+    await process.wait()
+    await eventually(lambda: not processes(str(own_temporary_folder)))
+    await eventually(lambda: empty(own_temporary_folder))
+
+
+async def test_even_a_stopped_server_does_not_outlive_its_process(
+    own_temporary_folder: Path,
+) -> None:
+    process = await spawn()
+    server = server_of(only(own_temporary_folder))
+    assert server
+    os.kill(server, signal.SIGSTOP)
+    process.kill()
+    await process.wait()
+    await eventually(lambda: not processes(str(own_temporary_folder)))
+
+
+async def test_a_folder_is_free_again_after_its_process_was_killed(tmp_path: Path) -> None:
+    process = await spawn(str(tmp_path / "data"))
+    process.kill()
+    await process.wait()
+    async with EmbeddedServer(tmp_path / "data") as server:
+        assert server.running
+
+
+async def test_a_folder_is_used_by_one_server_at_a_time(tmp_path: Path) -> None:
+    async with EmbeddedServer(tmp_path):
+        with pytest.raises(UsageError, match=f"{tmp_path} is in use"):
+            await EmbeddedServer(tmp_path).__aenter__()
+
+
+async def test_a_terminals_ctrl_c_does_not_reach_it(own_temporary_folder: Path) -> None:
+    async with EmbeddedServer():
+        server = server_of(only(own_temporary_folder))
+        assert server
+        assert os.getsid(server) != os.getsid(0)
+
+
+async def test_that_it_died_by_itself_is_told(tmp_path: Path) -> None:
+    async with EmbeddedServer(tmp_path) as server:
+        failing = asyncio.create_task(server.failed())
+        pid = server_of(tmp_path)
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        failure = str(await failing)
+        assert not server.running
+    assert "ended by itself (Killed); its log ends with:" in failure
+    assert "Server is ready" in failure
+
+
+async def test_a_killed_supervisor_takes_the_server_with_it_at_the_end(tmp_path: Path) -> None:
+    async with EmbeddedServer(tmp_path) as server:
+        pid = server_of(tmp_path)
+        assert pid
+        os.kill(parent(pid), signal.SIGKILL)
+        await server.failed()
+    await eventually(lambda: not server_of(tmp_path))
+
+
+async def test_why_it_does_not_start_is_told(tmp_path: Path) -> None:
+    port = free_port()
+    async with EmbeddedServer(tmp_path / "one", port=port):
+        with pytest.raises(ConnectError, match=r"did not start[^$]*address already in use"):
+            await EmbeddedServer(tmp_path / "two", port=port).__aenter__()
+    assert not processes(str(tmp_path))
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    starting = asyncio.create_task(EmbeddedServer(tmp_path).__aenter__())
+    await eventually(lambda: server_of(tmp_path))
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not processes(str(tmp_path))
+
+
+def test_the_program_comes_from_the_path_or_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_server().name == "nats-server"
+    own = tmp_path / "nats-server"
+    own.touch(mode=0o755)
+    assert find_server() == own
+
+
+def test_where_there_is_no_program_the_error_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"pip install 'natsctl\[embedded\]'"):
+        find_server([tmp_path / "nats-server", tmp_path])

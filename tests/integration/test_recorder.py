@@ -1,0 +1,213 @@
+"""Events about keys go to a stream: aggregated, limited, one subject per controller and key."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from servers import CutProxy, NatsServer, eventually
+
+import natsctl
+from natsctl.errors import NotFoundError, StoreMissingError
+from natsctl.kv.recorder import AGE_S, BURST, CLOSE_S, STREAM, EventRecorder, KvEvent
+from natsctl.kv.stores import Nats
+from natsctl.model.recorder import EventType
+
+NORMAL, WARNING = EventType.NORMAL, EventType.WARNING
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with natsctl.connect(nats_server.url) as nats:
+        yield nats
+
+
+async def info(nats: Nats) -> Any:
+    query = {"subjects_filter": ">"}
+    return await nats.connection.api(f"STREAM.INFO.{STREAM}", query)
+
+
+async def events(nats: Nats, subject: str = ">") -> list[KvEvent]:
+    """Return what is recorded on a subject below `natsctl.events`, oldest first."""
+    found: list[KvEvent] = []
+    query: dict[str, object] = {"seq": 1, "next_by_subj": f"natsctl.events.{subject}"}
+    while True:
+        try:
+            reply = await nats.connection.api(f"STREAM.MSG.GET.{STREAM}", query)
+        except (NotFoundError, StoreMissingError):
+            return found
+        data = base64.b64decode(reply["message"]["data"])
+        found.append(msgspec.json.decode(data, type=KvEvent))
+        query["seq"] = reply["message"]["seq"] + 1
+
+
+async def sent(nats: Nats, count: int) -> list[KvEvent]:
+    """Wait until so many messages are recorded, and return them."""
+
+    async def enough() -> list[KvEvent]:
+        found = await events(nats)
+        assert len(found) >= count
+        return found
+
+    found: list[KvEvent] = await eventually(enough)
+    return found
+
+
+class TestRecording:
+    async def test_an_event_is_a_message_that_says_everything(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as recorder:
+            recorder.event("shop", NORMAL, "Synced", '"shop" synced successfully')
+        [event] = await events(nats)
+        assert (event.controller, event.key, event.type) == ("apps", "shop", "Normal")
+        assert (event.reason, event.message) == ("Synced", '"shop" synced successfully')
+        assert event.count == 1
+        assert event.first_timestamp == event.last_timestamp
+
+    async def test_it_is_written_in_camel_case(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as recorder:
+            recorder.event("shop", NORMAL, "Synced", "hi")
+        query = {"last_by_subj": "natsctl.events.apps.shop"}
+        reply = await nats.connection.api(f"STREAM.MSG.GET.{STREAM}", query)
+        assert set(msgspec.json.decode(base64.b64decode(reply["message"]["data"]))) == {
+            "controller",
+            "key",
+            "type",
+            "reason",
+            "message",
+            "firstTimestamp",
+            "lastTimestamp",
+            "count",
+        }
+
+    async def test_each_controller_and_key_has_its_subject(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as apps, nats.recorder("sites") as sites:
+            apps.event("shop", NORMAL, "Synced", "hi")
+            apps.event("team.a/b=c", NORMAL, "Synced", "hi")
+            sites.event("shop", WARNING, "SyncFailed", "ho")
+        subjects = (await info(nats))["state"]["subjects"]
+        assert subjects == {
+            "natsctl.events.apps.shop": 1,
+            "natsctl.events.apps.team.a/b=c": 1,
+            "natsctl.events.sites.shop": 1,
+        }
+        assert [event.message for event in await events(nats, "sites.>")] == ["ho"]
+
+    async def test_the_stream_is_limited(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as recorder:
+            recorder.event("shop", NORMAL, "Synced", "hi")
+        config = (await info(nats))["config"]
+        assert config["subjects"] == ["natsctl.events.>"]
+        assert config["max_age"] == AGE_S * 1_000_000_000
+        assert config["max_bytes"] > 0
+        assert config["max_msgs_per_subject"] == BURST
+        assert config["discard"] == "old"
+
+    async def test_a_stream_that_is_there_already_is_used_as_it_is(self, nats: Nats) -> None:
+        config = {"name": STREAM, "subjects": ["natsctl.events.>"], "max_age": 7_000_000_000}
+        await nats.connection.api(f"STREAM.CREATE.{STREAM}", config)
+        async with nats.recorder("apps") as recorder:
+            recorder.event("shop", NORMAL, "Synced", "hi")
+        assert len(await events(nats)) == 1
+        assert (await info(nats))["config"]["max_age"] == 7_000_000_000
+
+    async def test_without_an_event_there_is_no_stream(self, nats: Nats) -> None:
+        async with nats.recorder("apps"):
+            pass
+        with pytest.raises(StoreMissingError):
+            await info(nats)
+
+
+class TestAggregating:
+    async def test_repeats_that_wait_are_told_as_one(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as recorder:
+            for _ in range(100):
+                recorder.event("shop", WARNING, "SyncFailed", "no")
+        [event] = await events(nats)
+        assert event.count == 100
+        assert recorder.dropped == 0
+
+    async def test_a_repeat_of_what_was_told_goes_on_counting(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as recorder:
+            for count in (1, 2, 3):
+                recorder.event("shop", WARNING, "SyncFailed", "no")
+                await sent(nats, count)
+        found = await events(nats)
+        assert [event.count for event in found] == [1, 2, 3]
+        assert len({event.first_timestamp for event in found}) == 1
+        assert found[-1].last_timestamp > found[-1].first_timestamp
+
+    async def test_what_differs_in_anything_is_no_repeat(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as recorder:
+            recorder.event("shop", WARNING, "SyncFailed", "no")
+            recorder.event("shop", NORMAL, "SyncFailed", "no")
+            recorder.event("shop", WARNING, "Odd", "no")
+            recorder.event("shop", WARNING, "SyncFailed", "yes")
+            recorder.event("bar", WARNING, "SyncFailed", "no")
+        assert [event.count for event in await events(nats)] == [1] * 5
+
+
+class TestLimiting:
+    async def test_a_key_tells_so_many_and_no_more(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as recorder:
+            for number in range(BURST + 10):
+                recorder.event("noisy", WARNING, "SyncFailed", str(number))
+        assert [event.message for event in await events(nats)] == [str(n) for n in range(BURST)]
+        assert recorder.dropped == 10
+
+    async def test_a_noisy_key_silences_no_other(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as recorder:
+            for number in range(BURST + 10):
+                recorder.event("noisy", WARNING, "SyncFailed", str(number))
+            recorder.event("quiet", NORMAL, "Synced", "hi")
+        assert len(await events(nats, "apps.quiet")) == 1
+
+
+class TestEnding:
+    async def test_everything_that_was_told_is_sent_before_the_end(self, nats: Nats) -> None:
+        async with nats.recorder("apps") as recorder:
+            for number in range(200):
+                recorder.event(f"k{number}", NORMAL, "Synced", "hi")
+        assert len(await events(nats)) == 200
+
+    @pytest.mark.parametrize("turns", range(8))
+    async def test_so_is_what_is_just_being_sent(self, nats: Nats, turns: int) -> None:
+        async with nats.recorder("apps") as recorder:
+            recorder.event("shop", NORMAL, "Synced", "hi")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        assert [event.count for event in await events(nats)] == [1]
+
+    async def test_it_does_not_wait_long_for_a_server_that_is_silent(
+        self, cut_proxy: CutProxy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with natsctl.connect(cut_proxy.url) as nats:
+            clock = asyncio.get_running_loop().time
+            async with nats.recorder("apps") as recorder:
+                cut_proxy.freeze()
+                recorder.event("shop", NORMAL, "Synced", "hi")
+                started = clock()
+            assert clock() - started < CLOSE_S + 1
+            cut_proxy.thaw()
+        assert "events were not sent in time" in caplog.messages
+
+
+class TestFailing:
+    async def test_what_cannot_be_sent_is_dropped_and_counted(
+        self, nats: Nats, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        config = {"name": "other", "subjects": ["natsctl.events.apps.>"]}
+        await nats.connection.api("STREAM.CREATE.other", config)
+        async with nats.recorder("apps") as recorder:
+            recorder.event("shop", NORMAL, "Synced", "hi")
+            await eventually(lambda: recorder.dropped == 1)
+        assert any("an event about shop was not sent" in message for message in caplog.messages)
+
+    async def test_telling_never_waits_and_never_raises(self, cut_proxy: CutProxy) -> None:
+        async with natsctl.connect(cut_proxy.url) as nats:
+            cut_proxy.cut()
+            recorder = EventRecorder(nats.connection, "apps")
+            for number in range(20_000):
+                recorder.event(f"k{number}", NORMAL, "Synced", "hi")
+            assert recorder.dropped == 10_000

@@ -1,0 +1,124 @@
+"""A request has one answer, or one error that says what it means, at once where it can."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from jetstream import STREAM, messages, put, works
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+from servers import NatsServer
+
+from natsctl.errors import (
+    ConflictError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+    TooLargeError,
+)
+from natsctl.kv.connection import connect
+from natsctl.kv.options import NatsOptions
+
+
+async def test_refusals_become_our_errors(nats_server: NatsServer) -> None:
+    async with connect(nats_server.url) as connection:
+        with pytest.raises(StoreMissingError, match="stream not found"):
+            await connection.api("STREAM.INFO.KV_things")
+        await connection.api("STREAM.CREATE.KV_things", STREAM | {"max_msg_size": 100})
+        await put(connection, "a")
+        with pytest.raises(ConflictError, match="wrong last sequence"):
+            await put(connection, "a", after=7)
+        with pytest.raises(NotFoundError, match="no message found"):
+            await connection.api("STREAM.MSG.GET.KV_things", {"last_by_subj": "$KV.things.b"})
+        with pytest.raises(TooLargeError):
+            await put(connection, "a", bytes(200))
+        with pytest.raises(TooLargeError, match="more than the 1048576"):
+            await put(connection, "a", bytes(2_000_000))
+        with pytest.raises(StoreError, match="no NATS subject"):
+            await put(connection, "a key")
+
+
+async def test_a_request_that_nobody_answers_says_why(tmp_path: Path) -> None:
+    async with (
+        NatsServer(tmp_path, jetstream=False) as server,
+        connect(server.url) as connection,
+    ):
+        for subject, why in (
+            ("$JS.API.INFO", "JetStream is not enabled"),
+            ("$KV.things.a", "its bucket does not exist, or has no leader"),
+            ("elsewhere", "nobody listens"),
+        ):
+            with pytest.raises(StoreError, match=why.replace("$", r"\$")) as caught:
+                await connection.request(subject, b"")
+            assert isinstance(caught.value.__cause__, NoRespondersError)
+
+
+async def test_a_request_has_a_deadline(nats_server: NatsServer) -> None:
+    async with connect(nats_server.url) as connection:
+        await connection.client.subscribe("silent")
+        with pytest.raises(StoreTimeoutError, match=r"silent was not answered within 0\.01 s"):
+            await connection.request("silent", b"", timeout_s=0.01)
+        assert await works(connection)
+
+
+async def test_many_requests_at_once_get_their_own_answers(nats_server: NatsServer) -> None:
+    async with connect(nats_server.url) as connection:
+        client = connection.client
+
+        async def echo(msg: Msg) -> None:
+            await client.publish(msg.reply, msg.data)
+
+        await client.subscribe("echo", cb=echo)
+        replies = await asyncio.gather(
+            *(connection.request("echo", str(n).encode()) for n in range(500))
+        )
+        assert [int(reply.data) for reply in replies] == list(range(500))
+
+
+async def test_a_forbidden_request_fails_at_once_and_names_the_subject(tmp_path: Path) -> None:
+    deny = 'publish: { deny: ["$JS.API.STREAM.INFO.>"] }'
+    config = f"authorization {{ users: [{{ user: ann, password: x, permissions: {{ {deny} }} }}] }}"
+    async with NatsServer(tmp_path, config=config) as server:
+        options = NatsOptions(
+            servers=(server.url,), user="ann", password="x", request_timeout_s=3600
+        )
+        async with connect(options) as connection:
+            with pytest.raises(PermissionDeniedError, match=r"publish to \$JS.API.STREAM.INFO.Ab"):
+                await connection.api("STREAM.INFO.Ab")
+            assert await works(connection)
+            assert connection.losses == 0
+
+
+async def test_a_user_without_an_inbox_is_told_so(tmp_path: Path) -> None:
+    allow = 'subscribe: { allow: ["_MINE.>"] }'
+    config = (
+        f"authorization {{ users: [{{ user: ann, password: x, permissions: {{ {allow} }} }}] }}"
+    )
+    async with NatsServer(tmp_path, config=config) as server:
+        options = NatsOptions(
+            servers=(server.url,), user="ann", password="x", request_timeout_s=3600
+        )
+        async with connect(options) as connection:
+            for _ in range(2):
+                with pytest.raises(PermissionDeniedError, match=r"allow _INBOX\.>"):
+                    await connection.api("INFO")
+        async with connect(NatsOptions(inbox_prefix="_MINE").over(options)) as connection:
+            assert await works(connection)
+
+
+async def test_a_domain_is_spoken_to_under_its_prefix(tmp_path: Path) -> None:
+    config = f'jetstream {{ store_dir: "{tmp_path}", domain: hub }}'
+    async with NatsServer(tmp_path, config=config, jetstream=False) as server:
+        options = NatsOptions(servers=(server.url,), domain="hub")
+        async with connect(options) as connection:
+            assert connection.api_prefix == "$JS.hub.API"
+            created = await connection.api("STREAM.CREATE.KV_things", STREAM)
+            assert created["config"]["name"] == "KV_things"
+            assert await put(connection, "a") == 1
+            assert await messages(connection) == 1
+        nowhere = NatsOptions(servers=(server.url,), api_prefix="$JS.nowhere.API.")
+        async with connect(nowhere) as connection:
+            with pytest.raises(StoreError, match="answered by no one"):
+                await connection.api("INFO")

@@ -1,0 +1,28 @@
+"""A stream of things, to try a connection on."""
+
+from natsctl.errors import StoreError
+from natsctl.kv.connection import Connection
+
+STREAM = {"name": "KV_things", "subjects": ["$KV.things.>"], "storage": "file"}
+
+
+async def put(connection: Connection, key: str, value: bytes = b"x", after: int = 0) -> int:
+    headers = {"Nats-Expected-Last-Subject-Sequence": str(after)}
+    subject = f"{connection.publish_prefix}$KV.things.{key}"
+    return connection.acknowledged(await connection.request(subject, value, headers=headers))
+
+
+async def messages(connection: Connection) -> int:
+    info = await connection.api("STREAM.INFO.KV_things")
+    return int(info["state"]["messages"])
+
+
+async def works(connection: Connection) -> bool:
+    try:
+        return "limits" in await connection.api("INFO", timeout_s=1)
+    except StoreError:
+        return False
+
+
+async def holds(connection: Connection, number: int) -> bool:
+    return await messages(connection) == number

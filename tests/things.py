@@ -1,0 +1,80 @@
+"""Small things for tests of the machine: objects, their bytes, and what watches tell of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+import natsctl
+from natsctl.core.informer import Informer
+from natsctl.model.store import Applied, Stored
+from natsctl.testing.memory import MemoryStore
+
+
+class ThingSpec(msgspec.Struct, frozen=True):
+    text: str
+    groups: tuple[str, ...] = ()
+
+
+class Thing(natsctl.Object, frozen=True):
+    spec: ThingSpec
+
+
+THINGS = natsctl.kv(Thing, bucket="things")
+
+
+def thing(text: str, *groups: str) -> Thing:
+    """Return a thing."""
+    return Thing(spec=ThingSpec(text, groups))
+
+
+def value(text: str = "hi", *groups: str, **metadata: Any) -> bytes:
+    """Return a stored thing as its writer may have left it; metadata in the wire's names."""
+    spec = {"text": text, "groups": groups}
+    return msgspec.json.encode({"spec": spec, **({"metadata": metadata} if metadata else {})})
+
+
+def stored(key: str, revision: int, text: str = "hi", *groups: str) -> Stored:
+    """Return a thing as a store has it."""
+    return Stored(key, revision, value(text, *groups))
+
+
+def applied(key: str, revision: int, text: str = "hi", *groups: str) -> Applied:
+    """Return the watch event that shows a thing."""
+    return Applied(stored(key, revision, text, *groups))
+
+
+def broken(key: str, revision: int) -> Applied:
+    """Return the watch event that shows something that is no thing."""
+    return Applied(Stored(key, revision, b'{"spec": {"text": 1}}'))
+
+
+@asynccontextmanager
+async def informed(informer: Informer[Any]) -> AsyncIterator[None]:
+    """Run an informer, from when it is complete until the context is left."""
+    task = asyncio.create_task(informer.run())
+    try:
+        await informer.cache.complete.wait()
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def caught_up(informer: Informer[Any], store: MemoryStore) -> None:
+    """Wait until the cache shows everything that the store has."""
+    for _ in range(1000):
+        keys = store.keys()
+        newest = [(await store.get(key)).revision for key in keys]
+        if informer.cache.revision >= max(newest, default=0):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the cache never caught up")
+
+
+def document(stored: Stored) -> dict[str, Any]:
+    """Return a stored object as JSON."""
+    decoded: dict[str, Any] = msgspec.json.decode(stored.value)
+    return decoded
