@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import natsctl.kv as _kv_package  # noqa: F401 - loaded first: `kv` below is the kind's function
 from natsctl.core.cache import Invalid
 from natsctl.core.declare import primary, secondary, tertiary
+from natsctl.core.explain import Explanation, Status
 from natsctl.core.finalizers import finalized
 from natsctl.core.garbage import GarbageLimits, GarbagePlan, Orphan
 from natsctl.core.owners import KUMORI, OwnerNames
@@ -32,6 +33,7 @@ from natsctl.errors import (
     PermissionDeniedError,
     QueueShutDownError,
     RetryAfter,
+    StoreDiffersError,
     StoreError,
     StoreMissingError,
     StoreTimeoutError,
@@ -43,7 +45,7 @@ from natsctl.model.kinds import Kind, kv
 from natsctl.model.objects import Metadata, Object
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Action, Change
-from natsctl.runtime import Controller, ControllerRuntime, Explanation, Status
+from natsctl.runtime import Controller, ControllerRuntime
 
 if TYPE_CHECKING:
     from natsctl.kv.options import NatsOptions
@@ -85,6 +87,7 @@ __all__ = [
     "Secondary",
     "Status",
     "Stop",
+    "StoreDiffersError",
     "StoreError",
     "StoreMissingError",
     "StoreTimeoutError",

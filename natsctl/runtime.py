@@ -10,28 +10,28 @@ Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of s
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
-
-import msgspec
+from inspect import isfunction
+from typing import Any, TypeGuard, TypeVar
 
 from natsctl.core.barrier import Barrier
 from natsctl.core.cache import IndexFunc, Invalid
 from natsctl.core.declare import Slot, only_primary, slots
+from natsctl.core.explain import Explanation, Status, explain, status
 from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
 from natsctl.core.informer import Informer
-from natsctl.core.journal import SyncRecord
 from natsctl.core.loop import SyncLoop
-from natsctl.core.owners import OwnerNames
+from natsctl.core.owners import Owner, OwnerNames
 from natsctl.core.ownwrites import OwnWrites
+from natsctl.core.reasons import Reasons
 from natsctl.core.reports import Reports
 from natsctl.core.resync import resync
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.slots import OWNER_INDEX, Primary, Reader, Secondary, Tertiary
 from natsctl.core.visit import DeletionPolicy, Operation, Visits
-from natsctl.core.workqueue import Place, Priority, QueueStats
-from natsctl.errors import NotFoundError
+from natsctl.core.workqueue import Priority
+from natsctl.errors import NotFoundError, StoreError
 from natsctl.model.kinds import Kind
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Change, Store, Stores
@@ -70,6 +70,8 @@ class Controller:
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         cls.name = cls.__dict__.get("name") or cls.__name__.lower()
+        if isfunction(cls.__dict__.get("retry")):
+            cls.retry = staticmethod(cls.retry)  # a policy is no method
 
     async def sync_handler(self, key: str) -> float | None:
         """Make the world match the primary *key*; return seconds until the next visit, or None.
@@ -97,33 +99,6 @@ class Controller:
 
     async def clean(self) -> None:
         """Let go of everything, after the last sync."""
-
-
-class Explanation(msgspec.Struct, frozen=True):
-    """Everything known about why a key is as it is."""
-
-    key: str
-    exists: bool
-    revision: int | None
-    invalid: str
-    place: Place | None
-    failures: int
-    syncs: list[SyncRecord]
-    owned: dict[str, list[str]]
-
-
-class Status(msgspec.Struct, frozen=True):
-    """How a controller is doing: `invalid` and `failing` say why, by key."""
-
-    controller: str
-    synced: bool
-    primaries: int
-    invalid: dict[str, str]
-    failing: dict[str, str]
-    syncs: int
-    failures: int
-    watch_restarts: int
-    queue: QueueStats
 
 
 class ControllerRuntime:
@@ -159,7 +134,7 @@ class ControllerRuntime:
         self._reports = Reports(self.name)
         self._stop_timeout_s = stop_timeout_s
         self._stopping = asyncio.Event()
-        self._operations: dict[str, Operation] = {}  # why each key is to be visited
+        self._reasons = Reasons()
         self._informers: list[Informer[Any]] = []
         self._secondaries: list[Secondary[Any]] = []
         self._primary: Primary[Any]
@@ -215,13 +190,26 @@ class ControllerRuntime:
         for informer in self._informers:
             await informer.cache.complete.wait()
 
+    @property
+    def failure(self) -> StoreError | None:
+        """Why a cache has no watch just now, None where all have."""
+        failures = (informer.failure for informer in self._informers)
+        return next((failure for failure in failures if failure is not None), None)
+
+    async def visit(self, key: str) -> float | None:
+        """Sync the key now, without a running loop and whatever came of it before; failing raises.
+
+        For whoever has `opened` the slots and waited until they are `complete`.
+        """
+        return await self._visits.visit(key, Operation.MANUAL)
+
     def enqueue_key(self, key: str, operation: Operation) -> None:
         """Visit the key, as soon as its operation's priority lets it."""
         self._enqueue(key, operation, operation.priority)
 
     def enqueue_key_after(self, key: str, operation: Operation, delay_s: float) -> None:
         """Visit the key after *delay_s* seconds, whatever is visited before."""
-        self._operations[key] = operation
+        self._reasons.add(key, operation, after=delay_s)
         self._loop.queue.add(key, after=delay_s, priority=operation.priority)
 
     def resync(self) -> None:
@@ -250,8 +238,7 @@ class ControllerRuntime:
         """Return the primaries that own the changed object, as it is and as it was."""
         states = [stored for stored in (change.after, change.before) if stored is not None]
         found = [self._names.owner(change.kind.metadata(stored.value)) for stored in states]
-        keys = (owner.key for owner in found if owner is not None and owner.kind == self.kind)
-        return list(dict.fromkeys(keys))
+        return list(dict.fromkeys(owner.key for owner in found if self._is_ours(owner)))
 
     async def garbage_plan(self) -> GarbagePlan:
         """Return every orphan with the reason, and why none would be removed, if so."""
@@ -265,47 +252,27 @@ class ControllerRuntime:
 
     async def sweep(self) -> None:
         """Collect the orphans whose grace is over, each while its owner's key is held."""
+        if self.controller.deletion_policy == "orphan":
+            return
         plan = await self.garbage_plan()
         self._reports.refused(plan)
         if plan.refused:
             return
-        for owner in {orphan.owner for orphan in plan.orphans if orphan.due}:
-            self._visits.condemned.add(owner)
+        waiting = {orphan.owner for orphan in plan.orphans if not orphan.due}
+        for owner in {orphan.owner for orphan in plan.orphans} - waiting:
+            self._visits.condemn(owner)
             self.enqueue_key(owner, Operation.RESYNC)
 
     def explain(self, key: str) -> Explanation:
         """Return what is known of a key: its place in the queue, its last syncs, what it owns."""
-        stored = self._primary.informer.cache.get(key)
-        invalid = self._primary.error(key)
-        return Explanation(
-            key=key,
-            exists=key in self._primary.informer.cache,
-            revision=None if stored is None else stored.revision,
-            invalid="" if invalid is None else str(invalid),
-            place=self._loop.queue.place(key),
-            failures=self._loop.queue.failures(key),
-            syncs=self._visits.journal.of(key),
-            owned={
-                secondary.kind.name: [stored.key for stored in secondary.owned_stored(key)]
-                for secondary in self._secondaries
-            },
-        )
+        journal = self._visits.journal
+        return explain(key, self._primary, self._secondaries, self._loop.queue, journal)
 
     def status(self) -> Status:
         """Return how the controller is doing as a whole."""
-        return Status(
-            controller=self.name,
-            synced=self.synced.is_set(),
-            primaries=len(self._primary.informer.cache),
-            invalid={
-                key: str(bad.error) for key, bad in self._primary.informer.cache.invalid.items()
-            },
-            failing={key: record.error for key, record in self._visits.journal.failing().items()},
-            syncs=self._visits.journal.syncs,
-            failures=self._visits.journal.failures,
-            watch_restarts=sum(informer.restarts for informer in self._informers),
-            queue=self._loop.queue.stats(),
-        )
+        synced, journal = self.synced.is_set(), self._visits.journal
+        queue = self._loop.queue
+        return status(self.name, self._primary, self._informers, queue, journal, synced=synced)
 
     @property
     def idle(self) -> bool:
@@ -329,7 +296,10 @@ class ControllerRuntime:
 
     def _open_secondary(self, slot: Slot[Any], store: Store) -> Secondary[Any]:
         owner_index = self._names.index(slot.kind, self.kind)
-        informer = self._informer(store, slot.kind, {**slot.indexes, OWNER_INDEX: owner_index})
+        indexes = {**slot.indexes, OWNER_INDEX: owner_index}
+        informer = self._informer(
+            store, slot.kind, indexes, lambda invalid: self._secondary_spoiled(secondary, invalid)
+        )
         own = OwnWrites(self._secondary_changed)
         self._loop.watch(informer, own.see)
         secondary = Secondary(informer, self._barrier, own, self._names, self.kind)
@@ -370,9 +340,10 @@ class ControllerRuntime:
     async def _finish(self, work: "asyncio.Task[None]") -> None:
         """Let syncs under way end, for a while."""
         self.stop()
-        _, late = await asyncio.wait((work,), timeout=self._stop_timeout_s)
+        limit_s = self._stop_timeout_s if self.synced.is_set() else 0.0
+        _, late = await asyncio.wait((work,), timeout=limit_s)
         for task in late:
-            log.warning("%s: syncs under way are cut short", self.name)
+            log.warning("%s: what is under way is cut short", self.name)
             task.cancel()
 
     # ---- what changes, and what follows
@@ -384,29 +355,46 @@ class ControllerRuntime:
             if before is not None:
                 self._primary.gone[key] = before
             operation = Operation.DELETE
-        elif before is None or change.kind.differs(before.value, after.value):
+        elif (
+            before is None
+            or key in self._visits.skipped
+            or change.kind.differs(before.value, after.value)
+        ):
             self._primary.gone.pop(key, None)
             operation = Operation.PUT
         else:
             return
         self._enqueue(key, operation, Priority.RESYNC if change.initial else Priority.USER)
 
-    def _secondary_changed(self, change: Change[Any]) -> None:
+    def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
+        """Visit the keys that the change concerns, but not the one whose sync made it."""
         try:
             keys: Iterable[str] = list(self.controller.handle_secondary(change))
         except Exception:
             log.exception("%s: handle_secondary failed on %s", self.name, change.key)
             keys = self.owners(change)
+        priority = Priority.RESYNC if change.initial else Priority.SECONDARY
         for key in keys:
-            priority = Priority.RESYNC if change.initial else Priority.SECONDARY
-            self._enqueue(key, Operation.SECONDARY, priority)
+            if key != writer:
+                self._enqueue(key, Operation.SECONDARY, priority)
+
+    def _secondary_spoiled(self, secondary: Secondary[Any], invalid: Invalid) -> None:
+        """Have the owner put right what somebody wrote over."""
+        last = secondary.informer.cache.get(invalid.stored.key)
+        owner = None if last is None else secondary.owner_of(last)
+        if self._is_ours(owner):
+            self._enqueue(owner.key, Operation.SECONDARY, Priority.SECONDARY)
+
+    def _is_ours(self, owner: Owner | None) -> TypeGuard[Owner]:
+        """Say whether it is one of the primaries that are synced here."""
+        return owner is not None and owner.kind == self.kind and self._primary.kind.holds(owner.key)
 
     def _enqueue(self, key: str, operation: Operation, priority: Priority) -> None:
-        self._operations[key] = operation
+        self._reasons.add(key, operation)
         self._loop.queue.add(key, priority=priority)
 
-    async def _sync(self, key: str) -> float | None:
-        return await self._visits.visit(key, self._operations.pop(key, Operation.RETRY))
+    def _sync(self, key: str) -> Awaitable[float | None]:
+        return self._visits.visit(key, self._reasons.take(key))
 
     # ---- upkeep
 

@@ -5,15 +5,15 @@ involved have passed those writes; a cache that does not in time is read around,
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict, deque
 from contextvars import ContextVar
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 
 from natsctl.core.informer import Informer
+from natsctl.core.write import Written
 from natsctl.errors import NotFoundError
 from natsctl.model.store import Stored
 
@@ -21,20 +21,36 @@ AnyInformer = Informer[Any]
 
 
 class Sync:
-    """One run of a handler: whose it is, and what it has written so far."""
+    """One run of a handler: whose it is, and what it has written so far.
+
+    Used as `with Sync(key) as sync:`; within, it is what is read and written on behalf of.
+    """
+
+    __slots__ = ("_token", "created", "deleted", "generation", "key", "updated")
 
     def __init__(self, key: str) -> None:
         self.key = key
+        self.generation = 0  # of the key's object, as the handler has seen it
         self.created = 0
         self.updated = 0
         self.deleted = 0
 
+    def __enter__(self) -> Self:
+        self._token = current_sync.set(self)
+        return self
 
-class Written(msgspec.Struct, frozen=True):
-    """What stands at a key after our write; None after a deletion."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        current_sync.reset(self._token)
 
-    revision: int
-    stored: Stored | None
+
+class _Unseen(msgspec.Struct, frozen=True, eq=False):
+    written: Written
+    incarnation: str  # of the cache when it was written
 
 
 current_sync: ContextVar[Sync | None] = ContextVar("current_sync", default=None)
@@ -47,37 +63,35 @@ class Barrier:
         self.waited_s = 0.0
         self.timeouts = 0
         self._timeout_s = timeout_s
-        self._written: dict[str, dict[tuple[AnyInformer, str], Written]] = {}
-        self._order: deque[tuple[str, AnyInformer, str, int]] = deque()
-
-    @contextmanager
-    def syncing(self, key: str) -> Iterator[Sync]:
-        """Make *key* the one on whose behalf is read and written in this context."""
-        sync = Sync(key)
-        token = current_sync.set(sync)
-        try:
-            yield sync
-        finally:
-            current_sync.reset(token)
+        self._written: dict[str, dict[tuple[AnyInformer, str], _Unseen]] = {}
+        self._order: dict[AnyInformer, deque[tuple[str, str, _Unseen]]] = defaultdict(deque)
 
     def wrote(self, informer: AnyInformer, key: str, written: Written) -> None:
         """Remember a write of the current sync; outside one nobody waits for it."""
         sync = current_sync.get()
         if sync is not None:
-            self._prune()
-            self._written.setdefault(sync.key, {})[informer, key] = written
-            self._order.append((sync.key, informer, key, written.revision))
+            self._prune(informer)
+            self._remember(sync.key, informer, key, written)
 
     def read(self, informer: AnyInformer, key: str) -> Stored | None:
         """Return the object as the cache has it, or as this sync's key left it since."""
         written = self._newer(informer, key)
         return informer.cache.get(key) if written is None else written.stored
 
-    def written_keys(self, informer: AnyInformer) -> list[str]:
+    def newest(self, informer: AnyInformer, key: str) -> Stored | None:
+        """Return the same, but the newest state, be it valid or not."""
+        written = self._newer(informer, key)
+        return informer.cache.newest(key) if written is None else written.stored
+
+    def written_keys(self, informer: AnyInformer) -> set[str]:
         """Return the keys of this store that the current sync's key wrote last time or now."""
         sync = current_sync.get()
         written = self._written.get(sync.key, {}) if sync is not None else {}
-        return [key for of, key in written if of is informer]
+        return {key for of, key in written if of is informer}
+
+    def awaits(self, key: str) -> bool:
+        """Say whether a cache may not have passed yet what *key*'s syncs wrote."""
+        return key in self._written
 
     async def wait(self, key: str) -> None:
         """Wait until every cache has passed what *key*'s syncs wrote.
@@ -85,44 +99,56 @@ class Barrier:
         What a cache does not show in time is read from its store; raises `StoreError` where that
         cannot be done either.
         """
-        written = self._written.get(key)
-        if not written:
-            return
+        written = self._written.get(key, {})
         clock = asyncio.get_running_loop().time
         started = clock()
         deadline = started + self._timeout_s
-        for (informer, name), write in list(written.items()):
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await informer.cache.passed(write.revision)
-            except TimeoutError:
-                self.timeouts += 1
-                written[informer, name] = await _read(informer, name)
-        self._prune()
+        for (informer, name), unseen in list(written.items()):
+            if not await self._passed(informer, unseen, deadline):
+                self._remember(key, informer, name, await _read(informer, name))
+            self._prune(informer)
         self.waited_s += clock() - started
 
-    def _prune(self) -> None:
-        """Forget, oldest first, what its cache has passed."""
-        while self._order:
-            key, informer, name, revision = self._order[0]
-            if informer.cache.revision < revision:
+    async def _passed(self, informer: AnyInformer, unseen: "_Unseen", deadline: float) -> bool:
+        """Wait for the cache; False where it is too late, or is now the cache of another store."""
+        if unseen.incarnation != informer.cache.incarnation:
+            return False
+        try:
+            async with asyncio.timeout_at(deadline):
+                await informer.cache.passed(unseen.written.revision)
+        except TimeoutError:
+            self.timeouts += 1
+            return False
+        return True
+
+    def _remember(self, owner: str, informer: AnyInformer, key: str, written: Written) -> None:
+        unseen = _Unseen(written, informer.cache.incarnation)
+        self._written.setdefault(owner, {})[informer, key] = unseen
+        self._order[informer].append((owner, key, unseen))
+
+    def _prune(self, informer: AnyInformer) -> None:
+        """Forget, oldest first, what the cache has passed; for a lost store nobody waits."""
+        order, cache = self._order[informer], informer.cache
+        while order:
+            owner, key, unseen = order[0]
+            passed = cache.revision >= unseen.written.revision
+            if not passed and unseen.incarnation == cache.incarnation:
                 return
-            self._order.popleft()
-            writes = self._written.get(key, {})
-            written = writes.get((informer, name))
-            if written is not None and written.revision <= revision:
-                del writes[informer, name]
-            if not writes:
-                self._written.pop(key, None)
+            order.popleft()
+            writes = self._written.get(owner, {})
+            if passed and writes.get((informer, key)) is unseen:
+                del writes[informer, key]
+                if not writes:
+                    del self._written[owner]
 
     def _newer(self, informer: AnyInformer, key: str) -> Written | None:
         sync = current_sync.get()
-        if sync is None:
+        if sync is None or not self._written:
             return None
-        written = self._written.get(sync.key, {}).get((informer, key))
-        if written is None or informer.cache.revision >= written.revision:
+        unseen = self._written.get(sync.key, {}).get((informer, key))
+        if unseen is None or informer.cache.revision >= unseen.written.revision:
             return None
-        return written
+        return unseen.written
 
 
 async def _read(informer: AnyInformer, key: str) -> Written:

@@ -54,7 +54,7 @@ class Cache(Generic[T]):
         self.revision = 0  # every write up to this one is reflected here
         self.invalid: dict[str, Invalid] = {}
         self._objects: dict[str, Stored] = {}
-        self._indexes = {name: _Index(func) for name, func in (indexes or {}).items()}
+        self._indexes = {name: _Index(name, func) for name, func in (indexes or {}).items()}
         self._listing: _Listing | None = None
         self._on_invalid = on_invalid
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -70,6 +70,11 @@ class Cache(Generic[T]):
         """Return the last valid state of the object, None where there is none."""
         return self._objects.get(key)
 
+    def newest(self, key: str) -> Stored | None:
+        """Return the newest state of the object, valid or not, None where it does not exist."""
+        invalid = self.invalid.get(key)
+        return self._objects.get(key) if invalid is None else invalid.stored
+
     def keys(self) -> Collection[str]:
         """Return the keys of all objects that have a valid state; a live view."""
         return self._objects.keys()
@@ -77,6 +82,10 @@ class Cache(Generic[T]):
     def by_index(self, index: str, value: str) -> list[Stored]:
         """Return the objects for which the named index gives *value*, in the order of keys."""
         return [self._objects[key] for key in sorted(self._indexes[index].keys(value))]
+
+    def index_of(self, index: str, obj: T) -> Collection[str]:
+        """Return the values that the named index gives *obj*, whether it is here or not."""
+        return self._indexes[index].of(obj)
 
     def index_values(self, index: str) -> Collection[str]:
         """Return every value that the named index has; a live view."""
@@ -90,18 +99,18 @@ class Cache(Generic[T]):
         """Take in one event and return the changes it made, to be exhausted by the caller."""
         listing = self._listing
         match event:
-            case Applied(stored):
+            case Applied():
                 if listing is None:
-                    return self._put(stored)
-                listing.put(stored)
-            case Deleted(key, revision):
+                    return self._put(event.stored)
+                listing.put(event.stored)
+            case Deleted():
                 if listing is None:
-                    return self._remove(key, revision)
-                listing.remove(key, revision)
-            case Listing(incarnation):
-                self._listing = _Listing(incarnation)
-            case Listed(revision):
-                return self._end_listing(revision)
+                    return self._remove(event.key, event.revision)
+                listing.remove(event.key, event.revision)
+            case Listing():
+                self._listing = _Listing(event.incarnation)
+            case Listed():
+                return self._end_listing(event.revision)
         return ()
 
     async def passed(self, revision: int) -> None:
@@ -116,45 +125,50 @@ class Cache(Generic[T]):
         listing, self._listing = self._listing, None
         if listing is None:
             return
-        known = self.revision if listing.incarnation == self.incarnation else 0
-        self.incarnation, self.revision = listing.incarnation, 0
+        if listing.incarnation != self.incarnation:
+            self.revision = 0
+        known = self.revision
         for stored in listing.objects.values():
-            yield from self._fold(stored, initial=True)
-        for key in [key for key in (*self._objects, *self.invalid) if key not in listing.objects]:
+            change = self._fold(stored, initial=True)
+            if change is not None:
+                yield change
+        for key in [key for key in {**self._objects, **self.invalid} if key not in listing.objects]:
             listing.deleted.pop(key, None)
             yield self._drop(key)
         for key, deleted_at in listing.deleted.items():
             if deleted_at > known:
                 yield Change(self.kind, key, None, None, initial=True)
+        self.incarnation = listing.incarnation  # not before: it tells what the objects are of
         self._reach(revision)
         self.complete.set()
 
     def _put(self, stored: Stored) -> Iterable[Change[T]]:
-        changes = self._fold(stored)
+        change = self._fold(stored)
         self._reach(stored.revision)
-        return changes
+        return () if change is None else (change,)
 
     def _remove(self, key: str, revision: int) -> Iterable[Change[T]]:
         change = self._drop(key)
         self._reach(revision)
         return (change,)
 
-    def _fold(self, stored: Stored, *, initial: bool = False) -> Iterable[Change[T]]:
+    def _fold(self, stored: Stored, *, initial: bool = False) -> Change[T] | None:
         key = stored.key
         old = self._objects.get(key)
         if old is not None and _same(old, stored):
             self.invalid.pop(key, None)
-            return ()  # a relist shows again what we know
+            return None  # a relist shows again what we know
         try:
             obj = self.kind.decode(stored.value)
+            found = [(index, index.of(obj)) for index in self._indexes.values()]
         except InvalidObjectError as error:
             self._reject(Invalid(stored, error))
-            return ()
+            return None
         self.invalid.pop(key, None)
         self._objects[key] = stored
-        for index in self._indexes.values():
-            index.put(key, obj)
-        return (Change(self.kind, key, old, stored, initial),)
+        for index, values in found:
+            index.put(key, values)
+        return Change(self.kind, key, old, stored, initial)
 
     def _drop(self, key: str) -> Change[T]:
         self.invalid.pop(key, None)
@@ -197,7 +211,8 @@ class _Listing:
 class _Index(Generic[T]):
     """Keys by the values that a function gives their objects."""
 
-    def __init__(self, func: IndexFunc[T]) -> None:
+    def __init__(self, name: str, func: IndexFunc[T]) -> None:
+        self._name = name
         self._func = func
         self._keys: dict[str, set[str]] = {}
         self._values: dict[str, tuple[str, ...]] = {}
@@ -211,8 +226,14 @@ class _Index(Generic[T]):
     def values(self) -> Collection[str]:
         return self._keys.keys()
 
-    def put(self, key: str, obj: T) -> None:
-        values = tuple(self._func(obj))
+    def of(self, obj: T) -> tuple[str, ...]:
+        """Return the object's values; raises `InvalidObjectError` where the function fails."""
+        try:
+            return tuple(dict.fromkeys(self._func(obj)))
+        except Exception as error:  # it is a user's, and the object one that it does not expect
+            raise InvalidObjectError(f"index {self._name} fails: {error!r}") from error
+
+    def put(self, key: str, values: tuple[str, ...]) -> None:
         if values == self._values.get(key, ()):
             return
         self.remove(key)

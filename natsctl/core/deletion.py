@@ -1,16 +1,16 @@
 """Deleting an object that others may hold: it goes when the last finalizer is gone."""
 
-from natsctl.core.write import ATTEMPTS
+from natsctl.core.write import ATTEMPTS, Written
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model import documents
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Store, Stored
 
 
-async def delete(store: Store, key: str) -> bool:
-    """Delete the object, or mark it deleted while finalizers hold it.
+async def delete(store: Store, key: str) -> Written:
+    """Delete the object, or mark it deleted while finalizers hold it, and return what stands.
 
-    Returns whether it is gone already. Raises `NotFoundError` where it does not exist, and
+    Raises `NotFoundError` where it does not exist, and
     `ConflictError` when others were faster ten times in a row.
     """
     for _ in range(ATTEMPTS):
@@ -18,14 +18,14 @@ async def delete(store: Store, key: str) -> bool:
         metadata = Metadata() if store.kind.plain else store.kind.metadata(current.value)
         try:
             if not metadata.finalizers:
-                await store.delete(key, revision=current.revision)
-                return True
+                return Written(await store.delete(key, revision=current.revision), None)
             if metadata.deletion_timestamp is None:
                 marked = documents.marked_deleted(documents.parse(current.value))
-                await store.update(key, documents.render(marked), revision=current.revision)
+                value = documents.render(marked)
+                current = await store.update(key, value, revision=current.revision)
         except ConflictError:
             continue
-        return False
+        return Written(current.revision, current)
     raise _crowded(store, key)
 
 
@@ -38,33 +38,33 @@ def held(current: Stored, name: str) -> bytes:
     return documents.render(documents.with_finalizers(document, (*finalizers, name)))
 
 
-async def release(store: Store, key: str, name: str) -> None:
+async def release(store: Store, key: str, name: str) -> Written | None:
     """Take the finalizer *name* off; an object marked deleted goes with its last one.
 
-    An object that is gone already needs no release. Raises `ConflictError` when others were
-    faster ten times in a row.
+    Returns what stands, None where the object is gone already and needs no release. Raises
+    `ConflictError` when others were faster ten times in a row.
     """
     for _ in range(ATTEMPTS):
         try:
-            current = await store.get(key)
-            await _release(store, current, name)
+            return await _release(store, await store.get(key), name)
         except ConflictError:
             continue
         except NotFoundError:
-            return
-        return
+            return None
     raise _crowded(store, key)
 
 
-async def _release(store: Store, current: Stored, name: str) -> None:
+async def _release(store: Store, current: Stored, name: str) -> Written:
+    """Take the finalizer off, and only then delete: the last state tells who had let go."""
     document = documents.parse(current.value)
     finalizers = documents.finalizers_of(document)
     rest = tuple(other for other in finalizers if other != name)
-    if not rest and documents.metadata_of(document).get("deletionTimestamp"):
-        await store.delete(current.key, revision=current.revision)
-    elif rest != finalizers:
+    if rest != finalizers:
         value = documents.render(documents.with_finalizers(document, rest))
-        await store.update(current.key, value, revision=current.revision)
+        current = await store.update(current.key, value, revision=current.revision)
+    if not rest and documents.metadata_of(document).get("deletionTimestamp"):
+        return Written(await store.delete(current.key, revision=current.revision), None)
+    return Written(current.revision, current)
 
 
 def _crowded(store: Store, key: str) -> ConflictError:

@@ -17,7 +17,8 @@ async def finalized(
     Guarantees: the finalizer *name* is stored before *apply* first runs, and is dropped only after
     *cleanup* succeeded, so what *apply* began is always cleaned up. Finalizers of others are left
     alone. An object that was deleted past its finalizers (`nats kv del`) is cleaned up with its
-    last state, from the cache or the store's history.
+    last state, from the cache or the store's history. One that was lost without a delete marker
+    (a recreated bucket, a purged stream) is not: nothing proves that it should go.
 
     Returns what *apply* returned: seconds until the next visit, or None.
     """
@@ -33,12 +34,14 @@ async def finalized(
         return await apply(key, obj)
     if held:
         await cleanup(key, obj)
-        await primary.remove_finalizer(key, name)
+    await primary.remove_finalizer(key, name)  # also where the last one was taken off by hand
     return None
 
 
 async def _clean_up_late(primary: Primary[T], key: str, name: str, cleanup: Step[T]) -> None:
     last = await primary.last(key)
-    if last is not None and name in primary.kind.metadata_of(last).finalizers:
+    if last is None or name not in primary.kind.metadata_of(last).finalizers:
+        return
+    if await primary.deleted_at(key) is not None:
         await cleanup(key, last)
         await primary.forget(key)

@@ -15,7 +15,14 @@ import msgspec
 from natsctl.core.informer import Informer
 from natsctl.core.slots import OWNER_INDEX, Secondary
 from natsctl.core.write import read, rewrite
-from natsctl.errors import ConflictError, NotFoundError, StoreError, StoreMissingError
+from natsctl.errors import (
+    ConflictError,
+    InvalidKeyError,
+    NotFoundError,
+    StoreError,
+    StoreMissingError,
+    UsageError,
+)
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Store, Stored
 
@@ -67,16 +74,25 @@ class Orphan(msgspec.Struct, frozen=True):
 
 
 class GarbagePlan(msgspec.Struct, frozen=True):
-    """What a sweep would remove; `refused` says why it removes nothing, and is empty else."""
+    """What a sweep would remove; `refused` says why it removes nothing, and is empty else.
+
+    `stores` says of each kind in which incarnation of its store the revisions were seen.
+    """
 
     orphans: tuple[Orphan, ...]
     refused: str = ""
+    stores: dict[str, str] = {}
 
 
 class _Suspect(msgspec.Struct, frozen=True):
     secondary: Secondary[Any]
     stored: Stored
     owner: str
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What is suspected, and of what."""
+        return self.secondary.kind.name, self.stored.key, self.owner
 
 
 class GarbageCollector:
@@ -95,46 +111,62 @@ class GarbageCollector:
         self._memory = memory
         self._memory_key = f"gc.{name}"
         self._limits = limits
-        self._suspected: dict[tuple[str, str], float] = {}  # since when
+        self._suspected: dict[tuple[str, str, str], float] = {}  # since when
 
     async def plan(self) -> GarbagePlan:
         """Return every orphan, each confirmed at the leader, and whether a sweep may run."""
         incomplete = self._incomplete()
         if incomplete:
             return GarbagePlan((), incomplete)
-        suspects = list(self._suspects())
+        seen, suspects = self._sweep(), list(self._suspects())
         self._remember_suspects(suspects)
         try:
             owners = await self._confirm({suspect.owner for suspect in suspects})
-            orphans = tuple(self._orphans(suspects, owners))
-            refused = await self._refusal(orphans)
+            found = self._orphans(suspects, owners)
+            orphans = tuple(sorted(found, key=lambda orphan: (orphan.kind, orphan.key)))
+            refused = await self._refusal(orphans, seen)
         except StoreMissingError as error:
             return GarbagePlan((), str(error))
         except StoreError as error:
             return GarbagePlan((), f"the owners cannot be read: {error}")
-        return GarbagePlan(orphans, refused)
+        return GarbagePlan(orphans, refused, self._stores())
 
     async def apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
         """Remove what the plan says and nothing else, at a person's command; returns it.
 
         Every owner is read again, and every object is removed at the planned revision only. The
-        bucket as it is now is what later sweeps compare with.
+        bucket as it is now is what later sweeps compare with. Raises `UsageError` where the plan
+        is of other kinds, or of a store that was recreated since.
         """
+        self._check(plan)
         secondaries = {secondary.kind.name: secondary for secondary in self._secondaries}
         removed: list[Orphan] = []
         for orphan in plan.orphans:
             if await read(self._primary.store, orphan.owner) is not None:
                 continue
-            try:
-                await secondaries[orphan.kind].delete_stored(
-                    Stored(orphan.key, orphan.revision, b"")
-                )
+            try:  # not as a write of our own: an owner that has just come is to be woken
+                store = secondaries[orphan.kind].informer.store
+                await store.delete(orphan.key, revision=orphan.revision)
             except (ConflictError, NotFoundError) as error:
                 log.warning("%s %s is left alone: %s", orphan.kind, orphan.key, error)
             else:
                 removed.append(orphan)
-        await self._remember()
+        await self._remember(self._sweep())
         return tuple(removed)
+
+    def _stores(self) -> dict[str, str]:
+        caches = (secondary.informer.cache for secondary in self._secondaries)
+        return {cache.kind.name: cache.incarnation for cache in caches}
+
+    def _check(self, plan: GarbagePlan) -> None:
+        stores = self._stores()
+        for kind in {orphan.kind for orphan in plan.orphans}:
+            if kind not in stores:
+                raise UsageError(f"the plan is about {kind}, which this controller does not make")
+            if plan.stores.get(kind) != stores[kind]:
+                raise UsageError(
+                    f"the store of {kind} was recreated since the plan was made: plan again"
+                )
 
     def _incomplete(self) -> str:
         for informer in (self._primary, *(at.informer for at in self._secondaries)):
@@ -150,11 +182,12 @@ class GarbageCollector:
             for owner in cache.index_values(OWNER_INDEX):
                 if owner not in self._primary.cache:
                     for stored in cache.by_index(OWNER_INDEX, owner):
-                        yield _Suspect(secondary, stored, owner)
+                        if stored.key not in cache.invalid:
+                            yield _Suspect(secondary, stored, owner)
 
     def _remember_suspects(self, suspects: Sequence[_Suspect]) -> None:
         now = asyncio.get_running_loop().time()
-        names = [(suspect.secondary.kind.name, suspect.stored.key) for suspect in suspects]
+        names = [suspect.name for suspect in suspects]
         self._suspected = {name: self._suspected.get(name, now) for name in names}
 
     async def _confirm(self, owners: set[str]) -> dict[str, int | None]:
@@ -168,6 +201,8 @@ class GarbageCollector:
                     await self._primary.store.get(owner)
                 except NotFoundError as error:
                     gone[owner] = error.deleted_at
+                except InvalidKeyError:
+                    pass  # what never could be here is not missed here
 
         await asyncio.gather(*(check() for _ in range(min(READS_MAX, len(owners)))))
         return gone
@@ -179,12 +214,11 @@ class GarbageCollector:
         for suspect in suspects:
             if suspect.owner not in gone:
                 continue
-            kind, key = suspect.secondary.kind.name, suspect.stored.key
-            age_s = now - self._suspected.get((kind, key), now)
+            age_s = now - self._suspected.get(suspect.name, now)
             deleted_at = gone[suspect.owner]
             yield Orphan(
-                kind=kind,
-                key=key,
+                kind=suspect.secondary.kind.name,
+                key=suspect.stored.key,
                 revision=suspect.stored.revision,
                 owner=suspect.owner,
                 reason=_reason(suspect.owner, deleted_at),
@@ -193,23 +227,23 @@ class GarbageCollector:
                 due=age_s >= self._limits.grace_s,
             )
 
-    async def _refusal(self, orphans: Sequence[Orphan]) -> str:
-        """Return why a sweep must not run, and remember what it sees where it may."""
+    async def _refusal(self, orphans: Sequence[Orphan], seen: Sweep) -> str:
+        """Return why a sweep must not run, and remember what it has seen where it may."""
         unproven = [orphan for orphan in orphans if not orphan.proven]
-        refused = await self._odd_bucket() if unproven else ""
+        refused = await self._odd_bucket(seen) if unproven else ""
         refused = refused or self._too_many(orphans)
         if not refused:
-            await self._remember()
+            await self._remember(seen)
         return refused
 
-    async def _odd_bucket(self) -> str:
+    async def _odd_bucket(self, seen: Sweep) -> str:
         name = self._primary.cache.kind.name
         last = await self._last_sweep()
-        if last is not None and last.incarnation != self._primary.cache.incarnation:
+        if last is not None and last.incarnation != seen.incarnation:
             return f"the bucket of {name} was recreated since the last sweep"
-        if not len(self._primary.cache) and (last is None or last.populated):
-            seen = "the last sweep saw owners in it" if last else "no sweep ever saw an owner"
-            return f"the bucket of {name} is empty, and {seen}"
+        if not seen.populated and (last is None or last.populated):
+            why = "the last sweep saw owners in it" if last else "no sweep ever saw an owner"
+            return f"the bucket of {name} is empty, and {why}"
         return ""
 
     def _too_many(self, orphans: Sequence[Orphan]) -> str:
@@ -226,11 +260,13 @@ class GarbageCollector:
         stored = await read(self._memory, self._memory_key)
         return None if stored is None else MEMORY.decode(stored.value)
 
-    async def _remember(self) -> None:
+    def _sweep(self) -> Sweep:
         cache = self._primary.cache
-        now = Sweep(cache.incarnation, bool(len(cache)))
-        if await self._last_sweep() != now:
-            await rewrite(self._memory, self._memory_key, lambda _: msgspec.json.encode(now))
+        return Sweep(cache.incarnation, bool(len(cache)))
+
+    async def _remember(self, seen: Sweep) -> None:
+        if await self._last_sweep() != seen:
+            await rewrite(self._memory, self._memory_key, lambda _: msgspec.json.encode(seen))
 
 
 def _reason(owner: str, deleted_at: int | None) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -42,7 +42,7 @@ class Informer(Generic[T]):
         self.failure: StoreError | None = None  # why there is no watch just now
         self._on_invalid = on_invalid
         self.cache = Cache(kind, indexes, self._report)
-        self._subscribers: list[Callable[[Change[T]], None]] = []
+        self._subscribers: tuple[Callable[[Change[T]], None], ...] = ()
 
     @contextmanager
     def subscribe(self, on_change: Callable[[Change[T]], None]) -> Iterator[None]:
@@ -50,11 +50,13 @@ class Informer(Generic[T]):
         for key in list(self.cache.keys()):
             stored = self.cache.get(key)
             on_change(Change(self.cache.kind, key, None, stored, initial=True))
-        self._subscribers.append(on_change)
+        self._subscribers = (*self._subscribers, on_change)
         try:
             yield
         finally:
-            self._subscribers.remove(on_change)
+            remaining = list(self._subscribers)
+            remaining.remove(on_change)
+            self._subscribers = tuple(remaining)
 
     async def run(self) -> None:
         """Watch until cancelled; start over, later and later, when the watch breaks."""
@@ -64,9 +66,7 @@ class Informer(Generic[T]):
             started = clock()
             try:
                 async with self.store.watch() as events:
-                    async for event in events:
-                        self.failure = None
-                        await self._take(event)
+                    await self._follow(events)
             except StoreError as error:
                 self.failure = error
                 log.warning("watch of %s broke: %s", self.cache.kind.name, error)
@@ -74,14 +74,18 @@ class Informer(Generic[T]):
             self.restarts += 1
             await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
 
-    async def _take(self, event: WatchEvent) -> None:
-        for told, change in enumerate(self.cache.apply(event), start=1):
-            self._tell(change)
-            if told % BATCH == 0:
-                await asyncio.sleep(0)
+    async def _follow(self, events: AsyncIterator[WatchEvent]) -> None:
+        told = 0
+        async for event in events:
+            self.failure = None
+            for change in self.cache.apply(event):
+                self._tell(change)
+                told += 1
+                if told % BATCH == 0:
+                    await asyncio.sleep(0)
 
     def _tell(self, change: Change[T]) -> None:
-        for on_change in tuple(self._subscribers):
+        for on_change in self._subscribers:
             try:
                 on_change(change)
             except Exception:

@@ -1,6 +1,7 @@
 """What came of the last syncs of each key, for people who ask why."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
+from datetime import datetime
 
 import msgspec
 
@@ -8,14 +9,14 @@ KEYS_MAX = 10_000
 RECORDS_MAX = 5  # per key
 
 
-class SyncRecord(msgspec.Struct, frozen=True):
-    """One sync: why, when (RFC 3339), how long, at which revision, and what came of it.
+class SyncRecord(msgspec.Struct, frozen=True, gc=False):
+    """One sync: why, when, how long, at which revision, and what came of it.
 
     `error` is empty where it succeeded. `created`, `updated` and `deleted` count secondaries.
     """
 
     operation: str
-    started: str
+    started: datetime
     duration_s: float
     revision: int | None
     error: str
@@ -30,20 +31,16 @@ class Journal:
     def __init__(self) -> None:
         self.syncs = 0
         self.failures = 0
-        self._records: OrderedDict[str, deque[SyncRecord]] = OrderedDict()
+        self._records: OrderedDict[str, tuple[SyncRecord, ...]] = OrderedDict()
 
     def add(self, key: str, record: SyncRecord) -> None:
         """Note a sync."""
         self.syncs += 1
         self.failures += bool(record.error)
-        records = self._records.get(key)
-        if records is None:
-            records = self._records[key] = deque(maxlen=RECORDS_MAX)
-            if len(self._records) > KEYS_MAX:
-                self._records.popitem(last=False)
-        else:
-            self._records.move_to_end(key)
-        records.append(record)
+        before = self._records.pop(key, ())
+        self._records[key] = (*before[1 - RECORDS_MAX :], record)
+        if len(self._records) > KEYS_MAX:
+            self._records.popitem(last=False)
 
     def of(self, key: str) -> list[SyncRecord]:
         """Return what is known of the key's syncs, oldest first."""

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+TURN_S = 0.01  # for how long a worker may go on before other tasks get their turn
+
 SyncHandler = Callable[[str], Awaitable[float | None]]
 """Make the world match the key's object; return seconds until the next visit, or None."""
 
@@ -67,17 +69,25 @@ class SyncLoop:
                     group.create_task(self._work(), name=f"worker {number}")
 
     async def _work(self) -> None:
+        clock = asyncio.get_running_loop().time
+        turn_ends = clock() + TURN_S
         while True:
             try:
                 key = await self.queue.get()
             except QueueShutDownError:
                 return
             settle(self.queue, key, await self._sync(key), self._retry)
+            if clock() >= turn_ends:
+                await asyncio.sleep(0)  # neither get nor a handler need ever have waited
+                turn_ends = clock() + TURN_S
 
     async def _sync(self, key: str) -> Outcome:
         try:
             return Synced(await self._handler(key))
         except asyncio.CancelledError:
+            worker = asyncio.current_task()
+            if worker is not None and not worker.cancelling():
+                return Failed(RuntimeError("the handler waited for something that was cancelled"))
             self.queue.add(key)  # untouched: whoever works next visits it
             self.queue.done(key)
             raise

@@ -14,9 +14,14 @@ import msgspec
 from natsctl.model.store import Change
 
 
-class _Write(msgspec.Struct, frozen=True, gc=False):
+class _Step(msgspec.Struct, frozen=True, gc=False):
     base: int  # the revision written upon, 0 for none
     result: int | None  # the revision written, None for a deletion
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        """Where it stands among the writes of its key: a deletion follows what it deletes."""
+        return (self.base, True) if self.result is None else (self.result, False)
 
 
 class Flight:
@@ -28,20 +33,23 @@ class Flight:
 
 
 class OwnWrites:
-    """Passes on the changes of one store that are not our own."""
+    """Passes on the changes of one store, each with the key whose sync made it, None if none did.
 
-    def __init__(self, forward: Callable[[Change[Any]], None]) -> None:
+    Others may want to know of it, but not that key.
+    """
+
+    def __init__(self, forward: Callable[[Change[Any], str | None], None]) -> None:
         self._forward = forward
         self._flights: dict[str, Flight] = {}
-        self._landed: dict[str, _Write] = {}
+        self._landed: dict[str, dict[_Step, str]] = {}  # not seen yet, and whose they are
 
     def see(self, change: Change[Any]) -> None:
-        """Take a change in: swallow it, hold it or pass it on."""
+        """Take a change in: pass it on, now or when the writes of its key under way are done."""
         flight = self._flights.get(change.key)
-        if flight is not None:
+        if flight is None:
+            self._forward(change, self._writer(change))
+        else:
             flight.held.append(change)
-        elif not self._ours(change):
-            self._forward(change)
 
     @contextmanager
     def writing(self, key: str) -> Iterator[None]:
@@ -57,17 +65,22 @@ class OwnWrites:
                 for change in flight.held:
                     self.see(change)
 
-    def landed(self, key: str, *, base: int, result: int | None) -> None:
-        """Note a write that succeeded: from revision *base* (0: none) to *result* (None: gone)."""
-        self._landed[key] = _Write(base, result)
+    def landed(self, key: str, *, writer: str, base: int, result: int | None) -> None:
+        """Note a write that *writer*'s sync did: from revision *base* (0: none) to *result*.
 
-    def _ours(self, change: Change[Any]) -> bool:
-        landed = self._landed.get(change.key)
+        A *result* of None is a deletion.
+        """
+        self._landed.setdefault(key, {})[_Step(base, result)] = writer
+
+    def _writer(self, change: Change[Any]) -> str | None:
+        landed = self._landed.pop(change.key, None)
         if landed is None:
-            return False
-        base = 0 if change.before is None else change.before.revision
-        result = None if change.after is None else change.after.revision
-        ours = (base, result) == (landed.base, landed.result)
-        if ours or result is None or (landed.result is not None and result >= landed.result):
-            del self._landed[change.key]
-        return ours
+            return None
+        seen = _Step(
+            0 if change.before is None else change.before.revision,
+            None if change.after is None else change.after.revision,
+        )
+        unseen = {step: writer for step, writer in landed.items() if step.order > seen.order}
+        if unseen:
+            self._landed[change.key] = unseen
+        return landed.get(seen)

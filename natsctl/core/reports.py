@@ -5,7 +5,7 @@ import logging
 from natsctl.core.barrier import Sync
 from natsctl.core.cache import Invalid
 from natsctl.core.garbage import GarbagePlan
-from natsctl.errors import ConflictError, ExistsError, PermanentError
+from natsctl.errors import ExistsError, NatsctlError
 from natsctl.model.recorder import EventType, Recorder
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Reports:
 
     def failed(self, key: str, error: Exception) -> None:
         """Tell that a sync failed; the traceback of what nobody foresaw goes to the log."""
-        foreseen = isinstance(error, PermanentError | ConflictError | TimeoutError)
+        foreseen = isinstance(error, NatsctlError | TimeoutError)
         text = f"{type(error).__name__}: {error}"
         log.error("%s: sync of %s failed: %s", self._controller, key, text, exc_info=not foreseen)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
@@ -60,7 +60,7 @@ class Reports:
 
     def refused(self, plan: GarbagePlan) -> None:
         """Tell, once per reason, why orphans are not collected."""
-        if plan.refused and plan.refused != self._refused and plan.orphans:
+        if plan.refused and plan.refused != self._refused:
             log.error(
                 "%s: %d orphans are left where they are: %s. `natsctl gc plan` lists them, "
                 "`natsctl gc apply` removes them",

@@ -5,7 +5,7 @@ from typing import TypeAlias
 import msgspec
 
 from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop
-from natsctl.core.workqueue import Workqueue
+from natsctl.core.workqueue import Held, Priority, Workqueue
 from natsctl.errors import InvalidKeyError, PermanentError, RetryAfter
 
 
@@ -27,17 +27,20 @@ Outcome: TypeAlias = Synced | Failed
 def settle(queue: Workqueue[str], key: str, outcome: Outcome, retry: RetryPolicy) -> None:
     """Give a held key back and ask for what follows.
 
-    Succeeded: its failures are forgotten, and it comes back when it wants to. Raised `RetryAfter`:
-    after its delay, which is no failure. Raised `PermanentError`, or no valid key: forgotten.
-    Raised anything else, a timeout too: as the retry policy says.
+    Succeeded: its failures are forgotten, and it comes back when it wants to, behind whatever is
+    urgent. Raised `RetryAfter`: after its delay, as urgent as it was, which is no failure. Raised
+    `PermanentError`, or no valid key: forgotten. Raised anything else, a timeout too: as the retry
+    policy says.
     """
     match outcome:
         case Synced(after):
             queue.forget(key)
             if after is not None:
-                queue.add(key, after=after)
+                queue.add(key, after=after, priority=Priority.RESYNC)
         case Failed(RetryAfter() as wish):
-            queue.add(key, after=wish.delay_s)
+            held = queue.place(key)
+            priority = held.priority if isinstance(held, Held) else Priority.RETRY
+            queue.add(key, after=wish.delay_s, priority=priority)
         case Failed(PermanentError() | InvalidKeyError()):
             queue.forget(key)
         case Failed(error):

@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.barrier import Barrier, Written, current_sync
+from natsctl.core.barrier import Barrier, current_sync
 from natsctl.core.deletion import delete, held, release
 from natsctl.core.informer import Informer
 from natsctl.core.owners import Owner, OwnerNames
 from natsctl.core.ownwrites import OwnWrites
-from natsctl.core.write import Rewritten, read, rewrite
+from natsctl.core.write import Rewritten, Written, read, rewrite
 from natsctl.errors import (
     ConflictError,
     ExistsError,
@@ -25,7 +25,7 @@ from natsctl.errors import (
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Stored
+from natsctl.model.store import Deleted, Stored
 
 T = TypeVar("T")
 
@@ -52,8 +52,13 @@ class Reader(Generic[T]):
         return None if stored is None else self.kind.decode(stored.value)
 
     def keys(self) -> Collection[str]:
-        """Return the keys of all objects, as cached now."""
-        return tuple(self.informer.cache.keys())
+        """Return the keys of all objects, as cached now and as this sync left them."""
+        written = self._barrier.written_keys(self.informer)
+        cached = self.informer.cache.keys()
+        if not written:
+            return tuple(cached)
+        left = (key for key in written if self._barrier.read(self.informer, key) is not None)
+        return (*(key for key in cached if key not in written), *left)
 
     def items(self) -> dict[str, T]:
         """Return all objects by key; decodes every one."""
@@ -61,8 +66,11 @@ class Reader(Generic[T]):
 
     def by_index(self, name: str, value: str) -> dict[str, T]:
         """Return the objects for which the slot's index *name* gives *value*, by key."""
-        found = self.informer.cache.by_index(name, value)
-        return self._decoded([stored.key for stored in found])
+        cache, written = self.informer.cache, self._barrier.written_keys(self.informer)
+        found = [at.key for at in cache.by_index(name, value) if at.key not in written]
+        left = self._decoded(written)
+        fitting = [key for key, obj in left.items() if value in cache.index_of(name, obj)]
+        return self._decoded((*found, *fitting))
 
     def error(self, key: str) -> InvalidObjectError | None:
         """Return why the object's newest state is no valid object, None where it is."""
@@ -89,6 +97,14 @@ class Primary(Reader[T]):
     def __init__(self, informer: Informer[T], barrier: Barrier) -> None:
         super().__init__(informer, barrier)
         self.gone: dict[str, Stored] = {}  # last states of deleted objects, until synced
+
+    def get(self, key: str) -> T | None:
+        """See `Reader.get`."""
+        obj = super().get(key)
+        sync = current_sync.get()
+        if sync is not None and sync.key == key and obj is not None and not self.kind.plain:
+            sync.generation = self.kind.metadata_of(obj).generation
+        return obj
 
     async def put(self, key: str, obj: T) -> int:
         """Create the object, or change what it desires; returns its revision.
@@ -119,20 +135,23 @@ class Primary(Reader[T]):
 
         Raises `NotFoundError` where it does not exist.
         """
-        await delete(self._store, key)
+        self._barrier.wrote(self.informer, key, await delete(self._store, key))
 
     async def update_status(self, key: str, status: msgspec.Struct | Document) -> int:
         """Merge *status* into the object's and return the revision: None removes a field.
 
-        `observedGeneration` is set to the generation that the object has. Nothing is written where
-        that changes nothing. Raises `NotFoundError` where the object is gone.
+        `observedGeneration` is set to the generation that the sync under way got, or that the
+        object has. Nothing is written where that changes nothing. Raises `NotFoundError` where the
+        object is gone.
         """
         self.kind.require_metadata()
-        patch = msgspec.to_builtins(status)
+        patch = documents.plain(status)
+        sync = current_sync.get()
+        seen = sync.generation if sync is not None and sync.key == key else 0
 
         def change(current: Stored | None) -> bytes:
             document = documents.parse(_existing(key, current).value)
-            generation = documents.metadata_of(document).get("generation")
+            generation = seen or documents.metadata_of(document).get("generation")
             observed = {} if generation is None else {"observedGeneration": generation}
             changed = documents.with_status(document, {**observed, **patch})
             return current.value if changed == document else documents.render(changed)  # type: ignore[union-attr]  # it exists
@@ -145,24 +164,37 @@ class Primary(Reader[T]):
 
     async def remove_finalizer(self, key: str, name: str) -> None:
         """Let go of the object; it goes with its last finalizer, if it is marked deleted."""
-        await release(self._store, key, name)
+        left = await release(self._store, key, name)
+        if left is not None:
+            self._barrier.wrote(self.informer, key, left)
 
     async def last(self, key: str) -> T | None:
-        """Return the last state of an object that was deleted; None where nobody knows it."""
+        """Return the last valid state of a deleted object; None where nobody knows one."""
         stored = self.gone.get(key)
-        if stored is None:
-            states = [at for at in await self._store.history(key) if isinstance(at, Stored)]
-            stored = states[-1] if states else None
-        return None if stored is None else self.kind.decode(stored.value)
+        if stored is not None:
+            return self.kind.decode(stored.value)
+        for state in reversed(await self._store.history(key)):
+            if isinstance(state, Stored) and self.kind.valid(state.value):
+                return self.kind.decode(state.value)
+        return None
+
+    async def deleted_at(self, key: str) -> int | None:
+        """Return the revision of the delete marker that proves that the object was deleted.
+
+        None where it exists, and where it was lost without one.
+        """
+        try:
+            await self._store.get(key)
+        except NotFoundError as gone:
+            return gone.deleted_at
+        return None
 
     async def forget(self, key: str) -> None:
         """Drop what is still known of a deleted object, so that it is not cleaned up again."""
         self.gone.pop(key, None)
-        try:
-            await self._store.get(key)
-        except NotFoundError as gone:
-            if gone.deleted_at is not None:
-                await self._store.delete(key, revision=gone.deleted_at, purge=True)
+        marker = await self.deleted_at(key)
+        if marker is not None:
+            await self._store.delete(key, revision=marker, purge=True)
 
     async def _rewrite(self, key: str, change: Callable[[Stored | None], bytes]) -> int:
         seen = self._barrier.read(self.informer, key)
@@ -197,18 +229,19 @@ class Secondary(Reader[T]):
         """Make the object say what *obj* says, and return its revision.
 
         Creates it, or changes the fields that *obj*'s type knows; nothing is sent where the cache
-        shows that nothing would change. Raises `ExistsError` where the object exists and is not
-        this owner's, unless *adopt*.
+        shows that nothing would change. What is no valid object is replaced. Raises `ExistsError`
+        where the object exists and is not this owner's, unless *adopt*.
         """
         owner = self._owner()
-
-        def change(current: Stored | None) -> bytes:
-            if current is not None and not adopt:
-                self._refuse_foreign(current, owner)
-            return self._owned_value(current, obj, owner)
-
         with self._own.writing(key):
-            seen = self._barrier.read(self.informer, key)
+            seen = self._barrier.newest(self.informer, key)
+            spoiled = seen is not None and await self._spoiled(seen, owner)
+
+            def change(current: Stored | None) -> bytes:
+                if current is not None and not (adopt or (spoiled and current == seen)):
+                    self._refuse_foreign(current, owner)
+                return self._owned_value(current, obj, owner)
+
             return self._landed(await rewrite(self._store, key, change, seen=seen))
 
     async def create(self, key: str, obj: T) -> int:
@@ -246,11 +279,12 @@ class Secondary(Reader[T]):
         """Delete exactly this revision of the object; raises `ConflictError` where it changed."""
         with self._own.writing(stored.key):
             revision = await self._store.delete(stored.key, revision=stored.revision)
-            self._own.landed(stored.key, base=stored.revision, result=None)
+            sync = current_sync.get()
+            if sync is not None:
+                base = stored.revision
+                self._own.landed(stored.key, writer=sync.key, base=base, result=None)
+                sync.deleted += 1
         self._barrier.wrote(self.informer, stored.key, Written(revision, None))
-        sync = current_sync.get()
-        if sync is not None:
-            sync.deleted += 1
 
     def owned(self, key: str | None = None) -> dict[str, T]:
         """Return the objects owned by the primary *key*: by default, the one being synced."""
@@ -260,7 +294,7 @@ class Secondary(Reader[T]):
     def owned_stored(self, key: str) -> list[Stored]:
         """Return the objects owned by the primary *key*, undecoded, in the order of keys."""
         cached = [stored.key for stored in self.informer.cache.by_index(OWNER_INDEX, key)]
-        names = sorted({*cached, *self._barrier.written_keys(self.informer)})
+        names = sorted(self._barrier.written_keys(self.informer).union(cached))
         found = (self._barrier.read(self.informer, name) for name in names)
         return [
             stored
@@ -273,8 +307,11 @@ class Secondary(Reader[T]):
         return await read(self._store, key)
 
     def owner_of(self, stored: Stored) -> Owner | None:
-        """Return whom the object was made for."""
-        return self._names.owner(self.kind.metadata(stored.value))
+        """Return whom the object was made for; None where it does not say."""
+        try:
+            return self._names.owner(self.kind.metadata(stored.value))
+        except InvalidObjectError:
+            return None
 
     def _owner(self) -> Owner:
         sync = current_sync.get()
@@ -284,7 +321,21 @@ class Secondary(Reader[T]):
             )
         return Owner(self._owner_kind, sync.key)
 
+    async def _spoiled(self, seen: Stored, owner: Owner) -> bool:
+        """Say whether somebody wrote over *owner*'s object and left its labels out."""
+        if self.owner_of(seen) is not None:
+            return False
+        for state in reversed(await self._store.history(seen.key)):
+            if isinstance(state, Deleted):
+                return False
+            found = self.owner_of(state)
+            if found is not None:
+                return found == owner
+        return False
+
     def _owned_value(self, current: Stored | None, obj: T, owner: Owner) -> bytes:
+        if current is not None and not self.kind.valid(current.value):
+            current = None
         before = None if current is None else documents.parse(current.value)
         laid = self.kind.overlay(_value(current), obj)
         owned = documents.with_labels(
@@ -303,13 +354,13 @@ class Secondary(Reader[T]):
             raise ExistsError(f"{message}: it is owned by {whose}; adopt=True takes it over")
 
     def _landed(self, result: Rewritten) -> int:
-        stored, sync = result.stored, current_sync.get()
-        if result.base is not None:
-            self._own.landed(stored.key, base=result.base, result=stored.revision)
+        stored, base, sync = result.stored, result.base, current_sync.get()
+        if base is not None and sync is not None:
+            self._own.landed(stored.key, writer=sync.key, base=base, result=stored.revision)
             self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
-            if sync is not None and result.base == 0:
+            if base == 0:
                 sync.created += 1
-            elif sync is not None:
+            else:
                 sync.updated += 1
         return stored.revision
 

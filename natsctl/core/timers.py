@@ -19,10 +19,10 @@ _AHEAD_MAX_S = 86_400.0  # no loop is asked to look further ahead: some overflow
 class Timers(Generic[K]):
     """At most one timer per key; however many there are, the loop sees one.
 
-    Calls `ripen(key)` from the loop once a key's time has come, never early: earlier times first,
-    and in the order set where times are equal. Ripe keys come in batches, so that a hundred
-    thousand of them do not hold up the loop. Setting and cancelling cost O(log n) at most. Any
-    time is fine, infinity too.
+    Calls `ripen(key)` from the loop once the loop says that a key's time has come (uvloop says so
+    up to half a millisecond early): earlier times first, and in the order set where times are
+    equal. Ripe keys come in batches, so that a hundred thousand of them do not hold up the loop.
+    Setting and cancelling cost O(log n) at most. Any time is fine, infinity too.
     """
 
     def __init__(self, ripen: Callable[[K], None]) -> None:
@@ -86,8 +86,8 @@ class Timers(Generic[K]):
         self._armed_for = math.inf
 
     def _fire(self) -> None:
+        now = max(asyncio.get_running_loop().time(), self._armed_for)
         self._disarm()
-        now = asyncio.get_running_loop().time()
         try:
             for _ in range(_BATCH):
                 if not self._heap or (self._heap[0][0] > now and self._is_live(self._heap[0])):

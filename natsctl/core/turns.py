@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from enum import IntEnum
 from typing import Generic, Protocol, TypeVar
 
@@ -38,6 +38,8 @@ class Turns(Generic[K]):
     first in, first out. But a key that has been ready for longer than *ageing_s* goes before all
     that are not, the oldest first: whatever arrives, every key is taken at last.
 
+    `ready` shows the keys as they are now, the oldest first.
+
     *share_of* must always say the same of the same key; without it there is one share. All costs
     are constant, however many keys there are (an `OrderedDict` where a `dict` would be quadratic).
     """
@@ -45,19 +47,12 @@ class Turns(Generic[K]):
     def __init__(self, share_of: Callable[[K], Hashable] | None, ageing_s: float) -> None:
         self._ageing_s = ageing_s
         self._ready: OrderedDict[K, Ready] = OrderedDict()  # the oldest first
+        self.ready: Mapping[K, Ready] = self._ready
         self._aged_at = -math.inf  # no ready key has aged before then
         self._lines: dict[Priority, _Line[K]] = {  # the most urgent first
             priority: OrderedDict() if share_of is None else _Shares(share_of)
             for priority in sorted(Priority, reverse=True)
         }
-
-    def __len__(self) -> int:
-        """Count the ready keys."""
-        return len(self._ready)
-
-    def get(self, key: K) -> Ready | None:
-        """Return since when and how urgently *key* is ready, None if it is not."""
-        return self._ready.get(key)
 
     def push(self, key: K, priority: Priority, now: float) -> bool:
         """Let *key* be ready, and say whether it was not before.

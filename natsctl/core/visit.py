@@ -1,13 +1,14 @@
 """One visit to a key: from the wait for its last writes to the record of what came of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Literal
 
 from natsctl.core.barrier import Barrier, Sync
 from natsctl.core.journal import Journal, SyncRecord
+from natsctl.core.limit import TimeLimit
 from natsctl.core.loop import SyncHandler
 from natsctl.core.owners import Owner
 from natsctl.core.reports import Reports
@@ -19,7 +20,7 @@ from natsctl.model.store import Stored
 DeletionPolicy = Literal["delete", "orphan"]
 
 
-class Operation(Enum):
+class Operation(StrEnum):
     """Why a key is visited: for people and for priority, never an input to the handler."""
 
     PUT = "put"
@@ -68,7 +69,7 @@ class Visits:
         timeout_s: float,
     ) -> None:
         self.journal = Journal()
-        self.condemned: set[str] = set()  # owners that a sweep found gone for long enough
+        self.skipped: set[str] = set()  # keys not visited because they were invalid
         self._handler = handler
         self._primary = primary
         self._cache = primary.informer.cache
@@ -76,8 +77,14 @@ class Visits:
         self._barrier = barrier
         self._reports = reports
         self._policy = policy
-        self._timeout_s = timeout_s
+        self._limit = TimeLimit(timeout_s)
+        self._clock = asyncio.get_running_loop().time
         self._failed: dict[str, Stored] = {}  # at which state a key failed for good
+        self._condemned: dict[str, str] = {}  # gone owners, and the incarnation they are gone from
+
+    def condemn(self, key: str) -> None:
+        """Take a sweep's word, for the next visit of *key*, that this owner was purged."""
+        self._condemned[key] = self._cache.incarnation
 
     async def visit(self, key: str, operation: Operation) -> float | None:
         """Sync *key* and return when to come back, as its handler says; failing is raising.
@@ -87,80 +94,98 @@ class Visits:
         """
         if self._to_be_left_alone(key, operation):
             return None
-        with self._barrier.syncing(key) as sync:
-            begun = _Begun(operation, sync)
+        self.skipped.discard(key)
+        condemned = self._condemned.pop(key, None)
+        with _Visit(key, operation, condemned, self._clock) as visit:
             try:
-                await self._barrier.wait(key)
-                async with asyncio.timeout(self._timeout_s):
+                if self._barrier.awaits(key):
+                    await self._barrier.wait(key)
+                visit.stored = self._barrier.read(self._primary.informer, key)
+                visit.last = self._primary.gone.get(key)
+                with self._limit:
                     after = await self._handler(key)
-                await self._release(key)
+                if visit.stored is None:
+                    await self._release(visit)
             except BaseException as error:
-                self._note_failure(key, begun, error)
+                self._note_failure(visit, error)
                 raise
-            self._note_success(key, begun)
+            self._note_success(visit)
             return after
 
     def _to_be_left_alone(self, key: str, operation: Operation) -> bool:
         if key in self._cache.invalid:
+            self.skipped.add(key)
             return True
-        failed, stored = self._failed.get(key), self._cache.get(key)
-        if failed is None or stored is None or operation is Operation.MANUAL:
+        failed = self._failed.get(key)
+        if failed is None or operation is Operation.MANUAL:
             return False
-        return not self._cache.kind.differs(failed.value, stored.value)
+        stored = self._cache.get(key)
+        return stored is not None and not self._cache.kind.differs(failed.value, stored.value)
 
-    async def _release(self, key: str) -> None:
+    async def _release(self, visit: "_Visit") -> None:
         """Remove what a gone primary owned, where a marker or a sweep says that it is gone."""
-        if key in self._cache:
+        key = visit.key
+        if key in self._cache or self._policy != "delete":
             return
-        if self._policy == "delete":
-            owned = [(at, stored) for at in self._secondaries for stored in at.owned_stored(key)]
-            if owned and await self._gone(key):
-                for secondary, stored in owned:
-                    await _delete(secondary, stored)
-        self.condemned.discard(key)
+        owned = [(at, stored) for at in self._secondaries for stored in at.owned_stored(key)]
+        if owned and await self._gone(visit):
+            for secondary, stored in owned:
+                await _delete(secondary, stored)
 
-    async def _gone(self, key: str) -> bool:
+    async def _gone(self, visit: "_Visit") -> bool:
         try:
-            await self._primary.informer.store.get(key)
+            await self._primary.informer.store.get(visit.key)
         except NotFoundError as error:
-            return error.deleted_at is not None or key in self.condemned
+            return error.deleted_at is not None or visit.condemned == self._cache.incarnation
         return False
 
-    def _note_success(self, key: str, begun: "_Begun") -> None:
+    def _note_success(self, visit: "_Visit") -> None:
+        key = visit.key
         self._failed.pop(key, None)
-        self._primary.gone.pop(key, None)
-        self._reports.synced(key, begun.sync)
-        self.journal.add(key, begun.record(self._cache.get(key), None))
+        if visit.last is not None and self._primary.gone.get(key) is visit.last:
+            del self._primary.gone[key]
+        self._reports.synced(key, visit)
+        self.journal.add(key, visit.record(None))
 
-    def _note_failure(self, key: str, begun: "_Begun", error: BaseException) -> None:
-        stored = self._cache.get(key)
-        self.journal.add(key, begun.record(stored, error))
+    def _note_failure(self, visit: "_Visit", error: BaseException) -> None:
+        self.journal.add(visit.key, visit.record(error))
         if isinstance(error, Exception) and not isinstance(error, RetryAfter):
-            self._reports.failed(key, error)
-        if isinstance(error, PermanentError) and stored is not None:
-            self._failed[key] = stored
+            self._reports.failed(visit.key, error)
+        if isinstance(error, PermanentError) and visit.stored is not None:
+            self._failed[visit.key] = visit.stored
 
 
-class _Begun:
-    """A visit under way: why and since when."""
+class _Visit(Sync):
+    """A sync under way: why, since when and of what."""
 
-    def __init__(self, operation: Operation, sync: Sync) -> None:
-        self.sync = sync
+    __slots__ = ("_begun", "_clock", "_operation", "_started", "condemned", "last", "stored")
+
+    def __init__(
+        self,
+        key: str,
+        operation: Operation,
+        condemned: str | None,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(key)
+        self.condemned = condemned  # the incarnation from which a sweep found the key gone
+        self.stored: Stored | None = None  # what the handler was called for
+        self.last: Stored | None = None  # what it was before it went
         self._operation = operation
         self._started = datetime.now(UTC)
-        self._clock = asyncio.get_running_loop().time
-        self._begun = self._clock()
+        self._clock = clock
+        self._begun = clock()
 
-    def record(self, stored: Stored | None, error: BaseException | None) -> SyncRecord:
+    def record(self, error: BaseException | None) -> SyncRecord:
         return SyncRecord(
-            operation=self._operation.value,
-            started=self._started.isoformat(timespec="milliseconds"),
-            duration_s=round(self._clock() - self._begun, 6),
-            revision=None if stored is None else stored.revision,
+            operation=self._operation,
+            started=self._started,
+            duration_s=self._clock() - self._begun,
+            revision=None if self.stored is None else self.stored.revision,
             error="" if error is None else f"{type(error).__name__}: {error}",
-            created=self.sync.created,
-            updated=self.sync.updated,
-            deleted=self.sync.deleted,
+            created=self.created,
+            updated=self.updated,
+            deleted=self.deleted,
         )
 
 

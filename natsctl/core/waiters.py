@@ -5,39 +5,36 @@ from collections import deque
 from contextlib import suppress
 
 
-class Waiters:
+class Waiters(deque[asyncio.Future[None]]):
     """Wakes exactly as many tasks as it is told to, those that wait longest first.
 
     A woken task must look for itself whether what it waits for is there, and wait again if not.
     No word is lost: a task that is cancelled after it was woken wakes the next.
     """
 
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
     async def wait(self) -> None:
         """Return when woken."""
         word = asyncio.get_running_loop().create_future()
-        self._waiting.append(word)
+        self.append(word)
         try:
             await word
         except asyncio.CancelledError:
             if word.cancelled():
                 with suppress(ValueError):
-                    self._waiting.remove(word)
+                    self.remove(word)
             else:
                 self.wake_one()
             raise
 
     def wake_one(self) -> None:
         """Wake the task that waits longest; without any, nothing is remembered."""
-        while self._waiting:
-            word = self._waiting.popleft()
+        while self:
+            word = self.popleft()
             if not word.done():
                 word.set_result(None)
                 return
 
     def wake_all(self) -> None:
         """Wake every task that waits now."""
-        while self._waiting:
+        while self:
             self.wake_one()

@@ -103,12 +103,12 @@ class Workqueue(Generic[K]):
 
     def __len__(self) -> int:
         """Count the keys that are ready."""
-        return len(self._turns)
+        return len(self._turns.ready)
 
     @property
     def idle(self) -> bool:
         """Whether no key is waiting, ready or held."""
-        return not (self._timers or self._turns or self._held)
+        return not (self._timers or self._turns.ready or self._held)
 
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.USER) -> None:
         """Ask for a visit, not before *after* seconds from now; ignored after `shut_down`."""
@@ -116,11 +116,11 @@ class Workqueue(Generic[K]):
             return
         now = self._now()
         if after > 0:
-            agenda = self._agenda(key)
+            agenda = self._agenda(key, now)
             agenda.explicit = sooner(agenda.explicit, Visit(now + after, priority))
             self._place(key, agenda, now)
         elif key in self._held:
-            agenda = self._agenda(key)
+            agenda = self._agenda(key, now)
             agenda.at_once = sooner(agenda.at_once, Visit(now, priority))
         else:
             self._offer(key, priority, now)
@@ -144,7 +144,7 @@ class Workqueue(Generic[K]):
         now = self._now()
         held = self._held.get(key)
         priority = Priority.RETRY if held is None else held.priority
-        agenda = self._agenda(key)
+        agenda = self._agenda(key, now)
         agenda.retry = sooner(agenda.retry, Visit(now + delay, priority))
         self._place(key, agenda, now)
 
@@ -168,7 +168,7 @@ class Workqueue(Generic[K]):
 
         Raises `QueueShutDownError` once the queue is shut down and hands out nothing more.
         """
-        while not self._turns:
+        while not self._turns.ready:
             if self._shut_down:
                 raise QueueShutDownError("the queue was shut down")
             await self._getters.wait()
@@ -176,7 +176,7 @@ class Workqueue(Generic[K]):
 
     def get_nowait(self) -> K | None:
         """Take the next key like `get`; None if no key is ready now."""
-        return self._take() if self._turns else None
+        return self._take() if self._turns.ready else None
 
     def done(self, key: K) -> None:
         """Give a held key back, to wait or be ready if more visits were asked for meanwhile.
@@ -192,7 +192,7 @@ class Workqueue(Generic[K]):
         agenda = self._agendas.get(key)
         if agenda is not None:
             self._place(key, agenda, now)
-        if not self._held:
+        if self._joiners and not self._held:
             self._joiners.wake_all()
 
     def shut_down(self, *, drain: bool) -> None:
@@ -219,7 +219,7 @@ class Workqueue(Generic[K]):
 
         It sets no limit: give it a deadline.
         """
-        while self._held or (self._shut_down and self._turns):
+        while self._held or (self._shut_down and self._turns.ready):
             await self._joiners.wait()
 
     def place(self, key: K) -> Place | None:
@@ -227,14 +227,14 @@ class Workqueue(Generic[K]):
         until = self._timers.get(key)
         if until is not None:
             return Waiting(until)
-        return self._held.get(key) or self._turns.get(key)
+        return self._held.get(key) or self._turns.ready.get(key)
 
     def stats(self) -> QueueStats:
         """Return what was measured; takes time in proportion to the held keys only."""
         now = self._now()
         held_s = [now - held.since for held in self._held.values()]
         return QueueStats(
-            depth=len(self._turns),
+            depth=len(self._turns.ready),
             waiting=len(self._timers),
             held=len(self._held),
             adds=self._adds,
@@ -250,17 +250,20 @@ class Workqueue(Generic[K]):
         self._now = asyncio.get_running_loop().time
         return self._now()
 
-    def _agenda(self, key: K) -> Agenda:
+    def _agenda(self, key: K, now: float) -> Agenda:
+        """Return what is owed to the key beyond the visit for which it is ready, if it is."""
         agenda = self._agendas.get(key)
         if agenda is None:
             agenda = self._agendas[key] = Agenda()
+        elif key in self._turns.ready:
+            agenda.begin(now)
         return agenda
 
     def _place(self, key: K, agenda: Agenda, now: float) -> None:
         """Put a key where its agenda says: the one function that decides this."""
         if key in self._held:
             return
-        if agenda.at <= now or self._turns.get(key):
+        if agenda.at <= now or key in self._turns.ready:
             self._offer(key, agenda.priority, now)
         elif agenda:
             self._timers.set(key, agenda.at)
@@ -276,10 +279,13 @@ class Workqueue(Generic[K]):
             priority = max(priority, agenda.priority)
         if self._turns.push(key, priority, now):
             self._adds += 1
-            self._getters.wake_one()
+            if self._getters:
+                self._getters.wake_one()
 
     def _ripen(self, key: K) -> None:
-        self._place(key, self._agendas[key], self._now())
+        agenda = self._agendas[key]
+        self._offer(key, agenda.priority, self._now())
+        agenda.begin(agenda.at)
 
     def _take(self) -> K:
         now = self._now()
@@ -289,6 +295,4 @@ class Workqueue(Generic[K]):
         agenda = self._agendas.get(key)
         if agenda is not None:
             agenda.begin(now)
-            if not agenda:
-                del self._agendas[key]
         return key

@@ -17,6 +17,13 @@ class Rewritten(msgspec.Struct, frozen=True):
     base: int | None
 
 
+class Written(msgspec.Struct, frozen=True):
+    """What stands at a key after our write; None after a deletion."""
+
+    revision: int
+    stored: Stored | None
+
+
 async def read(store: Store, key: str) -> Stored | None:
     """Return the object as the store's leader has it, None where it does not exist."""
     try:

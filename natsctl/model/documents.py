@@ -7,6 +7,7 @@ leave their arguments as they are.
 import copy
 import uuid
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -17,11 +18,6 @@ Document = dict[str, object]
 _BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
 
 
-class _Desired(msgspec.Struct, frozen=True):
-    spec: msgspec.Raw = msgspec.Raw(b"")
-
-
-_desired = msgspec.json.Decoder(_Desired)
 _documents = msgspec.json.Decoder(dict[str, object])
 
 
@@ -29,7 +25,7 @@ def parse(value: bytes) -> Document:
     """Return the document in *value*; raises `InvalidObjectError` where there is none."""
     try:
         return _documents.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidObjectError(f"no JSON object: {error}") from error
 
 
@@ -45,15 +41,43 @@ def metadata_of(document: Document) -> Document:
 
 
 def overlay(document: Document, value: msgspec.Struct) -> Document:
-    """Set every field that *value*'s type has, and keep the fields that it does not know."""
-    result = dict(document)
-    for field in msgspec.structs.fields(value):
-        new, old = getattr(value, field.name), document.get(field.encode_name)
-        if isinstance(new, msgspec.Struct) and isinstance(old, dict):
-            result[field.encode_name] = overlay(old, new)
+    """Set every field that *value*'s type has, and keep the fields that it does not know.
+
+    So it goes on in structs within, and in dicts of them; lists are replaced as a whole, and so
+    is one variant of a tagged union by another.
+    """
+    config = value.__struct_config__
+    if config.tag is None:
+        result = dict(document)
+    else:
+        same = document.get(config.tag_field) == config.tag  # type: ignore[arg-type]  # it has a tag
+        result = {**(document if same else {}), config.tag_field: config.tag}  # type: ignore[dict-item]  # as above
+    names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+    for attribute, name in names:
+        new = getattr(value, attribute)
+        if new is msgspec.UNSET:
+            result.pop(name, None)
         else:
-            result[field.encode_name] = msgspec.to_builtins(new)
+            result[name] = laid(result.get(name), new)
     return result
+
+
+def plain(value: object) -> Any:
+    """Return *value* as it is read again after it was stored: lists, dicts and scalars."""
+    simple = msgspec.to_builtins(value, str_keys=True, order="deterministic")
+    return msgspec.json.decode(msgspec.json.encode(simple))
+
+
+def laid(old: object, new: object) -> object:
+    """Return what to store for *new* where *old* is stored; see `overlay`."""
+    if new is None or isinstance(new, str | int):
+        return new
+    known = old if isinstance(old, dict) else {}
+    if isinstance(new, msgspec.Struct) and not new.__struct_config__.array_like:
+        return overlay(known, new)
+    if isinstance(new, dict) and all(isinstance(name, str) for name in new):
+        return {name: laid(known.get(name), item) for name, item in new.items()}
+    return plain(new)
 
 
 def merge_patch(document: Document, patch: Document) -> Document:
@@ -77,8 +101,8 @@ def stamp(current: Document | None, new: Document) -> Document:
     when what is desired differs from it.
     """
     before = metadata_of(current or {})
-    kept = {name: before[name] for name in _BOOKKEEPING if before.get(name)}
-    given = {k: v for k, v in metadata_of(new).items() if k not in _BOOKKEEPING and v}
+    kept = {name: before[name] for name in _BOOKKEEPING if name in before}
+    given = {k: v for k, v in metadata_of(new).items() if k not in _BOOKKEEPING}
     generation = _generation(before)
     if current is None or _wanted(current) != _wanted(new):
         generation += 1
@@ -136,11 +160,13 @@ def marked_deleted(document: Document) -> Document:
 def desire_differs(old: bytes, new: bytes) -> bool:
     """Say whether two valid values differ in more than status and bookkeeping.
 
-    A changed spec is told without decoding it. Finalizers count only once deletion is marked.
+    Finalizers count only once deletion is marked; how the JSON is laid out never does.
     """
-    if _desired.decode(old).spec != _desired.decode(new).spec:
-        return True
-    return _significant(parse(old)) != _significant(parse(new))
+    try:
+        before, after = parse(old), parse(new)
+    except InvalidObjectError:
+        return old != new  # valid for its kind, though nobody can read all of it
+    return before.get("spec") != after.get("spec") or _significant(before) != _significant(after)
 
 
 def _significant(document: Document) -> Document:

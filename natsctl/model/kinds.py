@@ -1,5 +1,6 @@
 """Kinds: one sort of object, where it is kept, and how its bytes become Python and back."""
 
+from contextlib import suppress
 from typing import Generic, Literal, TypeVar
 
 import msgspec
@@ -8,6 +9,7 @@ from natsctl.errors import InvalidObjectError, UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.objects import Head, Metadata, Object
+from natsctl.model.patterns import matches
 
 T = TypeVar("T")
 
@@ -36,15 +38,23 @@ class Kind(Generic[T]):
             return value  # type: ignore[return-value]  # T is bytes: the value itself
         try:
             return self._decoder.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except Exception as error:  # a user's type may raise anything, nesting a RecursionError
             raise InvalidObjectError(f"no valid {self.type.__name__}: {error}") from error
+
+    def valid(self, value: bytes) -> bool:
+        """Say whether *value* is an object of this kind."""
+        try:
+            self.decode(value)
+        except InvalidObjectError:
+            return False
+        return True
 
     def metadata(self, value: bytes) -> Metadata:
         """Return the metadata in *value*; a plain kind has none, `UsageError`."""
         self.require_metadata()
         try:
             return _head.decode(value).metadata
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidObjectError(f"no valid metadata: {error}") from error
 
     def metadata_of(self, obj: T) -> Metadata:
@@ -74,15 +84,23 @@ class Kind(Generic[T]):
         """Return the value to store for *obj*: the current one with what *obj* says changed.
 
         Fields that the type does not know stay; generation, uid, finalizers and status are kept.
+        Where that changes nothing, the value is the current one.
         """
-        if not self.plain:
-            before = None if current is None else documents.parse(current)
-            return documents.render(documents.stamp(before, self.overlay(current, obj)))
-        if isinstance(obj, bytes):
+        if self.plain and isinstance(obj, bytes):
             return obj
-        if isinstance(obj, msgspec.Struct) and current is not None:
-            return documents.render(documents.overlay(documents.parse(current), obj))
-        return documents.render(obj)
+        before = None
+        if current is not None:
+            with suppress(InvalidObjectError):  # what is no document is replaced
+                before = documents.parse(current)
+        if self.plain:
+            new = documents.laid(before, obj)
+        else:
+            new = documents.stamp(before, self.overlay(None if before is None else current, obj))
+        return current if current is not None and new == before else documents.render(new)
+
+    def holds(self, key: str) -> bool:  # noqa: ARG002 - a kind that has all of its store
+        """Say whether *key* may be one of this kind's."""
+        return True
 
     def differs(self, old: bytes, new: bytes) -> bool:
         """Say whether two valid values desire different things."""
@@ -115,6 +133,10 @@ class KvKind(Kind[T]):
         self.max_value_bytes = max_value_bytes
         self.create = create
 
+    def holds(self, key: str) -> bool:
+        """Say whether *key* matches the pattern that says which part of the bucket is meant."""
+        return matches(self.keys, key)
+
 
 def kv(
     of: type[T],
@@ -140,7 +162,8 @@ def kv(
         ttl_s: seconds after which a value expires; None keeps it.
         replicas: copies in the cluster, 1 to 5.
         storage: where the server keeps the bucket.
-        max_value_bytes: the largest value the bucket takes; None leaves the server's limit.
+        max_value_bytes: the largest value the bucket takes, with some 60 to 100 bytes of headers;
+            None leaves the server's limit.
         create: make the bucket at start where it is missing; False demands that it exists.
 
     What the options say is made sure of at start: an existing bucket that differs is an error

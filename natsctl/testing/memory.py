@@ -2,19 +2,28 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
 
-from natsctl.errors import ConflictError, NotFoundError, StoreError, WatchBrokenError
-from natsctl.kv.codec import check_key
+from natsctl.errors import (
+    ConflictError,
+    InvalidKeyError,
+    NotFoundError,
+    StoreError,
+    TooLargeError,
+    WatchBrokenError,
+)
+from natsctl.kv.codec import check_key, stream_of
 from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.patterns import matches
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 
 HISTORY = 5
+VALUE_BYTES_MAX = 1024 * 1024 - 256  # what a nats-server takes by default, less room for headers
 
 
 class MemoryStore:
@@ -22,150 +31,199 @@ class MemoryStore:
 
     Faults are made on purpose: `break_watches` stands for a lost connection, `vanish` for an
     administrator's purge, `recreate` for a store deleted and made again, `fail` for one that
-    refuses everything.
+    refuses everything. They befall every kind that is kept in the same *bucket*.
     """
 
-    def __init__(self, kind: Kind[Any]) -> None:
+    def __init__(self, kind: Kind[Any], bucket: "_Bucket | None" = None) -> None:
         self.kind = kind
-        self.writes = 0
-        self._entries: dict[str, list[Stored | Deleted]] = defaultdict(list)
-        self._revision = 0
-        self._incarnation = 1
-        self._failure: StoreError | None = None
-        self._watches: set[asyncio.Queue[WatchEvent | None]] = set()
+        self._name = kind.bucket if isinstance(kind, KvKind) else kind.name
+        self._pattern = kind.keys if isinstance(kind, KvKind) else ">"
+        self._bucket = _Bucket(kind) if bucket is None else bucket
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`."""
         await self._pass()
-        entries = self._entries.get(check_key(key))
-        match entries[-1] if entries else None:
-            case Stored() as stored:
-                return stored
-            case Deleted(_, revision):
-                raise NotFoundError(f"{key} was deleted", deleted_at=revision)
-            case None:
-                raise NotFoundError(f"{key} does not exist")
+        return self._existing(self._own(key))
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`."""
         await self._pass()
-        if isinstance(self._last(check_key(key)), Stored):
-            raise ConflictError(f"{key} exists in {self.kind.name}")
+        if isinstance(self._bucket.last(self._own(key)), Stored):
+            raise ConflictError(f"{key} exists in {self._name}")
         return self._write(key, value)
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
         await self._pass()
-        last = self._last(check_key(key))
-        if last is None or last.revision != revision:
-            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+        self._expect(self._own(key), revision)
         return self._write(key, value)
 
     async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> int:
         """See `Store.delete`."""
         await self._pass()
-        last = self._last(check_key(key))
-        if last is None or (isinstance(last, Deleted) and not purge):
-            raise NotFoundError(f"{key} does not exist")
-        if revision is not None and last.revision != revision:
-            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
-        if purge:
-            self._entries[key].clear()
-        return self._append(Deleted(key, self._next())).revision
+        last = self._bucket.last(self._own(key))
+        if revision is not None:
+            self._expect(key, revision)
+        elif last is None or not purge:
+            self._existing(key)
+        deleted = Deleted(key, self._bucket.revision + 1)
+        self._bucket.append(deleted, purge=purge)
+        return deleted.revision
 
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`."""
         await self._pass()
-        return list(self._entries.get(check_key(key), ()))
+        return self._bucket.history(self._own(key))
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
         await self._pass()
-        queue: asyncio.Queue[WatchEvent | None] = asyncio.Queue()
-        self._watches.add(queue)
-        try:
+        with self._bucket.queue() as queue:
             async with aclosing(self._events(queue, self._listing())) as events:
                 yield events
-        finally:
-            self._watches.discard(queue)
 
     def keys(self) -> list[str]:
         """Return the keys of the objects that exist, in order."""
-        return sorted(key for key in self._entries if isinstance(self._last(key), Stored))
+        return sorted(at.key for at in self._newest() if isinstance(at, Stored))
+
+    @property
+    def writes(self) -> int:
+        """How many writes the bucket took."""
+        return self._bucket.writes
 
     @property
     def watches(self) -> int:
         """How many watches are open."""
-        return len(self._watches)
+        return len(self._bucket.watches)
 
     def break_watches(self) -> None:
         """End every watch, as a lost connection does."""
-        for queue in self._watches:
-            queue.put_nowait(None)
+        self._bucket.tell(None)
 
     def vanish(self, *keys: str) -> None:
         """Remove keys without a trace, and tell no watch."""
         for key in keys:
-            del self._entries[key]
+            del self._bucket.entries[key]
 
     def recreate(self) -> None:
         """Become an empty store of the same name."""
-        self._entries.clear()
-        self._revision = 0
-        self._incarnation += 1
+        self._bucket.recreate()
         self.break_watches()
 
     def fail(self, error: StoreError | None) -> None:
         """Refuse every call with *error*, until called with None; ends every watch too."""
-        self._failure = error
+        self._bucket.failure = error
         if error is not None:
             self.break_watches()
 
     async def _pass(self) -> None:
         """Let others run, as a real store would, and refuse where told to."""
         await asyncio.sleep(0)
-        if self._failure is not None:
-            raise self._failure
+        if self._bucket.failure is not None:
+            raise self._bucket.failure
+
+    def _own(self, key: str) -> str:
+        if not matches(self._pattern, check_key(key)):
+            raise InvalidKeyError(f"key {key!r} is none of {self._name}: {self._pattern}")
+        return key
+
+    def _existing(self, key: str) -> Stored:
+        match self._bucket.last(key):
+            case Stored() as stored:
+                return stored
+            case Deleted(_, revision):
+                message = f"{self._name} has no {key}: it was deleted"
+                raise NotFoundError(message, deleted_at=revision)
+            case None:
+                raise NotFoundError(f"{self._name} has no {key}")
+
+    def _expect(self, key: str, revision: int) -> None:
+        last = self._bucket.last(key)
+        if last is None or last.revision != revision:
+            raise ConflictError(f"{key} of {self._name} changed since it was read")
+
+    def _write(self, key: str, value: bytes) -> Stored:
+        if len(value) > self._bucket.value_bytes_max:
+            raise TooLargeError(f"{key} of {self._name} has {len(value)} bytes, which is too many")
+        stored = Stored(key, self._bucket.revision + 1, value)
+        self._bucket.append(stored)
+        return stored
+
+    def _newest(self) -> list[Stored | Deleted]:
+        """Return the newest message of every key, in the order of revisions."""
+        shown = (at for at in self._bucket.newest() if matches(self._pattern, at.key))
+        return sorted(shown, key=lambda at: at.revision)
 
     def _listing(self) -> list[WatchEvent]:
-        """Return the newest message of every key, in the order of revisions."""
-        newest = sorted((e[-1] for e in self._entries.values() if e), key=lambda at: at.revision)
+        newest = self._newest()
         shown = [at if isinstance(at, Deleted) else Applied(at) for at in newest]
-        return [Listing(str(self._incarnation)), *shown, Listed(self._revision)]
+        reached = newest[-1].revision if newest else 0
+        return [Listing(str(self._bucket.incarnation)), *shown, Listed(reached)]
 
     async def _events(
-        self, queue: asyncio.Queue[WatchEvent | None], listing: list[WatchEvent]
+        self, queue: "_Watch", listing: list[WatchEvent]
     ) -> AsyncGenerator[WatchEvent, None]:
         for event in listing:
             yield event
         while (live := await queue.get()) is not None:
-            yield live
+            if matches(self._pattern, live.key):
+                yield live if isinstance(live, Deleted) else Applied(live)
         raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
 
-    def _last(self, key: str) -> Stored | Deleted | None:
-        entries = self._entries.get(key)
+
+_Watch = asyncio.Queue[Stored | Deleted | None]
+
+
+class _Bucket:
+    """What all kinds that are kept in the same place share."""
+
+    def __init__(self, kind: Kind[Any]) -> None:
+        declared = kind if isinstance(kind, KvKind) else None
+        self.value_bytes_max = (declared and declared.max_value_bytes) or VALUE_BYTES_MAX
+        self.entries: dict[str, list[Stored | Deleted]] = defaultdict(list)
+        self.revision = 0
+        self.incarnation = 1
+        self.writes = 0
+        self.failure: StoreError | None = None
+        self.watches: set[_Watch] = set()
+        self._history = declared.history if declared else HISTORY
+
+    def last(self, key: str) -> Stored | Deleted | None:
+        entries = self.entries.get(key)
         return entries[-1] if entries else None
 
-    def _next(self) -> int:
-        self._revision += 1
-        return self._revision
+    def newest(self) -> list[Stored | Deleted]:
+        return [entries[-1] for entries in self.entries.values() if entries]
 
-    def _write(self, key: str, value: bytes) -> Stored:
-        stored = Stored(key, self._next(), value)
-        self._append(stored)
-        return stored
+    def history(self, key: str) -> list[Stored | Deleted]:
+        return list(self.entries.get(key, ()))
 
-    def _append(self, entry: Stored | Deleted) -> Stored | Deleted:
+    def append(self, entry: Stored | Deleted, *, purge: bool = False) -> None:
         self.writes += 1
-        entries = self._entries[entry.key]
+        self.revision = entry.revision
+        entries = self.entries[entry.key]
         entries.append(entry)
-        history = self.kind.history if isinstance(self.kind, KvKind) else HISTORY
-        del entries[:-history]
-        event = Applied(entry) if isinstance(entry, Stored) else entry
-        for queue in self._watches:
-            queue.put_nowait(event)
-        return entry
+        del entries[: -1 if purge else -self._history]
+        self.tell(entry)
+
+    def recreate(self) -> None:
+        self.entries.clear()
+        self.revision = 0
+        self.incarnation += 1
+
+    def tell(self, entry: Stored | Deleted | None) -> None:
+        for watch in self.watches:
+            watch.put_nowait(entry)
+
+    @contextmanager
+    def queue(self) -> Iterator[_Watch]:
+        watch = _Watch()
+        self.watches.add(watch)
+        try:
+            yield watch
+        finally:
+            self.watches.discard(watch)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -191,21 +249,21 @@ class MemoryRecorder:
 class MemoryStores:
     """Stores in memory, one per bucket or kind; a `Stores`.
 
-    Kinds with the same bucket share a store, as they would in NATS.
+    Kinds with the same bucket share what is in it, as they would in NATS.
     """
 
     def __init__(self) -> None:
         self.events = MemoryRecorder()
-        self._stores: dict[str, MemoryStore] = {}
+        self._buckets: dict[str, _Bucket] = {}
 
     async def open(self, kind: Kind[Any]) -> MemoryStore:
         """See `Stores.open`."""
         return self.store(kind)
 
     def store(self, kind: Kind[Any]) -> MemoryStore:
-        """Return the kind's store, made at the first call."""
-        name = kind.bucket if isinstance(kind, KvKind) else kind.name
-        return self._stores.setdefault(name, MemoryStore(kind))
+        """Return the kind's store; its bucket is made at the first call."""
+        name = stream_of(kind.bucket) if isinstance(kind, KvKind) else kind.name
+        return MemoryStore(kind, self._buckets.setdefault(name, _Bucket(kind)))
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[MemoryRecorder]:  # noqa: ARG002 - one recorder serves all

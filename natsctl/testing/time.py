@@ -5,6 +5,8 @@ import selectors
 from collections.abc import Mapping
 from typing import Any
 
+RESOLUTION_S = 1e-7  # fits thirty years into a float
+
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Runs an hour of sleeping in no time, in the order in which a real loop would.
@@ -17,6 +19,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now = 0.0
         super().__init__(_Jump(self))
+        self._clock_resolution = RESOLUTION_S  # so that a timer is due although floats are rounded
 
     def time(self) -> float:
         """Return the virtual seconds since the loop was made."""

@@ -1,0 +1,91 @@
+"""Why a key is as it is, and how a controller is doing: read from memory, for people."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from natsctl.core.informer import Informer
+from natsctl.core.journal import Journal, SyncRecord
+from natsctl.core.slots import Primary, Secondary
+from natsctl.core.workqueue import Place, QueueStats, Workqueue
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Everything known about why a key is as it is.
+
+    `place` is where it is in the queue, `invalid` why its newest state is left alone, `owned` the
+    keys of what was made for it, by kind.
+    """
+
+    key: str
+    exists: bool
+    revision: int | None
+    invalid: str
+    place: Place | None
+    failures: int
+    syncs: list[SyncRecord]
+    owned: dict[str, list[str]]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a controller is doing: `invalid` and `failing` say why, by key."""
+
+    controller: str
+    synced: bool
+    primaries: int
+    invalid: dict[str, str]
+    failing: dict[str, str]
+    syncs: int
+    failures: int
+    watch_restarts: int
+    queue: QueueStats
+
+
+def explain(
+    key: str,
+    primary: Primary[Any],
+    secondaries: Sequence[Secondary[Any]],
+    queue: Workqueue[str],
+    journal: Journal,
+) -> Explanation:
+    """Return what is known of a key."""
+    stored = primary.informer.cache.get(key)
+    invalid = primary.error(key)
+    return Explanation(
+        key=key,
+        exists=key in primary.informer.cache,
+        revision=None if stored is None else stored.revision,
+        invalid="" if invalid is None else str(invalid),
+        place=queue.place(key),
+        failures=queue.failures(key),
+        syncs=journal.of(key),
+        owned={
+            secondary.kind.name: [stored.key for stored in secondary.owned_stored(key)]
+            for secondary in secondaries
+        },
+    )
+
+
+def status(
+    controller: str,
+    primary: Primary[Any],
+    informers: Sequence[Informer[Any]],
+    queue: Workqueue[str],
+    journal: Journal,
+    *,
+    synced: bool,
+) -> Status:
+    """Return how the controller is doing as a whole."""
+    cache = primary.informer.cache
+    return Status(
+        controller=controller,
+        synced=synced,
+        primaries=len(cache),
+        invalid={key: str(found.error) for key, found in cache.invalid.items()},
+        failing={key: record.error for key, record in journal.failing().items()},
+        syncs=journal.syncs,
+        failures=journal.failures,
+        watch_restarts=sum(informer.restarts for informer in informers),
+        queue=queue.stats(),
+    )

@@ -1,0 +1,237 @@
+"""Whatever is written to a document in whatever order, what others put there stays."""
+
+import copy
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from natsctl.core.deletion import held
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.kinds import kv
+from natsctl.model.objects import Metadata, Object
+from natsctl.model.store import Stored
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=3)
+VALUES = st.recursive(
+    SCALARS | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+DOCUMENTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
+UNKNOWN = st.dictionaries(st.sampled_from(["x", "y", "z"]), VALUES, max_size=3)
+
+
+class Part(msgspec.Struct, frozen=True):
+    size: int = 1
+    tags: tuple[str, ...] = ()
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel"):
+    text: str = ""
+    main_part: Part | None = None
+    parts: dict[str, Part] = {}
+    list: tuple[Part, ...] = ()
+    set: frozenset[str] = frozenset()
+
+
+class App(Object, frozen=True):
+    spec: Spec = Spec()
+
+
+APPS = kv(App, bucket="apps")
+TEXTS = st.text(max_size=3)
+PARTS = st.builds(Part, st.integers(0, 3), st.lists(TEXTS, max_size=2).map(tuple))
+SPECS = st.builds(
+    Spec,
+    TEXTS,
+    st.none() | PARTS,
+    st.dictionaries(st.sampled_from("pq"), PARTS, max_size=2),
+    st.lists(PARTS, max_size=2).map(tuple),
+    st.frozensets(TEXTS, max_size=3),
+)
+LABELS = st.dictionaries(st.sampled_from("ab"), TEXTS, max_size=2)
+APP = st.builds(
+    lambda spec, labels, notes: App(
+        spec=spec, metadata=Metadata(labels=labels, annotations=notes), status={"mine": 1}
+    ),
+    SPECS,
+    LABELS,
+    LABELS,
+)
+
+
+@st.composite
+def foreign(draw: st.DrawFn) -> Document:
+    """Draw a document as another program may have left it: valid, with fields of its own."""
+    part = {**draw(UNKNOWN), "size": 1}
+    spec = {**draw(UNKNOWN), "text": "hi", "mainPart": part, "parts": {"p": part}}
+    metadata = {**draw(UNKNOWN), **draw(st.sampled_from([{}, {"labels": {"a": "1"}}]))}
+    return {**draw(UNKNOWN), "metadata": metadata, "spec": spec, "status": draw(UNKNOWN)}
+
+
+class Write:
+    """One of the writes that there are, applied to a stored value."""
+
+    @staticmethod
+    def put(value: bytes, app: App) -> bytes:
+        return APPS.encode(value, app)
+
+    @staticmethod
+    def status(value: bytes, patch: Document) -> bytes:
+        return documents.render(documents.with_status(documents.parse(value), patch))
+
+    @staticmethod
+    def hold(value: bytes, name: str) -> bytes:
+        return held(Stored("a", 1, value), name)
+
+    @staticmethod
+    def let_go(value: bytes, name: str) -> bytes:
+        document = documents.parse(value)
+        rest = tuple(one for one in documents.finalizers_of(document) if one != name)
+        return documents.render(documents.with_finalizers(document, rest))
+
+    @staticmethod
+    def mark(value: bytes, _nothing: None) -> bytes:
+        return documents.render(documents.marked_deleted(documents.parse(value)))
+
+    @staticmethod
+    def label(value: bytes, labels: dict[str, str]) -> bytes:
+        return documents.render(documents.with_labels(documents.parse(value), labels, labels))
+
+
+FINALIZERS = st.sampled_from(["one", "two"])
+STATUSES = st.dictionaries(st.sampled_from("st"), VALUES, max_size=2)
+WRITES = st.lists(
+    st.one_of(
+        st.tuples(st.just(Write.put), APP),
+        st.tuples(st.just(Write.status), STATUSES),
+        st.tuples(st.just(Write.hold), FINALIZERS),
+        st.tuples(st.just(Write.let_go), FINALIZERS),
+        st.tuples(st.just(Write.mark), st.none()),
+        st.tuples(st.just(Write.label), LABELS),
+    ),
+    max_size=6,
+)
+
+
+def unknown(document: Any) -> Document:
+    return {name: document[name] for name in ("x", "y", "z") if name in document}
+
+
+def read_again(document: object) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(document))
+
+
+@settings(deadline=None)
+@given(foreign(), WRITES)
+def test_what_no_writer_knows_survives_every_write(before: Document, writes: list[Any]) -> None:
+    before = read_again(before)
+    value = documents.render(before)
+    for write, argument in writes:
+        value = write(value, argument)
+    after: Any = documents.parse(value)
+    assert unknown(after) == unknown(before)
+    for name in ("metadata", "spec", "status"):
+        assert unknown(after[name]) == unknown(before[name])
+
+
+@settings(deadline=None)
+@given(foreign(), APP)
+def test_what_no_writer_knows_survives_within_what_stays(before: Document, app: App) -> None:
+    old: Any = read_again(before)
+    new: Any = documents.parse(APPS.encode(documents.render(before), app))
+    if app.spec.main_part is not None:
+        assert unknown(new["spec"]["mainPart"]) == unknown(old["spec"]["mainPart"])
+    for name in app.spec.parts.keys() & {"p"}:
+        assert unknown(new["spec"]["parts"][name]) == unknown(old["spec"]["parts"][name])
+
+
+@settings(deadline=None)
+@given(foreign(), APP)
+def test_what_was_put_is_read_and_putting_it_again_changes_nothing(
+    before: Document, app: App
+) -> None:
+    value = APPS.encode(documents.render(before), app)
+    assert APPS.decode(value).spec == app.spec
+    assert APPS.encode(value, app) == value
+
+
+@settings(deadline=None)
+@given(foreign(), APP, APP)
+def test_the_generation_moves_exactly_when_the_spec_does(
+    before: Document, one: App, two: App
+) -> None:
+    first = APPS.encode(documents.render(before), one)
+    second = APPS.encode(first, two)
+    moved = APPS.metadata(second).generation - APPS.metadata(first).generation
+    assert moved == (one.spec != two.spec)
+
+
+@settings(deadline=None)
+@given(foreign(), STATUSES, FINALIZERS)
+def test_status_and_finalizers_are_no_difference_in_desire(
+    before: Document, status: Document, name: str
+) -> None:
+    value = documents.render(before)
+    assert not documents.desire_differs(value, Write.status(value, status))
+    assert not documents.desire_differs(value, Write.hold(value, name))
+    assert documents.desire_differs(value, Write.mark(value, None))
+
+
+@settings(deadline=None)
+@given(DOCUMENTS, DOCUMENTS)
+def test_a_merge_patch_sets_what_it_says_and_nothing_else(
+    document: Document, patch: Document
+) -> None:
+    merged = documents.merge_patch(document, patch)
+    for name in merged.keys() | document.keys() | patch.keys():
+        if name not in patch:
+            assert merged[name] == document[name]
+        elif patch[name] is None:
+            assert name not in merged
+        elif not isinstance(patch[name], dict):
+            assert merged[name] == patch[name]
+
+
+@settings(deadline=None)
+@given(DOCUMENTS, DOCUMENTS)
+def test_a_merge_patch_applied_twice_is_applied_once(document: Document, patch: Document) -> None:
+    once = documents.merge_patch(document, patch)
+    assert documents.merge_patch(once, patch) == once
+
+
+@settings(deadline=None)
+@given(DOCUMENTS)
+def test_an_empty_merge_patch_changes_nothing(document: Document) -> None:
+    assert documents.merge_patch(document, {}) == document
+
+
+@settings(deadline=None)
+@given(DOCUMENTS, DOCUMENTS)
+def test_a_merge_patch_leaves_its_arguments_as_they_are(
+    document: Document, patch: Document
+) -> None:
+    before = copy.deepcopy((document, patch))
+    documents.merge_patch(document, patch)
+    assert (document, patch) == before
+
+
+@settings(deadline=None)
+@given(DOCUMENTS, DOCUMENTS)
+def test_what_differs_can_be_said_as_a_merge_patch(one: Document, two: Document) -> None:
+    def without_null(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: without_null(v) for k, v in value.items() if v is not None}
+        return value
+
+    def patch(old: Any, new: Any) -> Any:
+        if not (isinstance(old, dict) and isinstance(new, dict)):
+            return new
+        gone = dict.fromkeys(old.keys() - new.keys())
+        return {**gone, **{k: patch(old.get(k), v) for k, v in new.items() if old.get(k) != v}}
+
+    old, new = without_null(one), without_null(two)
+    assert documents.merge_patch(old, patch(old, new)) == new

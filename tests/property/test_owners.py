@@ -1,0 +1,48 @@
+"""Whoever owns an object, its labels are legal and its owner is read from it."""
+
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from natsctl.core.owners import KUMORI, Owner, OwnerNames, label_value
+from natsctl.model.objects import Metadata
+
+LEGAL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+TEXTS = st.text(max_size=300) | st.from_regex(r"[-/_=.a-zA-Z0-9]{0,80}", fullmatch=True)
+OWNERS = st.builds(Owner, TEXTS, TEXTS)
+NAMES = st.sampled_from([OwnerNames(), KUMORI, OwnerNames.of_domain("example.org")])
+
+
+@settings(deadline=None)
+@given(TEXTS)
+def test_a_label_value_is_always_legal(text: str) -> None:
+    assert LEGAL.fullmatch(label_value(text))
+
+
+@settings(deadline=None)
+@given(TEXTS, TEXTS)
+def test_label_values_are_equal_exactly_when_their_texts_are(one: str, two: str) -> None:
+    assert (label_value(one) == label_value(two)) == (one == two)
+
+
+@settings(deadline=None)
+@given(TEXTS)
+def test_the_value_of_a_value_is_never_taken_for_it(text: str) -> None:
+    value = label_value(text)
+    assert (value == text) == (label_value(value) == value)
+
+
+@settings(deadline=None)
+@given(NAMES, OWNERS)
+def test_an_owner_is_read_as_it_was_written(names: OwnerNames, owner: Owner) -> None:
+    metadata = Metadata(labels=names.labels(owner), annotations=names.annotations(owner))
+    assert names.owner(metadata) == owner
+
+
+@settings(deadline=None)
+@given(NAMES, OWNERS)
+def test_by_its_labels_alone_an_owner_is_read_right_or_not_at_all(
+    names: OwnerNames, owner: Owner
+) -> None:
+    assert names.owner(Metadata(labels=names.labels(owner))) in {owner, None}

@@ -1,0 +1,303 @@
+"""Whatever happens, in whatever order: in the end secondaries are what the primaries imply."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scenarios.plays import (
+    APPS,
+    PARTS,
+    App,
+    Apps,
+    AppSpec,
+    SlowStore,
+    SlowStores,
+    Stage,
+    edit,
+    parts_of,
+    put,
+)
+
+from natsctl import NotFoundError, Operation, StoreTimeoutError
+from natsctl.testing.harness import running
+from natsctl.testing.time import VirtualTimeLoop
+
+KEYS = st.sampled_from(["a", "b", "c", "c.d"])
+TEXTS = st.sampled_from(["one", "two"])
+PARTS_OF = st.lists(st.sampled_from(["x", "y", "z"]), unique=True, max_size=3).map(tuple)
+STORES = st.sampled_from(["apps", "parts"])
+
+PUTS = st.one_of(
+    st.tuples(st.just("put"), KEYS, TEXTS, PARTS_OF),
+    st.tuples(st.just("put plainly"), KEYS, TEXTS, PARTS_OF),
+    st.tuples(st.just("spoil"), KEYS),
+    st.tuples(st.just("delete"), KEYS),
+    st.tuples(st.just("purge"), KEYS),
+    st.tuples(st.just("write a status"), KEYS),
+)
+TAMPERING = st.one_of(
+    st.tuples(st.just("delete a part"), KEYS, st.sampled_from("xyz")),
+    st.tuples(st.just("edit a part"), KEYS, st.sampled_from("xyz")),
+    st.tuples(st.just("overwrite a part"), KEYS, st.sampled_from("xyz")),
+    st.tuples(st.just("give a part away"), KEYS, st.sampled_from("xyz"), KEYS),
+)
+TROUBLE = st.one_of(
+    st.tuples(st.just("wait"), st.sampled_from([0.001, 0.05, 1.0, 40.0])),
+    st.tuples(st.just("break"), STORES, st.sampled_from([None, 0, 1, 3])),
+    st.tuples(st.just("lag"), STORES, st.sampled_from([0.0, 0.02, 2.0])),
+    st.tuples(st.just("refuse"), STORES, st.booleans()),
+    st.tuples(st.just("fail"), st.integers(0, 3)),
+    st.tuples(st.just("ask for"), KEYS, st.sampled_from(Operation)),
+    st.just(("stop",)),
+    st.just(("start",)),
+)
+STEPS = st.lists(st.one_of(PUTS, TAMPERING, TROUBLE), max_size=30)
+LOSSES = st.one_of(
+    st.tuples(st.just("lose the bucket"), st.booleans()),
+    st.tuples(st.just("lose a key"), KEYS),
+)
+LOSSY_STEPS = st.lists(st.one_of(PUTS, TROUBLE, LOSSES), max_size=20)
+
+FOREIGN = {
+    "foreign": b'{"spec": {"text": "of nobody"}}',
+    "junk": b"oops",
+    "of-another": b'{"metadata": {"labels": {"natsctl.io/owner-kind": "Other.apps", '
+    b'"natsctl.io/owner-key": "nobody"}}, "spec": {"text": "of another"}}',
+}
+
+
+class Checked(Apps):
+    """Fails when it is told to, and notes a key that two workers have at once."""
+
+    workers = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+        self.inside: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.inside[key] += 1
+        self.most[key] = max(self.most[key], self.inside[key])
+        try:
+            await asyncio.sleep(0.01)
+            await super().sync_handler(key)
+            if self.failures:
+                self.failures -= 1
+                raise RuntimeError("told to")
+            await asyncio.sleep(0.01)
+        finally:
+            self.inside[key] -= 1
+        return None
+
+
+class World:
+    """The stores, a runtime that comes and goes, and a plain model of what there should be."""
+
+    def __init__(self) -> None:
+        self.stores = SlowStores()
+        self.play = Stage(self.stores)
+        self.specs: dict[str, AppSpec] = {}
+        self.spoiled: set[str] = set()
+        self.lost: dict[str, set[str]] = {}  # keys lost with their bucket, and their parts
+        self.controller = Checked()
+        self.runtime = AsyncExitStack()
+        self.running = False
+
+    async def step(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("put" | "put plainly" | "spoil" | "delete" | "purge" | "write a status", *_):
+                await self.change(step)
+            case ("ask for", str(key), Operation() as operation) if self.running:
+                self.controller.runtime.enqueue_key(key, operation)
+            case ("fail", int(times)):
+                self.controller.failures = times
+            case ("wait", float(seconds)):
+                await asyncio.sleep(seconds)
+            case ("stop",):
+                await self.stop()
+            case ("start",):
+                await self.start()
+            case ("break" | "lag" | "refuse", *_):
+                self.trouble(step)
+            case (str(), str(key), str(name), *_) if f"{key}.{name}" in self.part_keys():
+                await self.tamper(step, f"{key}.{name}")
+
+    async def change(self, step: tuple[Any, ...]) -> None:
+        apps = self.play.apps
+        match step:
+            case ("put", str(key), str(text), tuple(names)) if self.usable(key):
+                app = App(spec=AppSpec(text, names))
+                current = await apps.get(key) if key in self.specs else None
+                value = APPS.encode(None if current is None else current.value, app)
+                await put(apps, key, value)
+                self.specs[key] = app.spec
+            case ("put plainly", str(key), str(text), tuple(names)):
+                await self.play.app(key, text, names)
+                self.specs[key] = AppSpec(text, names)
+                self.spoiled.discard(key)
+            case ("spoil", str(key)) if key in self.specs:
+                await put(apps, key, b"oops")
+                self.spoiled.add(key)
+            case ("delete" | "purge" as how, str(key)) if key in self.specs:
+                await apps.delete(key, purge=how == "purge")
+                del self.specs[key]
+                self.spoiled.discard(key)
+            case ("write a status", str(key)) if self.usable(key) and key in self.specs:
+                await edit(apps, key, "status", "seen", to=True)
+
+    async def lose(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("lose the bucket", bool(at_rest)):
+                if at_rest and self.running:
+                    self.heal()
+                    await asyncio.sleep(100)
+                there = set(self.play.parts.keys())
+                for key, spec in self.specs.items():
+                    if at_rest and key not in self.spoiled:
+                        self.lost[key] = there & parts_of(key, spec).keys()
+                await self.recreate()
+                self.specs.clear()
+                self.spoiled.clear()
+            case ("lose a key", str(key)) if key in self.specs:
+                self.play.apps.vanish(key)
+                del self.specs[key]
+                self.spoiled.discard(key)
+                self.lost.pop(key, None)
+            case (_, str(key), *_):
+                await self.step(step)
+                self.lost.pop(key, None)  # from here on, what there is decides
+            case _:
+                await self.step(step)
+
+    async def recreate(self) -> None:
+        """Begin anew, at revisions that tell old objects from new ones."""
+        reached = await put(self.play.apps, "pad", {"spec": {"parts": []}})
+        self.play.apps.recreate()
+        for _ in range(reached):
+            await put(self.play.apps, "pad", {"spec": {"parts": []}})
+        await self.play.apps.delete("pad")
+
+    def part_keys(self) -> list[str]:
+        return self.play.parts.keys()
+
+    def usable(self, key: str) -> bool:
+        return key not in self.spoiled
+
+    async def tamper(self, step: tuple[Any, ...], part: str) -> None:
+        parts = self.play.parts
+        match step:
+            case ("delete a part", *_):
+                await parts.delete(part)
+            case ("edit a part", *_):
+                await edit(parts, part, "spec", "text", to="tampered")
+            case ("overwrite a part", *_):
+                await put(parts, part, b"oops")
+            case ("give a part away", _, _, str(other)):
+                await edit(parts, part, "metadata", "annotations", "natsctl.io/owner-key", to=other)
+
+    def trouble(self, step: tuple[Any, ...]) -> None:
+        store: SlowStore = self.stores.store(APPS if step[1] == "apps" else PARTS)
+        match step:
+            case ("break", _, breaks_after):
+                store.breaks_after = breaks_after
+                store.break_watches()
+            case ("lag", _, float(seconds)):
+                store.lag_s = seconds
+            case ("refuse", _, bool(refuses)):
+                store.fail(StoreTimeoutError("told to") if refuses else None)
+
+    async def start(self) -> None:
+        if not self.running:
+            self.heal()
+            self.controller, self.running = Checked(), True
+            await self.runtime.enter_async_context(running(self.controller, stores=self.stores))
+
+    async def stop(self) -> None:
+        await self.runtime.aclose()
+        self.running = False
+        assert set(self.controller.most.values()) <= {1}  # never with two workers
+
+    def heal(self) -> None:
+        for store in (self.stores.store(APPS), self.stores.store(PARTS)):
+            store.lag_s, store.breaks_after = 0.0, None
+            store.fail(None)
+
+    async def settle(self) -> None:
+        await self.start()
+        self.heal()
+        self.controller.failures = 0
+        self.play.apps.break_watches()  # as a watch does that finds keys vanished
+        await asyncio.sleep(300)
+        assert self.controller.runtime.idle
+
+
+async def begin(world: World) -> None:
+    for key, value in FOREIGN.items():
+        await put(world.play.parts, key, value)
+    await world.start()
+
+
+async def end(world: World) -> dict[str, str]:
+    """Let everything settle and return what the parts say; those of others are as they were."""
+    for key in world.spoiled:
+        world.heal()
+        await world.play.app(key, "healed", ())
+        world.specs[key] = AppSpec("healed", ())
+    await world.settle()
+    assert set(world.controller.most.values()) <= {1}  # no key was with two workers
+    parts = world.play.parts
+    found = {key: (await parts.get(key)).value for key in world.part_keys()}
+    assert {key: found.pop(key) for key in FOREIGN} == FOREIGN
+    return {key: PARTS.decode(value).spec.text for key, value in found.items()}
+
+
+def implied(world: World) -> dict[str, str]:
+    return {k: v for key, spec in world.specs.items() for k, v in parts_of(key, spec).items()}
+
+
+async def play_out(steps: list[tuple[Any, ...]]) -> None:
+    world = World()
+    async with world.runtime:
+        await begin(world)
+        for step in steps:
+            with suppress(StoreTimeoutError, NotFoundError):  # it was told to refuse
+                await world.step(step)
+        found = await end(world)
+
+        assert found == implied(world)
+        cached = world.controller.parts.items()
+        assert {key: cached[key].spec.text for key in found} == found
+        assert world.controller.runtime.status().failing == {}
+
+
+async def play_out_with_losses(steps: list[tuple[Any, ...]]) -> None:
+    world = World()
+    async with world.runtime:
+        await begin(world)
+        for step in steps:
+            with suppress(StoreTimeoutError, NotFoundError):
+                await world.lose(step)
+        found = await end(world)
+
+        assert found.items() >= implied(world).items()
+        for key in world.lost.keys() - world.specs.keys():
+            assert found.keys() >= world.lost[key]
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_in_the_end_secondaries_are_what_the_primaries_imply(steps: list[tuple[Any, ...]]) -> None:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(play_out(steps))
+
+
+@settings(max_examples=100, deadline=None)
+@given(LOSSY_STEPS)
+def test_what_lost_its_primary_without_proof_stays(steps: list[tuple[Any, ...]]) -> None:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(play_out_with_losses(steps))

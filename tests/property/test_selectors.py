@@ -1,0 +1,94 @@
+"""Whatever a label selector says, its text says the same, and it means what its parts mean."""
+
+import string
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from natsctl.errors import UsageError
+from natsctl.model.selectors import Absent, Exists, In, NotIn, Requirement, Selector
+
+ENDS = string.ascii_letters + string.digits
+NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True)
+KEYS = st.one_of(
+    st.sampled_from(["a", "b", "in", "notin", "app.example.com/name"]),
+    NAMES,
+    st.builds(lambda domain, name: f"{domain}/{name}", st.sampled_from(["d", "x.y-z"]), NAMES),
+)
+VALUES = st.one_of(st.sampled_from(["", "x", "y", "in", "notin"]), NAMES)
+SETS = st.frozensets(VALUES, min_size=1, max_size=4)
+REQUIREMENTS: st.SearchStrategy[Requirement] = st.one_of(
+    st.builds(In, KEYS, SETS),
+    st.builds(NotIn, KEYS, SETS),
+    st.builds(Exists, KEYS),
+    st.builds(Absent, KEYS),
+)
+SELECTORS = st.builds(Selector, st.lists(REQUIREMENTS, max_size=5).map(tuple))
+LABELS = st.dictionaries(KEYS, VALUES, max_size=5)
+
+
+@settings(deadline=None)
+@given(SELECTORS)
+def test_a_selector_is_what_its_text_says(selector: Selector) -> None:
+    assert Selector.parse(str(selector)) == selector
+    assert str(Selector.parse(str(selector))) == str(selector)
+
+
+@settings(deadline=None)
+@given(SELECTORS, SELECTORS)
+def test_selectors_are_equal_exactly_when_their_texts_are(one: Selector, two: Selector) -> None:
+    assert (one == two) == (str(one) == str(two))
+
+
+@settings(deadline=None)
+@given(SELECTORS, st.data())
+def test_spaces_between_words_mean_nothing(selector: Selector, data: st.DataObject) -> None:
+    spaced = "".join(
+        data.draw(st.sampled_from(["", " ", "\t "])) + sign + data.draw(st.sampled_from(["", " "]))
+        if sign in ",()"
+        else sign
+        for sign in str(selector)
+    )
+    assert Selector.parse(spaced) == selector
+
+
+@settings(deadline=None)
+@given(st.lists(REQUIREMENTS, max_size=4), LABELS)
+def test_an_object_is_meant_that_fulfils_every_part(
+    requirements: list[Requirement], labels: dict[str, str]
+) -> None:
+    def fulfilled(requirement: Requirement) -> bool:
+        match requirement:
+            case In(key, values):
+                return key in labels and labels[key] in values
+            case NotIn(key, values):
+                return key not in labels or labels[key] not in values
+            case Exists(key):
+                return key in labels
+            case Absent(key):
+                return key not in labels
+
+    assert Selector(tuple(requirements)).matches(labels) == all(map(fulfilled, requirements))
+
+
+@settings(deadline=None)
+@given(LABELS, LABELS)
+def test_labels_as_a_selector_mean_what_has_them_all(
+    wanted: dict[str, str], labels: dict[str, str]
+) -> None:
+    assert Selector.of(wanted).matches(labels) == (wanted.items() <= labels.items())
+    assert Selector.of(wanted).matches({**labels, **wanted})
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ab=!(),<> in\t/-", max_size=12))
+def test_any_text_is_a_selector_or_shown_to_be_wrong(text: str) -> None:
+    try:
+        selector = Selector.parse(text)
+    except UsageError as error:
+        _, shown, caret = str(error).split("\n")
+        assert shown == f"  {text}".replace("\t", " ")
+        assert caret.strip() == "^"
+        assert len(caret) <= len(shown) + 1
+    else:
+        assert Selector.parse(str(selector)) == selector

@@ -1,0 +1,247 @@
+"""What is no valid object harms only itself."""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+from scenarios.plays import App, Apps, Part, PartSpec, Stage, document, edit, put, stage
+
+from natsctl import InvalidObjectError, Object, kv, primary, secondary
+from natsctl.testing.harness import Harness, running
+
+JUNK = [
+    pytest.param(b"oops", id="no JSON"),
+    pytest.param(b"", id="nothing"),
+    pytest.param(b"\xff\xfe", id="no text"),
+    pytest.param(b'"text"', id="no object"),
+    pytest.param(b"{}", id="no spec"),
+    pytest.param({"spec": {"text": 7}}, id="a wrong type"),
+    pytest.param({"spec": {"text": "hi"}, "metadata": {"labels": [1]}}, id="wrong metadata"),
+    pytest.param(b'{"spec": ' + b"[" * 100_000, id="what overflows a parser"),
+    pytest.param(b'{"more": ' + b"[" * 9_999 + b"]" * 9_999 + b"}", id="deep where nobody looks"),
+]
+
+
+async def converged(harness: Harness) -> Stage:
+    play = stage(harness)
+    await play.app("shop", "good")
+    await play.app("bar", "good")
+    await harness.run_until_idle()
+    return play
+
+
+@pytest.mark.parametrize("value", JUNK)
+async def test_an_invalid_object_harms_only_itself(value: bytes | dict[str, Any]) -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness)
+        await put(play.apps, "shop", value)
+        await play.app("bar", "better")
+        await play.app("new", "new")
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "good", "bar.main": "better", "new.main": "new"}
+
+
+@pytest.mark.parametrize("value", JUNK)
+async def test_an_invalid_object_is_told_of_and_its_last_good_state_is_kept(
+    value: bytes | dict[str, Any],
+) -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness)
+        revision = await put(play.apps, "shop", value)
+        await harness.run_until_idle()
+
+        shop = controller.apps.get("shop")
+        assert shop is not None
+        assert shop.spec.text == "good"
+        assert isinstance(controller.apps.error("shop"), InvalidObjectError)
+        assert list(harness.runtime.status().invalid) == ["shop"]
+        explanation = harness.runtime.explain("shop")
+        assert (explanation.exists, explanation.invalid != "") == (True, True)
+        reason, message = play.events("shop")[-1]
+        assert reason == "InvalidObject"
+        assert f"revision {revision} is left alone" in message
+
+
+async def test_the_next_valid_put_heals_it() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness)
+        await put(play.apps, "shop", b"oops")
+        await harness.run_until_idle()
+        await play.app("shop", "better")
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "better", "bar.main": "good"}
+        assert controller.apps.error("shop") is None
+        assert harness.runtime.status().invalid == {}
+
+
+async def test_what_happened_to_its_secondaries_meanwhile_is_put_right_when_it_heals() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness)
+        good = await document(play.apps, "shop")
+        await put(play.apps, "shop", b"oops")
+        await harness.run_until_idle()
+        await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+        await harness.run_until_idle()
+        assert (await play.texts())["shop.main"] == "tampered"  # its secondaries are left alone
+
+        await put(play.apps, "shop", good)
+        await harness.run_until_idle()
+        assert (await play.texts())["shop.main"] == "good"
+
+
+async def test_an_invalid_object_is_not_synced_whatever_asks() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness)
+        await put(play.apps, "shop", b"oops")
+        await harness.run_until_idle()
+        controller.syncs.clear()
+        await play.parts.delete("shop.main")
+        harness.runtime.resync()
+        await asyncio.sleep(3600)
+
+        assert set(controller.syncs) == {"bar"}
+
+
+async def test_an_invalid_object_is_logged_once_per_revision(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness)
+        await put(play.apps, "shop", b"oops")
+        await harness.run_until_idle()
+        for _ in range(3):
+            play.apps.break_watches()
+            await asyncio.sleep(10)
+        await put(play.apps, "shop", b"oops again")
+        await harness.run_until_idle()
+
+    told = [at for at in caplog.records if "shop" in at.message and at.levelno == logging.ERROR]
+    assert len(told) == 2
+    assert play.reasons("shop").count("InvalidObject") == 2
+
+
+async def test_an_invalid_object_counts_as_an_owner_that_is_alive() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness)
+        await put(play.apps, "shop", b"oops")
+        await asyncio.sleep(3600)
+    async with running(Apps(), stores=play.stores) as harness:
+        await asyncio.sleep(3600)
+
+        assert play.parts.keys() == ["bar.main", "shop.main"]
+        assert (await harness.runtime.garbage_plan()).orphans == ()
+
+
+async def test_a_deleted_invalid_object_takes_its_secondaries_with_it() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness)
+        await put(play.apps, "shop", b"oops")
+        await harness.run_until_idle()
+        await play.apps.delete("shop")
+        await harness.run_until_idle()
+
+        assert play.parts.keys() == ["bar.main"]
+        assert harness.runtime.status().invalid == {}
+
+
+async def test_an_object_that_was_never_valid_here_is_left_alone_until_it_is() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness)
+        await put(play.apps, "shop", b"oops")
+        await harness.run_until_idle()
+    controller = Apps()
+    async with running(controller, stores=play.stores) as harness:
+        await harness.run_until_idle()
+        assert controller.apps.get("shop") is None
+        assert controller.syncs == ["bar"]
+        await play.app("shop", "better")
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "better", "bar.main": "good"}
+
+
+async def test_a_type_that_raises_while_it_is_made_harms_only_that_object() -> None:
+    class Touchy(Object, frozen=True):
+        spec: dict[str, str]
+
+        def __post_init__(self) -> None:
+            self.spec["text"]
+
+    class Touchies(Apps):
+        apps = primary(kv(Touchy, bucket="apps"))  # type: ignore[assignment]
+
+        async def sync_handler(self, key: str) -> float | None:
+            self.syncs.append(key)
+            return None
+
+    controller = Touchies()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await put(play.apps, "bad", {"spec": {}})
+        await put(play.apps, "good", {"spec": {"text": "hi"}})
+        await harness.run_until_idle()
+
+        assert controller.syncs == ["good"]
+        assert list(harness.runtime.status().invalid) == ["bad"]
+
+
+async def test_an_index_that_raises_harms_only_that_object() -> None:
+    class Indexed(Apps):
+        apps = primary(kv(App, bucket="apps"), indexes={"first": lambda app: app.spec.parts[0]})
+        parts = secondary(
+            kv(Part, bucket="parts"), indexes={"first": lambda part: [part.spec.text[0]]}
+        )
+
+    controller = Indexed()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop", parts=())
+        await play.app("bar", parts=("x",))
+        await harness.run_until_idle()
+
+        assert controller.syncs == ["bar"]
+        assert "first" in harness.runtime.status().invalid["shop"]
+        assert set(controller.apps.by_index("first", "x")) == {"bar"}
+
+
+async def test_an_object_of_which_only_an_unknown_part_is_odd_is_synced() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        for text in ("hi", "bye"):
+            await put(play.apps, "shop", b'{"spec": {"text": "%s"}, "odd": 1e999}' % text.encode())
+            await asyncio.sleep(1)
+
+        assert await play.texts() == {"shop.main": "bye"}
+        assert "InvalidObjectError" in harness.runtime.status().failing["shop"]  # no status fits
+
+
+async def test_an_illegal_key_is_forgotten_not_retried() -> None:
+    class Careless(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            self.syncs.append(key)
+            if self.apps.get(key) is not None:
+                await self.parts.apply(f"{key}..main", Part(spec=PartSpec("hi")))
+            return None
+
+    controller = Careless()
+    async with running(controller) as harness:
+        await stage(harness).app("shop")
+        await harness.run_until_idle()
+
+        assert controller.syncs == ["shop"]
+        assert "InvalidKeyError" in harness.runtime.status().failing["shop"]
+
+
+def test_msgspec_really_overflows() -> None:
+    with pytest.raises(RecursionError):
+        msgspec.json.decode(b"[" * 100_000)

@@ -1,0 +1,197 @@
+"""A handler never acts on a state older than its own last write."""
+
+import asyncio
+
+from scenarios.plays import APPS, PARTS, Apps, Part, PartSpec, SlowStores, edit, stage
+
+from natsctl import ControllerRuntime, Operation
+from natsctl.testing.harness import Harness, running
+
+
+class Counting(Apps):
+    """Counts its own syncs in a part and in its status, each time from what it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, int]] = []
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs.append(key)
+        app = self.apps.get(key)
+        if app is None:
+            return None
+        part = self.parts.get(key)
+        counted = 0 if part is None else int(part.spec.text)
+        reported = app.status.get("syncs", 0)
+        assert isinstance(reported, int)
+        self.seen.append((counted, reported))
+        await self.parts.apply(key, Part(spec=PartSpec(str(counted + 1))))
+        await self.apps.update_status(key, {"syncs": reported + 1})
+        return None
+
+
+async def test_a_handler_sees_its_own_last_writes_however_late_the_watches_are() -> None:
+    controller, stores = Counting(), SlowStores()
+    stores.store(APPS).lag_s = stores.store(PARTS).lag_s = 3.0
+    async with running(controller, stores=stores) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        for _ in range(20):
+            await asyncio.sleep(0.5)
+            harness.runtime.enqueue_key("shop", Operation.MANUAL)
+        await harness.run_until_idle()
+
+    assert len(controller.seen) > 3
+    assert controller.seen == [(number, number) for number in range(len(controller.seen))]
+
+
+async def test_a_handler_sees_its_own_writes_even_where_the_watch_shows_nothing_any_more() -> None:
+    controller, stores = Counting(), SlowStores()
+    async with running(controller, stores=stores) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        with stores.store(PARTS).held_up(), stores.store(APPS).held_up():
+            for _ in range(3):
+                harness.runtime.enqueue_key("shop", Operation.MANUAL)
+                await asyncio.sleep(30)  # longer than the barrier waits
+        await harness.run_until_idle()
+
+    assert controller.seen[:4] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+async def test_what_another_wrote_since_is_read_from_the_store_when_the_watch_is_too_late() -> None:
+    controller, stores = Counting(), SlowStores()
+    async with running(controller, stores=stores) as harness:
+        play = stage(harness)
+        with stores.store(PARTS).held_up():
+            await play.app("shop")
+            await asyncio.sleep(1)
+            await edit(play.parts, "shop", "spec", "text", to="100")
+            harness.runtime.enqueue_key("shop", Operation.MANUAL)
+            await asyncio.sleep(30)
+            assert controller.seen == [(0, 0), (100, 1)]
+
+
+async def test_waiting_for_one_key_holds_up_no_other() -> None:
+    class Single(Counting):
+        workers = 2
+
+    controller, stores = Single(), SlowStores()
+    async with running(controller, stores=stores) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        with stores.store(PARTS).held_up():
+            for _ in range(2):
+                harness.runtime.enqueue_key("shop", Operation.MANUAL)
+                await asyncio.sleep(0.1)
+            controller.syncs.clear()
+            await play.app("bar")
+            await asyncio.sleep(1)
+            assert controller.syncs == ["bar"]
+
+
+async def test_within_a_sync_reads_see_what_it_wrote() -> None:
+    class Curious(Apps):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: dict[str, object] = {}
+
+        async def sync_handler(self, key: str) -> float | None:
+            if self.apps.get(key) is None or self.found:
+                return None
+            await self.parts.apply("a", Part(spec=PartSpec("a")))
+            await self.parts.apply("b", Part(spec=PartSpec("b")))
+            await self.parts.delete("a")
+            await self.apps.update_status(key, {"phase": "written"})
+            shop = self.apps.get(key)
+            self.found.update(
+                a=self.parts.get("a"),
+                b=self.parts.get("b"),
+                keys=sorted(self.parts.keys()),
+                items=sorted(self.parts.items()),
+                owned=sorted(self.parts.owned()),
+                status=shop and shop.status,
+                read=await self.parts.read("a"),
+            )
+            return None
+
+    controller, stores = Curious(), SlowStores()
+    stores.store(PARTS).lag_s = stores.store(APPS).lag_s = 5.0
+    async with running(controller, stores=stores) as harness:
+        await stage(harness).app("shop")
+        await asyncio.sleep(60)
+
+    b = controller.found.pop("b")
+    assert isinstance(b, Part)
+    assert b.spec.text == "b"
+    assert controller.found == {
+        "a": None,
+        "keys": ["b"],
+        "items": ["b"],
+        "owned": ["b"],
+        "status": {"phase": "written"},
+        "read": None,
+    }
+
+
+async def test_one_key_does_not_see_anothers_writes_before_the_cache_does() -> None:
+    class Peeping(Apps):
+        found: object = "nothing yet"
+
+        async def sync_handler(self, key: str) -> float | None:
+            if key == "writer":
+                await self.parts.apply("it", Part(spec=PartSpec("it")))
+            else:
+                self.found = self.parts.get("it")
+            return None
+
+    controller, stores = Peeping(), SlowStores()
+    async with running(controller, stores=stores) as harness:
+        play = stage(harness)
+        with stores.store(PARTS).held_up():
+            await play.app("writer")
+            await asyncio.sleep(1)
+            await play.app("reader")
+            await asyncio.sleep(1)
+            assert controller.found is None
+
+
+async def test_a_bucket_that_is_recreated_delays_its_keys_only_once() -> None:
+    controller, stores = Counting(), SlowStores()
+    async with running(controller, stores=stores) as harness:
+        play = stage(harness)
+        for number in range(10):
+            await play.app("shop", str(number))
+            await harness.run_until_idle()
+        play.parts.recreate()
+        await asyncio.sleep(60)
+        assert play.parts.keys() == ["shop"]
+        controller.seen.clear()
+        begun = asyncio.get_running_loop().time()
+        for _ in range(3):
+            harness.runtime.enqueue_key("shop", Operation.MANUAL)
+            await harness.run_until_idle()
+        assert asyncio.get_running_loop().time() - begun < 3.0
+        assert [counted for counted, _ in controller.seen] == [1, 2, 3]
+
+
+async def test_the_wait_has_a_limit_that_can_be_set() -> None:
+    controller, stores = Counting(), SlowStores()
+    runtime = ControllerRuntime(controller, nats=stores, barrier_timeout_s=2.0)
+    task = asyncio.create_task(runtime.run())
+    await runtime.synced.wait()
+    play = stage(Harness(runtime, stores))
+    await play.app("shop")
+    await asyncio.sleep(1)
+    with stores.store(PARTS).held_up():
+        runtime.enqueue_key("shop", Operation.MANUAL)
+        await asyncio.sleep(1)
+        runtime.enqueue_key("shop", Operation.MANUAL)
+        await asyncio.sleep(1.9)
+        assert len(controller.seen) == 2
+        await asyncio.sleep(0.2)
+        assert len(controller.seen) == 3
+    runtime.stop()
+    await task

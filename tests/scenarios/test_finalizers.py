@@ -1,0 +1,382 @@
+"""What was begun outside is cleaned up before, or after, its primary goes: once."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from scenarios.plays import App, Apps, Part, PartSpec, Stage, document, edit, put, stage
+
+from natsctl import StoreMissingError, UsageError, finalized, kv, primary
+from natsctl.testing.harness import Harness, running
+
+OURS, THEIRS = "example.com/world", "example.com/theirs"
+
+
+class World:
+    """Something outside that cannot be watched: it outlives every runtime."""
+
+    def __init__(self) -> None:
+        self.things: dict[str, str] = {}
+        self.applied: list[tuple[str, bool]] = []  # and whether the finalizer was stored then
+        self.cleaned: list[tuple[str, str]] = []
+        self.failure: Exception | None = None
+
+
+class Builders(Apps):
+    """Every app is a thing in the world too."""
+
+    def __init__(self, world: World, play: Stage | None = None) -> None:
+        super().__init__()
+        self.world = world
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs.append(key)
+        return await finalized(self.apps, key, OURS, apply=self.build, cleanup=self.tear_down)
+
+    async def build(self, key: str, app: App) -> float | None:
+        stored = await self.apps.read(key)
+        held = stored is not None and OURS in stored.metadata.finalizers
+        self.world.applied.append((key, held))
+        self.world.things[key] = app.spec.text
+        await self.parts.apply(f"{key}.main", Part(spec=PartSpec(app.spec.text)))
+        return None
+
+    async def tear_down(self, key: str, app: App) -> float | None:
+        if self.world.failure is not None:
+            raise self.world.failure
+        self.world.cleaned.append((key, app.spec.text))
+        self.world.things.pop(key, None)
+        return None
+
+
+async def built(harness: Harness, *keys: str) -> Stage:
+    play = stage(harness)
+    for key in keys:
+        await play.app(key)
+    await harness.run_until_idle()
+    return play
+
+
+async def finalizers(play: Stage, key: str) -> list[str]:
+    found: list[str] = (await document(play.apps, key))["metadata"]["finalizers"]
+    return found
+
+
+async def test_the_finalizer_is_stored_before_anything_is_built() -> None:
+    world = World()
+    async with running(Builders(world)) as harness:
+        play = await built(harness, "shop")
+
+        assert world.applied == [("shop", True)]
+        assert await finalizers(play, "shop") == [OURS]
+
+
+async def test_a_deleted_object_is_marked_then_cleaned_up_then_gone() -> None:
+    world = World()
+    controller = Builders(world)
+    async with running(controller) as harness:
+        play = await built(harness, "shop")
+        await controller.apps.delete("shop")
+        marked = await document(play.apps, "shop")
+        assert marked["metadata"]["deletionTimestamp"]
+        assert world.things == {"shop": "hi"}
+        await harness.run_until_idle()
+
+        assert (world.cleaned, world.things) == ([("shop", "hi")], {})
+        assert (play.apps.keys(), play.parts.keys()) == ([], [])
+
+
+async def test_nothing_is_built_for_an_object_that_goes() -> None:
+    world = World()
+    controller = Builders(world)
+    async with running(controller) as harness:
+        play = stage(harness)
+        await put(
+            play.apps,
+            "shop",
+            {
+                "metadata": {"finalizers": [THEIRS], "deletionTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {},
+            },
+        )
+        await harness.run_until_idle()
+
+        assert (world.applied, world.cleaned) == ([], [])
+        assert await finalizers(play, "shop") == [THEIRS]
+
+
+async def test_finalizers_of_others_are_left_alone_and_waited_for() -> None:
+    world = World()
+    controller = Builders(world)
+    async with running(controller) as harness:
+        play = stage(harness)
+        await put(play.apps, "shop", {"metadata": {"finalizers": [THEIRS]}, "spec": {}})
+        await harness.run_until_idle()
+        assert await finalizers(play, "shop") == [THEIRS, OURS]
+        await controller.apps.delete("shop")
+        await harness.run_until_idle()
+        assert await finalizers(play, "shop") == [THEIRS]
+        assert world.cleaned == [("shop", "hi")]
+        assert play.parts.keys() == ["shop.main"]  # it is not gone yet
+
+        await controller.apps.remove_finalizer("shop", THEIRS)
+        await harness.run_until_idle()
+        assert (play.apps.keys(), play.parts.keys()) == ([], [])
+        assert world.cleaned == [("shop", "hi")]
+
+
+async def test_an_object_from_which_another_takes_the_last_finalizer_by_hand_goes() -> None:
+    world = World()
+    controller = Builders(world)
+    async with running(controller) as harness:
+        play = stage(harness)
+        await put(play.apps, "shop", {"metadata": {"finalizers": [THEIRS]}, "spec": {}})
+        await harness.run_until_idle()
+        await controller.apps.delete("shop")
+        await harness.run_until_idle()
+        await edit(play.apps, "shop", "metadata", "finalizers", to=[])
+        await harness.run_until_idle()
+
+        assert (play.apps.keys(), play.parts.keys()) == ([], [])
+        assert world.cleaned == [("shop", "hi")]
+
+
+async def test_an_object_stays_while_its_cleanup_fails() -> None:
+    world = World()
+    controller = Builders(world)
+    async with running(controller) as harness:
+        play = await built(harness, "shop")
+        world.failure = RuntimeError("the world does not answer")
+        await controller.apps.delete("shop")
+        await asyncio.sleep(60)
+        assert play.apps.keys() == ["shop"]
+        assert await finalizers(play, "shop") == [OURS]
+        assert play.parts.keys() == ["shop.main"]
+        assert "does not answer" in harness.runtime.status().failing["shop"]
+
+        world.failure = None
+        await harness.run_until_idle()
+        assert (play.apps.keys(), world.cleaned) == ([], [("shop", "hi")])
+
+
+async def test_a_change_of_an_object_that_goes_is_not_applied() -> None:
+    world = World()
+    controller = Builders(world)
+    async with running(controller) as harness:
+        play = await built(harness, "shop")
+        world.failure = RuntimeError("not yet")
+        await controller.apps.delete("shop")
+        await asyncio.sleep(1)
+        await edit(play.apps, "shop", "spec", "text", to="bye")
+        await asyncio.sleep(1)
+        world.failure = None
+        await harness.run_until_idle()
+
+        assert world.applied == [("shop", True)]
+        assert world.cleaned == [("shop", "bye")]
+
+
+@pytest.mark.parametrize("purge", [False, True], ids=["deleted", "purged"])
+async def test_an_object_deleted_past_its_finalizers_is_cleaned_up_with_its_last_state(
+    *, purge: bool
+) -> None:
+    world = World()
+    async with running(Builders(world)) as harness:
+        play = await built(harness, "shop", "bar")
+        await play.apps.delete("shop", purge=purge)
+        await harness.run_until_idle()
+
+        assert world.cleaned == [("shop", "hi")]
+        assert world.things == {"bar": "hi"}
+        assert play.parts.keys() == ["bar.main"]
+
+
+async def test_an_object_deleted_while_nobody_ran_is_cleaned_up_once_over_all_restarts() -> None:
+    world = World()
+    async with running(Builders(world)) as harness:
+        play = await built(harness, "shop", "bar")
+    await play.apps.delete("shop")
+    for _ in range(3):
+        async with running(Builders(world), stores=play.stores) as harness:
+            await harness.run_until_idle()
+
+    assert world.cleaned == [("shop", "hi")]
+    assert play.parts.keys() == ["bar.main"]
+
+
+async def test_an_object_deleted_as_it_should_be_is_cleaned_up_once_over_all_restarts() -> None:
+    world = World()
+    controller = Builders(world)
+    async with running(controller) as harness:
+        play = await built(harness, "shop")
+        await controller.apps.delete("shop")
+        await harness.run_until_idle()
+    for _ in range(2):
+        async with running(Builders(world), stores=play.stores) as harness:
+            await harness.run_until_idle()
+
+    assert world.cleaned == [("shop", "hi")]
+
+
+async def test_an_object_marked_while_nobody_ran_is_cleaned_up_at_the_next_start() -> None:
+    world = World()
+    async with running(Builders(world)) as harness:
+        play = await built(harness, "shop")
+    await edit(play.apps, "shop", "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z")
+    async with running(Builders(world), stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+    assert (world.cleaned, play.apps.keys(), play.parts.keys()) == ([("shop", "hi")], [], [])
+
+
+async def test_a_cleanup_that_failed_until_the_runtime_ended_is_done_by_the_next() -> None:
+    world = World()
+    async with running(Builders(world)) as harness:
+        play = await built(harness, "shop")
+        world.failure = RuntimeError("not yet")
+        await play.apps.delete("shop")
+        await asyncio.sleep(1)
+    world.failure = None
+    async with running(Builders(world), stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+    assert world.cleaned == [("shop", "hi")]
+    assert play.parts.keys() == []
+
+
+async def test_an_object_that_owns_nothing_here_is_cleaned_up_at_the_next_start_too() -> None:
+    class Outside(Builders):
+        async def build(self, key: str, app: App) -> float | None:
+            self.world.things[key] = app.spec.text
+            return None
+
+    world = World()
+    async with running(Outside(world)) as harness:
+        play = await built(harness, "shop")
+    await play.apps.delete("shop")
+    async with running(Outside(world), stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+    assert (world.cleaned, world.things) == ([("shop", "hi")], {})
+
+
+async def test_an_object_deleted_while_it_is_built_is_cleaned_up_even_without_a_history() -> None:
+    class Slow(Builders):
+        apps = primary(kv(App, bucket="brief", history=1))
+
+        async def build(self, key: str, app: App) -> float | None:
+            await super().build(key, app)
+            await asyncio.sleep(10)
+            return None
+
+    world = World()
+    async with running(Slow(world)) as harness:
+        brief = harness.stores.store(Slow.apps.kind)
+        await put(brief, "shop", {"spec": {}})
+        await asyncio.sleep(5)
+        await brief.delete("shop")
+        await harness.run_until_idle()
+
+        assert (world.cleaned, world.things) == ([("shop", "hi")], {})
+        assert stage(harness).part_keys == []
+
+
+async def test_a_last_state_that_is_no_valid_object_gives_way_to_the_last_that_was() -> None:
+    world = World()
+    async with running(Builders(world)) as harness:
+        play = await built(harness, "shop")
+    await put(play.apps, "shop", b"oops")
+    await play.apps.delete("shop")
+    async with running(Builders(world), stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+    assert world.cleaned == [("shop", "hi")]
+
+
+async def test_an_object_without_our_finalizer_is_not_cleaned_up() -> None:
+    world = World()
+    play = None
+    async with running(Apps()) as harness:
+        play = await built(harness, "shop")
+    await play.apps.delete("shop")
+    async with running(Builders(world), stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+    assert world.cleaned == []
+    assert play.parts.keys() == []
+
+
+async def test_a_key_deleted_and_put_again_by_hand_is_held_again() -> None:
+    world = World()
+    async with running(Builders(world)) as harness:
+        play = await built(harness, "shop")
+        await play.apps.delete("shop")
+        await harness.run_until_idle()
+        await play.app("shop", "again")
+        await harness.run_until_idle()
+
+        assert world.things == {"shop": "again"}
+        assert await finalizers(play, "shop") == [OURS]
+
+
+async def test_a_plain_put_that_drops_the_finalizer_gets_it_again() -> None:
+    world = World()
+    async with running(Builders(world)) as harness:
+        play = await built(harness, "shop")
+        await play.app("shop", "bye")
+        await harness.run_until_idle()
+
+        assert world.things == {"shop": "bye"}
+        assert await finalizers(play, "shop") == [OURS]
+
+
+@pytest.mark.parametrize("what", ["recreated", "purged by an administrator", "missing"])
+async def test_what_is_lost_without_a_trace_is_not_cleaned_up(what: str) -> None:
+    world = World()
+    async with running(Builders(world)) as harness:
+        play = await built(harness, "shop")
+        if what == "recreated":
+            play.apps.recreate()
+        elif what == "missing":
+            play.apps.fail(StoreMissingError("no such bucket"))
+        else:
+            play.apps.vanish("shop")
+            play.apps.break_watches()
+        await asyncio.sleep(30)
+
+        assert (world.cleaned, world.things) == ([], {"shop": "hi"})
+
+
+async def test_what_apply_returns_is_when_it_is_called_again() -> None:
+    class Patient(Builders):
+        async def build(self, key: str, app: App) -> float | None:
+            await super().build(key, app)
+            return 20.0
+
+    world = World()
+    async with running(Patient(world)) as harness:
+        await stage(harness).app("shop")
+        await asyncio.sleep(70)
+        assert world.applied == [("shop", True)] * 4
+
+
+async def test_a_status_written_while_the_object_goes_revives_nothing() -> None:
+    class Talkative(Builders):
+        async def tear_down(self, key: str, app: App) -> float | None:
+            await self.apps.update_status(key, {"phase": "going"})
+            return await super().tear_down(key, app)
+
+    world = World()
+    controller = Talkative(world)
+    async with running(controller) as harness:
+        play = await built(harness, "shop")
+        await controller.apps.delete("shop")
+        await harness.run_until_idle()
+
+        assert (play.apps.keys(), world.cleaned) == ([], [("shop", "hi")])
+
+
+def test_plain_kinds_cannot_be_held() -> None:
+    kind: Any = kv(dict, bucket="plain")
+    with pytest.raises(UsageError, match="finalizers"):
+        kind.require_metadata()

@@ -1,0 +1,614 @@
+"""Nothing alive is ever collected, and what is garbage goes at last."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from scenarios.plays import APPS, PARTS, Apps, SlowStores, Stage, document, edit, put, stage
+
+from natsctl import (
+    Controller,
+    GarbageLimits,
+    GarbagePlan,
+    Object,
+    StoreMissingError,
+    StoreTimeoutError,
+    kv,
+    primary,
+    secondary,
+)
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStores
+
+GRACE_S, SWEEP_S = 60.0, 30.0
+OVER = 2 * GRACE_S + 2 * SWEEP_S  # by then, what may be collected is
+LONG = 2 * 3600.0
+
+
+def owned_by(key: str, kind: str = "App.apps", **more: Any) -> dict[str, Any]:
+    """Return a part as a controller of that kind would have made it."""
+    names = {"natsctl.io/owner-kind": kind, "natsctl.io/owner-key": key}
+    metadata = {"labels": names, "annotations": names, "uid": "1", **more}
+    return {"metadata": metadata, "spec": {"text": "left"}}
+
+
+async def converged(harness: Harness, *keys: str) -> Stage:
+    play = stage(harness)
+    for key in keys:
+        await play.app(key)
+    await harness.run_until_idle()
+    return play
+
+
+async def plan(harness: Harness) -> GarbagePlan:
+    return await harness.runtime.garbage_plan()
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [at.message for at in caplog.records if "gc plan" in at.message]
+
+
+# ---- what is garbage goes
+
+
+async def test_a_secondary_whose_owner_never_existed_is_planned_and_collected_after_its_grace() -> (
+    None
+):
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(1)
+
+        (orphan,) = (await plan(harness)).orphans
+        assert (orphan.kind, orphan.key, orphan.owner) == ("Part.parts", "lost", "nobody")
+        assert "does not exist" in orphan.reason
+        assert (orphan.proven, orphan.due) == (False, False)
+
+        await asyncio.sleep(GRACE_S - 2)
+        assert play.parts.keys() == ["lost", "shop.main"]
+        await asyncio.sleep(SWEEP_S + 2)
+        assert play.parts.keys() == ["shop.main"]
+        assert (await plan(harness)).orphans == ()
+
+
+async def test_the_grace_is_that_of_the_object_and_begins_anew_with_every_start() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(GRACE_S - 10)
+    async with running(Apps(), stores=play.stores):
+        await asyncio.sleep(GRACE_S - 10)
+        assert play.parts.keys() == ["lost", "shop.main"]
+        await asyncio.sleep(SWEEP_S + 11)
+        assert play.parts.keys() == ["shop.main"]
+
+
+async def test_the_grace_begins_anew_when_the_object_gets_another_owner() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(GRACE_S - 5)
+        await put(play.parts, "lost", owned_by("somebody"))
+        await asyncio.sleep(GRACE_S - 5)
+        assert play.parts.keys() == ["lost", "shop.main"]
+
+
+async def test_a_secondary_added_lately_has_its_own_grace() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost-1", owned_by("nobody"))
+        await asyncio.sleep(GRACE_S - 1)
+        await put(play.parts, "lost-2", owned_by("nobody"))
+        await asyncio.sleep(SWEEP_S + 5)
+        assert play.part_keys.count("lost-2") == 1
+        await asyncio.sleep(OVER)
+        assert play.parts.keys() == ["shop.main"]
+
+
+async def test_an_orphan_whose_owner_appears_in_time_stays() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "late.main", owned_by("late"))
+        await asyncio.sleep(GRACE_S - 1)
+        await play.app("late")
+        await asyncio.sleep(OVER)
+
+        assert await play.texts() == {"shop.main": "hi", "late.main": "hi"}
+
+
+async def test_owners_purged_one_by_one_lose_their_secondaries_after_the_grace() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        play.apps.vanish("shop")
+        play.apps.break_watches()
+        await asyncio.sleep(GRACE_S - SWEEP_S)
+        assert play.parts.keys() == ["bar.main", "shop.main"]
+        await asyncio.sleep(OVER)
+        assert play.parts.keys() == ["bar.main"]
+
+
+async def test_what_a_failing_handler_left_of_a_deleted_owner_goes_when_it_recovers() -> None:
+    class Failing(Apps):
+        broken = True
+
+        async def sync_handler(self, key: str) -> float | None:
+            await super().sync_handler(key)
+            if self.broken and self.apps.get(key) is None:
+                raise RuntimeError("cannot let go")
+            return None
+
+    controller = Failing()
+    async with running(controller) as harness:
+        play = await converged(harness, "shop", "bar")
+        await play.apps.delete("shop")
+        await asyncio.sleep(OVER)
+        assert play.parts.keys() == ["bar.main", "shop.main"]
+        (orphan,) = (await plan(harness)).orphans
+        assert (orphan.proven, "was deleted at revision" in orphan.reason) == (True, True)
+        controller.broken = False
+        await asyncio.sleep(OVER)
+        assert play.parts.keys() == ["bar.main"]
+
+
+# ---- what is alive stays
+
+
+async def test_a_stale_cache_of_primaries_condemns_nobody() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        play = await converged(harness, "shop")
+        with stores.store(APPS).held_up():
+            await play.app("unseen")
+            await put(play.parts, "unseen.main", owned_by("unseen"))
+            await asyncio.sleep(LONG)
+            assert play.parts.keys() == ["shop.main", "unseen.main"]
+            assert (await plan(harness)).orphans == ()
+
+
+async def test_an_owner_that_comes_back_between_condemnation_and_visit_stays_alive() -> None:
+    class Busy(Apps):
+        workers = 1
+        resync_s = LONG
+
+        async def sync_handler(self, key: str) -> float | None:
+            if key == "busy":
+                await asyncio.sleep(1000)
+            return await super().sync_handler(key)
+
+        sync_timeout_s = 2000.0
+
+    async with running(Busy()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "back.main", owned_by("back"))
+        await asyncio.sleep(GRACE_S - 5)
+        await play.app("busy")  # holds the only worker while the sweep condemns `back`
+        await asyncio.sleep(3 * SWEEP_S)
+        await play.app("back")
+        await asyncio.sleep(2000)
+
+        assert await play.texts() == {"shop.main": "hi", "busy.main": "hi", "back.main": "hi"}
+
+
+async def test_a_word_that_is_out_of_date_condemns_nobody_in_a_recreated_bucket() -> None:
+    class Moody(Apps):
+        failing = True
+
+        async def sync_handler(self, key: str) -> float | None:
+            if self.failing and key == "back" and self.apps.get(key) is None:
+                raise RuntimeError("not now")
+            return await super().sync_handler(key)
+
+    controller = Moody()
+    async with running(controller) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "back.main", owned_by("back"))
+        await asyncio.sleep(OVER)  # condemned, but its visits fail
+        await play.app("back")
+        await harness.run_until_idle()
+        controller.failing = False
+        play.apps.recreate()
+        await asyncio.sleep(LONG)
+
+        assert play.parts.keys() == ["back.main", "shop.main"]
+
+
+async def test_a_recreated_bucket_condemns_nobody_and_the_plan_and_the_log_say_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar", "baz")
+        play.apps.recreate()
+        await play.app("bar", "again")
+        await asyncio.sleep(LONG)
+
+        assert play.parts.keys() == ["bar.main", "baz.main", "shop.main"]
+        found = await plan(harness)
+        assert "was recreated since the last sweep" in found.refused
+        assert {orphan.key for orphan in found.orphans} == {"baz.main", "shop.main"}
+        (told,) = refusals(caplog)  # once, not at every sweep
+        assert "2 orphans" in told
+        assert "recreated" in told
+
+
+async def test_a_bucket_recreated_and_empty_condemns_nobody() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        play.apps.recreate()
+        await asyncio.sleep(LONG)
+
+        assert play.parts.keys() == ["bar.main", "shop.main"]
+        assert (await plan(harness)).refused
+
+
+async def test_a_bucket_recreated_while_nobody_ran_condemns_nobody() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+    play.apps.recreate()
+    await play.app("bar")
+    for _ in range(2):
+        async with running(Apps(), stores=play.stores) as harness:
+            await asyncio.sleep(LONG)
+            assert play.parts.keys() == ["bar.main", "shop.main"]
+            assert "was recreated since the last sweep" in (await plan(harness)).refused
+
+
+async def test_a_bucket_that_is_empty_where_owners_were_condemns_nobody() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        await asyncio.sleep(SWEEP_S)
+        play.apps.vanish("shop", "bar")
+        play.apps.break_watches()
+        await asyncio.sleep(LONG)
+
+        assert play.parts.keys() == ["bar.main", "shop.main"]
+        assert "is empty, and the last sweep saw owners in it" in (await plan(harness)).refused
+
+
+async def test_a_bucket_that_became_empty_while_nobody_ran_condemns_nobody() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        await asyncio.sleep(SWEEP_S)
+    play.apps.vanish("shop", "bar")
+    for _ in range(2):
+        async with running(Apps(), stores=play.stores) as harness:
+            await asyncio.sleep(LONG)
+            assert play.parts.keys() == ["bar.main", "shop.main"]
+            assert "is empty" in (await plan(harness)).refused
+
+
+async def test_an_empty_bucket_that_no_sweep_ever_saw_condemns_nobody() -> None:
+    stores = MemoryStores()
+    play = Stage(stores)
+    await put(play.parts, "shop.main", owned_by("shop"))
+    async with running(Apps(), stores=stores) as harness:
+        await asyncio.sleep(LONG)
+        assert play.parts.keys() == ["shop.main"]
+        assert "no sweep ever saw an owner" in (await plan(harness)).refused
+
+
+async def test_the_last_owner_deleted_as_it_should_be_takes_its_secondaries() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        for key in ("shop", "bar"):
+            await play.apps.delete(key)
+        await harness.run_until_idle()
+        assert play.parts.keys() == []
+        assert (await plan(harness)).refused == ""
+
+
+class Reluctant(Apps):
+    """Never lets go of what is gone."""
+
+    async def sync_handler(self, key: str) -> float | None:
+        await super().sync_handler(key)
+        if self.apps.get(key) is None:
+            raise RuntimeError("cannot let go")
+        return None
+
+
+async def test_a_bucket_recreated_in_the_middle_of_a_sweep_condemns_nobody() -> None:
+    stores = SlowStores()
+    async with running(Reluctant(), stores=stores) as harness:
+        play = await converged(harness, "alive", "deleted")
+        await play.apps.delete("deleted")
+        await asyncio.sleep(1)
+        stores.store(APPS).answers_after_s = 5.0
+        sweep = asyncio.create_task(plan(harness))
+        await asyncio.sleep(1)  # the owner that was deleted was read, and nothing was odd
+        stores.store(APPS).answers_after_s = 0.0
+        play.apps.recreate()
+        assert [orphan.proven for orphan in (await sweep).orphans] == [True]
+        await asyncio.sleep(LONG)
+
+        assert play.part_keys.count("alive.main") == 1
+        assert "was recreated" in (await plan(harness)).refused
+
+
+async def test_a_big_bucket_recreated_while_it_is_swept_condemns_nobody() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness, "shop")
+        sweeps: list[asyncio.Task[GarbagePlan]] = []
+        play.apps.recreate()
+        for number in range(3000):
+            await play.app(f"app-{number}", parts=())
+        with controller.apps.informer.subscribe(
+            lambda _: sweeps or sweeps.append(asyncio.create_task(plan(harness)))
+        ):
+            sweeps.clear()
+            await asyncio.sleep(20)
+        assert sweeps
+        await asyncio.sleep(OVER)
+
+        assert play.parts.keys() == ["shop.main"]
+        assert "was recreated" in (await plan(harness)).refused
+
+
+async def test_an_unreadable_bucket_condemns_nobody() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(1)
+        for error in (StoreTimeoutError("no answer"), StoreMissingError("apps is missing")):
+            play.apps.fail(error)
+            await asyncio.sleep(LONG)
+            assert play.parts.keys() == ["lost", "shop.main"]
+            assert str(error) in (await plan(harness)).refused
+        play.apps.fail(None)
+        await asyncio.sleep(OVER)
+        assert play.parts.keys() == ["shop.main"]
+
+
+async def test_a_missing_bucket_is_told_of_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        play.apps.fail(StoreMissingError("apps is missing"))
+        await asyncio.sleep(LONG)
+        (told,) = refusals(caplog)
+        assert "apps is missing" in told
+
+
+async def test_a_store_that_fails_between_two_removals_only_delays() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        for number in range(5):
+            await put(play.parts, f"lost-{number}", owned_by("nobody"))
+        await asyncio.sleep(GRACE_S)
+        for _ in range(20):
+            await asyncio.sleep(5)
+            play.parts.fail(StoreTimeoutError("no answer"))
+            await asyncio.sleep(5)
+            play.parts.fail(None)
+        await asyncio.sleep(OVER)
+
+        assert play.parts.keys() == ["shop.main"]
+
+
+async def test_secondaries_of_another_kind_of_owner_are_never_touched() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "a", owned_by("nobody", kind="Other.apps"))
+        await put(play.parts, "b", owned_by("nobody", kind="App.others"))
+        await put(play.parts, "c", {"spec": {"text": "nobody's"}})
+        await put(play.parts, "d", b"oops")
+        await asyncio.sleep(LONG)
+
+        assert play.parts.keys() == ["a", "b", "c", "d", "shop.main"]
+        assert (await plan(harness)).orphans == ()
+
+
+async def test_another_controllers_objects_in_the_same_buckets_are_never_touched() -> None:
+    class Route(Object, frozen=True):
+        spec: dict[str, str]
+
+    class Routes(Controller):
+        routes = primary(kv(Route, bucket="routes"))
+        parts = secondary(PARTS)
+
+        async def sync_handler(self, key: str) -> float | None:
+            if self.routes.get(key) is not None:
+                part = PARTS.decode(b'{"spec": {"text": "of a route"}}')
+                await self.parts.apply(f"route-{key}", part)
+            return None
+
+    stores = MemoryStores()
+    controller = Routes()
+    async with running(Apps(), stores=stores) as harness, running(controller, stores=stores):
+        play = await converged(harness, "shop")
+        await controller.routes.put("x", Route(spec={}))
+        await asyncio.sleep(LONG)
+        assert await play.texts() == {"shop.main": "hi", "route-x": "of a route"}
+        await play.apps.delete("shop")
+        await asyncio.sleep(LONG)
+        assert await play.texts() == {"route-x": "of a route"}
+        await play.app("shop")
+        await controller.routes.delete("x")
+        await asyncio.sleep(LONG)
+        assert await play.texts() == {"shop.main": "hi"}
+
+
+async def test_an_owner_known_only_by_a_hash_condemns_nobody() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        part = owned_by("x" * 80)
+        part["metadata"]["labels"]["natsctl.io/owner-key"] = "h.abcdefghijklmnop"
+        del part["metadata"]["annotations"]
+        await put(play.parts, "hashed", part)
+        await asyncio.sleep(LONG)
+
+        assert play.parts.keys() == ["hashed", "shop.main"]
+        assert (await plan(harness)).orphans == ()
+
+
+async def test_an_owner_that_cannot_be_named_holds_up_nobody_elses_garbage() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "odd", owned_by("not a..key"))
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(OVER)
+
+        assert play.parts.keys() == ["odd", "shop.main"]
+
+
+async def test_an_orphan_overwritten_by_hand_is_no_orphan_any_more() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost-1", owned_by("nobody"))
+        await put(play.parts, "lost-2", owned_by("nobody"))
+        await asyncio.sleep(1)
+        await put(play.parts, "lost-1", b"oops")
+        await put(play.parts, "lost-2", {"spec": {"text": "mine now"}})
+        await asyncio.sleep(LONG)
+
+        assert play.parts.keys() == ["lost-1", "lost-2", "shop.main"]
+        assert (await plan(harness)).orphans == ()
+
+
+# ---- limits
+
+
+async def lost(play: Stage, count: int) -> None:
+    for number in range(count):
+        await put(play.parts, f"lost-{number}", owned_by(f"nobody-{number}"))
+
+
+async def test_more_than_the_share_of_all_that_is_owned_needs_a_person(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, *(f"app-{number}" for number in range(20)))
+        await lost(play, 11)
+        await asyncio.sleep(LONG)
+
+        assert len(play.parts.keys()) == 31
+        found = await plan(harness)
+        assert "11 of 31 objects would go, more than 30%" in found.refused
+        assert len(refusals(caplog)) == 1
+        assert len(await harness.runtime.garbage_apply(found)) == 11
+        assert len(play.parts.keys()) == 20
+
+
+async def test_a_few_are_no_reason_to_ask_whatever_their_share() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await lost(play, 10)
+        await asyncio.sleep(OVER)
+
+        assert play.parts.keys() == ["shop.main"]
+
+
+async def test_more_than_so_many_need_a_person_whatever_their_share() -> None:
+    class Careful(Apps):
+        garbage = GarbageLimits(count_max=3, share_max=1.0)
+
+    async with running(Careful()) as harness:
+        play = await converged(harness, "shop")
+        await lost(play, 4)
+        await asyncio.sleep(LONG)
+        assert len(play.parts.keys()) == 5
+        assert "4 objects would go, more than 3 at once" in (await plan(harness)).refused
+
+        await play.parts.delete("lost-0")
+        await asyncio.sleep(OVER)
+        assert play.parts.keys() == ["shop.main"]
+
+
+# ---- a person's command
+
+
+async def test_a_plan_is_applied_as_planned_and_nothing_else_is_removed() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar", "baz", "qux")
+        play.apps.recreate()
+        await play.app("bar")
+        await asyncio.sleep(30)
+        found = await plan(harness)
+        assert {orphan.key for orphan in found.orphans} == {"shop.main", "baz.main", "qux.main"}
+        await edit(play.parts, "shop.main", "spec", "text", to="changed since")
+        await play.app("baz")
+        removed = await harness.runtime.garbage_apply(found)
+
+        assert [orphan.key for orphan in removed] == ["qux.main"]
+        await harness.run_until_idle()
+        assert play.parts.keys() == ["bar.main", "baz.main", "shop.main"]
+
+
+async def test_an_owner_that_comes_while_the_plan_is_applied_has_its_secondaries_at_last() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        play = await converged(harness, "shop", "bar")
+        part = await document(play.parts, "shop.main")
+        play.apps.recreate()
+        await play.app("bar")
+        await asyncio.sleep(30)
+        found = await plan(harness)
+        stores.store(APPS).answers_after_s = 5.0
+        applying = asyncio.create_task(harness.runtime.garbage_apply(found))
+        await asyncio.sleep(1)  # the owner was read, and did not exist
+        stores.store(APPS).answers_after_s = 0.0
+        await play.app("shop")
+        await asyncio.sleep(1)
+        assert await document(play.parts, "shop.main") == part
+        assert [orphan.key for orphan in await applying] == ["shop.main"]
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
+
+
+async def test_an_old_plan_removes_nothing_that_was_made_again() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(1)
+        found = await plan(harness)
+        await play.parts.delete("lost")
+        await put(play.parts, "lost", {"spec": {"text": "mine now"}})
+
+        assert await harness.runtime.garbage_apply(found) == ()
+        assert play.parts.keys() == ["lost", "shop.main"]
+
+
+async def test_after_a_person_accepted_a_recreated_bucket_sweeps_go_on() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        play.apps.recreate()
+        await play.app("bar")
+        await asyncio.sleep(OVER)
+        await harness.runtime.garbage_apply(await plan(harness))
+        assert play.parts.keys() == ["bar.main"]
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(OVER)
+
+        assert play.parts.keys() == ["bar.main"]
+        assert (await plan(harness)).refused == ""
+
+
+async def test_a_failing_store_ends_the_command_and_leaves_the_rest() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(1)
+        found = await plan(harness)
+        play.apps.fail(StoreTimeoutError("no answer"))
+        with pytest.raises(StoreTimeoutError):
+            await harness.runtime.garbage_apply(found)
+        assert play.parts.keys() == ["lost", "shop.main"]
+
+
+async def test_a_controller_may_sweep_itself() -> None:
+    swept: list[float] = []
+
+    class Own(Apps):
+        garbage = GarbageLimits(interval_s=100.0)
+
+        async def garbage_secondaries(self) -> None:
+            swept.append(asyncio.get_running_loop().time())
+            if len(swept) == 2:
+                raise RuntimeError("a sweep that fails ends nothing")
+
+    async with running(Own()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(350)
+        assert [round(at) for at in swept] == [0, 100, 200, 300]
+        assert play.parts.keys() == ["lost", "shop.main"]

@@ -1,0 +1,87 @@
+"""Every greeting becomes a route, and knows that it is ready."""
+
+import pytest
+from scenarios.plays import document, edit, put
+
+from controllers.greetings import Greetings
+from natsctl.testing.harness import Harness, running
+
+GREETINGS, ROUTES, DEFAULTS = (
+    Greetings.greetings.kind,
+    Greetings.routes.kind,
+    Greetings.defaults.kind,
+)
+
+
+async def greet(harness: Harness, key: str, **spec: object) -> None:
+    await put(harness.stores.store(GREETINGS), key, {"spec": spec})
+    await harness.run_until_idle()
+
+
+async def payload(harness: Harness, key: str) -> str:
+    text: str = (await document(harness.stores.store(ROUTES), key))["spec"]["payload"]
+    return text
+
+
+async def test_a_greeting_becomes_a_route_and_is_ready() -> None:
+    async with running(Greetings()) as harness:
+        await greet(harness, "shop", text="hi", replicas=2)
+
+        route = await document(harness.stores.store(ROUTES), "shop")
+        assert route["spec"] == {"subject": "hello.shop", "payload": "hi!hi!"}
+        greeting = await document(harness.stores.store(GREETINGS), "shop")
+        assert greeting["status"] == {"ready": True}
+
+
+async def test_its_route_follows_it_and_goes_with_it() -> None:
+    async with running(Greetings()) as harness:
+        await greet(harness, "shop", text="hi")
+        await greet(harness, "shop", text="bye")
+        assert await payload(harness, "shop") == "bye!"
+        await harness.stores.store(GREETINGS).delete("shop")
+        await harness.run_until_idle()
+        assert harness.stores.store(ROUTES).keys() == []
+
+
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "edited"])
+async def test_a_route_touched_by_hand_comes_back(*, deleted: bool) -> None:
+    async with running(Greetings()) as harness:
+        routes = harness.stores.store(ROUTES)
+        await greet(harness, "shop", text="hi")
+        if deleted:
+            await routes.delete("shop")
+        else:
+            await edit(routes, "shop", "spec", "payload", to="tampered")
+        await harness.run_until_idle()
+        assert await payload(harness, "shop") == "hi!"
+
+
+async def test_its_own_punctuation_goes_before_its_teams_and_that_before_everybodys() -> None:
+    async with running(Greetings()) as harness:
+        defaults = harness.stores.store(DEFAULTS)
+        await put(defaults, "all", {"spec": {"punctuation": "."}})
+        await put(defaults, "team", {"spec": {"punctuation": "?"}})
+        await harness.run_until_idle()
+        await greet(harness, "team.own", text="hi", punctuation="…")
+        await greet(harness, "team.none", text="hi")
+        await greet(harness, "other.none", text="hi")
+        await greet(harness, "none", text="hi")
+
+        keys = harness.stores.store(ROUTES).keys()
+        assert {key: await payload(harness, key) for key in keys} == {
+            "team.own": "hi…",
+            "team.none": "hi?",
+            "other.none": "hi.",
+            "none": "hi.",
+        }
+
+
+async def test_changed_defaults_reach_everybody_at_the_next_resync() -> None:
+    async with running(Greetings()) as harness:
+        await greet(harness, "shop", text="hi")
+        await put(harness.stores.store(DEFAULTS), "all", {"spec": {"punctuation": "?"}})
+        await harness.run_until_idle()
+        assert await payload(harness, "shop") == "hi!"
+        harness.runtime.resync()
+        await harness.run_until_idle()
+        assert await payload(harness, "shop") == "hi?"

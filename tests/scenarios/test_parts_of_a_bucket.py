@@ -1,0 +1,65 @@
+"""Controllers that share a bucket, each with a part of its keys, leave each other alone."""
+
+import asyncio
+
+from scenarios.plays import PARTS, App, Apps, Stage, edit, put
+
+from natsctl import kv, primary
+from natsctl.testing.harness import running
+from natsctl.testing.memory import MemoryStores
+
+
+class East(Apps):
+    apps = primary(kv(App, bucket="apps", keys="east.>"))
+
+
+class West(Apps):
+    apps = primary(kv(App, bucket="apps", keys="west.>"))
+
+
+async def test_each_is_asked_for_its_own_keys_only() -> None:
+    stores = MemoryStores()
+    play, east, west = Stage(stores), East(), West()
+    async with running(east, stores=stores) as one, running(west, stores=stores) as other:
+        await play.app("east.shop")
+        await play.app("west.shop")
+        await asyncio.sleep(10)
+        await edit(play.parts, "east.shop.main", "spec", "text", to="tampered")
+        await play.parts.delete("west.shop.main")
+        await asyncio.sleep(10)
+
+        assert set(east.syncs) == {"east.shop"}
+        assert set(west.syncs) == {"west.shop"}
+        assert await play.texts() == {"east.shop.main": "hi", "west.shop.main": "hi"}
+        assert one.runtime.status().failing == other.runtime.status().failing == {}
+
+
+async def test_neither_collects_what_the_other_made() -> None:
+    stores = MemoryStores()
+    play = Stage(stores)
+    async with running(East(), stores=stores) as one, running(West(), stores=stores):
+        for key in ("east.shop", "east.bar", "west.shop"):
+            await play.app(key)
+        await asyncio.sleep(3600)
+        assert len(play.part_keys) == 3
+        await play.apps.delete("west.shop")
+        assert (await one.runtime.garbage_plan()).orphans == ()
+        await asyncio.sleep(3600)
+        assert play.part_keys == ["east.bar.main", "east.shop.main"]
+
+
+async def test_one_that_starts_alone_leaves_alone_what_the_other_made() -> None:
+    stores = MemoryStores()
+    play, east = Stage(stores), East()
+    async with running(West(), stores=stores):
+        await play.app("west.shop")
+        await play.app("west.gone")
+        await asyncio.sleep(1)
+    await play.apps.delete("west.gone")
+    await put(stores.store(PARTS), "of-nobody", {"spec": {"text": "of nobody"}})
+    async with running(east, stores=stores) as harness:
+        await asyncio.sleep(3600)
+
+        assert east.syncs == []
+        assert play.part_keys == ["of-nobody", "west.gone.main", "west.shop.main"]
+        assert harness.runtime.status().failing == {}

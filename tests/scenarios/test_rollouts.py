@@ -1,0 +1,177 @@
+"""A rollout reaches its sites a few at a time, and stops where one fails."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from scenarios.plays import document, edit, put
+
+from controllers.rollouts import LOOK_AGAIN_S, Rollouts
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStore
+
+EU, US = {"region": "eu"}, {"region": "us"}
+A_MOMENT = 1.0
+
+
+class Fleet:
+    """The buckets, as people and the sites' agents see them."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.rollouts = harness.stores.store(Rollouts.rollouts.kind)
+        self.configs: MemoryStore = harness.stores.store(Rollouts.configs.kind)
+        self.sites = harness.stores.store(Rollouts.sites.kind)
+
+    async def site(self, key: str, labels: dict[str, str]) -> None:
+        await put(self.sites, key, {"metadata": {"labels": labels}, "spec": {}})
+
+    async def roll_out(
+        self, key: str, version: str, *, sites: dict[str, str] = EU, at_once: int = 1
+    ) -> None:
+        spec = {"sites": sites, "config": {"version": version}, "atOnce": at_once}
+        await put(self.rollouts, key, {"spec": spec})
+        await asyncio.sleep(A_MOMENT)
+
+    async def report(self, site: str, **status: object) -> None:
+        """Write a status as the site's agent does."""
+        generation = (await document(self.configs, site))["metadata"]["generation"]
+        status = {"observedGeneration": generation, **status}
+        await edit(self.configs, site, "status", to=status)
+        await asyncio.sleep(A_MOMENT)
+
+    async def versions(self) -> dict[str, str]:
+        keys = self.configs.keys()
+        found = {key: await document(self.configs, key) for key in keys}
+        return {key: config["spec"]["config"]["version"] for key, config in found.items()}
+
+    async def status(self, key: str) -> dict[str, Any]:
+        status: dict[str, Any] = (await document(self.rollouts, key))["status"]
+        return status
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with running(Rollouts()) as harness:
+        fleet = Fleet(harness)
+        for key in ("athens", "berlin", "calais"):
+            await fleet.site(key, EU)
+        await fleet.site("dallas", US)
+        await asyncio.sleep(A_MOMENT)
+        yield fleet
+
+
+async def test_the_next_site_gets_it_when_the_last_is_ready(fleet: Fleet) -> None:
+    await fleet.roll_out("eu", "1")
+    assert await fleet.versions() == {"athens": "1"}
+    await asyncio.sleep(3600)
+    assert await fleet.versions() == {"athens": "1"}
+    await fleet.report("athens", ready=True)
+    assert await fleet.versions() == {"athens": "1", "berlin": "1"}
+    await fleet.report("berlin", ready=True)
+    await fleet.report("calais", ready=True)
+
+    assert await fleet.versions() == {"athens": "1", "berlin": "1", "calais": "1"}
+    assert await fleet.status("eu") == {"sites": 3, "given": 3, "ready": 3, "failed": []}
+
+
+async def test_as_many_are_under_way_at_once_as_it_says(fleet: Fleet) -> None:
+    await fleet.roll_out("eu", "1", at_once=2)
+    assert await fleet.versions() == {"athens": "1", "berlin": "1"}
+    await fleet.report("berlin", ready=True)
+    assert await fleet.versions() == {"athens": "1", "berlin": "1", "calais": "1"}
+
+
+async def test_it_stops_where_a_site_fails_and_goes_on_when_that_recovers(fleet: Fleet) -> None:
+    await fleet.roll_out("eu", "1", at_once=2)
+    await fleet.report("athens", error="the disk is full")
+    await fleet.report("berlin", ready=True)
+    assert await fleet.versions() == {"athens": "1", "berlin": "1"}
+    assert await fleet.status("eu") == {"sites": 3, "given": 2, "ready": 1, "failed": ["athens"]}
+
+    await fleet.report("athens", ready=True)
+    assert await fleet.versions() == {"athens": "1", "berlin": "1", "calais": "1"}
+    assert (await fleet.status("eu"))["failed"] == []
+
+
+async def test_a_new_version_begins_anew_and_the_others_keep_the_old(fleet: Fleet) -> None:
+    await fleet.roll_out("eu", "1", at_once=3)
+    for site in ("athens", "berlin", "calais"):
+        await fleet.report(site, ready=True)
+    await fleet.roll_out("eu", "2")
+    await asyncio.sleep(3600)  # the old report is not of the new version
+
+    assert await fleet.versions() == {"athens": "2", "berlin": "1", "calais": "1"}
+    await fleet.report("athens", ready=True)
+    assert await fleet.versions() == {"athens": "2", "berlin": "2", "calais": "1"}
+
+
+async def test_a_failed_version_is_replaced_by_the_next(fleet: Fleet) -> None:
+    await fleet.roll_out("eu", "1")
+    await fleet.report("athens", error="it does not start")
+    await fleet.roll_out("eu", "2")
+    assert await fleet.versions() == {"athens": "2"}
+    await fleet.report("athens", ready=True)
+    assert await fleet.versions() == {"athens": "2", "berlin": "2"}
+
+
+async def test_nothing_more_is_given_while_it_is_held(fleet: Fleet) -> None:
+    await fleet.roll_out("eu", "1")
+    await fleet.roll_out("eu", "1", at_once=0)
+    await fleet.report("athens", ready=True)
+    assert await fleet.versions() == {"athens": "1"}
+
+
+async def test_a_site_that_comes_later_gets_it_too(fleet: Fleet) -> None:
+    await fleet.roll_out("us", "1", sites=US)
+    await fleet.report("dallas", ready=True)
+    await fleet.site("eugene", US)
+    await asyncio.sleep(LOOK_AGAIN_S + A_MOMENT)
+    assert await fleet.versions() == {"dallas": "1", "eugene": "1"}
+
+
+async def test_a_site_that_is_chosen_no_more_loses_it_and_one_that_is_not_known_keeps_it(
+    fleet: Fleet,
+) -> None:
+    await fleet.roll_out("eu", "1", at_once=3)
+    await fleet.site("athens", US)
+    await fleet.sites.delete("berlin")
+    await asyncio.sleep(LOOK_AGAIN_S + A_MOMENT)
+    assert await fleet.versions() == {"berlin": "1", "calais": "1"}
+
+
+async def test_two_rollouts_cannot_have_one_site(fleet: Fleet) -> None:
+    await fleet.roll_out("first", "1")
+    await fleet.roll_out("second", "2")
+    assert await fleet.versions() == {"athens": "1"}
+    failing = fleet.harness.runtime.status().failing
+    assert "owned by Rollout.rollouts first" in failing["second"]
+
+
+async def test_a_deleted_rollout_takes_its_configurations_with_it(fleet: Fleet) -> None:
+    await fleet.roll_out("eu", "1", at_once=3)
+    await fleet.roll_out("us", "1", sites=US)
+    await fleet.rollouts.delete("eu")
+    await asyncio.sleep(A_MOMENT)
+    assert await fleet.versions() == {"dallas": "1"}
+
+
+async def test_a_configuration_changed_by_hand_is_put_right_and_is_under_way_again(
+    fleet: Fleet,
+) -> None:
+    await fleet.roll_out("eu", "1", at_once=3)
+    for site in ("athens", "berlin", "calais"):
+        await fleet.report(site, ready=True)
+    await edit(fleet.configs, "berlin", "spec", "config", to={"version": "mine"})
+    await asyncio.sleep(A_MOMENT)
+    assert await fleet.versions() == {"athens": "1", "berlin": "1", "calais": "1"}
+    assert (await fleet.status("eu"))["given"] == 3
+
+
+async def test_a_finished_rollout_writes_nothing(fleet: Fleet) -> None:
+    await fleet.roll_out("us", "1", sites=US)
+    await fleet.report("dallas", ready=True)
+    writes = (fleet.rollouts.writes, fleet.configs.writes)
+    await asyncio.sleep(3600)
+    assert (fleet.rollouts.writes, fleet.configs.writes) == writes

@@ -1,0 +1,427 @@
+"""Secondaries stay what their primaries imply, whoever touches them."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from scenarios.plays import Apps, Part, PartSpec, document, edit, put, stage
+
+from natsctl import Change, Controller, UsageError, kv, primary, secondary, tertiary
+from natsctl.testing.harness import running
+
+A_SECOND = 1.0
+
+
+async def test_a_primary_becomes_its_secondaries_and_its_status_says_so() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop", "hello", ("a", "b"))
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.a": "hello", "shop.b": "hello"}
+        assert (await document(play.apps, "shop"))["status"] == {"parts": 2}
+        assert play.events("shop") == [("Synced", '"shop" synced successfully (created)')]
+
+
+async def test_a_secondary_names_its_owner() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+
+        metadata = (await document(play.parts, "shop.main"))["metadata"]
+        owner = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "shop"}
+        assert (metadata["labels"], metadata["annotations"]) == (owner, owner)
+        assert metadata["generation"] == 1
+        assert metadata["uid"]
+
+
+async def test_a_changed_primary_changes_its_secondaries() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop", "hello", ("a", "b"))
+        await harness.run_until_idle()
+        await play.app("shop", "bye", ("b", "c"))
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.b": "bye", "shop.c": "bye"}
+        assert (await document(play.parts, "shop.b"))["metadata"]["generation"] == 2
+
+
+async def test_a_deleted_primary_takes_its_secondaries_with_it_and_no_others() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop", parts=("a", "b"))
+        await play.app("bar")
+        await put(play.parts, "shop.theirs", {"spec": {"text": "not ours"}})
+        await harness.run_until_idle()
+        await play.apps.delete("shop")
+        await harness.run_until_idle()
+
+        assert play.parts.keys() == ["bar.main", "shop.theirs"]
+        assert play.events("shop")[-1] == ("Synced", '"shop" synced successfully (deleted)')
+
+
+async def test_secondaries_of_a_deleted_primary_stay_where_the_policy_is_orphan() -> None:
+    class Lenient(Apps):
+        deletion_policy = "orphan"
+
+    async with running(Lenient()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await play.apps.delete("shop")
+        await asyncio.sleep(3600)
+
+        assert play.parts.keys() == ["shop.main"]
+        plan = await harness.runtime.garbage_plan()
+        assert plan.orphans == ()
+        assert "policy" in plan.refused
+
+
+async def test_a_deleted_secondary_comes_back_within_a_second() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await play.parts.delete("shop.main")
+        await asyncio.sleep(A_SECOND)
+
+        assert await play.texts() == {"shop.main": "hi"}
+
+
+async def test_a_purged_secondary_comes_back() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await play.parts.delete("shop.main", purge=True)
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "hi"}
+
+
+async def test_an_edited_secondary_is_put_right_within_a_second() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+        await asyncio.sleep(A_SECOND)
+
+        assert await play.texts() == {"shop.main": "hi"}
+        assert play.events("shop")[-1] == ("Synced", '"shop" synced successfully (updated)')
+
+
+async def test_a_field_that_nobody_here_knows_survives_on_a_secondary() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await edit(play.parts, "shop.main", "spec", "note", to="theirs")
+        await edit(play.parts, "shop.main", "status", "seen", to=True)
+        await play.app("shop", "bye")
+        await harness.run_until_idle()
+
+        part = await document(play.parts, "shop.main")
+        assert part["spec"] == {"text": "bye", "note": "theirs"}
+        assert part["status"] == {"seen": True}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param({"spec": {"text": "tampered"}}, id="an object without metadata"),
+        pytest.param({"spec": {"text": 7}}, id="an object of another shape"),
+        pytest.param({"spec": {"text": "hi"}}, id="what it should say, but nobody's"),
+        pytest.param(b"oops", id="no JSON"),
+        pytest.param(b"\xff\x00", id="no text"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"[" * 100_000, id="what overflows a parser"),
+    ],
+)
+async def test_a_secondary_overwritten_by_hand_comes_back_within_a_second(
+    value: bytes | dict[str, Any],
+) -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await put(play.parts, "shop.main", value)
+        await asyncio.sleep(A_SECOND)
+
+        part = await document(play.parts, "shop.main")
+        assert part["spec"] == {"text": "hi"}
+        assert part["metadata"]["labels"]["natsctl.io/owner-key"] == "shop"
+
+
+async def test_a_secondary_overwritten_while_nobody_ran_comes_back() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+    await put(play.parts, "shop.main", b"oops")
+    async with running(Apps(), stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "hi"}
+
+
+async def test_an_object_put_where_a_secondary_was_deleted_is_not_taken() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+    await play.parts.delete("shop.main")
+    await put(play.parts, "shop.main", {"spec": {"text": "theirs"}})
+    async with running(Apps(), stores=play.stores) as harness:
+        await asyncio.sleep(A_SECOND)
+
+        assert await play.texts() == {"shop.main": "theirs"}
+        assert "ErrResourceExists" in play.reasons("shop")
+
+
+async def test_an_owner_label_that_moved_wakes_the_old_owner_and_the_new() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        for key in ("old", "new"):
+            await play.app(key)
+        await harness.run_until_idle()
+        controller.syncs.clear()
+
+        part = await document(play.parts, "old.main")
+        for names in ("labels", "annotations"):
+            part["metadata"][names]["natsctl.io/owner-key"] = "new"
+        await put(play.parts, "old.main", part)
+        await asyncio.sleep(A_SECOND)
+
+        assert set(controller.syncs) == {"old", "new"}
+        # the new owner does not want it and removes it, the old one then makes it again
+        assert await play.texts() == {"old.main": "hi", "new.main": "hi"}
+        assert (await document(play.parts, "old.main"))["metadata"]["labels"][
+            "natsctl.io/owner-key"
+        ] == "old"
+
+
+async def test_an_object_of_nobody_is_not_taken_over() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await put(play.parts, "shop.main", {"spec": {"text": "theirs"}})
+        await play.app("shop")
+        await asyncio.sleep(A_SECOND)
+
+        assert await play.texts() == {"shop.main": "theirs"}
+        reason, message = play.events("shop")[0]
+        assert reason == "ErrResourceExists"
+        assert (
+            'Resource "shop.main" already exists and is not managed by this controller' in message
+        )
+        assert "shop" in harness.runtime.status().failing
+
+
+async def test_an_object_of_nobody_is_taken_over_where_that_is_asked_for() -> None:
+    class Adopting(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            if self.apps.get(key) is not None:
+                await self.parts.apply(f"{key}.main", Part(spec=PartSpec("hi")), adopt=True)
+            return None
+
+    async with running(Adopting()) as harness:
+        play = stage(harness)
+        await put(play.parts, "shop.main", {"spec": {"text": "theirs"}, "more": 1})
+        await play.app("shop")
+        await harness.run_until_idle()
+
+        part = await document(play.parts, "shop.main")
+        assert (part["spec"], part["more"]) == ({"text": "hi"}, 1)
+        assert part["metadata"]["labels"]["natsctl.io/owner-key"] == "shop"
+
+
+async def test_an_owner_whose_secondary_another_takes_over_is_told() -> None:
+    class Greedy(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            self.syncs.append(key)
+            app = self.apps.get(key)
+            if app is not None and (key == "greedy" or self.parts.get("it") is None):
+                await self.parts.apply("it", Part(spec=PartSpec(key)), adopt=True)
+            return None
+
+    controller = Greedy()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("modest")
+        await harness.run_until_idle()
+        controller.syncs.clear()
+        await play.app("greedy")
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"it": "greedy"}
+        assert controller.syncs == ["greedy", "modest"]
+
+
+class Rivals(Apps):
+    """Every app wants the one part `it`."""
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs.append(key)
+        app = self.apps.get(key)
+        if app is not None:
+            await self.parts.apply("it", Part(spec=PartSpec(app.spec.text)))
+        return None
+
+
+async def test_of_two_owners_that_want_one_secondary_the_first_keeps_it() -> None:
+    async with running(Rivals()) as harness:
+        play = stage(harness)
+        await play.app("first", "first")
+        await harness.run_until_idle()
+        await play.app("second", "second")
+        await asyncio.sleep(60)
+
+        assert await play.texts() == {"it": "first"}
+        assert play.parts.writes == 1
+        assert "ErrResourceExists" in play.reasons("second")
+        assert "owned by App.apps first" in play.events("second")[0][1]
+
+
+async def test_the_second_owner_gets_a_secondary_that_the_first_gives_up() -> None:
+    async with running(Rivals()) as harness:
+        play = stage(harness)
+        await play.app("first", "first")
+        await harness.run_until_idle()
+        await play.app("second", "second")
+        await asyncio.sleep(60)
+        await play.apps.delete("first")
+        await asyncio.sleep(120)
+
+        assert await play.texts() == {"it": "second"}
+
+
+async def test_a_controller_may_say_itself_whom_a_secondary_wakes() -> None:
+    class Watchful(Apps):
+        def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
+            return ("watchtower", change.key)
+
+    controller = Watchful()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        controller.syncs.clear()
+        await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+        await harness.run_until_idle()
+
+        assert set(controller.syncs) == {"watchtower", "shop.main"}
+
+
+async def test_where_that_fails_the_owner_is_woken() -> None:
+    class Broken(Apps):
+        def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
+            yield "watchtower"
+            raise ValueError(change.key)
+
+    controller = Broken()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "hi"}
+
+
+async def test_a_secondary_is_written_only_within_a_sync() -> None:
+    controller = Apps()
+    async with running(controller):
+        with pytest.raises(UsageError, match="within a sync handler"):
+            await controller.parts.apply("shop.main", Part(spec=PartSpec("hi")))
+
+
+async def test_decompose_secondary_says_whose_it_is() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        await stage(harness).app("shop")
+        await harness.run_until_idle()
+        part = controller.parts.get("shop.main")
+
+        assert harness.runtime.decompose_secondary(part) == (part, "shop")
+
+
+async def test_a_key_too_long_for_a_label_owns_all_the_same() -> None:
+    key = "region=eu/" + "x" * 80
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app(key)
+        await harness.run_until_idle()
+        metadata = (await document(play.parts, f"{key}.main"))["metadata"]
+        assert metadata["labels"]["natsctl.io/owner-key"].startswith("h.")
+        assert metadata["annotations"]["natsctl.io/owner-key"] == key
+
+        await play.parts.delete(f"{key}.main")
+        await harness.run_until_idle()
+        assert play.parts.keys() == [f"{key}.main"]
+        await play.apps.delete(key)
+        await harness.run_until_idle()
+        assert play.parts.keys() == []
+
+
+class DefaultSpec(msgspec.Struct, frozen=True):
+    text: str
+
+
+async def test_a_tertiary_is_read_and_wakes_nobody() -> None:
+    defaults = kv(dict[str, str], bucket="defaults")
+
+    class Reading(Controller):
+        apps = primary(kv(dict[str, str], bucket="plain"))
+        defaults_by_key = tertiary(defaults)
+
+        def __init__(self) -> None:
+            self.seen: list[dict[str, str] | None] = []
+
+        async def sync_handler(self, key: str) -> float | None:
+            self.seen.append(self.defaults_by_key.get("all"))
+            return None
+
+    controller = Reading()
+    async with running(controller) as harness:
+        await controller.apps.put("a", {"x": "1"})
+        await harness.run_until_idle()
+        await put(harness.stores.store(defaults), "all", {"text": "hello"})
+        await harness.run_until_idle()
+        assert controller.seen == [None]
+        await controller.apps.put("a", {"x": "2"})
+        await harness.run_until_idle()
+        assert controller.seen == [None, {"text": "hello"}]
+
+
+async def test_two_secondary_kinds_are_kept_apart() -> None:
+    class Pairs(Apps):
+        others = secondary(kv(Part, bucket="others"))
+
+        async def sync_handler(self, key: str) -> float | None:
+            app = self.apps.get(key)
+            if app is not None:
+                await self.parts.apply(key, Part(spec=PartSpec("part")))
+                await self.others.apply(key, Part(spec=PartSpec("other")))
+            return None
+
+    controller = Pairs()
+    async with running(controller) as harness:
+        play = stage(harness)
+        others = harness.stores.store(Pairs.others.kind)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await others.delete("shop")
+        await harness.run_until_idle()
+
+        assert controller.others.get("shop") == controller.others.owned("shop")["shop"]
+        assert (await document(others, "shop"))["spec"] == {"text": "other"}
+        assert await play.texts() == {"shop": "part"}
+        await play.apps.delete("shop")
+        await harness.run_until_idle()
+        assert (others.keys(), play.parts.keys()) == ([], [])

@@ -1,0 +1,465 @@
+"""When a key is synced, what follows, and what is no reason to."""
+
+import asyncio
+import logging
+from collections import Counter
+
+import pytest
+from scenarios.plays import App, Apps, AppSpec, Part, PartSpec, document, edit, put, stage
+
+from natsctl import Operation, PermanentError, RetryAfter, Stop, StoreTimeoutError, give_up_after
+from natsctl.core.workqueue import Held, Waiting
+from natsctl.testing.harness import running
+
+AN_HOUR = 3600.0
+
+
+class Moody(Apps):
+    """Does its work, and then what it is told: wait, fail, ask to come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: list[float] = []
+        self.delay_s = 0.0
+        self.failure: BaseException | None = None
+        self.back_after_s: float | None = None
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.at.append(asyncio.get_running_loop().time())
+        await super().sync_handler(key)
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        if self.failure is not None:
+            raise self.failure
+        return self.back_after_s
+
+    @property
+    def gaps(self) -> list[float]:
+        """The seconds between syncs."""
+        return [later - sooner for sooner, later in zip(self.at, self.at[1:], strict=False)]
+
+
+# ---- what is a reason, and what is none
+
+
+async def test_one_put_is_one_sync() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop", parts=("a", "b", "c"))
+        await harness.run_until_idle()
+
+        assert controller.syncs == ["shop"]
+        assert play.writes == 1 + 3 + 1  # the user's put, the parts, the status
+
+
+async def test_after_convergence_an_hour_has_no_write_and_no_sync_but_resyncs() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        keys = [f"app-{number}" for number in range(50)]
+        for key in keys:
+            await play.app(key, parts=("a", "b"))
+        await harness.run_until_idle()
+        assert Counter(controller.syncs) == dict.fromkeys(keys, 1)
+        controller.syncs.clear()
+        writes = play.writes
+        await asyncio.sleep(AN_HOUR)
+
+        assert play.writes == writes
+        resyncs = Counter(controller.syncs)
+        assert resyncs.keys() == set(keys)
+        assert set(resyncs.values()) == {5}  # in each ten minutes one, the first excepted
+        last = harness.runtime.explain("app-0").syncs
+        assert [at.operation for at in last] == ["resync"] * 5
+
+
+async def test_a_change_of_a_secondary_that_a_sync_makes_twice_is_still_its_own() -> None:
+    class Thorough(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            self.syncs.append(key)
+            if self.apps.get(key) is not None and self.parts.get(key) is None:
+                await self.parts.apply(key, Part(spec=PartSpec("prepared")))
+                await self.parts.delete(key)
+                await self.parts.apply(key, Part(spec=PartSpec("ready")))
+            return None
+
+    controller = Thorough()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop": "ready"}
+        assert controller.syncs == ["shop"]
+
+
+async def test_after_a_restart_each_key_is_synced_once_and_nothing_is_written() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        for number in range(20):
+            await play.app(f"app-{number}")
+        await harness.run_until_idle()
+    writes, controller = play.writes, Apps()
+    async with running(controller, stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+        assert (len(controller.syncs), play.writes) == (20, writes)
+
+
+async def test_a_status_written_by_somebody_wakes_nobody() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await edit(play.apps, "shop", "status", "seen-by", to="somebody")
+        await harness.run_until_idle()
+
+        assert controller.syncs == ["shop"]
+        shop = controller.apps.get("shop")
+        assert shop is not None
+        assert shop.status == {"parts": 1, "seen-by": "somebody"}
+
+
+async def test_bookkeeping_written_by_somebody_wakes_nobody() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await edit(play.apps, "shop", "metadata", "finalizers", to=["theirs"])
+        await edit(play.apps, "shop", "metadata", "generation", to=17)
+        await harness.run_until_idle()
+
+        assert controller.syncs == ["shop"]
+
+
+async def test_the_same_spec_put_again_wakes_nobody() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        for _ in range(3):
+            await put(play.apps, "shop", {"spec": {"text": "hi"}})
+            await harness.run_until_idle()
+
+        assert controller.syncs == ["shop"]
+
+
+async def test_a_status_that_a_plain_writer_wiped_is_written_again_at_the_next_sync() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop", "hi")
+        await harness.run_until_idle()
+        await play.app("shop", "bye")
+        await harness.run_until_idle()
+
+        assert (await document(play.apps, "shop"))["status"] == {"parts": 1}
+
+
+async def test_a_spec_rewritten_without_a_new_generation_is_served() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await controller.apps.put("shop", App(spec=AppSpec("hi")))
+        await harness.run_until_idle()
+        await edit(play.apps, "shop", "spec", "text", to="bye")
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "bye"}
+        shop = await document(play.apps, "shop")
+        assert shop["metadata"]["generation"] == shop["status"]["observedGeneration"] == 1
+
+
+async def test_a_field_that_the_type_does_not_know_is_a_reason_and_survives_the_sync() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await edit(play.apps, "shop", "status", "parts", to=0)
+        await edit(play.apps, "shop", "spec", "note", to="of another version")
+        await harness.run_until_idle()
+
+        assert controller.syncs == ["shop", "shop"]
+        shop = await document(play.apps, "shop")
+        assert (shop["spec"]["note"], shop["status"]["parts"]) == ("of another version", 1)
+
+
+async def test_changes_during_a_sync_are_one_more_sync_of_the_newest_state() -> None:
+    controller = Moody()
+    controller.delay_s = 10.0
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop", "1")
+        await asyncio.sleep(1)
+        for text in "2345":
+            await play.app("shop", text)
+        await harness.run_until_idle()
+
+        assert len(controller.syncs) == 2
+        assert await play.texts() == {"shop.main": "5"}
+
+
+# ---- what follows a sync
+
+
+async def test_a_failing_handler_is_tried_again_later_and_later_and_recovers() -> None:
+    controller = Moody()
+    controller.failure = RuntimeError("not yet")
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await asyncio.sleep(5)
+
+        for sooner, later in zip(controller.gaps, controller.gaps[1:], strict=False):
+            assert 1.8 < later / sooner < 2.3  # doubled, and a little jitter
+        explanation = harness.runtime.explain("shop")
+        assert explanation.failures == len(controller.at)
+        assert explanation.syncs[-1].error == "RuntimeError: not yet"
+        assert isinstance(explanation.place, Waiting)
+        assert play.reasons("shop")[:2] == ["SyncFailed", "SyncFailed"]
+
+        controller.failure = None
+        await harness.run_until_idle()
+        assert harness.runtime.explain("shop").failures == 0
+        assert harness.runtime.status().failing == {}
+
+
+async def test_a_failing_key_harms_no_other() -> None:
+    class Picky(Apps):
+        workers = 1
+
+        async def sync_handler(self, key: str) -> float | None:
+            await super().sync_handler(key)
+            if key == "bad":
+                raise RuntimeError(key)
+            return None
+
+    async with running(Picky()) as harness:
+        play = stage(harness)
+        for key in ("bad", *(f"app-{number}" for number in range(100))):
+            await play.app(key)
+        await asyncio.sleep(1)
+
+        assert harness.runtime.status().failing == {"bad": "RuntimeError: bad"}
+        assert len(play.parts.keys()) == 101
+
+
+async def test_retry_after_is_obeyed_and_counts_as_no_failure() -> None:
+    controller = Moody()
+    controller.failure = RetryAfter(30.0)
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await asyncio.sleep(100)
+
+        assert controller.gaps == [30.0, 30.0, 30.0]
+        assert harness.runtime.explain("shop").failures == 0
+        assert play.reasons("shop") == []
+
+
+async def test_seconds_returned_are_when_the_handler_is_called_again() -> None:
+    controller = Moody()
+    controller.back_after_s = 25.0
+    async with running(controller) as harness:
+        await stage(harness).app("shop")
+        await asyncio.sleep(110)
+
+        assert controller.gaps == [25.0] * 4
+
+
+async def test_a_handler_that_takes_too_long_fails_and_is_tried_again() -> None:
+    class Hasty(Moody):
+        sync_timeout_s = 5.0
+
+    controller = Hasty()
+    controller.delay_s = 60.0
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await asyncio.sleep(6)
+        assert len(controller.at) == 2
+        assert "TimeoutError" in harness.runtime.explain("shop").syncs[0].error
+        assert harness.runtime.explain("shop").syncs[0].duration_s == 5.0
+        assert isinstance(harness.runtime.explain("shop").place, Held)
+
+        controller.delay_s = 0.0
+        await harness.run_until_idle()
+        assert harness.runtime.status().failing == {}
+
+
+async def test_a_handler_that_waits_for_something_cancelled_fails_like_any_other() -> None:
+    controller = Moody()
+    controller.failure = asyncio.CancelledError()
+    async with running(controller) as harness:
+        play = stage(harness)
+        for number in range(2 * controller.workers):
+            await play.app(f"app-{number}")
+        await asyncio.sleep(1)
+        assert len(harness.runtime.status().failing) == 2 * controller.workers
+
+        controller.failure = None
+        await harness.run_until_idle()
+        assert harness.runtime.status().failing == {}
+
+
+async def test_what_failed_for_good_is_not_tried_again_until_the_object_changes() -> None:
+    controller = Moody()
+    controller.failure = PermanentError("no such region")
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await play.parts.delete("shop.main")
+        await edit(play.apps, "shop", "status", "seen", to=True)
+        harness.runtime.enqueue_key("shop", Operation.RESYNC)
+        await asyncio.sleep(AN_HOUR)
+        assert len(controller.syncs) == 1
+        assert harness.runtime.status().failing == {"shop": "PermanentError: no such region"}
+
+        controller.failure = None
+        await edit(play.apps, "shop", "spec", "text", to="bye")
+        await harness.run_until_idle()
+        assert await play.texts() == {"shop.main": "bye"}
+        assert harness.runtime.status().failing == {}
+
+
+async def test_what_failed_for_good_is_tried_again_when_a_person_asks() -> None:
+    controller = Moody()
+    controller.failure = PermanentError("no such region")
+    async with running(controller) as harness:
+        await stage(harness).app("shop")
+        await harness.run_until_idle()
+        harness.runtime.enqueue_key("shop", Operation.MANUAL)
+        await harness.run_until_idle()
+
+        assert len(controller.syncs) == 2
+
+
+async def test_what_a_person_asks_for_is_not_forgotten_over_a_lesser_reason() -> None:
+    controller = Moody()
+    controller.failure = PermanentError("no such region")
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        harness.runtime.enqueue_key("shop", Operation.MANUAL)
+        harness.runtime.resync()
+        harness.runtime.enqueue_key("shop", Operation.SECONDARY)
+        await harness.run_until_idle()
+
+        assert [at.operation for at in harness.runtime.explain("shop").syncs] == ["put", "manual"]
+
+
+async def test_what_was_asked_for_later_is_no_reason_now() -> None:
+    controller = Moody()
+    controller.failure = PermanentError("no such region")
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        harness.runtime.enqueue_key_after("shop", Operation.MANUAL, 60.0)
+        harness.runtime.enqueue_key("shop", Operation.SECONDARY)
+        await asyncio.sleep(59)
+        assert len(controller.syncs) == 1
+        await asyncio.sleep(2)
+        assert [at.operation for at in harness.runtime.explain("shop").syncs] == ["put", "manual"]
+
+
+async def test_a_change_made_while_its_sync_fails_for_good_is_synced() -> None:
+    controller = Moody()
+    controller.failure, controller.delay_s = PermanentError("no such region"), 10.0
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop", "wrong")
+        await asyncio.sleep(5)
+        await play.app("shop", "right")
+        await asyncio.sleep(6)
+        controller.failure = None
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "right"}
+        assert harness.runtime.status().failing == {}
+
+
+async def test_what_failed_for_good_is_cleared_away_when_its_primary_goes() -> None:
+    controller = Moody()
+    controller.failure = PermanentError("no such region")
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        controller.failure = None
+        await play.apps.delete("shop")
+        await harness.run_until_idle()
+
+        assert play.parts.keys() == []
+        assert harness.runtime.status().failing == {}
+
+
+async def test_a_retry_policy_may_give_a_key_up() -> None:
+    class Impatient(Moody):
+        retry = give_up_after(2)
+
+    controller = Impatient()
+    controller.failure = RuntimeError("no")
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        assert len(controller.syncs) == 3
+
+        controller.failure = None
+        await play.app("shop", "bye")
+        await harness.run_until_idle()
+        assert harness.runtime.status().failing == {}
+
+
+async def test_a_retry_policy_may_stop_everything() -> None:
+    class Strict(Moody):
+        retry = staticmethod(lambda error, failures: Stop())
+
+    controller = Strict()
+    controller.failure = RuntimeError("no")
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await asyncio.sleep(1)
+        assert play.apps.watches == 0  # the runtime has ended by itself
+
+
+async def test_a_store_that_fails_for_a_while_only_delays() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = stage(harness)
+        play.parts.fail(StoreTimeoutError("no answer"))
+        await play.app("shop")
+        await asyncio.sleep(10)
+        assert harness.runtime.status().failing == {"shop": "StoreTimeoutError: no answer"}
+        play.parts.fail(None)
+        await asyncio.sleep(20)
+
+        assert await play.texts() == {"shop.main": "hi"}
+        assert harness.runtime.status().failing == {}
+
+
+async def test_an_unforeseen_failure_is_logged_with_its_traceback_and_a_foreseen_one_without(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = Moody()
+    async with running(controller) as harness:
+        for failure in (ZeroDivisionError("oops"), StoreTimeoutError("no answer")):
+            controller.failure = failure
+            await stage(harness).app("shop", str(failure))
+            await asyncio.sleep(0.001)
+            controller.failure = None
+            await harness.run_until_idle()
+
+    logged = {
+        str(at.exc_info[1]) if at.exc_info and at.exc_info[1] else at.message.rpartition(" ")[2]
+        for at in caplog.records
+        if at.levelno == logging.ERROR
+    }
+    assert logged == {"oops", "answer"}

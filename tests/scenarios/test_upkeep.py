@@ -1,0 +1,482 @@
+"""Turns and urgency, starting and stopping, and what people are told."""
+
+import asyncio
+import logging
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from scenarios.plays import APPS, Apps, SlowStores, Stage, edit, put, stage
+
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    EventType,
+    NotFoundError,
+    Operation,
+    StoreTimeoutError,
+    UsageError,
+    kv,
+    primary,
+)
+from natsctl.core.workqueue import Held, Ready, Waiting
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStores
+
+Numbers = kv(dict[str, int], bucket="numbers")
+
+
+class Slow(Controller):
+    """Takes as long as it is told, and notes when it was where."""
+
+    numbers = primary(Numbers)
+    workers = 1
+
+    def __init__(self, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
+        self.begun: list[tuple[float, str]] = []
+        self.ended: list[str] = []
+        self.cut: list[str] = []
+        self.cleaned = 0
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.begun.append((asyncio.get_running_loop().time(), key))
+        try:
+            await asyncio.sleep(self.delay_s)
+        except asyncio.CancelledError:
+            self.cut.append(key)
+            raise
+        self.ended.append(key)
+        return None
+
+    async def clean(self) -> None:
+        self.cleaned += 1
+
+    def keys(self) -> list[str]:
+        return [key for _, key in self.begun]
+
+
+async def filled(count: int) -> MemoryStores:
+    stores = MemoryStores()
+    for number in range(count):
+        await put(stores.store(Numbers), f"key-{number:05}", {"n": number})
+    return stores
+
+
+# ---- turns and urgency
+
+
+async def test_a_resync_is_spread_over_its_interval_and_never_all_at_once() -> None:
+    controller = Slow()
+    async with running(controller, stores=await filled(6000)) as harness:
+        await harness.run_until_idle()
+        controller.begun.clear()
+        started = asyncio.get_running_loop().time()
+        await asyncio.sleep(controller.resync_s)
+
+        visits = Counter(controller.keys())
+        assert len(visits) >= 5990  # but for those at the edges of the interval
+        assert set(visits.values()) <= {1, 2}
+        per_second = Counter(int(at - started) for at, _ in controller.begun)
+        assert len(per_second) >= 595
+        assert max(per_second.values()) < 50  # ten on average
+
+
+async def test_every_interval_visits_every_key_about_an_interval_after_its_last_visit() -> None:
+    controller = Slow()
+    async with running(controller, stores=await filled(100)) as harness:
+        await harness.run_until_idle()
+        await asyncio.sleep(controller.resync_s)
+        controller.begun.clear()
+        await asyncio.sleep(5 * controller.resync_s)
+
+    times: dict[str, list[float]] = {}
+    for at, key in controller.begun:
+        times.setdefault(key, []).append(at)
+    gaps = {round(later - at, 3) for visits in times.values() for at, later in pairwise(visits)}
+    assert len(times) == 100
+    assert gaps == {controller.resync_s}
+
+
+async def test_two_runtimes_take_different_turns() -> None:
+    turns = []
+    for _ in range(2):
+        controller = Slow()
+        async with running(controller, stores=await filled(20)) as harness:
+            await harness.run_until_idle()
+            controller.begun.clear()
+            await asyncio.sleep(controller.resync_s)  # the first turn is a second after the start
+            turns.append(controller.keys())
+    assert sorted(turns[0]) == sorted(turns[1])
+    assert turns[0] != turns[1]
+
+
+async def test_a_users_change_overtakes_ten_thousand_keys_of_the_first_listing() -> None:
+    controller = Slow(delay_s=0.002)
+    async with running(controller, stores=await filled(10_000)) as harness:
+        await asyncio.sleep(1)
+        behind = len(controller.begun)
+        assert behind < 1000
+        changed = asyncio.get_running_loop().time()
+        await put(harness.stores.store(Numbers), "key-09999", {"n": -1})
+        await asyncio.sleep(0.01)
+
+        at, _ = next(begun for begun in controller.begun if begun[1] == "key-09999")
+        assert at - changed < 0.005
+
+
+async def test_users_changes_go_before_changes_of_secondaries_and_those_before_resyncs() -> None:
+    class Deliberate(Apps):
+        workers = 1
+
+        async def sync_handler(self, key: str) -> float | None:
+            await super().sync_handler(key)
+            await asyncio.sleep(1)
+            return None
+
+    controller = Deliberate()
+    async with running(controller) as harness:
+        play = stage(harness)
+        for key in ("busy", "resynced", "tampered", "changed"):
+            await play.app(key)
+        await harness.run_until_idle()
+        controller.syncs.clear()
+        harness.runtime.enqueue_key("busy", Operation.MANUAL)
+        await asyncio.sleep(0.5)
+        harness.runtime.enqueue_key("resynced", Operation.RESYNC)
+        await edit(play.parts, "tampered.main", "spec", "text", to="tampered")
+        await play.app("changed", "bye")
+        await harness.run_until_idle()
+
+        assert controller.syncs == ["busy", "changed", "tampered", "resynced"]
+
+
+async def test_keys_that_come_back_by_themselves_do_not_hold_up_a_users_change() -> None:
+    class Polling(Slow):
+        async def sync_handler(self, key: str) -> float | None:
+            await super().sync_handler(key)
+            return 1.0
+
+    controller = Polling(delay_s=0.002)
+    async with running(controller, stores=await filled(1000)) as harness:
+        await asyncio.sleep(10)  # there is always somebody waiting
+        changed = asyncio.get_running_loop().time()
+        await put(harness.stores.store(Numbers), "key-00999", {"n": -1})
+        await asyncio.sleep(0.01)
+
+        assert "key-00999" in [key for at, key in controller.begun if at >= changed]
+
+
+async def test_no_key_starves_under_a_flood_of_more_urgent_ones() -> None:
+    controller = Slow(delay_s=0.1)
+    async with running(controller, stores=await filled(30)) as harness:
+        await harness.run_until_idle()
+        controller.begun.clear()
+        harness.runtime.enqueue_key("key-00000", Operation.RESYNC)
+        for number in range(1200):  # twice as many as there is time for
+            harness.runtime.enqueue_key(f"key-{1 + number % 29:05}", Operation.MANUAL)
+            await asyncio.sleep(0.05)
+
+        assert Counter(controller.keys())["key-00000"] == 1
+
+
+async def test_one_key_is_never_with_two_workers() -> None:
+    inside: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    class Wide(Slow):
+        workers = 8
+
+        async def sync_handler(self, key: str) -> float | None:
+            inside[key] += 1
+            most[key] = max(most[key], inside[key])
+            await super().sync_handler(key)
+            inside[key] -= 1
+            return None
+
+    controller = Wide(delay_s=0.3)
+    async with running(controller) as harness:
+        for number in range(200):
+            await put(harness.stores.store(Numbers), f"key-{number % 3}", {"n": number})
+            await asyncio.sleep(0.05)
+        await harness.run_until_idle()
+
+        assert most == {"key-0": 1, "key-1": 1, "key-2": 1}
+
+
+async def test_as_many_keys_are_synced_at_once_as_there_are_workers() -> None:
+    class Wide(Slow):
+        workers = 3
+
+    controller = Wide(delay_s=1.0)
+    async with running(controller, stores=await filled(7)) as harness:
+        await asyncio.sleep(0.5)
+        assert harness.runtime.status().queue.held == 3
+        await harness.run_until_idle()
+        assert Counter(round(at) for at, _ in controller.begun) == {0: 3, 1: 3, 2: 1}
+
+
+async def test_a_key_asked_for_later_comes_then_whatever_was_before() -> None:
+    controller = Slow()
+    async with running(controller, stores=await filled(1)) as harness:
+        await harness.run_until_idle()
+        controller.begun.clear()
+        begun = asyncio.get_running_loop().time()
+        harness.runtime.enqueue_key_after("key-00000", Operation.MANUAL, 50.0)
+        place = harness.runtime.explain("key-00000").place
+        assert place == Waiting(begun + 50.0)
+        await asyncio.sleep(20)
+        harness.runtime.enqueue_key("key-00000", Operation.MANUAL)
+        await asyncio.sleep(40)
+
+        assert [at - begun for at, _ in controller.begun] == pytest.approx([20.0, 50.0])
+
+
+# ---- starting and stopping
+
+
+async def test_syncs_under_way_are_finished_and_no_other_is_begun() -> None:
+    controller = Slow(delay_s=10.0)
+    async with running(controller, stores=await filled(5)):
+        await asyncio.sleep(1)
+    assert asyncio.get_running_loop().time() == pytest.approx(10.0, abs=0.1)
+    assert controller.ended == controller.keys() == ["key-00000"]
+    assert (controller.cut, controller.cleaned) == ([], 1)
+
+
+async def test_syncs_that_take_too_long_are_cut_short_and_the_store_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller, stores = Slow(delay_s=50.0), await filled(5)
+    runtime = ControllerRuntime(controller, nats=stores, stop_timeout_s=5.0)
+    task = asyncio.create_task(runtime.run())
+    await asyncio.sleep(1)
+    runtime.stop()
+    await task
+
+    assert asyncio.get_running_loop().time() == pytest.approx(6.0, abs=0.1)
+    assert (controller.cut, controller.ended, controller.cleaned) == (["key-00000"], [], 1)
+    assert stores.store(Numbers).watches == 0
+    assert any("cut short" in at.message for at in caplog.records)
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_sync_that_was_cut_short_is_done_by_the_next_runtime() -> None:
+    controller, stores = Slow(delay_s=50.0), await filled(1)
+    runtime = ControllerRuntime(controller, nats=stores, stop_timeout_s=1.0)
+    task = asyncio.create_task(runtime.run())
+    await asyncio.sleep(1)
+    runtime.stop()
+    await task
+    following = Slow()
+    async with running(following, stores=stores) as harness:
+        await harness.run_until_idle()
+
+    assert following.keys() == ["key-00000"]
+
+
+async def test_stopping_twice_or_before_anything_began_is_fine() -> None:
+    stores = SlowStores()
+    controller = Apps()
+    runtime = ControllerRuntime(controller, nats=stores)
+    with stores.store(APPS).held_up():
+        task = asyncio.create_task(runtime.run())
+        await asyncio.sleep(5)
+        runtime.stop()
+        runtime.stop()
+        await task
+        assert asyncio.get_running_loop().time() < 6
+    assert controller.syncs == []
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_cancelled_runtime_cleans_up_too() -> None:
+    controller, stores = Slow(delay_s=50.0), await filled(1)
+    task = asyncio.create_task(ControllerRuntime(controller, nats=stores).run())
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (controller.cut, controller.cleaned) == (["key-00000"], 1)
+    assert stores.store(Numbers).watches == 0
+
+
+async def test_start_comes_after_the_caches_and_before_the_first_sync() -> None:
+    class Prepared(Slow):
+        seen: int | None = None
+
+        async def start(self) -> None:
+            self.seen = len(self.numbers.keys())
+            await asyncio.sleep(10)
+            assert self.begun == []
+
+    controller = Prepared()
+    async with running(controller, stores=await filled(3)) as harness:
+        await harness.run_until_idle()
+        assert controller.seen == 3
+        assert [at for at, _ in controller.begun] == [10.0] * 3
+
+
+async def test_a_start_that_fails_ends_the_runtime_with_its_error() -> None:
+    class Broken(Slow):
+        async def start(self) -> None:
+            raise NotFoundError("there is no world")
+
+    controller, stores = Broken(), await filled(1)
+    with pytest.raises(ExceptionGroup) as failure:
+        await ControllerRuntime(controller, nats=stores).run()
+    assert failure.value.subgroup(NotFoundError) is not None
+    assert controller.cleaned == 1
+    assert stores.store(Numbers).watches == 0
+
+
+async def test_a_controller_needs_exactly_one_primary() -> None:
+    class Nothing(Controller):
+        pass
+
+    class Two(Slow):
+        others = primary(kv(dict, bucket="others"))
+
+    with pytest.raises(UsageError, match=r"exactly one primary.*has none"):
+        ControllerRuntime(Nothing(), nats=MemoryStores())
+    with pytest.raises(UsageError, match="numbers, others"):
+        ControllerRuntime(Two(), nats=MemoryStores())
+
+
+async def test_a_slot_cannot_be_used_before_a_runtime_opened_it() -> None:
+    with pytest.raises(UsageError, match="a ControllerRuntime opens it"):
+        Slow().numbers.get("a")
+
+
+# ---- what people are told
+
+
+async def test_explain_says_why_a_key_is_as_it_is() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        revision = await play.app("shop", parts=("a", "b"))
+        await harness.run_until_idle()
+        explanation = harness.runtime.explain("shop")
+
+        (sync,) = explanation.syncs
+        assert (sync.operation, sync.revision, sync.error) == ("put", revision, "")
+        assert (sync.created, sync.updated, sync.deleted) == (2, 0, 0)
+        assert (explanation.exists, explanation.invalid) == (True, "")
+        assert explanation.revision == revision + 1  # with the status
+        assert explanation.owned == {"Part.parts": ["shop.a", "shop.b"]}
+        assert (explanation.place, explanation.failures) == (None, 0)
+
+
+async def test_explain_keeps_the_last_five_syncs_with_their_reasons() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop", "1")
+        await harness.run_until_idle()
+        await play.app("shop", "2")
+        await harness.run_until_idle()
+        await play.parts.delete("shop.main")
+        await harness.run_until_idle()
+        harness.runtime.resync()
+        await harness.run_until_idle()
+        harness.runtime.enqueue_key("shop", Operation.MANUAL)
+        await harness.run_until_idle()
+        await play.apps.delete("shop")
+        await harness.run_until_idle()
+        explanation = harness.runtime.explain("shop")
+
+        reasons = [sync.operation for sync in explanation.syncs]
+        assert reasons == ["put", "secondary", "resync", "manual", "delete"]
+        counts = [(sync.created, sync.updated, sync.deleted) for sync in explanation.syncs]
+        assert counts == [(0, 1, 0), (1, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 1)]
+        assert (explanation.exists, explanation.revision) == (False, None)
+        assert explanation.owned == {"Part.parts": []}
+
+
+async def test_explain_says_where_a_key_is() -> None:
+    controller = Slow(delay_s=10.0)
+    async with running(controller, stores=await filled(2)) as harness:
+        await asyncio.sleep(1)
+        places = [harness.runtime.explain(f"key-0000{number}").place for number in (0, 1)]
+        assert [type(place) for place in places] == [Held, Ready]
+
+
+async def test_a_key_of_which_nothing_is_known_is_explained_too() -> None:
+    async with running(Apps()) as harness:
+        explanation = harness.runtime.explain("nobody")
+        assert (explanation.exists, explanation.syncs, explanation.place) == (False, [], None)
+
+
+async def test_status_says_how_it_goes_as_a_whole() -> None:
+    class Picky(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            await super().sync_handler(key)
+            if key == "failing":
+                raise StoreTimeoutError("the world does not answer")
+            return None
+
+    async with running(Picky()) as harness:
+        play = stage(harness)
+        for key in ("good", "failing"):
+            await play.app(key)
+        await put(play.apps, "invalid", b"oops")
+        await asyncio.sleep(10)
+        play.parts.break_watches()
+        await asyncio.sleep(10)
+        status = harness.runtime.status()
+
+        assert (status.controller, status.synced, status.primaries) == ("picky", True, 2)
+        assert status.failing == {"failing": "StoreTimeoutError: the world does not answer"}
+        assert list(status.invalid) == ["invalid"]
+        assert status.syncs == status.failures + 1
+        assert status.watch_restarts == 1
+        assert (status.queue.depth, status.queue.waiting, status.queue.held) == (0, 1, 0)
+
+
+async def test_a_controller_may_tell_people_of_its_keys() -> None:
+    class Talkative(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            self.runtime.event(key, EventType.NORMAL, "Noted", f"{key} was noted")
+            return None
+
+    async with running(Talkative()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        assert play.events("shop") == [("Noted", "shop was noted")]
+
+
+async def test_names_of_a_controller_are_its_own_or_its_class() -> None:
+    class Named(Slow):
+        name = "something-else"
+
+    assert (Slow().name, Named().name) == ("slow", "something-else")
+
+
+async def test_resync_asks_for_every_primary() -> None:
+    controller = Slow()
+    async with running(controller, stores=await filled(10)) as harness:
+        await harness.run_until_idle()
+        controller.begun.clear()
+        harness.runtime.resync()
+        await harness.run_until_idle()
+        assert len(controller.keys()) == 10
+
+
+async def test_two_controllers_share_stores_and_do_not_disturb_each_other() -> None:
+    stores = MemoryStores()
+    first, second = Apps(), Slow()
+    async with running(first, stores=stores) as one, running(second, stores=stores) as other:
+        await Stage(stores).app("shop")
+        await put(stores.store(Numbers), "n", {"n": 1})
+        await one.run_until_idle()
+        await other.run_until_idle()
+        assert (first.syncs, second.keys()) == (["shop"], ["n"])
+        assert isinstance(one, Harness)
+
+
+async def test_the_log_says_when_syncing_begins(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        async with running(Slow(), stores=await filled(3)):
+            pass
+    assert "slow: 3 primaries listed, syncing" in [at.message for at in caplog.records]

@@ -1,0 +1,209 @@
+"""No change is lost, whatever happens to watches, stores and the runtime itself."""
+
+import asyncio
+
+from scenarios.plays import APPS, PARTS, Apps, SlowStores, Stage, edit, put, stage
+
+from natsctl import StoreMissingError
+from natsctl.testing.harness import Harness, running
+
+
+async def converged(harness: Harness, *keys: str) -> Stage:
+    play = stage(harness)
+    for key in keys:
+        await play.app(key)
+    await harness.run_until_idle()
+    return play
+
+
+async def test_what_changed_while_the_watch_was_broken_is_synced() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness, "kept", "changed", "deleted")
+        controller.syncs.clear()
+        play.apps.break_watches()
+        await play.app("changed", "bye")
+        await play.app("added")
+        await play.apps.delete("deleted")
+        await harness.run_until_idle()
+
+        assert sorted(controller.syncs) == ["added", "changed", "deleted"]
+        assert await play.texts() == {"added.main": "hi", "changed.main": "bye", "kept.main": "hi"}
+        assert harness.runtime.status().watch_restarts == 1
+
+
+async def test_what_was_done_to_secondaries_while_their_watch_was_broken_is_put_right() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        play.parts.break_watches()
+        await play.parts.delete("shop.main")
+        await edit(play.parts, "bar.main", "spec", "text", to="tampered")
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
+
+
+async def test_a_watch_broken_in_the_middle_of_a_listing_loses_nothing_and_invents_nothing() -> (
+    None
+):
+    stores, controller = SlowStores(), Apps()
+    async with running(controller, stores=stores) as harness:
+        play = await converged(harness, *(f"app-{number}" for number in range(20)))
+        for halfway in (1, 7, 19, 20):
+            controller.syncs.clear()
+            stores.store(APPS).breaks_after = halfway
+            stores.store(PARTS).breaks_after = halfway
+            play.apps.break_watches()
+            play.parts.break_watches()
+            await play.app("app-3", f"broken after {halfway}")
+            await asyncio.sleep(30)
+
+            assert controller.syncs == ["app-3"]
+            assert len(play.parts.keys()) == 20
+            assert (await play.texts())["app-3.main"] == f"broken after {halfway}"
+
+
+async def test_syncing_waits_until_every_cache_has_seen_a_whole_listing() -> None:
+    stores = SlowStores()
+    play = Stage(stores)
+    await play.app("shop")
+    await put(play.parts, "shop.main", {"spec": {"text": "theirs"}})
+    stores.store(PARTS).breaks_after = 1
+    controller = Apps()
+    with stores.store(PARTS).held_up():
+        context = running(controller, stores=stores)
+        entering = asyncio.create_task(context.__aenter__())
+        await asyncio.sleep(60)
+        assert controller.syncs == []
+    harness = await entering
+    await asyncio.sleep(1)
+    assert controller.syncs[0] == "shop"
+    assert "ErrResourceExists" in play.reasons("shop")
+    assert harness.runtime.synced.is_set()
+    await context.__aexit__(None, None, None)
+
+
+async def test_deletes_that_no_watch_told_are_found_by_the_next_listing() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness, "shop", "bar")
+        play.apps.vanish("shop")
+        play.parts.vanish("bar.main")
+        play.apps.break_watches()
+        play.parts.break_watches()
+        await harness.run_until_idle()
+
+        assert controller.apps.get("shop") is None
+        assert (await play.texts())["bar.main"] == "hi"
+
+
+async def test_a_primary_deleted_while_nobody_ran_takes_its_secondaries_at_the_next_start() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+    await play.apps.delete("shop")
+    controller = Apps()
+    async with running(controller, stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+        assert asyncio.get_running_loop().time() < 30  # no grace: the marker proves it
+        assert play.parts.keys() == ["bar.main"]
+        assert sorted(controller.syncs) == ["bar", "shop"]
+
+
+async def test_a_primary_deleted_and_made_again_while_nobody_ran_is_only_synced() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+    await play.apps.delete("shop")
+    await play.app("shop", "again")
+    revision = (await play.parts.get("shop.main")).revision
+    async with running(Apps(), stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "again"}
+        states = await play.parts.history("shop.main")
+        assert [state.revision for state in states] == [revision, revision + 1]  # never gone
+
+
+async def test_what_was_done_to_secondaries_while_nobody_ran_is_put_right_at_the_next_start() -> (
+    None
+):
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+    await play.parts.delete("shop.main")
+    await edit(play.parts, "bar.main", "spec", "text", to="tampered")
+    async with running(Apps(), stores=play.stores) as harness:
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
+
+
+async def test_a_primary_deleted_and_made_again_in_a_blink_keeps_its_secondaries_right() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        for number in range(5):
+            await play.apps.delete("shop")
+            await play.app("shop", str(number))
+        await harness.run_until_idle()
+
+        assert await play.texts() == {"shop.main": "4"}
+
+
+async def test_a_primary_deleted_while_it_is_synced_leaves_nothing_behind() -> None:
+    class Slow(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            await asyncio.sleep(5)
+            await super().sync_handler(key)
+            await asyncio.sleep(5)
+            return None
+
+    for deleted_after_s in (1, 6):
+        async with running(Slow()) as harness:
+            play = stage(harness)
+            await play.app("shop")
+            await asyncio.sleep(deleted_after_s)
+            await play.apps.delete("shop")
+            await harness.run_until_idle()
+
+            assert play.parts.keys() == []
+
+
+async def test_a_missing_bucket_ends_nothing_and_is_told_of() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        play.apps.fail(StoreMissingError("the bucket apps does not exist"))
+        play.parts.fail(StoreMissingError("the bucket parts does not exist"))
+        await asyncio.sleep(600)
+        assert "does not exist" in (await harness.runtime.garbage_plan()).refused
+        play.apps.fail(None)
+        play.parts.fail(None)
+        await play.app("shop", "bye")
+        await asyncio.sleep(60)
+
+        assert await play.texts() == {"shop.main": "bye"}
+
+
+async def test_recreated_buckets_are_filled_again_from_the_primaries_that_are_left() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        play.parts.recreate()
+        await asyncio.sleep(30)
+
+        assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
+
+
+async def test_a_recreated_bucket_of_primaries_is_synced_anew() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        play.apps.recreate()
+        for key in ("bar", "shop"):  # the same revisions as before, of other objects
+            await play.app(key, f"new {key}")
+        await asyncio.sleep(30)
+
+        assert await play.texts() == {"shop.main": "new shop", "bar.main": "new bar"}
+
+
+async def test_leaving_closes_every_watch() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        assert (play.apps.watches, play.parts.watches) == (1, 1)
+    assert (play.apps.watches, play.parts.watches) == (0, 0)

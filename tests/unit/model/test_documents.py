@@ -1,0 +1,377 @@
+"""Documents: what each sort of write changes, and what it leaves as it was."""
+
+import copy
+import math
+from datetime import UTC, datetime
+from enum import Enum
+
+import msgspec
+import pytest
+
+from natsctl.errors import InvalidObjectError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    name: str = ""
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    text: str = "hi"
+    max_size: int = 1
+    main: Port | None = None
+    ports: tuple[Port, ...] = ()
+    named: dict[str, Port] = {}
+    tags: frozenset[str] = frozenset()
+    color: Color | None = None
+    since: datetime | None = None
+    counts: dict[int, int] = {}
+    later: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class Circle(msgspec.Struct, frozen=True, tag="circle"):
+    radius: int
+
+
+class Square(msgspec.Struct, frozen=True, tag="square"):
+    side: int
+
+
+class Shape(msgspec.Struct, frozen=True):
+    shape: Circle | Square
+
+
+class Sparse(msgspec.Struct, frozen=True, omit_defaults=True):
+    text: str = ""
+    size: int = 1
+
+
+class Whole(msgspec.Struct, frozen=True):
+    spec: Sparse
+
+
+def read_again(document: Document) -> Document:
+    return documents.parse(documents.render(document))
+
+
+class TestParsing:
+    @pytest.mark.parametrize(
+        "value", [b"", b"{", b"[]", b'"text"', b"null", b"7", b"\xff", b'{"a": \xff}']
+    )
+    def test_what_is_no_json_object_is_refused(self, value: bytes) -> None:
+        with pytest.raises(InvalidObjectError, match="no JSON object"):
+            documents.parse(value)
+
+    def test_a_document_nested_too_deeply_is_refused(self) -> None:
+        with pytest.raises(InvalidObjectError):
+            documents.parse(b'{"a":' * 100_000)
+
+    def test_what_was_rendered_is_parsed(self) -> None:
+        document: Document = {"spec": {"text": "Grüße", "n": [1, 2.5, None, True]}}
+        assert read_again(document) == document
+
+    def test_metadata_that_is_none_is_taken_for_empty(self) -> None:
+        assert documents.metadata_of({}) == documents.metadata_of({"metadata": "x"}) == {}
+
+
+class TestOverlay:
+    def test_every_known_field_is_set_under_its_name_on_the_wire(self) -> None:
+        laid = documents.overlay({}, Spec(text="ho", max_size=2))
+        assert (laid["text"], laid["maxSize"]) == ("ho", 2)
+
+    def test_unknown_fields_stay(self) -> None:
+        assert documents.overlay({"unknown": [1]}, Spec())["unknown"] == [1]
+
+    def test_unknown_fields_of_structs_within_stay(self) -> None:
+        laid = documents.overlay({"main": {"number": 1, "unknown": 2}}, Spec(main=Port(number=3)))
+        assert laid["main"] == {"number": 3, "name": "", "unknown": 2}
+
+    def test_unknown_fields_of_structs_in_a_dict_stay(self) -> None:
+        current: Document = {"named": {"a": {"number": 1, "unknown": 2}, "b": {"number": 9}}}
+        laid = documents.overlay(current, Spec(named={"a": Port(number=3)}))
+        assert laid["named"] == {"a": {"number": 3, "name": "", "unknown": 2}}
+
+    def test_lists_are_replaced_as_a_whole(self) -> None:
+        current: Document = {"ports": [{"number": 1, "unknown": 2}]}
+        laid = documents.overlay(current, Spec(ports=(Port(number=3),)))
+        assert laid["ports"] == [{"number": 3, "name": ""}]
+
+    def test_a_struct_replaces_what_is_none(self) -> None:
+        for current in (None, "text", [1]):
+            laid = documents.overlay({"main": current}, Spec(main=Port(number=3)))
+            assert laid["main"] == {"number": 3, "name": ""}
+
+    def test_none_replaces_a_struct(self) -> None:
+        assert documents.overlay({"main": {"number": 1}}, Spec())["main"] is None
+
+    def test_a_field_that_is_unset_goes(self) -> None:
+        assert documents.overlay({}, Spec(later=1))["later"] == 1
+        assert "later" not in documents.overlay({"later": 1}, Spec())
+
+    def test_a_variant_of_a_union_is_laid_over_itself(self) -> None:
+        current: Document = {"shape": {"type": "circle", "radius": 1, "unknown": 2}}
+        laid = documents.overlay(current, Shape(Circle(3)))
+        assert laid["shape"] == {"type": "circle", "radius": 3, "unknown": 2}
+
+    def test_a_variant_of_a_union_replaces_another_as_a_whole(self) -> None:
+        current = documents.overlay({}, Shape(Circle(3)))
+        laid = documents.overlay(current, Shape(Square(4)))
+        assert laid["shape"] == {"type": "square", "side": 4}
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            Spec(),
+            Spec(ports=(Port(number=1), Port(number=2, name="x"))),
+            Spec(named={"a": Port(number=1)}, main=Port(number=2)),
+            Spec(tags=frozenset({"c", "a", "b"}), counts={2: 1, 1: 2}),
+            Spec(color=Color.RED, since=datetime(2026, 1, 1, tzinfo=UTC), later=3),
+            Shape(Circle(1)),
+            Whole(Sparse()),
+            Whole(Sparse(text="x", size=2)),
+        ],
+    )
+    def test_laying_over_what_was_stored_changes_nothing(self, spec: msgspec.Struct) -> None:
+        stored = read_again(documents.overlay({}, spec))
+        assert documents.overlay(stored, spec) == stored
+        assert msgspec.json.decode(documents.render(stored), type=type(spec)) == spec
+
+    def test_the_document_given_is_left_as_it_is(self) -> None:
+        current: Document = {"main": {"number": 1}, "unknown": {"a": 1}}
+        before = copy.deepcopy(current)
+        documents.overlay(current, Spec(main=Port(number=2)))
+        assert current == before
+
+
+class TestMergePatch:
+    @pytest.mark.parametrize(
+        ("document", "patch", "merged"),
+        [
+            # the examples of RFC 7396 whose target and patch are objects
+            ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+            ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+            ({"a": "b"}, {"a": None}, {}),
+            ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+            ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+            ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+            ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+            ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+            ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+            ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+        ],
+    )
+    def test_it_is_that_of_the_rfc(
+        self, document: Document, patch: Document, merged: Document
+    ) -> None:
+        assert documents.merge_patch(document, patch) == merged
+
+
+class TestStamping:
+    """Bookkeeping is decided by natsctl, whatever the writer says."""
+
+    def first(self, new: Document) -> Document:
+        return documents.stamp(None, new)
+
+    def test_a_new_object_gets_a_uid_and_its_first_generation(self) -> None:
+        metadata = documents.metadata_of(self.first({"spec": {}}))
+        assert metadata["generation"] == 1
+        assert isinstance(metadata["uid"], str)
+        assert len(metadata["uid"]) == 36
+
+    def test_two_objects_get_two_uids(self) -> None:
+        assert self.first({"spec": {}})["metadata"] != self.first({"spec": {}})["metadata"]
+
+    def test_a_changed_spec_moves_the_generation(self) -> None:
+        one = self.first({"spec": {"text": "1"}})
+        two = documents.stamp(one, {**one, "spec": {"text": "2"}})
+        assert documents.metadata_of(two)["generation"] == 2
+        assert documents.metadata_of(two)["uid"] == documents.metadata_of(one)["uid"]
+
+    def test_the_same_spec_changes_nothing(self) -> None:
+        one = self.first({"spec": {"text": "1"}, "metadata": {"labels": {"a": "b"}}})
+        assert documents.stamp(one, one) == one
+
+    def test_a_changed_label_does_not_move_the_generation(self) -> None:
+        one = self.first({"spec": {}})
+        two = documents.stamp(one, documents.with_labels(one, {"a": "b"}, {}))
+        assert documents.metadata_of(two)["generation"] == 1
+        assert documents.metadata_of(two)["labels"] == {"a": "b"}
+
+    def test_an_unknown_part_beside_the_spec_is_desired_too(self) -> None:
+        one = self.first({"spec": {}, "data": 1})
+        two = documents.stamp(one, {**one, "data": 2})
+        assert documents.metadata_of(two)["generation"] == 2
+
+    def test_a_generation_that_a_plain_writer_left_out_begins_anew(self) -> None:
+        stamped = documents.stamp({"spec": {"text": "1"}}, {"spec": {"text": "2"}})
+        assert documents.metadata_of(stamped)["generation"] == 1
+
+    def test_the_writer_decides_no_bookkeeping(self) -> None:
+        one = self.first({"spec": {}})
+        forged: Document = {
+            "spec": {},
+            "metadata": {
+                "generation": 99,
+                "uid": "mine",
+                "finalizers": ["mine"],
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            },
+        }
+        assert documents.stamp(one, forged) == one
+        assert set(documents.metadata_of(self.first(forged))) == {"uid", "generation"}
+
+    def test_finalizers_and_the_deletion_mark_stay(self) -> None:
+        held = documents.with_finalizers(self.first({"spec": {}}), ("a", "b"))
+        marked = documents.marked_deleted(held)
+        again = documents.metadata_of(documents.stamp(marked, {"spec": {"text": "new"}}))
+        assert again["finalizers"] == ["a", "b"]
+        assert again["deletionTimestamp"] == documents.metadata_of(marked)["deletionTimestamp"]
+
+    def test_the_status_stays_and_is_not_written(self) -> None:
+        one = documents.with_status(self.first({"spec": {}}), {"ready": True})
+        two = documents.stamp(one, {"spec": {"text": "new"}, "status": {"ready": False}})
+        assert two["status"] == {"ready": True}
+        assert "status" not in self.first({"spec": {}, "status": {"ready": True}})
+
+    @pytest.mark.parametrize("empty", [0, "", [], {}, None, False])
+    def test_unknown_metadata_stays_even_where_it_is_empty(self, empty: object) -> None:
+        one = self.first({"spec": {}, "metadata": {"unknown": empty}})
+        assert documents.metadata_of(one)["unknown"] == empty
+
+    def test_bookkeeping_written_out_as_empty_is_no_reason_to_write(self) -> None:
+        by_hand: Document = {
+            "metadata": {
+                "labels": {},
+                "annotations": {},
+                "finalizers": [],
+                "generation": 3,
+                "uid": "u",
+                "deletionTimestamp": None,
+            },
+            "spec": {},
+        }
+        assert documents.stamp(by_hand, by_hand) == by_hand
+
+
+class TestLabels:
+    def test_labels_and_annotations_are_added_to_those_there_are(self) -> None:
+        current: Document = {"metadata": {"labels": {"a": "1", "b": "2"}, "x": 1}}
+        labelled = documents.with_labels(current, {"b": "3"}, {"c": "4"})
+        assert labelled["metadata"] == {
+            "labels": {"a": "1", "b": "3"},
+            "annotations": {"c": "4"},
+            "x": 1,
+        }
+
+
+class TestStatus:
+    def test_it_is_merged_into_what_is_there(self) -> None:
+        current: Document = {"spec": 1, "status": {"a": 1, "b": {"c": 1, "d": 2}}}
+        merged = documents.with_status(current, {"b": {"c": None}, "e": 3})
+        assert merged == {"spec": 1, "status": {"a": 1, "b": {"d": 2}, "e": 3}}
+
+    def test_it_replaces_what_is_none(self) -> None:
+        assert documents.with_status({"status": "odd"}, {"a": 1})["status"] == {"a": 1}
+
+
+class TestFinalizers:
+    def test_they_are_set_exactly(self) -> None:
+        held = documents.with_finalizers({"metadata": {"uid": "u"}, "spec": 1}, ("a", "b"))
+        assert held == {"metadata": {"uid": "u", "finalizers": ["a", "b"]}, "spec": 1}
+        assert documents.finalizers_of(held) == ("a", "b")
+
+    def test_an_object_that_names_none_has_none(self) -> None:
+        assert documents.finalizers_of({}) == ()
+
+
+class TestDeletionMark:
+    def test_it_says_when_and_moves_the_generation(self) -> None:
+        marked = documents.metadata_of(documents.marked_deleted({"metadata": {"generation": 4}}))
+        assert marked["generation"] == 5
+        when = marked["deletionTimestamp"]
+        assert isinstance(when, str)
+        assert abs((datetime.now(UTC) - datetime.fromisoformat(when)).total_seconds()) < 60
+
+
+BASE: Document = {
+    "metadata": {"uid": "u", "generation": 3, "labels": {"a": "b"}},
+    "spec": {"text": "hi", "size": 1.5},
+    "status": {"ready": True},
+}
+
+
+class TestDesire:
+    """What differs in desire is news to a controller; what does not wakes nobody."""
+
+    def differs(self, new: Document) -> bool:
+        return documents.desire_differs(documents.render(BASE), documents.render(new))
+
+    def metadata(self, **changed: object) -> Document:
+        return {**BASE, "metadata": {**documents.metadata_of(BASE), **changed}}
+
+    def test_the_same_is_the_same(self) -> None:
+        assert not self.differs(BASE)
+
+    def test_a_status_is_no_difference(self) -> None:
+        assert not self.differs({**BASE, "status": {"ready": False}})
+        assert not self.differs({k: v for k, v in BASE.items() if k != "status"})
+
+    def test_a_generation_is_no_difference(self) -> None:
+        assert not self.differs(self.metadata(generation=4))
+
+    def test_a_finalizer_is_no_difference(self) -> None:
+        assert not self.differs(self.metadata(finalizers=["a"]))
+
+    def test_empty_metadata_written_out_is_no_difference(self) -> None:
+        assert not self.differs(
+            self.metadata(finalizers=[], annotations={}, deletionTimestamp=None)
+        )
+
+    def test_how_the_json_is_laid_out_is_no_difference(self) -> None:
+        by_hand = b'{ "status": {"ready": false},\n "spec": {"size": 1.50, "text": "h\\u0069"},'
+        by_hand += b' "metadata": {"labels": {"a": "b"}, "uid": "u"} }'
+        assert not documents.desire_differs(documents.render(BASE), by_hand)
+
+    def test_a_spec_is_a_difference(self) -> None:
+        assert self.differs({**BASE, "spec": {"text": "ho", "size": 1.5}})
+
+    def test_an_unknown_part_of_the_spec_is_a_difference(self) -> None:
+        assert self.differs({**BASE, "spec": {"text": "hi", "size": 1.5, "unknown": 1}})
+
+    def test_an_unknown_part_beside_the_spec_is_a_difference(self) -> None:
+        assert self.differs({**BASE, "data": 1})
+
+    @pytest.mark.parametrize("name", ["labels", "annotations"])
+    def test_labels_and_annotations_are_a_difference(self, name: str) -> None:
+        assert self.differs(self.metadata(**{name: {"a": "c"}}))
+
+    def test_the_deletion_mark_is_a_difference(self) -> None:
+        assert self.differs(self.metadata(deletionTimestamp="2026-01-01T00:00:00Z"))
+
+    def test_another_uid_is_a_difference(self) -> None:
+        assert self.differs(self.metadata(uid="other"))
+
+    def test_a_finalizer_of_an_object_marked_deleted_is_a_difference(self) -> None:
+        one = self.metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a", "b"])
+        two = self.metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a"])
+        assert documents.desire_differs(documents.render(one), documents.render(two))
+
+
+class TestPlain:
+    def test_it_is_what_is_read_again(self) -> None:
+        value = {"a": (1, 2), 3: frozenset({"y", "x"}), "c": Color.RED, "d": Port(number=1)}
+        assert documents.plain(value) == {
+            "a": [1, 2],
+            "3": ["x", "y"],
+            "c": "red",
+            "d": {"number": 1, "name": ""},
+        }
+
+    def test_no_number_is_null(self) -> None:
+        assert documents.plain(math.nan) is None

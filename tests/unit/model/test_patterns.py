@@ -1,0 +1,33 @@
+"""Which keys a subject pattern takes in."""
+
+import pytest
+
+from natsctl.model.patterns import matches
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "fits"),
+    [
+        (">", "a", True),
+        (">", "a.b.c", True),
+        ("a.>", "a.b", True),
+        ("a.>", "a.b.c", True),
+        ("a.>", "a", False),
+        ("a.>", "ab.c", False),
+        ("*", "a", True),
+        ("*", "a.b", False),
+        ("a.*", "a.b", True),
+        ("a.*", "a.b.c", False),
+        ("*.b", "a.b", True),
+        ("*.b", "b", False),
+        ("*.b.>", "a.b.c", True),
+        ("*.b.>", "a.c.c", False),
+        ("a", "a", True),
+        ("a", "b", False),
+        ("a.b", "a-b", False),
+        ("a+", "aa", False),
+        ("a/b=c", "a/b=c", True),
+    ],
+)
+def test_a_pattern_is_that_of_subjects(pattern: str, key: str, fits: bool) -> None:  # noqa: FBT001 - a column
+    assert matches(pattern, key) is fits

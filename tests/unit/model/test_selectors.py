@@ -1,0 +1,151 @@
+"""Label selectors mean what they mean to kubectl."""
+
+import pytest
+
+from natsctl.errors import UsageError
+from natsctl.model.selectors import Absent, Exists, In, NotIn, Selector
+
+WEB = {"app": "web", "tier": "front", "beta": ""}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "app",
+        "app=web",
+        "app==web",
+        "app!=db",
+        "app in (web,db)",
+        "app notin (db)",
+        "!canary",
+        "canary!=yes",
+        "canary notin (yes,no)",
+        "beta=",
+        "beta",
+        "beta in (,on)",
+        "app=web,tier=front",
+    ],
+)
+def test_a_selector_means_an_object_that_fulfils_it(text: str) -> None:
+    assert Selector.parse(text).matches(WEB)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "canary",
+        "app=db",
+        "app!=web",
+        "app in (db,cache)",
+        "app notin (web,db)",
+        "!app",
+        "!beta",
+        "canary=",
+        "canary in (,yes)",
+        "app=",
+        "beta!=",
+        "app=web,tier=back",
+    ],
+)
+def test_a_selector_does_not_mean_an_object_that_fails_one_requirement(text: str) -> None:
+    assert not Selector.parse(text).matches(WEB)
+
+
+def test_the_empty_selector_means_everything() -> None:
+    assert Selector().matches({})
+    assert Selector.parse("  ") == Selector()
+
+
+def test_every_sort_of_requirement_can_be_said_at_once() -> None:
+    assert set(Selector.parse("a=b,c!=d,e in (x,y),f notin (z),g,!h").requirements) == {
+        In("a", frozenset("b")),
+        NotIn("c", frozenset("d")),
+        In("e", frozenset("xy")),
+        NotIn("f", frozenset("z")),
+        Exists("g"),
+        Absent("h"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("a=b,c!=d,e in (x,y),f notin (z),g,!h", "a=b,c!=d,e in (x,y),f!=z,g,!h"),
+        ("b==1 ,\ta = 2", "a=2,b=1"),
+        ("a in(y , x,y)", "a in (x,y)"),
+        ("a in (x)", "a=x"),
+        ("a notin (,x)", "a notin (,x)"),
+        ("a in (,)", "a="),
+        ("! a", "!a"),
+        ("a=1,a=1", "a=1"),
+        ("a=,b", "a=,b"),
+        ("app.example.com/name=web", "app.example.com/name=web"),
+        ("in in (in,notin)", "in in (in,notin)"),
+    ],
+)
+def test_the_text_of_a_selector_is_canonical(text: str, canonical: str) -> None:
+    assert str(Selector.parse(text)) == canonical
+
+
+def test_selectors_that_say_the_same_are_equal() -> None:
+    assert Selector.parse("a=1,b in (x,y)") == Selector.parse("b in (y,x,x),a in (1)")
+    assert hash(Selector.parse("a,b")) == hash(Selector.parse("b,a"))
+    assert Selector((Exists("b"), Exists("a"))) == Selector((Exists("a"), Exists("b")))
+
+
+def test_labels_make_a_selector_of_what_has_them_all() -> None:
+    selector = Selector.of({"tier": "front", "app": "web"})
+    assert str(selector) == "app=web,tier=front"
+    assert selector.matches(WEB)
+    assert not selector.matches({"app": "web"})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "reason"),
+    [
+        ("a=b,c=(d", "      ^", "expected a label's value, found '('"),
+        ("a=b,", "    ^", "expected a label's key, found the end"),
+        (",a", "^", "expected a label's key, found ','"),
+        ("!", " ^", "expected a label's key, found the end"),
+        ("a b", "  ^", "expected =, !=, in, notin or a comma, found 'b'"),
+        ("a>1", " ^", "expected =, !=, in, notin or a comma, found '>'"),
+        ("a=b c", "    ^", "expected a comma, found 'c'"),
+        ("a=b=c", "   ^", "expected a comma, found '='"),
+        ("!a=b", "  ^", "expected a comma, found '='"),
+        ("a in b", "     ^", "expected ( and values, found 'b'"),
+        ("a in ()", "      ^", "expected a value, found ')'"),
+        ("a in (b", "       ^", "expected a comma or ), found the end"),
+        ("a in (b c)", "        ^", "expected a comma or ), found 'c'"),
+        ('a="b"', "  ^", "expected a label's value, found '\"b\"': at most 63"),
+        ("a=b,_c", "    ^", "expected a label's key, found '_c': at most 63"),
+        ("Up/a", "^", "a DNS name and / may stand before it"),
+        (f"a={'x' * 64}", "  ^", "at most 63"),
+        (f"{'x' * 64}=a", "^", "at most 63"),
+        (f"{'d.' * 127}d/a=b", "^", "a DNS name"),
+        ("a=\n(", "   ^", "found '('"),
+    ],
+)
+def test_a_wrong_selector_is_shown_with_the_place(text: str, shown: str, reason: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Selector.parse(text)
+    message, *picture = str(error.value).split("\n")
+    assert reason in message
+    assert picture == [f"  {text}".replace("\n", " "), f"  {shown}"]
+
+
+def test_a_key_and_a_value_may_be_63_long_and_a_domain_253() -> None:
+    domain = f"{'d.' * 126}d"
+    selector = Selector.parse(f"{domain}/{'k' * 63}={'v' * 63}")
+    assert selector.matches({f"{domain}/{'k' * 63}": "v" * 63})
+
+
+def test_what_cannot_be_a_label_cannot_be_required() -> None:
+    with pytest.raises(UsageError, match="'a b' is no label key"):
+        Selector.of({"a b": "c"})
+    with pytest.raises(UsageError, match="'x/y' is no label value"):
+        Selector.of({"a": "x/y"})
+    with pytest.raises(UsageError, match="no value is given for the label a"):
+        In("a", frozenset())
+    with pytest.raises(UsageError, match="'!' is no label key"):
+        Absent("!")

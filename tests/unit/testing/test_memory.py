@@ -1,0 +1,161 @@
+"""The faults and figures of the memory store; that it is true to NATS is in the contract suite."""
+
+import asyncio
+
+import pytest
+from things import THINGS, Thing, value
+
+import natsctl
+from natsctl.errors import NotFoundError, StoreMissingError, WatchBrokenError
+from natsctl.model.kinds import Kind
+from natsctl.model.recorder import EventType
+from natsctl.model.store import Applied, Listing, WatchEvent
+from natsctl.testing.memory import Event, MemoryStore, MemoryStores
+
+OTHERS = natsctl.kv(Thing, bucket="others")
+
+
+@pytest.fixture
+def stores() -> MemoryStores:
+    return MemoryStores()
+
+
+@pytest.fixture
+def store(stores: MemoryStores) -> MemoryStore:
+    return stores.store(THINGS)
+
+
+async def listed(store: MemoryStore) -> list[WatchEvent]:
+    async with store.watch() as events:
+        return [await anext(events) for _ in range(len(store.keys()) + 2)]
+
+
+class TestFaults:
+    async def test_a_broken_watch_raises_after_what_it_had_to_tell(
+        self, store: MemoryStore
+    ) -> None:
+        async with store.watch() as events:
+            await anext(events)
+            await anext(events)
+            created = await store.create("a", value())
+            store.break_watches()
+            assert await anext(events) == Applied(created)
+            with pytest.raises(WatchBrokenError, match=r"Thing\.things"):
+                await anext(events)
+
+    async def test_a_new_watch_after_that_is_whole(self, store: MemoryStore) -> None:
+        await store.create("a", value())
+        store.break_watches()
+        assert len(await listed(store)) == 3
+
+    async def test_what_vanishes_is_told_to_nobody_and_leaves_no_trace(
+        self, store: MemoryStore
+    ) -> None:
+        await store.create("a", value())
+        async with store.watch() as events:
+            for _ in range(3):
+                await anext(events)
+            store.vanish("a")
+            told = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(60)
+            assert not told.done()
+            told.cancel()
+            await asyncio.wait({told})
+        with pytest.raises(NotFoundError) as raised:
+            await store.get("a")
+        assert raised.value.deleted_at is None
+        assert await store.history("a") == []
+
+    async def test_a_recreated_store_begins_anew(self, store: MemoryStore) -> None:
+        await store.create("a", value())
+        before = (await listed(store))[0]
+        store.recreate()
+        after = (await listed(store))[0]
+        assert isinstance(after, Listing)
+        assert after != before
+        assert (await store.create("b", value())).revision == 1
+
+    async def test_a_failing_store_refuses_everything_until_it_is_well(
+        self, store: MemoryStore
+    ) -> None:
+        created = await store.create("a", value())
+        async with store.watch() as events:
+            for _ in range(3):
+                await anext(events)
+            store.fail(StoreMissingError("no bucket"))
+            with pytest.raises(WatchBrokenError):
+                await anext(events)
+        for call in (
+            store.get("a"),
+            store.create("b", b""),
+            store.update("a", b"", revision=1),
+            store.delete("a"),
+            store.history("a"),
+            listed(store),
+        ):
+            with pytest.raises(StoreMissingError, match="no bucket"):
+                await call
+        store.fail(None)
+        assert await store.get("a") == created
+
+
+class TestFigures:
+    async def test_keys_are_those_of_what_exists_in_order(self, store: MemoryStore) -> None:
+        for key in ("b", "a", "c"):
+            await store.create(key, value())
+        await store.delete("c")
+        assert store.keys() == ["a", "b"]
+
+    async def test_writes_are_counted_deletions_too(self, store: MemoryStore) -> None:
+        created = await store.create("a", value())
+        await store.update("a", value(), revision=created.revision)
+        await store.delete("a")
+        assert store.writes == 3
+
+    async def test_open_watches_are_counted(self, store: MemoryStore) -> None:
+        async with store.watch(), store.watch():
+            assert store.watches == 2
+        assert store.watches == 0
+
+
+class TestSharing:
+    async def test_kinds_of_one_bucket_share_what_is_in_it(self, stores: MemoryStores) -> None:
+        part: Kind[Thing] = natsctl.kv(Thing, bucket="things", keys="team.>")
+        created = await stores.store(part).create("team.a", value())
+        assert await stores.store(THINGS).get("team.a") == created
+        assert stores.store(part).writes == stores.store(THINGS).writes == 1
+
+    async def test_a_part_of_a_bucket_has_its_own_keys(self, stores: MemoryStores) -> None:
+        part = natsctl.kv(Thing, bucket="things", keys="team.>")
+        for key in ("team.a", "other"):
+            await stores.store(THINGS).create(key, value())
+        assert stores.store(part).keys() == ["team.a"]
+
+    async def test_faults_befall_the_whole_bucket_and_no_other(self, stores: MemoryStores) -> None:
+        part = natsctl.kv(Thing, bucket="things", keys="team.>")
+        stores.store(part).fail(StoreMissingError("no bucket"))
+        with pytest.raises(StoreMissingError):
+            await stores.store(THINGS).get("a")
+        with pytest.raises(NotFoundError):
+            await stores.store(OTHERS).get("a")
+
+    async def test_two_sets_of_stores_share_nothing(self, stores: MemoryStores) -> None:
+        await stores.store(THINGS).create("a", value())
+        assert MemoryStores().store(THINGS).keys() == []
+
+    async def test_opening_is_getting(self, stores: MemoryStores) -> None:
+        await (await stores.open(THINGS)).create("a", value())
+        assert stores.store(THINGS).keys() == ["a"]
+
+
+class TestEvents:
+    async def test_they_are_kept_in_the_order_in_which_they_were_told(
+        self, stores: MemoryStores
+    ) -> None:
+        async with stores.recorder("apps") as recorder:
+            recorder.event("a", EventType.NORMAL, "Synced", "one")
+            recorder.event("b", EventType.WARNING, "Odd", "two")
+        assert stores.events.events == [
+            Event("a", EventType.NORMAL, "Synced", "one"),
+            Event("b", EventType.WARNING, "Odd", "two"),
+        ]

@@ -1,0 +1,86 @@
+"""Virtual time passes in the order of real time, and takes none."""
+
+import asyncio
+import time
+
+import pytest
+
+from natsctl.testing.time import VirtualTimeLoop
+
+
+def run(coro: object) -> None:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(coro)  # type: ignore[arg-type]  # a coroutine
+
+
+async def test_it_begins_at_zero() -> None:
+    assert asyncio.get_running_loop().time() == 0
+
+
+async def test_a_year_takes_less_than_a_second() -> None:
+    started = time.monotonic()
+    await asyncio.sleep(365 * 24 * 3600)
+    assert asyncio.get_running_loop().time() == 365 * 24 * 3600
+    assert time.monotonic() - started < 1
+
+
+async def test_sleepers_wake_in_the_order_of_their_times() -> None:
+    woken: list[tuple[float, int]] = []
+
+    async def sleep(delay: int) -> None:
+        await asyncio.sleep(delay)
+        woken.append((asyncio.get_running_loop().time(), delay))
+
+    async with asyncio.TaskGroup() as group:
+        for delay in (30, 10, 20):
+            group.create_task(sleep(delay))
+    assert woken == [(10, 10), (20, 20), (30, 30)]
+
+
+async def test_deadlines_are_virtual_too() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await asyncio.Event().wait()
+    assert asyncio.get_running_loop().time() == 60
+
+
+async def test_what_is_ready_goes_before_time_does() -> None:
+    turns: list[float] = []
+
+    async def busy() -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+            turns.append(asyncio.get_running_loop().time())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(busy())
+        group.create_task(asyncio.sleep(10))
+    assert set(turns) == {0}
+
+
+async def test_a_jump_is_a_loop_that_was_held_up() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    sleeper = asyncio.create_task(asyncio.sleep(10))
+    await asyncio.sleep(1)
+    loop.jump(60)
+    await sleeper
+    assert loop.time() == 61
+
+
+def test_waiting_for_what_nothing_will_do_is_an_error() -> None:
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(RuntimeError, match="every task waits for something that nothing will do"):
+        run(wait())
+
+
+def test_a_thread_that_calls_back_is_heard() -> None:
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        heard = asyncio.Event()
+        loop.call_soon_threadsafe(heard.set)
+        await heard.wait()
+
+    run(ask())
