@@ -1,1 +1,1 @@
-"""The `natsctl` command."""
+"""The command line."""

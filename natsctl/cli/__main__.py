@@ -1,0 +1,5 @@
+"""`python -m natsctl.cli` is `natsctl`."""
+
+from natsctl.cli.main import main
+
+main()

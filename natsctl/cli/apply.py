@@ -1,0 +1,70 @@
+"""`natsctl apply`: what files say."""
+
+from typing import Annotated
+
+import typer
+
+from natsctl.cli.buckets import CreateOption, existing
+from natsctl.cli.command import Command, commands, connected, examples
+from natsctl.cli.failures import say_error, status
+from natsctl.cli.manifests import Manifest, read_manifests
+from natsctl.cli.printing import line
+from natsctl.cli.values import applied, outcome
+from natsctl.core.write import Rewritten, rewrite
+from natsctl.errors import ConflictError, TooLargeError, UsageError
+from natsctl.kv.browse import BucketStore
+from natsctl.kv.bucket import Bucket
+from natsctl.kv.connection import connect
+from natsctl.kv.options import NatsOptions
+
+_ITS_OWN = (UsageError, ConflictError, TooLargeError)  # what is wrong with one document alone
+
+app = commands()
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "natsctl apply -f shop.yaml",
+        "natsctl apply -f manifests/ -f extra.json --create-bucket",
+        "natsctl list greetings -o yaml | sed s/hi/hello/ | natsctl apply -f -",
+    )
+    + "\n\n\b\nA document:\n  bucket: greetings\n  key: shop\n  spec:\n    text: hi",
+)
+@connected
+async def apply(
+    options: NatsOptions,
+    *,
+    file: Annotated[
+        list[str], typer.Option("--file", "-f", help="a file, a folder, or - for standard input")
+    ],
+    create_bucket: CreateOption = False,
+) -> None:
+    """Store what files say.
+
+    Each document names a bucket and a key. The fields that it has are set, a spec as a whole;
+    others stay, and labels and annotations are added to those there are. Nothing is stored where
+    that changes nothing, or where any document is wrong.
+    """
+    manifests = read_manifests(file)
+    async with connect(options) as connection:
+        names = dict.fromkeys(manifest.bucket for manifest in manifests)
+        buckets = {name: await existing(connection, name, create=create_bucket) for name in names}
+        failures = [await _apply(buckets[manifest.bucket], manifest) for manifest in manifests]
+    worst = next((code for code in failures if code), 0)
+    if worst:
+        raise typer.Exit(worst)
+
+
+async def _apply(bucket: Bucket, manifest: Manifest) -> int:
+    """Store one document; return the exit status that it asks for."""
+    name = f"{manifest.bucket}/{manifest.key}"
+    try:
+        done: Rewritten = await rewrite(
+            BucketStore(bucket), manifest.key, lambda current: applied(current, manifest.given)
+        )
+    except _ITS_OWN as error:
+        say_error(f"{name}: {error}")
+        return status(error)
+    line(f"{name} {outcome(done)}")
+    return 0

@@ -1,0 +1,90 @@
+"""What every command is made of: its help in sections, connection options, a running loop."""
+
+import asyncio
+import functools
+import inspect
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec
+
+import typer
+from typer.core import TyperCommand
+
+from natsctl.cli import connection
+from natsctl.kv.options import NatsOptions
+
+P = ParamSpec("P")
+
+EXIT_PIPE = 141  # what a shell says of a program that nobody listens to any more
+
+Work = Callable[Concatenate[NatsOptions, P], Coroutine[Any, Any, None]]
+
+LoopMaker = Callable[[], asyncio.AbstractEventLoop]
+
+
+class Command(TyperCommand):
+    """A command whose help shows its options in the sections that they name."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then options, then the other sections."""
+        sections: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections[getattr(param, "rich_help_panel", None) or usual].append(record)
+        last = (connection.SECTION,)
+        for title in sorted(sections, key=lambda title: title in last):
+            with formatter.section(title):
+                formatter.write_dl(sections[title])
+
+
+def commands() -> typer.Typer:
+    """Return what commands are registered with."""
+    return typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a help text: commands as a person would type them."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+def connected(work: Work[P]) -> Callable[..., None]:
+    """Make a command of a coroutine function that is handed how to connect.
+
+    The command takes the connection options besides those of *work*.
+    """
+    return connected_on(None)(work)
+
+
+def connected_on(loop: LoopMaker | None) -> Callable[[Work[P]], Callable[..., None]]:
+    """Return `connected`, with commands that run on event loops that *loop* makes."""
+
+    def decorate(work: Work[P]) -> Callable[..., None]:
+        _, *own = inspect.signature(work).parameters.values()
+
+        @functools.wraps(work)
+        def command(**given: Any) -> None:
+            flags = {name: given.pop(name) for name in connection.NAMES}
+            options = connection.nats_options(flags, os.environ)
+            started = work(options, **given)  # type: ignore[call-arg]  # as the signature says
+            complete(started, loop)
+
+        described = inspect.Signature([*own, *connection.parameters()])
+        command.__signature__ = described  # type: ignore[attr-defined]  # what typer reads
+        return command
+
+    return decorate
+
+
+def complete(work: Coroutine[Any, Any, None], loop: LoopMaker | None = None) -> None:
+    """Run *work* to its end; nobody listening to its output any more ends it quietly."""
+    try:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(work)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_PIPE) from None

@@ -1,0 +1,63 @@
+"""The controllers that a command is about, and what commands that run them take."""
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from natsctl.daemon.loader import load
+from natsctl.runtime import Controller
+
+_HELP = "a controller class, package.module:Name; the current folder is looked in first"
+
+
+class LogFormat(Enum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(Enum):
+    """From which level on there are log lines."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+ControllersOption = Annotated[
+    list[str], typer.Option("--controller", "-c", help=f"{_HELP}; may be repeated", metavar="M:C")
+]
+ControllerOption = Annotated[str, typer.Option("--controller", "-c", help=_HELP, metavar="M:C")]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="where the private nats-server listens, 0 is any free port [default: 4222 if free]",
+    ),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="keys that each controller syncs at once")
+]
+ResyncOption = Annotated[
+    float | None,
+    typer.Option("--resync", min=0.001, metavar="SECONDS", help="visit every primary so often"),
+]
+LogFormatOption = Annotated[
+    LogFormat, typer.Option("--log-format", help="for people or for machines")
+]
+LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="the least that is logged")]
+
+
+def controller_of(path: str) -> Controller:
+    """Return a controller of the class at *path*; raises `UsageError` as `load` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return load(path)()

@@ -1,0 +1,146 @@
+"""What an entry of a bucket looks like, to people and to programs."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from natsctl.kv.bucket import Message
+from natsctl.model import documents
+from natsctl.model.documents import Document
+
+ENVELOPE = ("bucket", "key", "revision", "event")
+"""What is said of an entry beside its object's own fields."""
+
+VALUE, BASE64 = "value", "base64"
+PREVIEW_MAX = 60
+NONE = "-"
+_json_objects = msgspec.json.Decoder(dict[str, object])
+
+
+def object_in(value: bytes) -> Document | None:
+    """Return the object that a value is: JSON with a spec or with metadata; else None.
+
+    Other values are whole: nothing in them is natsctl's to keep right.
+    """
+    try:
+        document = _json_objects.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return document if is_object(document) else None
+
+
+def is_object(document: Mapping[str, object]) -> bool:
+    """Say whether a JSON object is one that natsctl keeps generation, labels and status of."""
+    return "spec" in document or isinstance(document.get("metadata"), dict)
+
+
+def labels_of(document: Document | None) -> dict[str, str]:
+    """Return the labels of an object; other values have none."""
+    labels = documents.metadata_of(document or {}).get("labels")
+    if not isinstance(labels, dict):
+        return {}
+    return {name: text for name, text in labels.items() if isinstance(text, str)}
+
+
+def described(bucket: str, message: Message) -> dict[str, object]:
+    """Return the entry as JSON says it, which `natsctl apply` reads.
+
+    An object's fields stand beside `bucket`, `key` and `revision`. What is no object stands under
+    `value`: a JSON object or array as it is, else the text; under `base64` what is no text.
+    """
+    head: dict[str, object] = {"bucket": bucket, "key": message.key, "revision": message.revision}
+    document = object_in(message.value)
+    if document is not None and not document.keys() & {*ENVELOPE, VALUE, BASE64}:
+        return {**head, **document}
+    return {**head, **_whole(message.value)}
+
+
+def _whole(value: bytes) -> dict[str, object]:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return {BASE64: base64.b64encode(value).decode()}
+    try:
+        parsed = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return {VALUE: text}
+    return {VALUE: parsed if isinstance(parsed, dict | list) else text}
+
+
+def columns(messages: Sequence[Message], *, wide: bool = False) -> list[str]:
+    """Return the headings of a table of these entries."""
+    objects = [object_in(message.value) is not None for message in messages]
+    of_objects = ["GENERATION", "READY"] if any(objects) or not objects else []
+    found = ["KEY", "REVISION", *of_objects, "AGE"]
+    if wide:
+        found += ["LABELS", "FINALIZERS", "UID"]
+    return found if all(objects) else [*found, "VALUE"]
+
+
+def row(message: Message, headings: Sequence[str], now: datetime) -> list[str]:
+    """Return the entry's cells under these headings."""
+    document = object_in(message.value)
+    metadata = documents.metadata_of(document or {})
+    cells = {
+        "KEY": message.key,
+        "REVISION": str(message.revision),
+        "GENERATION": _shown(metadata.get("generation")),
+        "READY": ready(document),
+        "AGE": age(message.created, now),
+        "LABELS": _shown(",".join(f"{k}={v}" for k, v in labels_of(document).items())),
+        "FINALIZERS": _shown(",".join(documents.finalizers_of(document or {}))),
+        "UID": _shown(metadata.get("uid")),
+        "VALUE": NONE if document is not None else preview(message.value),
+    }
+    return [cells[heading] for heading in headings]
+
+
+def ready(document: Document | None) -> str:
+    """Return how an object is: deleting, pending (not seen as it is by its controller), ready."""
+    if document is None:
+        return NONE
+    metadata, status = documents.metadata_of(document), document.get("status")
+    status = status if isinstance(status, dict) else {}
+    if metadata.get("deletionTimestamp"):
+        return "Deleting"
+    generation, observed = metadata.get("generation"), status.get("observedGeneration")
+    if isinstance(generation, int) and isinstance(observed, int) and observed < generation:
+        return "Pending"
+    if isinstance(status.get("ready"), bool):
+        return str(status["ready"])
+    conditions = status.get("conditions")
+    for condition in conditions if isinstance(conditions, list) else ():
+        if isinstance(condition, dict) and condition.get("type") == "Ready":
+            return str(condition.get("status"))
+    return NONE
+
+
+def age(created: str, now: datetime) -> str:
+    """Return how long ago that was: 45s, 3m20s, 2h5m, 3d4h, 80d."""
+    if not created:
+        return NONE
+    gone = max(timedelta(0), now - datetime.fromisoformat(created).astimezone(UTC))
+    minutes, seconds = divmod(int(gone.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    precise = parts[0][0] < 10  # noqa: PLR2004 - two digits say enough alone
+    shown = parts[:2] if precise else parts[:1]
+    return "".join(f"{n}{unit}" for at, (n, unit) in enumerate(shown) if n or not at)
+
+
+def preview(value: bytes) -> str:
+    """Return the beginning of a value, on one line."""
+    try:
+        text = " ".join(value.decode().split())
+    except UnicodeDecodeError:
+        return f"({len(value)} bytes)"
+    return text if len(text) <= PREVIEW_MAX else f"{text[: PREVIEW_MAX - 1]}…"
+
+
+def _shown(value: object) -> str:
+    return NONE if value in {None, ""} else str(value)

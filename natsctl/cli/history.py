@@ -1,0 +1,83 @@
+"""`natsctl history`: what a bucket still knows of a key."""
+
+from datetime import UTC, datetime
+
+from natsctl.cli.buckets import BucketArgument, KeyArgument, bucket_of
+from natsctl.cli.command import Command, commands, connected, examples
+from natsctl.cli.entries import NONE, age, described, object_in, preview, row
+from natsctl.cli.printing import (
+    Output,
+    OutputOption,
+    line,
+    write_json,
+    write_table,
+    write_value,
+    write_yaml,
+)
+from natsctl.errors import NotFoundError
+from natsctl.kv.browse import BucketStore
+from natsctl.kv.bucket import Message
+from natsctl.kv.options import NatsOptions
+from natsctl.model import documents
+
+app = commands()
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "natsctl history greetings shop",
+        "natsctl history greetings shop -o json | jq '.[].spec'",
+    ),
+)
+@connected
+async def history(
+    options: NatsOptions,
+    *,
+    bucket: BucketArgument,
+    key: KeyArgument,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what a bucket still knows of a key.
+
+    The oldest comes first. How many revisions there are is the bucket's history.
+    """
+    async with bucket_of(options, bucket) as found:
+        messages = await BucketStore(found).messages(key)
+    if not messages:
+        raise NotFoundError(f"{bucket} has no {key}, and no trace of it")
+    match output:
+        case Output.TABLE | Output.WIDE:
+            now = datetime.now(UTC)
+            headings = ["REVISION", "OPERATION", "GENERATION", "AGE", "VALUE"]
+            write_table(headings, [_row(message, now) for message in messages])
+        case Output.JSON:
+            write_json([_described(bucket, message) for message in messages])
+        case Output.YAML:
+            write_yaml([_described(bucket, message) for message in messages])
+        case Output.NAME:
+            for message in messages:
+                line(str(message.revision))
+        case Output.VALUE:
+            for message in messages:
+                write_value(message.value)
+
+
+def _row(message: Message, now: datetime) -> list[str]:
+    if message.marker:
+        return [str(message.revision), "deleted", NONE, age(message.created, now), NONE]
+    revision, generation, at = row(message, ["REVISION", "GENERATION", "AGE"], now)
+    document = object_in(message.value) or {}
+    value = documents.render(document["spec"]) if "spec" in document else message.value
+    return [revision, "put", generation, at, preview(value)]
+
+
+def _described(bucket: str, message: Message) -> dict[str, object]:
+    if message.marker:
+        return {
+            "bucket": bucket,
+            "key": message.key,
+            "revision": message.revision,
+            "event": "deleted",
+        }
+    return {**described(bucket, message), "event": "put"}

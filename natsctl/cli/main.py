@@ -1,0 +1,103 @@
+"""The `natsctl` command: which commands there are, and how each ends."""
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version as installed
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from natsctl.cli.command import commands
+from natsctl.cli.failures import USAGE, say_error, tell
+from natsctl.daemon.names import meant
+from natsctl.errors import UsageError
+
+COMMANDS = {
+    "run": ("run", "Run controllers until told to stop."),
+    "dev": ("dev", "Run controllers beside a private nats-server, anew at every change."),
+    "get": ("get", "Show one object."),
+    "list": ("list", "Show the objects of a bucket."),
+    "put": ("put", "Store an object, as a whole."),
+    "apply": ("apply", "Store what files say."),
+    "delete": ("delete", "Delete objects; finalizers hold them until they are released."),
+    "watch": ("watch", "Show objects, and every change of them."),
+    "history": ("history", "Show what a bucket still knows of a key."),
+    "resync": ("resync", "Sync keys once, here and now."),
+    "gc": ("garbage", "See and remove secondaries whose owner is gone."),
+}
+"""By name, in the order of the help: the module, loaded when it is needed, and what it does."""
+
+
+class _Commands(TyperGroup):
+    """A group that loads a command when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS:
+            module = importlib.import_module(f"natsctl.cli.{COMMANDS[cmd_name][0]}")
+            return get_command(module.app)
+        if cmd_name.startswith("-"):
+            return super().get_command(ctx, cmd_name)
+        raise UsageError(f"there is no command {cmd_name!r}{meant(cmd_name, COMMANDS)}")
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base's signature
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+app = commands()
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it
+    if wanted:
+        typer.echo(f"natsctl {installed('natsctl')}")
+        raise typer.Exit
+
+
+@app.callback(cls=_Commands)
+def natsctl(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="show the version"),
+    ] = False,
+) -> None:
+    """Keep everything equal to the desired state in NATS JetStream KV.
+
+    Every command takes connection options, `natsctl COMMAND --help` shows them.
+
+    Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 conflict.
+    """
+
+
+def run(args: Sequence[str]) -> int:
+    """Run the command and return its exit status."""
+    logging.basicConfig(format="natsctl: %(message)s", level=logging.WARNING)
+    try:
+        ended = get_command(app).main(
+            list(args) or ["--help"], prog_name="natsctl", standalone_mode=False
+        )
+    except typer.TyperException as error:
+        say_error(f"{error.format_message()}{_hint(error)}")
+        return USAGE
+    except typer.Abort:
+        return 1
+    except Exception as error:  # noqa: BLE001 - told, each in its way
+        return tell(error)
+    return ended or 0
+
+
+def _hint(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return "" if context is None else f" (see {context.command_path} --help)"
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))

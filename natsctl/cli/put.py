@@ -1,0 +1,89 @@
+"""`natsctl put`: one object, as a whole."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from natsctl.cli.buckets import BucketArgument, CreateOption, KeyArgument, bucket_of
+from natsctl.cli.command import Command, commands, connected, examples
+from natsctl.cli.printing import line
+from natsctl.cli.values import Given, given, outcome, read_bytes, replaced
+from natsctl.core.write import Rewritten, rewrite
+from natsctl.errors import ConflictError, UsageError
+from natsctl.kv.browse import BucketStore
+from natsctl.kv.codec import check_key
+from natsctl.kv.options import NatsOptions
+from natsctl.model.store import Stored
+
+app = commands()
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        """natsctl put greetings shop '{"spec": {"text": "hi"}}'""",
+        "natsctl put greetings shop -f shop.yaml --revision 17",
+        "natsctl put settings motd 'Closed on Sunday' --create-bucket",
+        "date | natsctl put settings now -",
+    ),
+)
+@connected
+async def put(
+    options: NatsOptions,
+    *,
+    bucket: BucketArgument,
+    key: KeyArgument,
+    value: Annotated[str | None, typer.Argument(help="JSON, YAML or text; - reads it")] = None,
+    file: Annotated[str | None, typer.Option("--file", "-f", help="the file it is in")] = None,
+    create: Annotated[bool, typer.Option("--create", help="only if there is none yet")] = False,
+    revision: Annotated[
+        int | None, typer.Option(min=1, help="only if this is the newest revision")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="store it as it is, whatever it is")] = False,
+    create_bucket: CreateOption = False,
+) -> None:
+    """Store an object, as a whole.
+
+    What was desired before is replaced. Generation, uid, finalizers and status are kept right. A
+    value that is no object (JSON or YAML with a spec or metadata) is stored as it is given.
+    """
+    if create and revision is not None:
+        raise UsageError("--create and --revision exclude each other")
+    check_key(key)
+    new = _new(value, file, raw=raw)
+
+    def change(current: Stored | None) -> bytes:
+        return new if isinstance(new, bytes) else replaced(current, new)
+
+    async with bucket_of(options, bucket, create=create_bucket) as found:
+        store = BucketStore(found)
+        if create:
+            done = Rewritten(await store.create(key, change(None)), 0)
+        elif revision is not None:
+            done = await _update(store, key, change, revision)
+        else:
+            done = await rewrite(store, key, change)
+    line(f"{bucket}/{key} {outcome(done)}")
+
+
+def _new(value: str | None, file: str | None, *, raw: bool) -> Given | bytes:
+    """Return what was given, in whichever way; as it is where it is *raw*."""
+    if value == "-":
+        value, file = None, "-" if file is None else file
+    if (value is None) == (file is None):
+        raise UsageError("give one of VALUE, -f FILE and - for standard input")
+    data = read_bytes(file) if file is not None else (value or "").encode()
+    return data if raw else given(data, file=file or "")
+
+
+async def _update(
+    store: BucketStore, key: str, change: Callable[[Stored | None], bytes], revision: int
+) -> Rewritten:
+    current = await store.get(key)
+    if current.revision != revision:
+        raise ConflictError(f"{key} is at revision {current.revision}, not at {revision}")
+    value = change(current)
+    if value == current.value:
+        return Rewritten(current, None)
+    return Rewritten(await store.update(key, value, revision=revision), revision)

@@ -1,0 +1,72 @@
+"""What only a terminal gets: colour, progress, questions."""
+
+import os
+import sys
+from types import TracebackType
+from typing import Self, TextIO
+
+import typer
+
+from natsctl.errors import UsageError
+
+
+def coloured(text: str, colour: str, stream: TextIO) -> str:
+    """Return the text in that colour where the stream shows colours."""
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or not stream.isatty()
+    return text if plain else typer.style(text, fg=colour)
+
+
+def say(message: str) -> None:
+    """Write a line about what was done or found to standard error."""
+    print(message, file=sys.stderr)  # noqa: T201 - a command's output
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if a person wants to: *yes* was said already, or is answered now.
+
+    Raises `UsageError` where nobody can be asked.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{question} Say --yes: there is no terminal to ask on")
+    if not typer.confirm(question, err=True):
+        say("nothing was done")
+        raise typer.Exit(1)
+
+
+class Progress:
+    """A count on standard error while something long is done; a context. Silent elsewhere."""
+
+    def __init__(self, doing: str, total: int) -> None:
+        self._doing = doing
+        self._total = total
+        self._done = 0
+        self._shown = sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        self._show()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.clear()
+
+    def step(self) -> None:
+        """Count one more."""
+        self._done += 1
+        self._show()
+
+    def clear(self) -> None:
+        """Take the count away, so that a line can be written in its place."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+
+    def _show(self) -> None:
+        if self._shown:
+            sys.stderr.write(f"\r{self._doing} {self._done}/{self._total}")
+            sys.stderr.flush()

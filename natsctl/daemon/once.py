@@ -1,0 +1,110 @@
+"""Doing a controller's work once, without a daemon: looking, syncing, collecting."""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from natsctl.core.declare import only_primary
+from natsctl.core.garbage import MEMORY
+from natsctl.core.slots import Primary
+from natsctl.errors import InvalidObjectError, NotFoundError
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.recorder import Recorder
+from natsctl.model.store import Store, Stores
+from natsctl.runtime import Controller, ControllerRuntime
+
+PATIENCE_S = 5.0  # how long a broken watch may stay broken before that is the answer
+
+
+class Visited(msgspec.Struct, frozen=True):
+    """What came of a key: `error` is None where its sync went well."""
+
+    key: str
+    error: Exception | None
+
+
+class Existing:
+    """Stores that make no bucket that is missing; a `Stores`."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def open(self, kind: Kind[Any]) -> Store:
+        """See `Stores.open`; raises `StoreMissingError` where the bucket does not exist."""
+        if isinstance(kind, KvKind) and kind is not MEMORY:
+            existing: KvKind[Any] = copy.copy(kind)
+            existing.create = False
+            return await self._stores.open(existing)
+        return await self._stores.open(kind)
+
+    def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
+        """See `Stores.recorder`."""
+        return self._stores.recorder(controller)
+
+
+@asynccontextmanager
+async def looking(controller: Controller, nats: Stores) -> AsyncIterator[ControllerRuntime]:
+    """Give the controller's runtime with every cache complete, and nothing running.
+
+    A plan made here has no grace: whoever carries it out has looked at it. Raises
+    `StoreMissingError` for a bucket that does not exist, and why a cache cannot be had.
+    """
+    controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
+    runtime = ControllerRuntime(controller, nats=Existing(nats))
+    async with runtime.opened():
+        await _complete(runtime)
+        yield runtime
+
+
+def primaries(runtime: ControllerRuntime) -> list[str]:
+    """Return the keys of all primaries, valid or not."""
+    slot = only_primary(type(runtime.controller))
+    primary: Primary[Any] = vars(runtime.controller)[slot.name]
+    return sorted({*primary.keys(), *runtime.status().invalid})
+
+
+async def sync_once(
+    runtime: ControllerRuntime, keys: Sequence[str], told: Callable[[Visited], None]
+) -> None:
+    """Sync each key once, several at a time; *told* is called with what came of each."""
+    controller = runtime.controller
+    await controller.start()
+    remaining = iter(keys)
+
+    async def work() -> None:
+        for key in remaining:
+            told(await _visited(runtime, key))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(controller.workers, len(keys))):
+                group.create_task(work())
+    finally:
+        await controller.clean()
+
+
+async def _visited(runtime: ControllerRuntime, key: str) -> Visited:
+    known = runtime.explain(key)
+    if known.invalid:
+        return Visited(key, InvalidObjectError(known.invalid))
+    if not known.exists and not any(known.owned.values()):
+        return Visited(key, NotFoundError("it does not exist"))
+    try:
+        await runtime.visit(key)
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its key's failure
+        return Visited(key, error)
+    return Visited(key, None)
+
+
+async def _complete(runtime: ControllerRuntime) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await runtime.complete()
+        except TimeoutError:
+            if runtime.failure is not None:
+                raise runtime.failure from None

@@ -1,0 +1,47 @@
+"""A folder to work in, a real nats-server, and `natsctl` as a user of both."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import nats
+import pytest
+from acceptance.commands import Natsctl, Running
+from nats.js import JetStreamContext
+from servers import NatsServer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "work"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def natsctl(folder: Path, nats_server: NatsServer) -> Natsctl:
+    return Natsctl(folder, nats_server.url)
+
+
+@pytest.fixture
+async def jetstream(nats_server: NatsServer) -> AsyncIterator[JetStreamContext]:
+    """Another NATS client, which knows nothing of natsctl."""
+    client = await nats.connect(nats_server.url)
+    try:
+        yield client.jetstream()
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def daemon(natsctl: Natsctl) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+    """Start `natsctl run` with these controllers, and wait until each syncs."""
+    async with AsyncExitStack() as stack:
+
+        async def start(*controllers: str, options: tuple[str, ...] = ()) -> Running:
+            words = [word for path in controllers for word in ("--controller", path)]
+            started = await stack.enter_async_context(natsctl.running("run", *words, *options))
+            await started.says("primaries listed, syncing", times=len(controllers))
+            return started
+
+        yield start

@@ -1,0 +1,323 @@
+"""`natsctl run` against a real server: it converges, and it leaves nothing behind."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from acceptance.commands import Natsctl, Running
+from acceptance.processes import alive, descendants, name
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig
+from nats.js.errors import KeyNotFoundError
+from nats.js.kv import KeyValue
+from servers import NatsServer, eventually, free_port
+
+GREETINGS = "controllers.greetings:Greetings"
+BUCKETS = ("greetings", "routes", "defaults")
+
+Daemon = Callable[..., Awaitable[Running]]
+
+SLOW = """
+import asyncio
+from natsctl import Controller, Object, kv, primary
+
+class Job(Object, frozen=True):
+    spec: dict[str, object] = {}
+
+class Jobs(Controller):
+    jobs = primary(kv(Job, bucket="jobs"))
+
+    async def sync_handler(self, key):
+        print("begun", flush=True)
+        await asyncio.sleep(3600)
+
+class Doomed(Controller):
+    jobs = primary(kv(Job, bucket="doomed"))
+
+    async def start(self):
+        raise ValueError("no luck today")
+
+    async def sync_handler(self, key):
+        pass
+"""
+
+
+async def payload(routes: KeyValue, key: str) -> str | None:
+    """What a route says; None where there is none."""
+    try:
+        entry = await routes.get(key)
+    except KeyNotFoundError:
+        return None
+    return str(json.loads(entry.value or b"")["spec"]["payload"])
+
+
+async def consumers(jetstream: JetStreamContext) -> list[str]:
+    return [
+        info.name for bucket in BUCKETS for info in await jetstream.consumers_info(f"KV_{bucket}")
+    ]
+
+
+def greeting(text: str) -> bytes:
+    return json.dumps({"spec": {"text": text}}).encode()
+
+
+async def test_secondaries_follow_primaries_whoever_writes_them(
+    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
+) -> None:
+    running = await daemon(GREETINGS)
+    greetings, routes = [await jetstream.key_value(name) for name in ("greetings", "routes")]
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
+    await greetings.put("market", greeting("ho"))
+
+    async def says(key: str, text: str | None) -> None:
+        await eventually(lambda: _equals(routes, key, text))
+
+    await says("shop", "hi!")
+    await says("market", "ho!")
+    await greetings.put("market", greeting("hey"))
+    await says("market", "hey!")
+    await routes.delete("shop")
+    await says("shop", "hi!")
+    edited = json.loads((await routes.get("shop")).value or b"")
+    edited["spec"]["payload"] = "edited by hand"
+    await routes.put("shop", json.dumps(edited).encode())
+    await says("shop", "hi!")
+    await natsctl.done("put", "defaults", "all", "spec: {punctuation: '?'}")
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi, replicas: 2}")
+    await says("shop", "hi?hi?")
+    await greetings.delete("market")
+    await says("market", None)
+    await natsctl.done("delete", "greetings", "shop", "--wait")
+    await says("shop", None)
+
+    assert await consumers(jetstream)
+    assert await running.ends(signal.SIGTERM) == 0
+    assert await consumers(jetstream) == []
+
+
+async def _equals(routes: KeyValue, key: str, text: str | None) -> bool:
+    assert await payload(routes, key) == text
+    return True
+
+
+async def test_a_killed_daemon_converges_when_it_is_back(
+    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
+) -> None:
+    first = await daemon(GREETINGS)
+    greetings, routes = [await jetstream.key_value(name) for name in ("greetings", "routes")]
+    for number in range(300):
+        await greetings.put(f"g{number}", greeting(f"hi{number}"))
+    await eventually(lambda: _equals(routes, "g3", "hi3!"))
+    assert await first.ends(signal.SIGKILL) == -signal.SIGKILL
+    await greetings.put("g1", greeting("changed meanwhile"))
+    await greetings.delete("g2")
+    await routes.delete("g3")
+    second = await daemon(GREETINGS)
+    await eventually(lambda: _equals(routes, "g1", "changed meanwhile!"))
+    await eventually(lambda: _equals(routes, "g2", None))
+    expected = {f"g{n}": f"hi{n}!" for n in range(300) if n != 2} | {"g1": "changed meanwhile!"}
+
+    async def converged() -> bool:
+        found = json.loads(await natsctl.done("list", "routes", "-o", "json"))
+        assert {each["key"]: each["spec"]["payload"] for each in found} == expected
+        return True
+
+    await eventually(converged)
+    assert await second.ends(signal.SIGINT) == 0
+
+    async def nobody_listens() -> bool:
+        return await consumers(jetstream) == []
+
+    await eventually(nobody_listens)  # the killed one's go when the server misses their listener
+
+
+async def test_a_private_server_comes_and_goes_with_the_daemon(folder: Path) -> None:
+    port = free_port()
+    natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
+    words = ("run", "--embedded", "--port", str(port), "-c", GREETINGS)
+    async with natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        assert f"reach it with: export NATSCTL_SERVER=nats://127.0.0.1:{port}" in running.log
+        await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
+        started = descendants(running.process.pid)
+        assert started
+        assert await running.ends(signal.SIGTERM) == 0
+        assert not any(map(alive, started))
+
+
+async def test_no_private_server_outlives_a_killed_daemon_and_its_data_stays(folder: Path) -> None:
+    port = free_port()
+    natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
+    words = ("run", "--embedded", "--port", str(port), "--store-dir", "data", "-c", GREETINGS)
+    async with natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
+        started = descendants(running.process.pid)
+        await running.ends(signal.SIGKILL)
+        await eventually(lambda: not any(map(alive, started)))
+    async with natsctl.running(*words) as running:
+        await running.says("1 primaries listed, syncing")
+        assert (await natsctl("list", "greetings")).rows[0][0] == "shop"
+        assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_a_private_server_that_dies_ends_the_daemon(folder: Path) -> None:
+    natsctl = Natsctl(folder)
+    async with natsctl.running("run", "--embedded", "--port", "0", "-c", GREETINGS) as running:
+        await running.says("primaries listed, syncing")
+        for pid in descendants(running.process.pid):
+            if name(pid) == "nats-server":
+                os.kill(pid, signal.SIGKILL)
+        assert await running.ends() == 1
+        assert "natsctl: error: the private nats-server ended by itself" in running.log
+
+
+async def test_controllers_start_in_order_and_stop_in_reverse(
+    daemon: Daemon, folder: Path, jetstream: JetStreamContext
+) -> None:
+    (folder / "two.py").write_text(
+        """
+import logging
+from natsctl import Controller, Object, kv, primary
+
+class Thing(Object, frozen=True):
+    spec: dict[str, object] = {}
+
+class One(Controller):
+    things = primary(kv(Thing, bucket="one"))
+
+    async def sync_handler(self, key):
+        logging.info("%s syncs %s", self.name, key)
+
+    async def clean(self):
+        logging.info("%s ends", self.name)
+
+class Two(One):
+    things = primary(kv(Thing, bucket="two"))
+"""
+    )
+    running = await daemon("two:One", "two:Two")
+    assert running.log.index("one: 0 primaries") < running.log.index("two: 0 primaries")
+    await (await jetstream.key_value("one")).put("a", b"{}")
+    await (await jetstream.key_value("two")).put("b", b"{}")
+    await running.says("one syncs a")
+    await running.says("two syncs b")
+    assert await running.ends(signal.SIGTERM) == 0
+    assert running.log.index("two ends") < running.log.index("one ends")
+
+
+async def test_one_that_fails_stops_all_and_its_own_traceback_is_shown(
+    natsctl: Natsctl, folder: Path
+) -> None:
+    (folder / "jobs.py").write_text(SLOW)
+    result = await natsctl("run", "-c", GREETINGS, "-c", "jobs:Doomed")
+    assert result.status == 1
+    assert "greetings: 0 primaries listed" in result.err
+    assert result.err.rstrip().endswith("ValueError: no luck today")
+    assert 'raise ValueError("no luck today")' in result.err
+
+
+async def test_a_second_signal_ends_at_once(
+    daemon: Daemon, folder: Path, jetstream: JetStreamContext
+) -> None:
+    (folder / "jobs.py").write_text(SLOW)
+    bucket = await jetstream.create_key_value(KeyValueConfig(bucket="jobs", history=5))
+    await bucket.put("a", b"{}")
+    running = await daemon("jobs:Jobs")
+    await running.says("begun")
+    running.process.send_signal(signal.SIGTERM)
+    await running.says("SIGTERM: stopping; once more stops at once")
+    assert await running.ends(signal.SIGTERM) == -signal.SIGTERM
+
+
+async def test_a_server_that_is_not_there_yet_is_waited_for(
+    natsctl: Natsctl, nats_server: NatsServer
+) -> None:
+    await nats_server.stop()
+    async with natsctl.running("run", "-c", GREETINGS) as running:
+        await running.says("no connection to NATS yet")
+        await nats_server.start()
+        await running.says("primaries listed, syncing")
+        assert await running.ends(signal.SIGTERM) == 0
+    await nats_server.stop()
+    async with natsctl.running("run", "-c", GREETINGS) as running:
+        await running.says("no connection to NATS yet")
+        assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_a_daemon_whose_server_is_gone_still_stops(
+    daemon: Daemon, nats_server: NatsServer
+) -> None:
+    running = await daemon(GREETINGS)
+    nats_server.kill()
+    await running.says("lost the connection")
+    assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_log_lines_can_be_json(daemon: Daemon) -> None:
+    running = await daemon(GREETINGS, options=("--log-format", "json"))
+    assert await running.ends(signal.SIGTERM) == 0
+    facts = [json.loads(line) for line in running.log.splitlines()]
+    assert "greetings: 0 primaries listed, syncing" in {fact["message"] for fact in facts}
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("jobs.Jobs", "write package.module:Name, for example jobs:Jobs"),
+        ("jbos:Jobs", "there is no module jbos: it is neither in the current directory"),
+        ("jobs:Jbos", "jobs has no 'Jbos': its controllers are Jobs, Doomed; did you mean Jobs?"),
+        ("jobs:Job", "jobs:Job is no subclass of natsctl.Controller but another class"),
+    ],
+)
+async def test_a_controller_that_cannot_be_loaded_is_explained(
+    natsctl: Natsctl, folder: Path, path: str, told: str
+) -> None:
+    (folder / "jobs.py").write_text(SLOW)
+    result = await natsctl("run", "--controller", path)
+    assert result.status == 2
+    assert told in result.err
+    assert result.err.count("\n") == 1
+
+
+async def test_what_a_module_raises_is_shown_as_its_author_wants_to_see_it(
+    natsctl: Natsctl, folder: Path
+) -> None:
+    (folder / "broken.py").write_text("import json\n\njson.loads('no json')\n")
+    result = await natsctl("run", "--controller", "broken:Any")
+    assert result.status == 2
+    assert result.err.startswith("natsctl: error: broken cannot be imported:\nTraceback")
+    assert "json.loads('no json')" in result.err
+    assert "natsctl/daemon" not in result.err
+
+
+async def test_twenty_thousand_primaries_converge_and_then_nothing_happens(
+    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
+) -> None:
+    bucket = await jetstream.create_key_value(KeyValueConfig(bucket="greetings", history=5))
+    for first in range(0, 20_000, 500):
+        await asyncio.gather(
+            *(bucket.put(f"g{number}", greeting("hi")) for number in range(first, first + 500))
+        )
+    running = await daemon(GREETINGS, options=("--workers", "16"))
+
+    async def written() -> tuple[int, int]:
+        infos = [await jetstream.stream_info(f"KV_{name}") for name in ("greetings", "routes")]
+        return infos[0].state.last_seq, infos[1].state.last_seq
+
+    await eventually(lambda: _at_least(written, (40_000, 20_000)), within_s=240, every_s=0.2)
+    await asyncio.sleep(2)
+    assert await written() == (40_000, 20_000)
+    listed = (await natsctl.done("list", "routes", "-o", "name")).split()
+    assert len(listed) == 20_000
+    assert await running.ends(signal.SIGTERM) == 0
+
+
+async def _at_least(
+    written: Callable[[], Awaitable[tuple[int, int]]], wanted: tuple[int, int]
+) -> bool:
+    return await written() >= wanted

@@ -1,0 +1,106 @@
+"""`natsctl dev`: controllers follow their source, and mistakes in it end nothing."""
+
+import json
+import signal
+from pathlib import Path
+
+import nats
+from acceptance.commands import Natsctl, Running
+from acceptance.processes import alive, descendants
+from servers import eventually, free_port
+
+SOURCE = """
+from natsctl import Controller, Object, kv, primary, secondary
+
+class Thing(Object, frozen=True):
+    spec: dict[str, str] = {}
+
+class Things(Controller):
+    things = primary(kv(Thing, bucket="things"))
+    copies = secondary(kv(Thing, bucket="copies"))
+
+    async def sync_handler(self, key):
+        if self.things.get(key) is not None:
+            await self.copies.apply(key, Thing(spec={"made": "by version 1"}))
+"""
+
+
+def write(folder: Path, source: str) -> None:
+    """Save the file as an editor does: another file takes its name."""
+    (folder / "things.new").write_text(source)
+    (folder / "things.new").rename(folder / "things.py")
+
+
+async def made(url: str) -> str | None:
+    """What the copy of `a` says, read by another client."""
+    client = await nats.connect(url)
+    try:
+        bucket = await client.jetstream().key_value("copies")
+        return str(json.loads((await bucket.get("a")).value or b"")["spec"]["made"])
+    except nats.js.errors.NotFoundError:
+        return None
+    finally:
+        await client.close()
+
+
+async def test_an_edit_takes_effect_and_a_mistake_is_healed_by_the_next_save(folder: Path) -> None:
+    port = free_port()
+    url = f"nats://127.0.0.1:{port}"
+    natsctl = Natsctl(folder, url)
+    write(folder, SOURCE)
+    words = ("dev", "--controller", "things:Things", "--port", str(port))
+
+    async def shows(version: int) -> bool:
+        assert await made(url) == f"by version {version}"
+        return True
+
+    async with natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        await natsctl.done("put", "things", "a", "spec: {}")
+        await eventually(lambda: shows(1))
+        write(folder, SOURCE.replace("version 1", "version 2"))
+        await eventually(lambda: shows(2))
+        assert "things.py changed: starting again" in running.log
+        write(folder, SOURCE + "\nclass Broken(:\n")
+        await running.says("class Broken(:")
+        await running.says("save a change to start again")
+        write(folder, SOURCE.replace("version 1", "version 3"))
+        await eventually(lambda: shows(3))
+        started = descendants(running.process.pid)
+        assert await running.ends(signal.SIGINT) == 0
+        assert not any(map(alive, started))
+    async with natsctl.running(*words) as running:
+        await running.says("1 primaries listed, syncing")
+        assert (folder / ".natsctl").is_dir()
+        assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_a_mistake_at_the_start_is_healed_too(folder: Path) -> None:
+    natsctl = Natsctl(folder)
+    write(folder, "import nonsense_that_nobody_has\n")
+    async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
+        await running.says("No module named 'nonsense_that_nobody_has'")
+        await running.says("save a change to start again")
+        write(folder, SOURCE)
+        await running.says("primaries listed, syncing")
+        assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_nothing_outlives_a_killed_dev(folder: Path) -> None:
+    natsctl = Natsctl(folder)
+    write(folder, SOURCE)
+    async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
+        await running.says("primaries listed, syncing")
+        started = descendants(running.process.pid)
+        assert len(started) >= 2
+        await running.ends(signal.SIGKILL)
+        await _gone(running, started)
+
+
+async def _gone(running: Running, started: list[int]) -> None:
+    def none_is_left() -> bool:
+        left = [pid for pid in started if alive(pid)]
+        assert not left, running.log
+        return True
+
+    await eventually(none_is_left)

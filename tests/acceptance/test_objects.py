@@ -1,0 +1,312 @@
+"""Looking into buckets and changing what is in them, as any NATS user may."""
+
+import json
+from pathlib import Path
+
+import pytest
+from acceptance.commands import Natsctl
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig
+from servers import NatsServer
+
+
+@pytest.fixture
+async def greetings(jetstream: JetStreamContext) -> JetStreamContext:
+    """A bucket that somebody made by other means."""
+    await jetstream.create_key_value(KeyValueConfig(bucket="greetings", history=5))
+    return jetstream
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_an_object_is_put_shown_changed_and_deleted(natsctl: Natsctl) -> None:
+    spec = '{"spec": {"text": "hi"}}'
+    assert await natsctl.done("put", "greetings", "shop", spec) == (
+        "greetings/shop created at revision 1\n"
+    )
+    assert "unchanged at revision 1" in await natsctl.done("put", "greetings", "shop", spec)
+    changed = await natsctl.done("put", "greetings", "shop", "-", stdin="spec: {text: ho}")
+    assert "configured at revision 2" in changed
+    shown = await natsctl("get", "greetings", "shop")
+    assert shown.rows[0][:4] == ["shop", "2", "2", "-"]
+    described = (await natsctl("get", "greetings", "shop", "-o", "json")).json
+    assert described["spec"] == {"text": "ho"}
+    assert described["metadata"]["generation"] == 2
+    assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "shop\n"
+    assert await natsctl.done("delete", "greetings", "shop") == "greetings/shop deleted\n"
+    gone = await natsctl("get", "greetings", "shop")
+    assert gone.status == 3
+    assert "greetings has no shop: it was deleted at revision 3" in gone.err
+    history = await natsctl("history", "greetings", "shop")
+    assert [row[:3] for row in history.rows] == [
+        ["1", "put", "1"],
+        ["2", "put", "2"],
+        ["3", "deleted", "-"],
+    ]
+
+
+async def test_what_another_client_wrote_keeps_every_field(
+    natsctl: Natsctl, greetings: JetStreamContext
+) -> None:
+    bucket = await greetings.key_value("greetings")
+    theirs = {
+        "metadata": {"finalizers": ["x/y"], "generation": 4, "uid": "u", "labels": {"a": "b"}},
+        "spec": {"text": "hi", "theirs": [1]},
+        "status": {"ready": True},
+        "other": {"deep": 1},
+    }
+    await bucket.put("shop", json.dumps(theirs).encode())
+    manifest = "{bucket: greetings, key: shop, metadata: {labels: {c: d}}, spec: {text: ho}}"
+    await natsctl.done("apply", "-f", "-", stdin=manifest)
+    assert json.loads((await bucket.get("shop")).value or b"") == {
+        **theirs,
+        "metadata": {**theirs["metadata"], "generation": 5, "labels": {"a": "b", "c": "d"}},
+        "spec": {"text": "ho"},
+    }
+
+
+async def test_values_that_are_no_objects_are_shown_and_kept_as_they_are(
+    natsctl: Natsctl, greetings: JetStreamContext
+) -> None:
+    bucket = await greetings.key_value("greetings")
+    await bucket.put("text", b"two\nlines")
+    await bucket.put("bytes", b"\xff\x00")
+    await bucket.put("json", b'{"a": [1]}')
+    assert await natsctl.done("get", "greetings", "text") == "two\nlines"
+    assert (await natsctl("get", "greetings", "json", "-o", "json")).json["value"] == {"a": [1]}
+    listed = await natsctl("list", "greetings")
+    assert [row[0] for row in listed.rows] == ["bytes", "json", "text"]
+    assert listed.rows[0][-2:] == ["(2", "bytes)"]
+    everything = await natsctl.done("list", "greetings", "-o", "yaml")
+    await natsctl.done("delete", "greetings", "text", "bytes", "json")
+    await natsctl.done("apply", "-f", "-", stdin=everything)
+    assert (await bucket.get("text")).value == b"two\nlines"
+    assert (await bucket.get("bytes")).value == b"\xff\x00"
+    assert json.loads((await bucket.get("json")).value or b"") == {"a": [1]}
+    refused = await natsctl("put", "greetings", "a..b", "x")
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_compare_and_set_ends_with_4_where_somebody_was_faster(natsctl: Natsctl) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {a: 1}", "--create")
+    again = await natsctl("put", "greetings", "shop", "spec: {a: 2}", "--create")
+    assert (again.status, again.err) == (4, "natsctl: error: shop exists in greetings\n")
+    await natsctl.done("put", "greetings", "shop", "spec: {a: 2}", "--revision", "1")
+    late = await natsctl("put", "greetings", "shop", "spec: {a: 3}", "--revision", "1")
+    assert (late.status, late.err) == (
+        4,
+        "natsctl: error: shop is at revision 2, not at 1\n",
+    )
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_a_missing_bucket_or_key_names_the_nearest_and_ends_with_3(natsctl: Natsctl) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {}")
+    wrong_bucket = await natsctl("get", "greetngs", "shop")
+    assert (wrong_bucket.status, wrong_bucket.err) == (
+        3,
+        "natsctl: error: there is no bucket greetngs; did you mean greetings?\n",
+    )
+    wrong_key = await natsctl("get", "greetings", "shpo")
+    assert (wrong_key.status, wrong_key.err) == (
+        3,
+        "natsctl: error: greetings has no shpo; did you mean shop?\n",
+    )
+    assert (await natsctl("history", "greetings", "nobody")).status == 3
+    assert (await natsctl("delete", "greetings", "nobody")).status == 3
+
+
+async def test_only_create_bucket_makes_a_bucket(
+    natsctl: Natsctl, jetstream: JetStreamContext
+) -> None:
+    for words in (
+        ["put", "new", "a", "x"],
+        ["list", "new"],
+        ["watch", "new"],
+        ["delete", "new", "a"],
+    ):
+        refused = await natsctl(*words)
+        assert refused.status == 3
+        assert "there is no bucket new: there is none at all yet" in refused.err
+    await natsctl.done("put", "new", "a", "x", "--create-bucket")
+    assert (await (await jetstream.key_value("new")).get("a")).value == b"x"
+    await natsctl.done("delete", "new", "a")
+    empty = await natsctl("list", "new")
+    assert (empty.status, empty.out, empty.err) == (0, "", "bucket new is empty\n")
+    assert (await natsctl("list", "new", "-o", "json")).json == []
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_lists_are_narrowed_by_labels_and_keys(natsctl: Natsctl) -> None:
+    await natsctl.done(
+        "apply",
+        "-f",
+        "-",
+        stdin="""
+        - {bucket: greetings, key: eu.a, metadata: {labels: {tier: edge}}, spec: {}}
+        - {bucket: greetings, key: eu.b, metadata: {labels: {tier: hub}}, spec: {}}
+        - {bucket: greetings, key: us.a, metadata: {labels: {tier: edge, old: 'yes'}}, spec: {}}
+        - {bucket: greetings, key: us.b, value: text}
+        """,
+    )
+
+    async def names(*words: str) -> list[str]:
+        return (await natsctl.done("list", "greetings", "-o", "name", *words)).split()
+
+    assert await names() == ["eu.a", "eu.b", "us.a", "us.b"]
+    assert await names("-l", "tier=edge,!old") == ["eu.a"]
+    assert await names("--keys", "eu.*") == ["eu.a", "eu.b"]
+    assert await names("--keys", "*.a", "-l", "tier in (edge,hub)") == ["eu.a", "us.a"]
+    nothing = await natsctl("list", "greetings", "-l", "tier=none")
+    assert (nothing.status, nothing.err) == (0, "nothing in bucket greetings matches\n")
+
+
+async def test_a_folder_is_applied_whole_or_not_at_all(natsctl: Natsctl, folder: Path) -> None:
+    manifests = folder / "manifests"
+    manifests.mkdir()
+    (manifests / "a.yaml").write_text("bucket: b\nkey: one\nspec: {x: 1}\n")
+    (manifests / "b.json").write_text('{"bucket": "b", "key": "two", "spce": 1}')
+    wrong = await natsctl("apply", "-f", "manifests", "--create-bucket")
+    assert (wrong.status, wrong.err) == (
+        2,
+        "natsctl: error: manifests/b.json, document 1: it has no spec, and no value either\n",
+    )
+    (manifests / "b.json").write_text('{"bucket": "b", "key": "two", "spec": {"x": 2}}')
+    first = await natsctl.done("apply", "-f", "manifests", "--create-bucket")
+    assert first == "b/one created at revision 1\nb/two created at revision 2\n"
+    (manifests / "a.yaml").write_text("bucket: b\nkey: one\nspec: {x: 9}\n")
+    second = await natsctl.done("apply", "-f", "manifests")
+    assert second == "b/one configured at revision 3\nb/two unchanged at revision 2\n"
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_one_document_that_cannot_be_stored_keeps_no_other_back(natsctl: Natsctl) -> None:
+    await natsctl.done("put", "greetings", "a", "spec: {}")
+    result = await natsctl(
+        "apply",
+        "-f",
+        "-",
+        stdin="- {bucket: greetings, key: a, value: text}\n- {bucket: greetings, key: b, spec: {}}",
+    )
+    assert result.status == 2
+    assert result.err.startswith("natsctl: error: greetings/a: a is an object")
+    assert result.out == "greetings/b created at revision 2\n"
+
+
+async def test_finalizers_hold_what_is_deleted_until_they_are_released(
+    natsctl: Natsctl, greetings: JetStreamContext
+) -> None:
+    bucket = await greetings.key_value("greetings")
+    held = {"metadata": {"finalizers": ["x/y", "z"]}, "spec": {}}
+    await bucket.put("shop", json.dumps(held).encode())
+    marked = await natsctl.done("delete", "greetings", "shop")
+    assert marked == "greetings/shop marked deleted, held by x/y, z\n"
+    late = await natsctl("delete", "greetings", "shop", "--wait-timeout", "0.1")
+    assert late.status == 1
+    assert "shop of greetings still there after 0.1 s" in late.err
+    assert (await natsctl("get", "greetings", "shop")).rows[0][3] == "Deleting"
+    async with natsctl.running("delete", "greetings", "shop", "--wait") as waiting:
+        await waiting.says("held by x/y, z")
+        await bucket.delete("shop")
+        assert await waiting.ends() == 0
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_everything_is_deleted_only_when_somebody_says_so(natsctl: Natsctl) -> None:
+    await natsctl.done("put", "greetings", "a", "x")
+    await natsctl.done("put", "greetings", "b", "spec: {}")
+    refused = await natsctl("delete", "greetings", "--all")
+    assert refused.status == 2
+    assert "Delete all 2 keys of greetings?" in refused.err
+    assert "--yes" in refused.err
+    assert len((await natsctl("list", "greetings")).rows) == 2
+    done = await natsctl.done("delete", "greetings", "--all", "--yes", "--wait")
+    assert done == "greetings/a deleted\ngreetings/b deleted\n"
+    assert (await natsctl("list", "greetings", "-o", "json")).json == []
+
+
+async def test_a_watch_shows_what_there_is_and_every_change(
+    natsctl: Natsctl, greetings: JetStreamContext
+) -> None:
+    bucket = await greetings.key_value("greetings")
+    await bucket.put("a", b'{"spec": 1}')
+    async with natsctl.running("watch", "greetings", "-o", "json") as watching:
+        await watching.says("\n", times=1)
+        await bucket.put("b", b"text")
+        await bucket.put("a", b'{"spec": 2}')
+        await bucket.delete("b")
+        await watching.says("\n", times=4)
+        told = [json.loads(line) for line in watching.log.splitlines()]
+    assert [(each["event"], each["key"], each["revision"]) for each in told] == [
+        ("added", "a", 1),
+        ("added", "b", 2),
+        ("updated", "a", 3),
+        ("deleted", "b", 2),
+    ]
+    assert told[2]["spec"] == 2
+    once = await natsctl("watch", "greetings", "--once")
+    assert once.out.splitlines()[0].split() == [
+        "EVENT",
+        "KEY",
+        "REVISION",
+        "GENERATION",
+        "READY",
+        "AGE",
+    ]
+    assert once.rows[0][:3] == ["ADDED", "a", "3"]
+    assert len(once.rows) == 1
+
+
+async def test_a_label_that_no_longer_matches_is_a_deletion_to_a_watch(
+    natsctl: Natsctl, greetings: JetStreamContext
+) -> None:
+    bucket = await greetings.key_value("greetings")
+    await bucket.put("a", b'{"metadata": {"labels": {"x": "1"}}}')
+    await bucket.put("b", b'{"metadata": {"labels": {"x": "2"}}}')
+    async with natsctl.running("watch", "greetings", "-l", "x=1", "-o", "json") as watching:
+        await watching.says("\n")
+        await bucket.put("a", b'{"metadata": {"labels": {"x": "2"}}}')
+        await watching.says("\n", times=2)
+        events = [
+            (told["event"], told["key"]) for told in map(json.loads, watching.log.splitlines())
+        ]
+    assert events == [("added", "a"), ("deleted", "a")]
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_output_that_nobody_reads_ends_a_command_quietly(
+    natsctl: Natsctl, folder: Path
+) -> None:
+    documents = "\n".join(
+        f"- {{bucket: greetings, key: k{n}, value: {'x' * 500}}}" for n in range(300)
+    )
+    await natsctl.done("apply", "-f", "-", stdin=documents)
+    async with natsctl.piped("list", "greetings", "-o", "yaml") as (reader, process):
+        await reader.readline()
+    assert await process.wait() == 141
+    assert (folder / "piped.err").read_text() == ""
+
+
+async def test_a_server_that_cannot_be_reached_is_named(natsctl: Natsctl) -> None:
+    result = await natsctl("list", "greetings", "-s", "nats://127.0.0.1:1", "--timeout", "1")
+    assert result.status == 1
+    assert result.err.startswith("natsctl: error: cannot connect to NATS: nats://127.0.0.1:1")
+    assert result.err.count("\n") == 1
+
+
+async def test_who_we_are_is_said_in_options_or_the_environment_and_never_shown(
+    folder: Path, tmp_path: Path
+) -> None:
+    users = "authorization { user: ann, password: hush }"
+    async with NatsServer(tmp_path / "closed", config=users) as server:
+        words = ("put", "b", "a", "x", "--create-bucket", "-s", server.url, "--user", "ann")
+        natsctl = Natsctl(folder)
+        assert (await natsctl(*words)).status == 2
+        assert (await natsctl(*words, "--password", "hush")).status == 0
+        for wrong in (await natsctl(*words, "--password", "loud"), await natsctl(*words[:-2])):
+            assert wrong.status == 1
+            assert wrong.err.count("\n") == 1
+            assert "the server refuses" in wrong.err
+            assert "loud" not in wrong.err
+        by_url = Natsctl(folder, server.url.replace("//", "//ann:hush@"))
+        assert await by_url.done("get", "b", "a") == "x"

@@ -1,0 +1,93 @@
+"""What `natsctl` says without a server: help, versions, and what was typed wrong."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+
+from natsctl.cli.main import COMMANDS, app, run
+
+ROOT = get_command(app)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_of_itself_what_the_overview_says(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([name, "--help"]) == 0
+    paragraphs = capsys.readouterr().out.split("\n\n")
+    assert " ".join(paragraphs[1].split()) == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize(
+    "words", [*([name] for name in COMMANDS if name != "gc"), ["gc", "plan"], ["gc", "apply"]]
+)
+def test_help_shows_examples_and_where_nats_is(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Examples:\n    natsctl {' '.join(words)} " in shown
+    assert ("NATSCTL_SERVER" in shown) is (words != ["dev"])
+
+
+def test_no_command_is_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("natsctl 0.")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["gte"], "there is no command 'gte'; did you mean get?"),
+        (["get", "b"], "Missing argument 'KEY'. (see natsctl get --help)"),
+        (["get", "b", "k", "-o", "xml"], "Invalid value for '--output' / '-o'"),
+        (["list", "b", "-l", "a b"], "no label selector"),
+        (["list", "b", "--keys", "a..b"], "is no pattern of keys"),
+        (["put", "b", "k"], "give one of VALUE, -f FILE and - for standard input"),
+        (["put", "b", "k", "x", "-f", "y"], "give one of VALUE, -f FILE"),
+        (["put", "b", "k", "x", "--create", "--revision", "3"], "exclude each other"),
+        (["put", "b", "a..b", "x"], "key 'a..b'"),
+        (["delete", "b"], "give keys, or --all"),
+        (["delete", "b", "k", "--all"], "give keys, or --all"),
+        (["watch", "b", "k", "--keys", "a.*"], "exclude each other"),
+        (["run", "-c", "nosuchthing"], "write package.module:Name"),
+        (["run", "-c", "nosuchthing:X"], "there is no module nosuchthing"),
+        (["run", "-c", "a:B", "--port", "1"], "about the server that --embedded starts"),
+        (["get", "b", "k", "--timeout", "never"], "is no number of seconds"),
+        (["get", "b", "k", "--user", "ann"], "without a password"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_2(
+    typed: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(typed) == 2
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert error.startswith("natsctl: error: ")
+    assert told in error
+
+
+def test_no_secret_is_shown_where_nothing_can_be_reached(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        run(["get", "b", "k", "-s", "nats://127.0.0.1:1", "--user", "u", "--password", "hush"]) == 1
+    )
+    assert "hush" not in "".join(capsys.readouterr())
+
+
+def test_the_overview_loads_neither_nats_nor_yaml() -> None:
+    code = (
+        "import sys; from natsctl.cli.main import run; run(['--help']); "
+        "heavy = {'nats', 'yaml', 'uvloop', 'rich', 'watchfiles'} & set(sys.modules); "
+        "sys.exit(f'loaded: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
