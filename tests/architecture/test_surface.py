@@ -1,0 +1,74 @@
+"""What users may rely on: the public names, the README's code, the layers."""
+
+import ast
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import natsctl
+from natsctl.testing.time import VirtualTimeLoop
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in natsctl.__all__ if getattr(natsctl, name, None) is None] == []
+
+
+def test_the_public_names_are_sorted_and_unique() -> None:
+    upper = [name for name in natsctl.__all__ if name.isupper()]
+    classes = [name for name in natsctl.__all__ if name[0].isupper() and not name.isupper()]
+    functions = [name for name in natsctl.__all__ if name[0].islower()]
+    assert natsctl.__all__ == [*sorted(upper), *sorted(classes), *sorted(functions)]
+    assert len(set(natsctl.__all__)) == len(natsctl.__all__)
+
+
+def test_nothing_else_is_public() -> None:
+    modules = {"cli", "core", "daemon", "errors", "kv", "model", "runtime", "testing"}
+    public = {name for name in vars(natsctl) if not name.startswith("_")}
+    assert public - set(natsctl.__all__) - modules == {"TYPE_CHECKING", "Any"}
+
+
+def test_the_name_kv_is_the_kind_even_after_its_package_was_imported() -> None:
+    code = "import natsctl.kv.stores, natsctl; from natsctl import kv; assert callable(kv)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_importing_natsctl_does_not_load_the_nats_client() -> None:
+    code = "import sys, natsctl; assert 'nats' not in sys.modules and 'typer' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_the_readme_controller_passes_the_readme_test() -> None:
+    namespace: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        exec(compile(block, "README.md", "exec"), namespace)
+    test = namespace["test_a_greeting_becomes_a_route"]
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(test())  # type: ignore[operator]  # it is the README's test
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "lint", "bench", "help", "test-long"])
+def test_the_makefile_has_what_the_readme_names(target: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{target}:.*##", makefile, re.MULTILINE)
+
+
+def test_modules_and_functions_stay_small() -> None:
+    long_modules, long_functions = [], []
+    for path in [*ROOT.glob("natsctl/**/*.py"), *ROOT.glob("controllers/**/*.py")]:
+        text = path.read_text()
+        if text.count("\n") > 450:
+            long_modules.append(path.name)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[ast.get_docstring(node) is not None :]
+                lines = node.end_lineno - body[0].lineno + 1 if body else 0
+                if lines > 40:
+                    long_functions.append(f"{path.name}:{node.name} {lines}")
+    assert (long_modules, long_functions) == ([], [])
