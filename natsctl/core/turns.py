@@ -35,8 +35,9 @@ class Turns(Generic[K]):
     """Ready keys in the order in which they are to be taken.
 
     The highest priority goes first. Within a priority the shares take turns, and each share is
-    first in, first out. But a key that has been ready for longer than *ageing_s* goes before all
-    that are not, the oldest first: whatever arrives, every key is taken at last.
+    first in, first out. But while any key has been ready for longer than *ageing_s*, every other
+    turn goes to the oldest key: whatever arrives, every key is taken at last, and however much has
+    aged, what is urgent waits for one turn only.
 
     `ready` shows the keys as they are now, the oldest first.
 
@@ -49,6 +50,7 @@ class Turns(Generic[K]):
         self._ready: OrderedDict[K, Ready] = OrderedDict()  # the oldest first
         self.ready: Mapping[K, Ready] = self._ready
         self._aged_at = -math.inf  # no ready key has aged before then
+        self._by_age = False  # whether the last turn went to the oldest
         self._lines: dict[Priority, _Line[K]] = {  # the most urgent first
             priority: OrderedDict() if share_of is None else _Shares(share_of)
             for priority in sorted(Priority, reverse=True)
@@ -72,12 +74,14 @@ class Turns(Generic[K]):
 
     def pop(self, now: float) -> tuple[K, Ready]:
         """Take the next key; there must be one."""
-        if now > self._aged_at:
+        if now > self._aged_at and not self._by_age:
             oldest, ready = next(iter(self._ready.items()))
             self._aged_at = ready.since + self._ageing_s
             if now > self._aged_at:
+                self._by_age = True
                 del self._lines[ready.priority][oldest]
                 return self._ready.popitem(last=False)
+        self._by_age = False
         for line in self._lines.values():
             if line:
                 key, _ = line.popitem(last=False)

@@ -68,7 +68,8 @@ class Workqueue(Generic[K]):
         - A delay that was asked for (`add(key, after=...)`) is kept: neither a visit before that
           time nor a success cancels it. A success (`forget`) cancels a retry that waits.
         - Higher priorities go first, shares take turns within one, and each share is first in,
-          first out; but a key that has been ready for longer than *ageing_s* goes before all.
+          first out; but every other turn goes to a key that has been ready for longer than
+          *ageing_s*, the oldest first, while there is one.
         - A cancelled `get` takes no key.
 
     An empty queue is falsy: write `queue is None`, not `queue or Workqueue()`. All calls belong
@@ -78,7 +79,7 @@ class Workqueue(Generic[K]):
         limiter: how long a failing key waits; client-go's 5 ms to 1000 s by default.
         bucket: limits the rate of all retries together; by default nothing does.
         share_of: whom a key belongs to, always the same for the same key; it must not raise.
-        ageing_s: how long a ready key may be passed over.
+        ageing_s: how long a ready key may be passed over before every other turn is its own.
     """
 
     def __init__(

@@ -67,6 +67,7 @@ class Model:
         self.keys = {key: Owed() for key in NAMES}
         self.share_of = share_of
         self.turns: dict[Priority, list[Hashable]] = {priority: [] for priority in Priority}
+        self.by_age = False  # whether the last turn went to the oldest
         self.now = 0.0
         self.numbers = count(1)
         self.shut = self.drain = False
@@ -142,19 +143,25 @@ class Model:
     def following(self) -> str:
         """Say which key is next."""
         ready = [(owed.came, key, owed.ready) for key, owed in self.keys.items() if owed.ready]
-        _, oldest, place = min(ready)
-        if self.now - place.since > AGEING_S:
+        _, oldest, _ = min(ready)
+        if self.oldest_is_due():
             return oldest
         highest = max(place.priority for _, _, place in ready)
         share = self.turns[highest][0]
         keys = [key for key in self.ready_keys(highest) if self.share_of(key) == share]
         return min(keys, key=lambda key: self.keys[key].lined_up)
 
+    def oldest_is_due(self) -> bool:
+        """Say whether the next turn goes by age: it has aged, and the last turn did not."""
+        ages = [self.now - owed.ready.since for owed in self.keys.values() if owed.ready]
+        return not self.by_age and max(ages) > AGEING_S
+
     def take(self, key: str) -> None:
         owed = self.keys[key]
         assert owed.ready is not None
-        priority, age = owed.ready.priority, self.now - owed.ready.since
-        if age <= AGEING_S:
+        priority = owed.ready.priority
+        self.by_age = self.oldest_is_due()
+        if not self.by_age:
             share = self.turns[priority].pop(0)
             self.turns[priority].append(share)
         owed.ready, owed.again = None, None

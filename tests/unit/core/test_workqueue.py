@@ -522,11 +522,22 @@ class TestAgeing:
 
     async def test_of_those_that_waited_too_long_the_oldest_goes_first(self) -> None:
         queue = make_queue(ageing_s=30)
-        for key, priority in ("a", SECONDARY), ("b", RESYNC), ("c", USER):
-            queue.add(key, priority=priority)
+        for key in "abc":
+            queue.add(key, priority=RESYNC)
             await asyncio.sleep(1)
         await asyncio.sleep(30)
         assert take_all(queue) == "abc"
+
+    async def test_a_backlog_that_waited_too_long_leaves_every_other_turn_to_what_is_urgent(
+        self,
+    ) -> None:
+        queue = make_queue(ageing_s=30)
+        for key in "abcd":
+            queue.add(key, priority=RESYNC)
+        await asyncio.sleep(31)
+        queue.add("x", priority=USER)
+        queue.add("y", priority=USER)
+        assert take_all(queue) == "axbycd"
 
     async def test_a_raised_key_keeps_its_age(self) -> None:
         queue = make_queue(ageing_s=30)
