@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -12,6 +13,8 @@ from natsctl.errors import NotFoundError, StoreDiffersError, StoreError, StoreMi
 from natsctl.kv.codec import is_marker, parse_headers, prefix_of, stream_of
 from natsctl.kv.connection import Connection
 from natsctl.model.kinds import KvKind
+
+log = logging.getLogger(__name__)
 
 NANOSECONDS = 1_000_000_000
 MARKER_TTL_S = 7 * 24 * 3600  # how long the server's own delete markers stay
@@ -57,6 +60,12 @@ class Bucket:
                 raise
             info = await self._create(kind)
         self._compare(kind, info["config"])
+        if not info["config"].get("deny_delete"):
+            log.warning(
+                "%s lets single messages be deleted. Where that brings an older revision of a key "
+                "back, nobody who watches is told: make the bucket with `nats kv add`",
+                self.stream,
+            )
 
     async def state(self) -> StreamState:
         """Return the stream's identity, last sequence and size."""
