@@ -6,8 +6,7 @@ Every site has an object in the bucket `sites`. Its agent watches the site's own
 
 Run it:       natsctl run --embedded --controller controllers.rollouts:Rollouts
 A site:       natsctl put sites berlin '{"metadata": {"labels": {"region": "eu"}}, "spec": {}}'
-Roll out:     natsctl put rollouts eu
-                '{"spec": {"sites": {"region": "eu"}, "config": {"version": "1.4"}, "atOnce": 2}}'
+Roll out:     natsctl put rollouts eu '{"spec": {"sites": {"region": "eu"}, "config": {"v": 2}}}'
 See:          natsctl get rollouts eu
 """
 

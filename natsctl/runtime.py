@@ -29,6 +29,7 @@ from natsctl.core.reports import Reports
 from natsctl.core.resync import resync
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.slots import OWNER_INDEX, Primary, Reader, Secondary, Tertiary
+from natsctl.core.tasks import together
 from natsctl.core.visit import DeletionPolicy, Operation, Visits
 from natsctl.core.workqueue import Priority
 from natsctl.errors import NotFoundError, StoreError
@@ -149,7 +150,7 @@ class ControllerRuntime:
         """
         async with self._nats.recorder(self.name) as self._reports.recorder, self.opened():
             try:
-                async with asyncio.TaskGroup() as group:
+                async with together() as group:
                     work = group.create_task(self._loop.run(self._begin), name="sync loop")
                     upkeep = (
                         group.create_task(self._resync(), name="resync"),
@@ -174,7 +175,7 @@ class ControllerRuntime:
         for slot in slots(type(self.controller)):
             vars(self.controller)[slot.name] = await self._open(slot)
         await self._prepare()
-        async with asyncio.TaskGroup() as group:
+        async with together() as group:
             watches = [
                 group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")
                 for informer in self._informers
@@ -277,7 +278,8 @@ class ControllerRuntime:
     @property
     def idle(self) -> bool:
         """Whether syncing has begun and no key waits for its time, a worker or a result."""
-        return self.synced.is_set() and self._loop.queue.idle
+        telling = any(informer.telling for informer in self._informers)
+        return self.synced.is_set() and self._loop.queue.idle and not telling
 
     # ---- start and end
 
@@ -297,10 +299,14 @@ class ControllerRuntime:
     def _open_secondary(self, slot: Slot[Any], store: Store) -> Secondary[Any]:
         owner_index = self._names.index(slot.kind, self.kind)
         indexes = {**slot.indexes, OWNER_INDEX: owner_index}
+        own = OwnWrites(self._secondary_changed, self._secondary_undone)
         informer = self._informer(
-            store, slot.kind, indexes, lambda invalid: self._secondary_spoiled(secondary, invalid)
+            store,
+            slot.kind,
+            indexes,
+            lambda invalid: self._secondary_spoiled(secondary, invalid),
+            own.listed,
         )
-        own = OwnWrites(self._secondary_changed)
         self._loop.watch(informer, own.see)
         secondary = Secondary(informer, self._barrier, own, self._names, self.kind)
         self._secondaries.append(secondary)
@@ -312,8 +318,15 @@ class ControllerRuntime:
         kind: Kind[T],
         indexes: Mapping[str, IndexFunc[T]],
         on_invalid: Callable[[Invalid], None] | None = None,
+        on_listed: Callable[[], None] | None = None,
     ) -> Informer[T]:
-        informer = Informer(store, kind, indexes=indexes, on_invalid=on_invalid)
+        def listed() -> None:
+            """Try again at once what failed: the store may have been lost, and is here again."""
+            self._loop.queue.hasten_retries()
+            if on_listed is not None:
+                on_listed()
+
+        informer = Informer(store, kind, indexes=indexes, on_invalid=on_invalid, on_listed=listed)
         self._informers.append(informer)
         return informer
 
@@ -377,6 +390,10 @@ class ControllerRuntime:
         for key in keys:
             if key != writer:
                 self._enqueue(key, Operation.SECONDARY, priority)
+
+    def _secondary_undone(self, key: str) -> None:
+        """Have the key whose sync wrote it see that it is gone."""
+        self._enqueue(key, Operation.SECONDARY, Priority.SECONDARY)
 
     def _secondary_spoiled(self, secondary: Secondary[Any], invalid: Invalid) -> None:
         """Have the owner put right what somebody wrote over."""

@@ -3,8 +3,9 @@
 Tests marked `virtual`, and all under unit/, property/ and scenarios/, run in virtual time."""
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -22,6 +23,16 @@ def pytest_asyncio_loop_factories(
     if folder in VIRTUAL or item.get_closest_marker("virtual"):
         return {"virtual": VirtualTimeLoop}
     return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _no_log_handler_is_left_behind() -> Iterator[None]:
+    """Remove what a test had the command line set up: it writes to a stream that is closed."""
+    root = logging.getLogger()
+    yield
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler:
+            root.removeHandler(handler)
 
 
 @pytest.hookimpl(trylast=True)

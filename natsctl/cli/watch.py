@@ -76,8 +76,8 @@ async def watch(
         changes: asyncio.Queue[Change[Any]] = asyncio.Queue()
         following = asyncio.create_task(informer.run())
         try:
+            await informer.cache.complete.wait()
             with informer.subscribe(changes.put_nowait):
-                await informer.cache.complete.wait()
                 shown = _Shown(bucket, store, chosen, output)
                 if not shown.show([changes.get_nowait() for _ in range(changes.qsize())]):
                     say(f"nothing in bucket {bucket} matches so far")

@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -37,9 +37,9 @@ def _ignore(_invalid: Invalid) -> None:
 class Cache(Generic[T]):
     """Folds watch events into a readable state and says what each one changed.
 
-    Guarantees: a listing takes effect at its end, so until then reads show the state before. An
-    object that does not decode leaves the last valid one in its place, is found in `invalid`, and
-    is told to *on_invalid* once per revision.
+    Guarantees: a listing takes effect at its end, all of it at once; until then reads show the
+    state before. An object that does not decode leaves the last valid one in its place, is found
+    in `invalid`, and is told to *on_invalid* once per revision.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class Cache(Generic[T]):
         """Count the objects to which the named index gives any value."""
         return len(self._indexes[index])
 
-    def apply(self, event: WatchEvent) -> Iterable[Change[T]]:
-        """Take in one event and return the changes it made, to be exhausted by the caller."""
+    def apply(self, event: WatchEvent) -> Sequence[Change[T]]:
+        """Take in one event and return the changes it made."""
         listing = self._listing
         match event:
             case Applied():
@@ -120,34 +120,34 @@ class Cache(Generic[T]):
             heapq.heappush(self._waiters, (revision, id(future), future))
             await future
 
-    def _end_listing(self, revision: int) -> Iterator[Change[T]]:
+    def _end_listing(self, revision: int) -> Sequence[Change[T]]:
         """Become what the listing showed; what it did not show went away meanwhile."""
         listing, self._listing = self._listing, None
         if listing is None:
-            return
+            return ()
         if listing.incarnation != self.incarnation:
             self.revision = 0
         known = self.revision
-        for stored in listing.objects.values():
-            change = self._fold(stored, initial=True)
-            if change is not None:
-                yield change
-        for key in [key for key in {**self._objects, **self.invalid} if key not in listing.objects]:
-            listing.deleted.pop(key, None)
-            yield self._drop(key)
+        folded = (self._fold(stored, initial=True) for stored in listing.objects.values())
+        changes = [change for change in folded if change is not None]
+        for key in [key for key in (*self._objects, *self.invalid) if key not in listing.objects]:
+            if key in self:
+                listing.deleted.pop(key, None)
+                changes.append(self._drop(key))
         for key, deleted_at in listing.deleted.items():
             if deleted_at > known:
-                yield Change(self.kind, key, None, None, initial=True)
-        self.incarnation = listing.incarnation  # not before: it tells what the objects are of
+                changes.append(Change(self.kind, key, None, None, initial=True))
+        self.incarnation = listing.incarnation
         self._reach(revision)
         self.complete.set()
+        return changes
 
-    def _put(self, stored: Stored) -> Iterable[Change[T]]:
+    def _put(self, stored: Stored) -> Sequence[Change[T]]:
         change = self._fold(stored)
         self._reach(stored.revision)
         return () if change is None else (change,)
 
-    def _remove(self, key: str, revision: int) -> Iterable[Change[T]]:
+    def _remove(self, key: str, revision: int) -> Sequence[Change[T]]:
         change = self._drop(key)
         self._reach(revision)
         return (change,)

@@ -14,6 +14,7 @@ import msgspec
 
 from natsctl.core.informer import Informer
 from natsctl.core.slots import OWNER_INDEX, Secondary
+from natsctl.core.tasks import together
 from natsctl.core.write import read, rewrite
 from natsctl.errors import (
     ConflictError,
@@ -139,13 +140,12 @@ class GarbageCollector:
         is of other kinds, or of a store that was recreated since.
         """
         self._check(plan)
-        secondaries = {secondary.kind.name: secondary for secondary in self._secondaries}
         removed: list[Orphan] = []
         for orphan in plan.orphans:
             if await read(self._primary.store, orphan.owner) is not None:
                 continue
             try:  # not as a write of our own: an owner that has just come is to be woken
-                store = secondaries[orphan.kind].informer.store
+                store = self._store_of(orphan)
                 await store.delete(orphan.key, revision=orphan.revision)
             except (ConflictError, NotFoundError) as error:
                 log.warning("%s %s is left alone: %s", orphan.kind, orphan.key, error)
@@ -154,18 +154,26 @@ class GarbageCollector:
         await self._remember(self._sweep())
         return tuple(removed)
 
+    def _store_of(self, orphan: Orphan) -> Store:
+        """Return where the orphan is: slots may share a kind, each with keys of its own."""
+        for secondary in self._secondaries:
+            if secondary.kind.name == orphan.kind and secondary.kind.holds(orphan.key):
+                return secondary.informer.store
+        raise UsageError(
+            f"{orphan.kind} {orphan.key} is planned, but nothing this controller makes"
+        )
+
     def _stores(self) -> dict[str, str]:
         caches = (secondary.informer.cache for secondary in self._secondaries)
         return {cache.kind.name: cache.incarnation for cache in caches}
 
     def _check(self, plan: GarbagePlan) -> None:
         stores = self._stores()
-        for kind in {orphan.kind for orphan in plan.orphans}:
-            if kind not in stores:
-                raise UsageError(f"the plan is about {kind}, which this controller does not make")
-            if plan.stores.get(kind) != stores[kind]:
+        for orphan in plan.orphans:
+            self._store_of(orphan)
+            if plan.stores.get(orphan.kind) != stores[orphan.kind]:
                 raise UsageError(
-                    f"the store of {kind} was recreated since the plan was made: plan again"
+                    f"the store of {orphan.kind} was recreated since the plan was made: plan again"
                 )
 
     def _incomplete(self) -> str:
@@ -204,7 +212,9 @@ class GarbageCollector:
                 except InvalidKeyError:
                     pass  # what never could be here is not missed here
 
-        await asyncio.gather(*(check() for _ in range(min(READS_MAX, len(owners)))))
+        async with together() as readers:
+            for _ in range(min(READS_MAX, len(owners))):
+                readers.create_task(check())
         return gone
 
     def _orphans(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -10,11 +10,12 @@ from natsctl.core.cache import Cache, IndexFunc, Invalid
 from natsctl.core.retry import backoff
 from natsctl.errors import StoreError
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Change, Store, WatchEvent
+from natsctl.model.store import Change, Listed, Store, WatchEvent
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+OnChange = Callable[[Change[T]], None]
 
 HEALTHY_S = 30.0  # a watch that lived this long starts its backoff afresh
 BACKOFF_S = 0.05
@@ -36,16 +37,19 @@ class Informer(Generic[T]):
         *,
         indexes: Mapping[str, IndexFunc[T]] | None = None,
         on_invalid: Callable[[Invalid], None] | None = None,
+        on_listed: Callable[[], None] | None = None,
     ) -> None:
         self.store = store
         self.restarts = 0
         self.failure: StoreError | None = None  # why there is no watch just now
+        self.telling = False  # whether there are cached changes still to be told
         self._on_invalid = on_invalid
+        self._on_listed = on_listed
         self.cache = Cache(kind, indexes, self._report)
-        self._subscribers: tuple[Callable[[Change[T]], None], ...] = ()
+        self._subscribers: tuple[OnChange[T], ...] = ()
 
     @contextmanager
-    def subscribe(self, on_change: Callable[[Change[T]], None]) -> Iterator[None]:
+    def subscribe(self, on_change: OnChange[T]) -> Iterator[None]:
         """Call *on_change* for what is cached now and for every later change."""
         for key in list(self.cache.keys()):
             stored = self.cache.get(key)
@@ -78,14 +82,21 @@ class Informer(Generic[T]):
         told = 0
         async for event in events:
             self.failure = None
+            subscribers = self._subscribers  # who comes later was told what is cached by now
             for change in self.cache.apply(event):
-                self._tell(change)
+                self._tell(change, subscribers)
                 told += 1
                 if told % BATCH == 0:
+                    self.telling = True
                     await asyncio.sleep(0)
+                    self.telling = False
+            if isinstance(event, Listed) and self._on_listed is not None:
+                self._on_listed()
 
-    def _tell(self, change: Change[T]) -> None:
-        for on_change in self._subscribers:
+    def _tell(self, change: Change[T], subscribers: Iterable[OnChange[T]]) -> None:
+        for on_change in subscribers:
+            if on_change not in self._subscribers:
+                continue  # it has unsubscribed meanwhile
             try:
                 on_change(change)
             except Exception:

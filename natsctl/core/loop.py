@@ -9,6 +9,7 @@ from typing import TypeVar
 from natsctl.core.informer import Informer
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.settle import Failed, Outcome, Synced, settle
+from natsctl.core.tasks import together
 from natsctl.core.workqueue import Workqueue
 from natsctl.errors import QueueShutDownError
 from natsctl.model.store import Change
@@ -64,7 +65,7 @@ class SyncLoop:
             for complete in self._completes:
                 await complete.wait()
             await ready()
-            async with asyncio.TaskGroup() as group:
+            async with together() as group:
                 for number in range(self._workers):
                     group.create_task(self._work(), name=f"worker {number}")
 

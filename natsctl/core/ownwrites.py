@@ -24,6 +24,10 @@ class _Step(msgspec.Struct, frozen=True, gc=False):
         return (self.base, True) if self.result is None else (self.result, False)
 
 
+def _ignore(_writer: str) -> None:
+    """Nobody asked to be told of writes that were undone."""
+
+
 class Flight:
     """A write under way; `landed` says what came of it."""
 
@@ -35,11 +39,17 @@ class Flight:
 class OwnWrites:
     """Passes on the changes of one store, each with the key whose sync made it, None if none did.
 
-    Others may want to know of it, but not that key.
+    Others may want to know of it, but not that key. A write of which no change tells was undone
+    while nobody watched: its key is told to *undone*.
     """
 
-    def __init__(self, forward: Callable[[Change[Any], str | None], None]) -> None:
+    def __init__(
+        self,
+        forward: Callable[[Change[Any], str | None], None],
+        undone: Callable[[str], None] = _ignore,
+    ) -> None:
         self._forward = forward
+        self._undone = undone
         self._flights: dict[str, Flight] = {}
         self._landed: dict[str, dict[_Step, str]] = {}  # not seen yet, and whose they are
 
@@ -71,6 +81,15 @@ class OwnWrites:
         A *result* of None is a deletion.
         """
         self._landed.setdefault(key, {})[_Step(base, result)] = writer
+
+    def listed(self) -> None:
+        """Give up waiting for the changes that a complete listing has not shown.
+
+        A write that is as new as the listing is given up too: its key is visited once too often.
+        """
+        landed, self._landed = self._landed, {}
+        for writer in {writer for steps in landed.values() for writer in steps.values()}:
+            self._undone(writer)
 
     def _writer(self, change: Change[Any]) -> str | None:
         landed = self._landed.pop(change.key, None)

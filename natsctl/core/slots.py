@@ -235,10 +235,10 @@ class Secondary(Reader[T]):
         owner = self._owner()
         with self._own.writing(key):
             seen = self._barrier.newest(self.informer, key)
-            spoiled = seen is not None and await self._spoiled(seen, owner)
+            ours = seen is not None and await self.owns(owner, seen)
 
             def change(current: Stored | None) -> bytes:
-                if current is not None and not (adopt or (spoiled and current == seen)):
+                if current is not None and not (adopt or (ours and current == seen)):
                     self._refuse_foreign(current, owner)
                 return self._owned_value(current, obj, owner)
 
@@ -263,17 +263,26 @@ class Secondary(Reader[T]):
     async def delete(self, key: str) -> None:
         """Delete the object if it is this owner's; one that is gone already is no error."""
         owner = self._owner()
-        current = self._barrier.read(self.informer, key) or await read(self._store, key)
-        while current is not None:
-            self._refuse_foreign(current, owner)
+        current = self._barrier.newest(self.informer, key) or await read(self._store, key)
+        if current is not None:
+            left = await self.delete_owned(owner.key, current)
+            if left is not None:
+                self._refuse_foreign(left, owner)
+
+    async def delete_owned(self, key: str, stored: Stored) -> Stored | None:
+        """Delete the object if it is the primary *key*'s; return what it is where it is not."""
+        owner = Owner(self._owner_kind, key)
+        current: Stored | None = stored
+        while current is not None and await self.owns(owner, current):
             try:
                 await self.delete_stored(current)
             except ConflictError:
-                current = await read(self._store, key)
+                current = await read(self._store, stored.key)
             except NotFoundError:
-                return
+                return None
             else:
-                return
+                return None
+        return current
 
     async def delete_stored(self, stored: Stored) -> None:
         """Delete exactly this revision of the object; raises `ConflictError` where it changed."""
@@ -302,16 +311,25 @@ class Secondary(Reader[T]):
             if stored is not None and self.owner_of(stored) == Owner(self._owner_kind, key)
         ]
 
-    async def read_stored(self, key: str) -> Stored | None:
-        """Return the object as the store's leader has it, undecoded; None where it is gone."""
-        return await read(self._store, key)
-
     def owner_of(self, stored: Stored) -> Owner | None:
         """Return whom the object was made for; None where it does not say."""
         try:
             return self._names.owner(self.kind.metadata(stored.value))
         except InvalidObjectError:
             return None
+
+    async def owns(self, owner: Owner, stored: Stored) -> bool:
+        """Say whether the object is *owner*'s: it says so, or did before somebody wrote over it."""
+        found = self.owner_of(stored)
+        if found is not None:
+            return found == owner
+        for state in reversed(await self._store.history(stored.key)):
+            if isinstance(state, Deleted):
+                return False
+            found = self.owner_of(state)
+            if found is not None:
+                return found == owner
+        return False
 
     def _owner(self) -> Owner:
         sync = current_sync.get()
@@ -320,18 +338,6 @@ class Secondary(Reader[T]):
                 f"{self.kind.name} is written only within a sync handler, for the key being synced"
             )
         return Owner(self._owner_kind, sync.key)
-
-    async def _spoiled(self, seen: Stored, owner: Owner) -> bool:
-        """Say whether somebody wrote over *owner*'s object and left its labels out."""
-        if self.owner_of(seen) is not None:
-            return False
-        for state in reversed(await self._store.history(seen.key)):
-            if isinstance(state, Deleted):
-                return False
-            found = self.owner_of(state)
-            if found is not None:
-                return found == owner
-        return False
 
     def _owned_value(self, current: Stored | None, obj: T, owner: Owner) -> bytes:
         if current is not None and not self.kind.valid(current.value):

@@ -10,11 +10,10 @@ from natsctl.core.barrier import Barrier, Sync
 from natsctl.core.journal import Journal, SyncRecord
 from natsctl.core.limit import TimeLimit
 from natsctl.core.loop import SyncHandler
-from natsctl.core.owners import Owner
 from natsctl.core.reports import Reports
 from natsctl.core.slots import Primary, Secondary
 from natsctl.core.workqueue import Priority
-from natsctl.errors import ConflictError, NotFoundError, PermanentError, RetryAfter
+from natsctl.errors import NotFoundError, PermanentError, RetryAfter
 from natsctl.model.store import Stored
 
 DeletionPolicy = Literal["delete", "orphan"]
@@ -130,7 +129,7 @@ class Visits:
         owned = [(at, stored) for at in self._secondaries for stored in at.owned_stored(key)]
         if owned and await self._gone(visit):
             for secondary, stored in owned:
-                await _delete(secondary, stored)
+                await secondary.delete_owned(key, stored)
 
     async def _gone(self, visit: "_Visit") -> bool:
         try:
@@ -148,8 +147,11 @@ class Visits:
         self.journal.add(key, visit.record(None))
 
     def _note_failure(self, visit: "_Visit", error: BaseException) -> None:
+        if isinstance(error, RetryAfter):
+            self.journal.add(visit.key, visit.record(None))  # asked for: no failure
+            return
         self.journal.add(visit.key, visit.record(error))
-        if isinstance(error, Exception) and not isinstance(error, RetryAfter):
+        if isinstance(error, Exception):
             self._reports.failed(visit.key, error)
         if isinstance(error, PermanentError) and visit.stored is not None:
             self._failed[visit.key] = visit.stored
@@ -187,18 +189,3 @@ class _Visit(Sync):
             updated=self.updated,
             deleted=self.deleted,
         )
-
-
-async def _delete(secondary: Secondary[Any], stored: Stored) -> None:
-    """Delete the object unless it has meanwhile become another's."""
-    owner: Owner | None = secondary.owner_of(stored)
-    current: Stored | None = stored
-    while current is not None and secondary.owner_of(current) == owner:
-        try:
-            await secondary.delete_stored(current)
-        except ConflictError:
-            current = await secondary.read_stored(stored.key)
-        except NotFoundError:
-            return
-        else:
-            return

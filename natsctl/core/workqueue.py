@@ -164,6 +164,19 @@ class Workqueue(Generic[K]):
             agenda.retry = None
             self._place(key, agenda, self._now())
 
+    def hasten_retries(self) -> None:
+        """Retry now whatever waits to be retried, its failures forgotten: what it met is over.
+
+        A token bucket is heeded.
+        """
+        now = self._now()
+        for key, agenda in list(self._agendas.items()):
+            if agenda.retry is not None:
+                self._limiter.forget(key)
+                delay = 0.0 if self._bucket is None else self._bucket.take()
+                agenda.retry = sooner(agenda.retry, Visit(now + delay, agenda.retry.priority))
+                self._place(key, agenda, now)
+
     async def get(self) -> K:
         """Take the next key, waiting for one; it is held until `done`.
 

@@ -11,6 +11,7 @@ import msgspec
 from natsctl.core.declare import only_primary
 from natsctl.core.garbage import MEMORY
 from natsctl.core.slots import Primary
+from natsctl.core.tasks import together
 from natsctl.errors import InvalidObjectError, NotFoundError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.recorder import Recorder
@@ -80,7 +81,7 @@ async def sync_once(
             told(await _visited(runtime, key))
 
     try:
-        async with asyncio.TaskGroup() as group:
+        async with together() as group:
             for _ in range(min(controller.workers, len(keys))):
                 group.create_task(work())
     finally:

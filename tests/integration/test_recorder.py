@@ -11,7 +11,15 @@ from servers import CutProxy, NatsServer, eventually
 
 import natsctl
 from natsctl.errors import NotFoundError, StoreMissingError
-from natsctl.kv.recorder import AGE_S, BURST, CLOSE_S, STREAM, EventRecorder, KvEvent
+from natsctl.kv.recorder import (
+    AGE_S,
+    BURST,
+    CLOSE_S,
+    REFILL_S,
+    STREAM,
+    EventRecorder,
+    KvEvent,
+)
 from natsctl.kv.stores import Nats
 from natsctl.model.recorder import EventType
 
@@ -211,3 +219,16 @@ class TestFailing:
             for number in range(20_000):
                 recorder.event(f"k{number}", NORMAL, "Synced", "hi")
             assert recorder.dropped == 10_000
+
+
+@pytest.mark.virtual
+async def test_a_key_that_told_too_much_may_tell_one_more_each_minute() -> None:
+    recorder = EventRecorder(None, "apps")  # type: ignore[arg-type]  # nothing is sent
+    for number in range(BURST + 1):
+        recorder.event("noisy", WARNING, "SyncFailed", str(number))
+    assert recorder.dropped == 1
+    for minute in range(3):
+        await asyncio.sleep(REFILL_S)
+        recorder.event("noisy", WARNING, "SyncFailed", f"allowed {minute}")
+        recorder.event("noisy", WARNING, "SyncFailed", f"one too many {minute}")
+        assert recorder.dropped == 2 + minute

@@ -145,6 +145,7 @@ class SlowStore(MemoryStore):
         self.lag_s = 0.0
         self.answers_after_s = 0.0
         self.breaks_after: int | None = None  # events of the next watch, once
+        self._cuts = 0
         self._flowing = asyncio.Event()
         self._flowing.set()
 
@@ -154,6 +155,11 @@ class SlowStore(MemoryStore):
         finally:
             if self.answers_after_s:
                 await asyncio.sleep(self.answers_after_s)
+
+    def cut(self) -> None:
+        """Break every watch, and lose what was on its way."""
+        self._cuts += 1
+        self.break_watches()
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
@@ -171,12 +177,12 @@ class SlowStore(MemoryStore):
 
     async def _slowly(self, events: AsyncIterator[WatchEvent]) -> AsyncGenerator[WatchEvent, None]:
         breaks_after, self.breaks_after = self.breaks_after, None
-        seen = 0
+        seen, cuts = 0, self._cuts
         async for event in events:
             await self._flowing.wait()
             if self.lag_s:
                 await asyncio.sleep(self.lag_s)
-            if seen == breaks_after:
+            if seen == breaks_after or cuts != self._cuts:
                 raise WatchBrokenError("cut on purpose")
             seen += 1
             yield event

@@ -214,15 +214,30 @@ async def test_an_index_that_raises_harms_only_that_object() -> None:
 
 
 async def test_an_object_of_which_only_an_unknown_part_is_odd_is_synced() -> None:
-    controller = Apps()
-    async with running(controller) as harness:
+    class Silent(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            app = self.apps.get(key)
+            if app is not None:
+                await self.parts.apply(key, Part(spec=PartSpec(app.spec.text)))
+            return None
+
+    async with running(Silent()) as harness:
         play = stage(harness)
         for text in ("hi", "bye"):
             await put(play.apps, "shop", b'{"spec": {"text": "%s"}, "odd": 1e999}' % text.encode())
-            await asyncio.sleep(1)
+            await harness.run_until_idle()
+            assert await play.texts() == {"shop": text}
 
-        assert await play.texts() == {"shop.main": "bye"}
-        assert "InvalidObjectError" in harness.runtime.status().failing["shop"]  # no status fits
+
+async def test_a_status_that_cannot_be_added_fails_and_spoils_nothing() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        value = b'{"spec": {"text": "hi"}, "odd": 1e999}'
+        await put(play.apps, "shop", value)
+        await asyncio.sleep(1)
+
+        assert "InvalidObjectError" in harness.runtime.status().failing["shop"]
+        assert (await play.apps.get("shop")).value == value
 
 
 async def test_an_illegal_key_is_forgotten_not_retried() -> None:

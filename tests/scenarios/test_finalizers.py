@@ -269,6 +269,10 @@ async def test_an_object_deleted_while_it_is_built_is_cleaned_up_even_without_a_
             await asyncio.sleep(10)
             return None
 
+        async def tear_down(self, key: str, app: App) -> float | None:
+            assert list(self.parts.owned()) == ["shop.main"]  # it goes after this returns
+            return await super().tear_down(key, app)
+
     world = World()
     async with running(Slow(world)) as harness:
         brief = harness.stores.store(Slow.apps.kind)

@@ -240,6 +240,28 @@ async def test_a_bucket_recreated_and_empty_condemns_nobody() -> None:
         assert (await plan(harness)).refused
 
 
+async def test_what_became_anothers_while_its_owner_went_stays() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        play = await converged(harness, "shop", "bar")
+        with stores.store(PARTS).held_up():
+            await put(play.parts, "shop.main", owned_by("bar"))
+            await play.apps.delete("shop")
+            await asyncio.sleep(SWEEP_S)
+            assert play.part_keys == ["bar.main", "shop.main"]
+
+
+async def test_what_was_changed_while_its_owner_went_goes_too() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        play = await converged(harness, "shop", "bar")
+        with stores.store(PARTS).held_up():
+            await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+            await play.apps.delete("shop")
+            await asyncio.sleep(1)
+            assert play.part_keys == ["bar.main"]
+
+
 async def test_a_bucket_recreated_while_nobody_ran_condemns_nobody() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")

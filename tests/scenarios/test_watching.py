@@ -43,6 +43,20 @@ async def test_what_was_done_to_secondaries_while_their_watch_was_broken_is_put_
         assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
+async def test_a_change_by_hand_that_is_told_together_with_our_own_write_is_put_right() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        play = stage(harness)
+        with stores.store(PARTS).held_up():
+            await play.app("shop")
+            await asyncio.sleep(1)
+            await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+            stores.store(PARTS).cut()
+        await asyncio.sleep(5)
+
+        assert await play.texts() == {"shop.main": "hi"}
+
+
 async def test_a_watch_broken_in_the_middle_of_a_listing_loses_nothing_and_invents_nothing() -> (
     None
 ):
@@ -61,6 +75,21 @@ async def test_a_watch_broken_in_the_middle_of_a_listing_loses_nothing_and_inven
             assert controller.syncs == ["app-3"]
             assert len(play.parts.keys()) == 20
             assert (await play.texts())["app-3.main"] == f"broken after {halfway}"
+
+
+async def test_of_a_listing_that_broke_nothing_is_remembered() -> None:
+    stores, controller = SlowStores(), Apps()
+    async with running(controller, stores=stores) as harness:
+        play = await converged(harness, *(f"app-{number}" for number in range(10)))
+        slow = stores.store(APPS)
+        slow.lag_s, slow.breaks_after = 1.0, 11
+        play.apps.break_watches()
+        await asyncio.sleep(10)  # halfway through the listing
+        play.apps.vanish("app-1")
+        await asyncio.sleep(60)
+
+        assert controller.apps.get("app-1") is None
+        assert len(controller.apps.keys()) == 9
 
 
 async def test_syncing_waits_until_every_cache_has_seen_a_whole_listing() -> None:

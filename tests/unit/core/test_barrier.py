@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from things import THINGS, Thing, applied, stored, value
+from things import THINGS, Thing, applied, broken, stored, value
 
 from natsctl.core.barrier import Barrier, Sync
 from natsctl.core.informer import Informer
@@ -125,6 +125,26 @@ class TestReading:
         with Sync("a"):
             assert barrier.read(informer, "x") is None
 
+    async def test_what_is_written_after_a_sync_is_not_on_its_behalf(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            pass
+        wrote(barrier, informer, stored("x", 1, "mine"))
+        assert not barrier.awaits("a")
+
+    async def test_the_newest_state_is_the_written_one_or_else_the_cached_one_valid_or_not(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1, "good"), broken("x", 2))
+        with Sync("a"):
+            newest = barrier.newest(informer, "x")
+            assert newest is not None
+            assert newest.revision == 2
+            assert barrier.read(informer, "x") == stored("x", 1, "good")
+            wrote(barrier, informer, stored("x", 3, "mine"))
+            assert barrier.newest(informer, "x") == stored("x", 3, "mine")
+
     async def test_stores_are_kept_apart(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
@@ -164,6 +184,17 @@ class TestWaiting:
         await waiting
         assert barrier.waited_s == 3
         assert barrier.timeouts == 0
+
+    async def test_a_cache_that_has_passed_spares_the_store_a_read(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1))
+        store.fail(StoreMissingError("do not ask me"))
+        waiting = asyncio.create_task(barrier.wait("a"))
+        await asyncio.sleep(1)
+        show(informer, applied("x", 1))
+        await waiting
 
     async def test_any_later_revision_of_that_store_will_do(
         self, barrier: Barrier, informer: Informer[Thing]

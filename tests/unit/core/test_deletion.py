@@ -5,6 +5,7 @@ from things import THINGS, document, value
 
 import natsctl
 from natsctl.core.deletion import delete, held, release
+from natsctl.core.write import Written
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.model.store import Deleted, Stored
 from natsctl.testing.memory import MemoryStore
@@ -126,13 +127,14 @@ class TestReleasing:
     async def test_others_go_on_holding(self, store: MemoryStore) -> None:
         await store.create("a", value(finalizers=["x", "y"]))
         await delete(store, "a")
-        await release(store, "a", "x")
+        left = await release(store, "a", "x")
+        assert left == Written(3, await store.get("a"))
         assert document(await store.get("a"))["metadata"]["finalizers"] == ["y"]
 
     async def test_a_marked_object_goes_with_its_last_finalizer(self, store: MemoryStore) -> None:
         await store.create("a", value(finalizers=["x"]))
         await delete(store, "a")
-        await release(store, "a", "x")
+        assert await release(store, "a", "x") == Written(4, None)
         assert store.keys() == []
 
     async def test_the_last_state_tells_that_it_was_let_go(self, store: MemoryStore) -> None:
@@ -162,7 +164,7 @@ class TestReleasing:
         assert await store.get("a") == stored
 
     async def test_what_is_gone_needs_no_release(self, store: MemoryStore) -> None:
-        await release(store, "a", "x")
+        assert await release(store, "a", "x") is None
         assert store.keys() == []
 
     @pytest.mark.parametrize("others", [[], ["y"]])

@@ -261,6 +261,25 @@ class TestTelling:
         assert len(set(turns)) >= 10
 
 
+class TestListed:
+    async def test_the_end_of_every_listing_is_told_after_its_changes(
+        self, store: MemoryStore
+    ) -> None:
+        told: list[str] = []
+        informer = Informer(store, THINGS, on_listed=lambda: told.append("listed"))
+        await store.create("a", value())
+        with informer.subscribe(lambda change: told.append(change.key)):
+            async with informed(informer):
+                await asyncio.sleep(0.01)
+                assert told == ["a", "listed"]
+                await store.create("b", value())
+                await asyncio.sleep(0.01)
+                assert told == ["a", "listed", "b"]
+                store.break_watches()
+                await asyncio.sleep(1)
+                assert told == ["a", "listed", "b", "listed"]
+
+
 class TestInvalid:
     async def test_an_invalid_object_is_logged_and_told_once(
         self, store: MemoryStore, caplog: pytest.LogCaptureFixture

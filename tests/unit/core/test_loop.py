@@ -9,10 +9,11 @@ from servers import eventually
 from things import THINGS, Thing, informed, value
 
 from natsctl.core.informer import Informer
-from natsctl.core.loop import SyncLoop
+from natsctl.core.loop import TURN_S, SyncLoop
 from natsctl.core.retry import Drop, Retry, Stop
 from natsctl.model.store import Change
 from natsctl.testing.memory import MemoryStore
+from natsctl.testing.time import VirtualTimeLoop
 
 
 async def at_once() -> None:
@@ -65,6 +66,39 @@ class TestWorking:
                 loop.queue.add(key)
             await idle(loop)
         assert handler.calls == ["a", "b"]
+
+    async def test_by_default_one_key_is_handled_at_a_time(self) -> None:
+        async def slowly(_key: str) -> None:
+            await asyncio.sleep(1)
+
+        handler = Handler(slowly)
+        loop = SyncLoop(handler)
+        async with running(loop):
+            for key in ("a", "b"):
+                loop.queue.add(key)
+            await idle(loop)
+        assert handler.together == 1
+
+    async def test_handlers_that_never_wait_let_others_have_their_turn(self) -> None:
+        clock = asyncio.get_running_loop()
+        assert isinstance(clock, VirtualTimeLoop)
+        turns: list[int] = []
+
+        async def busily(_key: str) -> None:
+            clock.jump(TURN_S / 4)
+
+        async def other() -> None:
+            while len(handler.calls) < 100:
+                turns.append(len(handler.calls))
+                await asyncio.sleep(0)
+
+        handler = Handler(busily)
+        loop = SyncLoop(handler)
+        for number in range(100):
+            loop.queue.add(f"k{number}")
+        async with running(loop):
+            await other()
+        assert len(set(turns)) >= 20
 
     async def test_as_many_keys_as_workers_are_handled_together_and_no_key_twice(self) -> None:
         async def slowly(_key: str) -> None:

@@ -13,7 +13,8 @@ class Told:
     def __init__(self) -> None:
         self.changes: list[Change[Thing]] = []
         self.ours: list[str] = []
-        self.own = OwnWrites(self.take)
+        self.undone: list[str] = []
+        self.own = OwnWrites(self.take, self.undone.append)
 
     def take(self, change: Change[Thing], writer: str | None) -> None:
         if writer is None:
@@ -178,3 +179,42 @@ class TestUnderWay:
             assert told.changes == []
             told.own.landed("x", writer="a", base=1, result=2)
         assert told.changes == []
+
+
+class TestUndone:
+    """A write of which a complete listing shows nothing was undone while nobody watched."""
+
+    def test_its_writer_is_told(self, told: Told) -> None:
+        write(told, 0, 1)
+        told.own.listed()
+        assert told.undone == ["a"]
+
+    def test_a_writer_is_told_once_however_much_was_undone(self, told: Told) -> None:
+        for key in ("x", "y"):
+            told.own.landed(key, writer="a", base=0, result=1)
+        told.own.landed("x", writer="b", base=1, result=2)
+        told.own.listed()
+        assert sorted(told.undone) == ["a", "b"]
+
+    def test_one_that_was_seen_is_not_undone(self, told: Told) -> None:
+        write(told, 0, 1)
+        told.see(None, 1)
+        told.own.listed()
+        assert told.undone == []
+
+    def test_it_is_told_once(self, told: Told) -> None:
+        write(told, 0, 1)
+        told.own.listed()
+        told.own.listed()
+        assert told.undone == ["a"]
+
+    def test_what_is_seen_of_it_later_is_nobodys(self, told: Told) -> None:
+        write(told, 0, 1)
+        told.own.listed()
+        change = told.see(None, 1)
+        assert (told.changes, told.ours) == ([change], [])
+
+    def test_who_does_not_ask_is_not_told(self) -> None:
+        own = OwnWrites(lambda _change, _writer: None)
+        own.landed("x", writer="a", base=0, result=1)
+        own.listed()

@@ -6,7 +6,7 @@ import pytest
 
 from natsctl.core.retry import Decision, Drop, Retry, Stop
 from natsctl.core.settle import Failed, Synced, settle
-from natsctl.core.workqueue import Waiting, Workqueue
+from natsctl.core.workqueue import Priority, Waiting, Workqueue
 from natsctl.errors import InvalidKeyError, PermanentError, QueueShutDownError, RetryAfter
 
 ERROR = OSError("no")
@@ -61,6 +61,13 @@ class TestSuccess:
         settle(queue, "a", Synced(after=60), RETRY)
         assert waits_s(queue) == 60
         assert queue.failures("a") == 0
+
+    async def test_it_comes_back_behind_whatever_is_urgent(self, queue: Workqueue[str]) -> None:
+        await take(queue)
+        settle(queue, "a", Synced(after=1), RETRY)
+        queue.add("b", after=1, priority=Priority.RETRY)
+        await asyncio.sleep(2)
+        assert [await queue.get(), await queue.get()] == ["b", "a"]
 
     async def test_zero_seconds_are_at_once(self, queue: Workqueue[str]) -> None:
         await take(queue)
@@ -127,6 +134,15 @@ class TestAskedFor:
         assert waits_s(queue) == 30
         assert queue.failures("a") == 2
         assert policy.asked == []
+
+    async def test_retry_after_is_as_urgent_as_the_visit_was(self, queue: Workqueue[str]) -> None:
+        queue.add("a", priority=Priority.SECONDARY)
+        await queue.get()
+        settle(queue, "a", Failed(RetryAfter(1)), Policy(Drop()))
+        queue.add("b", after=1, priority=Priority.RETRY)
+        queue.add("c", after=1, priority=Priority.USER)
+        await asyncio.sleep(2)
+        assert [await queue.get() for _ in range(3)] == ["c", "a", "b"]
 
     @pytest.mark.parametrize("error", [PermanentError("never"), InvalidKeyError("odd")])
     async def test_what_is_useless_to_try_again_is_forgotten(

@@ -538,6 +538,17 @@ class TestApplying:
             await secondary.apply("x", thing("mine"))
         assert (await bench.document("x"))["spec"]["text"] == "mine"
 
+    async def test_what_somebody_put_where_our_own_was_deleted_is_refused(
+        self, bench: Bench, secondary: Secondary[Thing]
+    ) -> None:
+        with Sync("shop"):
+            await secondary.apply("x", thing("mine"))
+        await bench.store.delete("x")
+        await bench.put("x", value("theirs"))
+        with Sync("shop"), pytest.raises(ExistsError):
+            await secondary.apply("x", thing("mine"))
+        assert (await bench.document("x"))["spec"]["text"] == "theirs"
+
     async def test_outside_a_sync_it_is_refused(self, secondary: Secondary[Thing]) -> None:
         with pytest.raises(UsageError, match="only within a sync handler"):
             await secondary.apply("x", thing("mine"))

@@ -2,20 +2,10 @@
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from natsctl.daemon.logs import LogFormat, log_to_stderr
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def written(capsys: pytest.CaptureFixture[str], style: LogFormat) -> str:

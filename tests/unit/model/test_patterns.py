@@ -2,6 +2,7 @@
 
 import pytest
 
+from natsctl.model.kinds import Kind, kv
 from natsctl.model.patterns import matches
 
 
@@ -31,3 +32,9 @@ from natsctl.model.patterns import matches
 )
 def test_a_pattern_is_that_of_subjects(pattern: str, key: str, fits: bool) -> None:  # noqa: FBT001 - a column
     assert matches(pattern, key) is fits
+
+
+def test_a_kind_holds_the_keys_that_its_pattern_takes_in() -> None:
+    part = kv(dict, bucket="apps", keys="east.>")
+    assert (part.holds("east.shop"), part.holds("west.shop")) == (True, False)
+    assert Kind(dict, "Anything").holds("whatever")

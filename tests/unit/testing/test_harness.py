@@ -99,10 +99,9 @@ async def test_leaving_stops_it_and_closes_every_watch() -> None:
 
 
 async def test_a_controller_that_fails_at_its_start_fails_the_test() -> None:
-    with pytest.raises(BaseExceptionGroup) as raised:
+    with pytest.raises(ZeroDivisionError):
         async with running(Unready()):
             pytest.fail("it did not start")
-    assert raised.value.split(ZeroDivisionError)[1] is None
 
 
 async def test_what_fails_in_the_test_passes() -> None:

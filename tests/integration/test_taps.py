@@ -1,0 +1,138 @@
+"""A tap is handed every message as it came, whole and in order, however the bytes arrive."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from nats.aio.msg import Msg
+from servers import NatsServer, eventually
+
+from natsctl.kv.client import OneTimeClient
+
+Received = tuple[bytes, bytes, bytes, bytes | None]
+
+HEADERS = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
+STATUS = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 4\r\n\r\n"
+MESSAGES: list[Received] = [
+    (b"a", b"", b"", None),
+    (b"a.b", b"", b"value", None),
+    (b"a", b"$JS.ACK.x", b"value", None),
+    (b"a", b"", b"", HEADERS),
+    (b"a", b"$JS.ACK.x", b"", HEADERS),
+    (b"a", b"$JS.ACK.x", b"value", HEADERS),
+    (b"inbox", b"", b"", STATUS),
+    (b"inbox", b"$JS.FC.x", b"", STATUS),
+    (b"a", b"", b"MSG a 1 5\r\nvalue\r\n", None),
+    (b"a", b"$JS.ACK.x", b"\r\n" * 3000, HEADERS),
+]
+
+
+def frame(sid: int, message: Received) -> bytes:
+    subject, reply, data, headers = message
+    words = [b"MSG" if headers is None else b"HMSG", subject, b"%d" % sid]
+    words += [reply] if reply else []
+    words += [] if headers is None else [b"%d" % len(headers)]
+    body = (headers or b"") + data
+    return b" ".join((*words, b"%d" % len(body))) + b"\r\n" + body + b"\r\n"
+
+
+class Script:
+    """A server that sends what it is told, in pieces of a given size."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        writer.write(b'INFO {"max_payload":1048576,"headers":true}\r\n')
+        async for line in reader:
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+
+    async def send(self, data: bytes, size: int) -> None:
+        assert self._writer is not None
+        for at in range(0, len(data), size):
+            self._writer.write(data[at : at + size])
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        assert self._writer is not None
+        self._writer.close()
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[tuple[Script, OneTimeClient]]:
+    script, client = Script(), OneTimeClient()
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    await client.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
+    try:
+        yield script, client
+    finally:
+        await client.close()
+        script.close()
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 40, 1_000, 100_000])
+async def test_messages_come_whole_and_in_order(size: int) -> None:
+    tapped: list[Received] = []
+    plain: list[tuple[str, bytes]] = []
+
+    async def note(msg: Msg) -> None:
+        plain.append((msg.subject, msg.data))
+
+    async with scripted() as (script, client):
+        await client.tap("inbox", lambda *message: tapped.append(message))
+        await client.subscribe("other", cb=note)
+        data = b"".join(frame(1, message) for message in MESSAGES)
+        other = frame(2, (b"other", b"", b"plain", None)) + frame(2, (b"other", b"", b"", HEADERS))
+        await script.send(data + other + b"PING\r\n" + data + other + data, size)
+        await eventually(lambda: len(tapped) == 3 * len(MESSAGES))
+        await eventually(lambda: len(plain) == 4)
+    assert tapped == MESSAGES * 3
+    assert plain == [("other", b"plain"), ("other", b"")] * 2
+
+
+async def test_what_comes_after_the_end_of_a_tap_goes_nowhere() -> None:
+    tapped: list[Received] = []
+    async with scripted() as (script, client):
+        subscription = await client.tap("inbox", lambda *message: tapped.append(message))
+        await script.send(frame(1, MESSAGES[1]), 1_000)
+        await eventually(lambda: tapped)
+        await subscription.unsubscribe()
+        await script.send(frame(1, MESSAGES[2]) + frame(1, MESSAGES[5]), 1_000)
+        await asyncio.sleep(0.05)
+        assert client.is_connected
+    assert tapped == MESSAGES[1:2]
+
+
+async def test_a_real_server_is_understood(nats_server: NatsServer) -> None:
+    values = [os.urandom(size) for size in (0, 1, 312, 70_000, 900_000, 3)]
+    tapped: list[Received] = []
+    client, other = OneTimeClient(), OneTimeClient()
+    await client.connect(nats_server.url)
+    await other.connect(nats_server.url)
+    try:
+        await client.tap("things.>", lambda *message: tapped.append(message))
+        await client.flush()
+        for value in values:
+            await other.publish("things.a", value)
+            await other.publish("things.b", value, reply="back", headers={"Name": "value"})
+        await eventually(lambda: len(tapped) == 2 * len(values))
+    finally:
+        await client.close()
+        await other.close()
+    headers = b"NATS/1.0\r\nName: value\r\n\r\n"
+    assert tapped == [
+        message
+        for value in values
+        for message in (
+            (b"things.a", b"", value, None),
+            (b"things.b", b"back", value, headers),
+        )
+    ]
