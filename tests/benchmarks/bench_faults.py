@@ -1,0 +1,88 @@
+"""How long a put takes to be handled after something broke."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import nats
+from nats.errors import Error as NatsError
+
+from tests.benchmarks.data import BUCKET, key, value
+from tests.benchmarks.rows import OURS, PEER, SIDES, Row, limited
+from tests.benchmarks.stage import Sizes, filled, observing
+from tests.servers import NatsServer
+
+KEYS = 1_000
+AWAY_S = 0.3
+PATIENCE_S = 30.0
+TRY_S = 0.2
+
+Break = Callable[[NatsServer], Awaitable[None]]
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    return [
+        await _measured(
+            f"server killed, back after {AWAY_S} s", _kill, sizes, target="<= 0.5 s", limit_s=0.5
+        ),
+        await _measured("consumer deleted", _delete_consumers, sizes, target="<= 3 s", limit_s=3.0),
+    ]
+
+
+async def _measured(
+    what: str, break_it: Break, sizes: Sizes, *, target: str, limit_s: float
+) -> Row:
+    delays: dict[str, list[float]] = {side: [] for side in SIDES}
+    version = 0
+    for _ in range(sizes.faults):
+        for side in SIDES:
+            version += 1
+            async with (
+                filled(KEYS) as server,
+                observing(side, server, sizes, listed=KEYS, then=1) as observer,
+            ):
+                await break_it(server)
+                sent = await _put(server.url, version)
+                end = await observer.end(PATIENCE_S)
+            delays[side].append(PATIENCE_S if end is None else end.seen[0][1] - sent)
+    return limited(
+        f"{what}: put to handler",
+        "s",
+        delays[OURS],
+        target=target,
+        enough=lambda delay: delay <= limit_s,
+        peer=PEER,
+        theirs=delays[PEER],
+    )
+
+
+async def _kill(server: NatsServer) -> None:
+    server.kill()
+    await asyncio.sleep(AWAY_S)
+    await server.start()
+
+
+async def _delete_consumers(server: NatsServer) -> None:
+    client = await nats.connect(server.url)
+    try:
+        jetstream = client.jetstream()
+        for consumer in await jetstream.consumers_info(f"KV_{BUCKET}"):
+            await jetstream.delete_consumer(f"KV_{BUCKET}", consumer.name)
+    finally:
+        await client.close()
+
+
+async def _put(url: str, version: int) -> float:
+    """Update a key as soon as the server takes it; return when the one that it took was sent."""
+    client = await nats.connect(url)
+    try:
+        jetstream = client.jetstream()
+        while True:
+            sent = time.monotonic()
+            with suppress(NatsError):
+                subject = f"$KV.{BUCKET}.{key(0)}"
+                await jetstream.publish(subject, value(0, version), timeout=TRY_S)
+                return sent
+    finally:
+        await client.close()

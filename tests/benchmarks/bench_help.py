@@ -1,0 +1,36 @@
+"""How long a person waits for `natsctl --help`."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.benchmarks.rows import Row, limited
+from tests.benchmarks.stage import Sizes
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    program = Path(sys.executable).with_name("natsctl")
+    if not program.exists():
+        return []
+    own, empty = [], []
+    for _ in range(sizes.rounds):
+        own.append(_timed(str(program), "--help"))
+        empty.append(_timed(sys.executable, "-c", "pass"))
+    return [
+        limited(
+            "natsctl --help",
+            "s",
+            own,
+            target="<= 0.3 s",
+            enough=lambda taken_s: taken_s <= 0.3,
+            peer="an empty Python",
+            theirs=empty,
+        )
+    ]
+
+
+def _timed(*command: str) -> float:
+    begun = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - begun

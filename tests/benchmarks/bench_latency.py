@@ -1,0 +1,35 @@
+"""From when a put is sent to when its handler starts."""
+
+from statistics import quantiles
+
+from tests.benchmarks.rows import OURS, PEER, SIDES, Row, compared
+from tests.benchmarks.stage import Sizes, filled, observing, write
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    p50: dict[str, list[float]] = {side: [] for side in SIDES}
+    p99: dict[str, list[float]] = {side: [] for side in SIDES}
+    count, version = sizes.puts, 0
+    async with filled(count) as server:
+        for _ in range(sizes.rounds):
+            for side in SIDES:
+                version += 1
+                async with observing(side, server, sizes, listed=count, then=count) as observer:
+                    sent = await write(server, count, version=version, rate=sizes.puts_per_s)
+                    end = await observer.end()
+                assert end is not None, f"{side} did not see {count} updates"
+                delays = quantiles(((seen - sent[key]) * 1e6 for key, seen in end.seen), n=100)
+                p50[side].append(delays[49])
+                p99[side].append(delays[98])
+    what = f"put to handler at {sizes.puts_per_s:,}/s"
+    return [
+        compared(
+            f"{what}, {name}",
+            "µs",
+            found[OURS],
+            found[PEER],
+            target="<= 2x",
+            enough=lambda ratio: ratio <= 2,
+        )
+        for name, found in (("p50", p50), ("p99", p99))
+    ]

@@ -1,0 +1,51 @@
+"""What a process holds that has the whole bucket at hand."""
+
+import subprocess
+import sys
+
+from tests.benchmarks.rows import OURS, Row, limited, shown
+from tests.benchmarks.stage import Sizes, filled, observing
+
+MB = 1_000_000
+HOLDERS = (OURS, "nats-py, holding")
+OWN_RSS = """
+for line in open("/proc/self/status"):
+    if line.startswith("VmRSS:"):
+        print(int(line.split()[1]) * 1024)
+"""
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    resident: dict[str, list[float]] = {side: [] for side in HOLDERS}
+    peaks: dict[str, list[float]] = {side: [] for side in HOLDERS}
+    count = sizes.keys
+    async with filled(0) as server, observing(OURS, server, sizes, listed=0) as observer:
+        idle = observer.start.rss_bytes
+    async with filled(count) as server:
+        for _ in range(max(1, sizes.rounds // 2)):
+            for side in HOLDERS:
+                async with observing(side, server, sizes, listed=count) as observer:
+                    resident[side].append(observer.start.rss_bytes / MB)
+                    peaks[side].append(observer.start.peak_bytes / MB)
+    mine, theirs = (resident[side] for side in HOLDERS)
+    each = [[(value * MB - idle) / count for value in side] for side in (mine, theirs)]
+    beside = "nats-py with decoded Structs"
+    return [
+        limited(
+            f"memory with {count:,} cached objects",
+            "MB",
+            mine,
+            target="<= 150 MB",
+            enough=lambda value: value <= 150,
+            peer=beside,
+            theirs=theirs,
+        ),
+        shown("  at its peak", "MB", peaks[OURS], beside, peaks[HOLDERS[1]]),
+        shown("  per object of 312 bytes", "bytes", each[0], beside, each[1]),
+        shown("  with none", "MB", [idle / MB], "an empty Python", [_empty_process() / MB]),
+    ]
+
+
+def _empty_process() -> int:
+    done = subprocess.run([sys.executable, "-c", OWN_RSS], check=True, capture_output=True)
+    return int(done.stdout)

@@ -1,0 +1,27 @@
+"""A cold start: a bucket that is full already, until every key was handled."""
+
+from tests.benchmarks.rows import OURS, PEER, SIDES, Row, compared
+from tests.benchmarks.stage import Sizes, filled, observing
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    rates: dict[str, list[float]] = {side: [] for side in SIDES}
+    costs: dict[str, list[float]] = {side: [] for side in SIDES}
+    async with filled(sizes.keys) as server:
+        for _ in range(sizes.rounds):
+            for side in SIDES:
+                async with observing(side, server, sizes, listed=sizes.keys) as observer:
+                    start = observer.start
+                rates[side].append(sizes.keys / start.wall_s)
+                costs[side].append(start.cpu_s / sizes.keys * 1e6)
+    return [
+        compared(
+            f"cold start, {sizes.keys:,} keys handled",
+            "/s",
+            rates[OURS],
+            rates[PEER],
+            target=">= 1.5x",
+            enough=lambda ratio: ratio >= 1.5,
+        ),
+        compared("  processor time per key", "µs", costs[OURS], costs[PEER]),
+    ]

@@ -1,0 +1,38 @@
+"""What is stored in the bucket that every measurement watches."""
+
+import msgspec
+
+from natsctl import Object, kv
+
+BUCKET = "bench"
+VALUE_BYTES = 312
+
+
+class Spec(msgspec.Struct, frozen=True):
+    subject: str
+    replicas: int
+    text: str
+
+
+class Item(Object, frozen=True):
+    spec: Spec
+
+
+ITEMS = kv(Item, bucket=BUCKET, history=1)
+
+
+def key(number: int) -> str:
+    return f"team-{number % 97}.shop-{number}"
+
+
+def value(number: int, version: int = 0) -> bytes:
+    """Return 312 bytes of JSON; another version desires something else."""
+    name = f"shop-{number}"
+    document = {
+        "metadata": {"labels": {"app": name}, "generation": 1 + version, "uid": f"{number:036}"},
+        "spec": {"subject": f"hello.{name}", "replicas": version, "text": ""},
+        "status": {"ready": True},
+    }
+    room = VALUE_BYTES - len(msgspec.json.encode(document))
+    document["spec"]["text"] = "x" * room
+    return msgspec.json.encode(document)
