@@ -54,7 +54,7 @@ class Sweep(msgspec.Struct, frozen=True):
     populated: bool
 
 
-MEMORY: KvKind[Sweep] = kv(Sweep, bucket="natsctl", history=1)
+MEMORY: KvKind[Sweep] = kv(Sweep, bucket="natsctl", history=1, replicas=None)
 """Where sweeps are remembered across restarts, by controller."""
 
 

@@ -21,6 +21,7 @@ MARKER_TTL_S = 7 * 24 * 3600  # how long the server's own delete markers stay
 ANSWER_S = 2.0  # how long a leader has to answer; while there is none, nobody does
 OVERLAP = 1000  # keys that two pages of a hundred thousand have in common
 READS = 32  # messages that are asked for at once
+REPLICAS = 3  # as many as are wise where nobody says
 DUPLICATES_S = 120  # the server's window for repeated message ids; no longer than the TTL
 
 
@@ -146,8 +147,12 @@ class Bucket:
             raise self._missing() from error
 
     async def _create(self, kind: KvKind[Any]) -> dict[str, Any]:
+        endpoint, config = f"STREAM.CREATE.{self.stream}", self._config(kind)
+        if kind.replicas is None:
+            with suppress(StoreError):  # a server on its own refuses
+                return await self.connection.api(endpoint, {**config, "num_replicas": REPLICAS})
         try:
-            return await self.connection.api(f"STREAM.CREATE.{self.stream}", self._config(kind))
+            return await self.connection.api(endpoint, config)
         except StoreError:
             # somebody else may have made it in between, as we would or otherwise
             try:
@@ -182,7 +187,7 @@ class Bucket:
     def _compare(self, kind: KvKind[Any], found: dict[str, Any]) -> None:
         wanted = self._config(kind)
         for option, field in _DECLARED.items():
-            if found.get(field, 0) != wanted[field]:
+            if wanted[field] is not None and found.get(field, 0) != wanted[field]:
                 raise StoreDiffersError(
                     f"bucket {self.name} exists with {option} {_shown(option, found.get(field, 0))}"
                     f", but {_shown(option, wanted[field])} is declared: change the declaration, "

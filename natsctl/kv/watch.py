@@ -173,15 +173,15 @@ class KvWatch:
             for event in known.ahead(await self._unseen(known)):
                 yield event
             await self._still(state)
-        yield Listed(known.revision)
+        yield Listed(max(known.revision, state.last_seq))  # the newest may have been purged
         clock = asyncio.get_running_loop().time
-        verified = clock()
+        verified, due = clock(), newest
         while True:
             self._identity.reached(known.revision)
             for event in known.news(await feed.take()):
                 yield event
             if clock() - verified >= self._verify_s:
-                await self._verify(known)
+                due = await self._verify(known, due)
                 verified = clock()
 
     async def _still(self, before: StreamState) -> StreamState:
@@ -200,10 +200,23 @@ class KvWatch:
         missing = await self._bucket.keys(self._pattern) - known.alive - known.deleted
         return sorted(await self._bucket.newest(missing), key=lambda message: message.revision)
 
-    async def _verify(self, known: "_Known") -> None:
-        """Compare key sets: an administrator's purge is told by no message."""
-        if self._all_of(await self._bucket.state(), known):
-            return
+    async def _verify(self, known: "_Known", due: int) -> int:
+        """Look for what no message tells; return the revision that must have come by next time.
+
+        An administrator's purge shows in the key set, and a consumer that only sends heartbeats
+        in revision *due*, which has not come.
+        """
+        newest = await self._newest()
+        if known.revision < min(due, newest):
+            raise WatchBrokenError(
+                f"{self._bucket.name} is at revision {newest}, but the consumer has stopped at "
+                f"{known.revision}"
+            )
+        if not self._all_of(await self._bucket.state(), known):
+            await self._compare_keys(known)
+        return newest
+
+    async def _compare_keys(self, known: "_Known") -> None:
         found = await self._bucket.keys(self._pattern)
         vanished = known.alive - found
         if vanished:

@@ -118,7 +118,7 @@ class KvKind(Kind[T]):
         keys: str = ">",
         history: int = 5,
         ttl_s: float | None = None,
-        replicas: int = 1,
+        replicas: int | None = 1,
         storage: Literal["file", "memory"] = "file",
         max_value_bytes: int | None = None,
         create: bool = True,
@@ -145,7 +145,7 @@ def kv(
     keys: str = ">",
     history: int = 5,
     ttl_s: float | None = None,
-    replicas: int = 1,
+    replicas: int | None = 1,
     storage: Literal["file", "memory"] = "file",
     max_value_bytes: int | None = None,
     create: bool = True,
@@ -160,7 +160,8 @@ def kv(
         history: revisions kept per key, 1 to 64. With more than 1, the last state of an object
             that was deleted while nobody watched can still be read.
         ttl_s: seconds after which a value expires; None keeps it.
-        replicas: copies in the cluster, 1 to 5.
+        replicas: copies in the cluster, 1 to 5; None makes three in a cluster and one without, and
+            leaves an existing bucket as it is.
         storage: where the server keeps the bucket.
         max_value_bytes: the largest value the bucket takes, with some 60 to 100 bytes of headers;
             None leaves the server's limit.

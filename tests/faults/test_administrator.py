@@ -1,0 +1,139 @@
+"""An administrator deletes consumers, buckets, streams' contents and single messages."""
+
+import pytest
+from faults.admin import Admin, Refused
+from faults.copies import COPIES, THINGS, copies_of
+from faults.play import delete_consumers, playing
+from servers import NatsServer, eventually
+
+from natsctl import StoreMissingError
+
+SOON_S = 0.5  # between two comparisons of key sets, where those must notice
+
+
+@pytest.mark.parametrize("history", [1, 5])
+async def test_consumers_that_are_deleted(nats_server: NatsServer, history: int) -> None:
+    async with playing(nats_server.url, of=copies_of(history=history)) as play:
+        async with play.user.writing():
+            for _ in range(2):
+                await play.watched()
+                await delete_consumers(play.admin)
+                await play.broken(times=2)
+        await play.settled()
+
+
+async def test_consumers_that_are_deleted_while_nothing_happens(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url) as play:
+        await delete_consumers(play.admin)
+        await play.user.put_all()
+        await play.settled()
+
+
+async def test_a_bucket_that_is_recreated_at_once(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url) as play:
+        await eventually(play.swept)
+        kept = await play.checker.copies()
+        await play.admin.restore(await play.admin.drop(THINGS))
+        await play.checker.settled(kept=kept)
+        assert "recreated" in (await play.runtime.garbage_plan()).refused
+        await play.user.put_all()
+        await play.checker.settled()
+        assert not await play.deleted_copies()
+
+
+async def test_a_bucket_that_is_recreated_with_a_part_of_its_keys(
+    nats_server: NatsServer,
+) -> None:
+    async with playing(nats_server.url) as play:
+        await eventually(play.swept)
+        copies = await play.checker.copies()
+        again = play.user.keys[:30]
+        await play.admin.restore(await play.admin.drop(THINGS))
+        for key in again:
+            await play.user.put(key)
+        kept = {name: copies[name] for name in copies if name.partition(".")[0] not in again}
+        await play.checker.settled(kept=kept)
+        assert "recreated" in (await play.runtime.garbage_plan()).refused
+        await play.checker.settled(kept=kept)
+        assert not await play.deleted_copies()
+
+
+async def test_a_bucket_that_is_recreated_after_it_was_missed(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url) as play:
+        await eventually(play.swept)
+        kept = await play.checker.copies()
+        config = await play.admin.drop(THINGS)
+        await eventually(lambda: isinstance(play.runtime.failure, StoreMissingError))
+        assert "does not exist" in (await play.runtime.garbage_plan()).refused
+        await play.admin.restore(config)
+        await play.checker.settled(kept=kept)
+        assert "recreated" in (await play.runtime.garbage_plan()).refused
+        await play.user.put_all()
+        await play.checker.settled()
+        assert not await play.deleted_copies()
+
+
+async def test_a_bucket_that_is_never_recreated(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url) as play:
+        kept = await play.checker.copies()
+        await play.admin.drop(THINGS)
+        await eventually(lambda: isinstance(play.runtime.failure, StoreMissingError))
+        for _ in range(3):
+            await play.broken()
+            assert "does not exist" in (await play.runtime.garbage_plan()).refused
+        assert await play.checker.copies() == kept
+        assert not play.sights.gone
+
+
+async def test_a_bucket_of_copies_that_is_recreated_under_writes(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url) as play:
+        async with play.user.writing():
+            play.checker.forget_foreign()
+            await play.admin.restore(await play.admin.drop(COPIES))
+            await play.user.progress()
+        await play.settled()
+
+
+async def test_a_bucket_that_is_purged(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url, verify_s=SOON_S) as play:
+        await eventually(play.swept)
+        kept = await play.checker.copies()
+        await play.admin.purge(THINGS)
+        await play.checker.settled(kept=kept)
+        assert "is empty" in (await play.runtime.garbage_plan()).refused
+        await play.user.put_all()
+        await play.checker.settled()
+        assert not await play.deleted_copies()
+
+
+async def test_a_bucket_of_copies_that_is_purged(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url, verify_s=SOON_S) as play:
+        play.checker.forget_foreign()
+        await play.admin.purge(COPIES)
+        await play.settled()
+
+
+async def test_a_key_that_is_purged(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url, verify_s=SOON_S) as play:
+        await eventually(play.swept)
+        await play.admin.purge(THINGS, "k0")
+        await play.settled()
+        assert play.sights.gone == {"k0"}
+
+
+async def test_a_message_that_is_deleted(nats_server: NatsServer) -> None:
+    async with Admin(nats_server.url) as admin:
+        await admin.create(THINGS, max_msgs_per_subject=1, deny_delete=False)
+    async with playing(nats_server.url, of=copies_of(history=1), verify_s=SOON_S) as play:
+        await eventually(play.swept)
+        newest = (await play.admin.entry(THINGS, "k0")).revision
+        await play.admin.api(f"STREAM.MSG.DELETE.KV_{THINGS}", {"seq": newest})
+        await play.settled()
+        assert play.sights.gone == {"k0"}
+
+
+async def test_a_message_of_our_own_buckets_cannot_be_deleted(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url) as play:
+        newest = (await play.admin.entry(THINGS, "k0")).revision
+        with pytest.raises(Refused, match="not permitted"):
+            await play.admin.api(f"STREAM.MSG.DELETE.KV_{THINGS}", {"seq": newest})

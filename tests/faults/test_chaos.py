@@ -1,0 +1,93 @@
+"""Faults of all kinds, at random, under random writes. The seed says which, and when."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+from faults.copies import COPIES, THINGS, copies_of
+from faults.play import Play, delete_consumers, playing
+from servers import CutProxy, NatsServer
+
+
+class Chaos:
+    """What befalls a server and the way to it."""
+
+    def __init__(self, play: Play, server: NatsServer, proxy: CutProxy, seed: int) -> None:
+        self._play = play
+        self._server = server
+        self._proxy = proxy
+        self._random = random.Random(seed)
+
+    async def befall(self) -> None:
+        """Let a fault happen, and end, after a while."""
+        await self._random.choice(self._faults())()
+        await self._while(0.3)
+
+    def _faults(self) -> list[Callable[[], Awaitable[None]]]:
+        return [self._killed, self._paused, self._cut, self._frozen, self._consumers, self._key]
+
+    async def _killed(self) -> None:
+        self._server.kill()
+        await self._while(1.0)
+        await self._server.start()
+
+    async def _paused(self) -> None:
+        self._server.pause()
+        await self._while(4.0)
+        self._server.resume()
+
+    async def _cut(self) -> None:
+        self._proxy.cut()
+        await self._while(1.0)
+        await self._proxy.heal()
+
+    async def _frozen(self) -> None:
+        self._proxy.freeze()
+        await self._while(4.0)
+        self._proxy.thaw()
+
+    async def _consumers(self) -> None:
+        await delete_consumers(self._play.admin)
+
+    async def _key(self) -> None:
+        """A thing and a copy are lost without a trace."""
+        await self._play.admin.purge(THINGS, self._random.choice(sorted(self._play.user.mortal)))
+        name = f"{self._random.choice(self._play.user.keys)}.0"
+        self._play.user.meddled.add(name)
+        await self._play.admin.purge(COPIES, name)
+
+    async def _while(self, limit_s: float) -> None:
+        await asyncio.sleep(self._random.uniform(0.0, limit_s))
+
+
+async def befall(server: NatsServer, proxy: CutProxy, *, seed: int, faults: int, keys: int) -> None:
+    """Play with so many faults, and check what came of it."""
+    history = 1 + 4 * (seed % 2)
+    async with playing(
+        server.url,
+        through=proxy.url,
+        of=copies_of(history=history),
+        seed=seed,
+        keys=keys,
+        verify_s=1.0,
+    ) as play:
+        chaos = Chaos(play, server, proxy, seed)
+        async with play.user.writing():
+            for _ in range(faults):
+                await chaos.befall()
+        await play.settled()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_faults_of_all_kinds(nats_server: NatsServer, cut_proxy: CutProxy, seed: int) -> None:
+    await befall(nats_server, cut_proxy, seed=seed, faults=8, keys=60)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(10, 16))
+async def test_many_faults_of_all_kinds(
+    nats_server: NatsServer, cut_proxy: CutProxy, seed: int
+) -> None:
+    await befall(nats_server, cut_proxy, seed=seed, faults=60, keys=1_000)

@@ -1,0 +1,64 @@
+"""Buckets with three replicas, of whose servers one at a time is lost and comes back."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from faults.copies import THINGS, copies_of
+from faults.play import Play, playing
+from servers import NatsCluster, NatsServer
+
+REPLICATED = copies_of(replicas=3)
+
+Which = Callable[[Play, NatsCluster], Awaitable[NatsServer]]
+
+
+async def leader(play: Play, cluster: NatsCluster) -> NatsServer:
+    """Return the server that leads the bucket of things."""
+    info = await play.admin.info(THINGS)
+    return cluster[info["cluster"]["leader"]]
+
+
+async def ours(play: Play, cluster: NatsCluster) -> NatsServer:
+    """Return the server that we are connected to."""
+    address = play.connection.state().server
+    return next(node for node in cluster.nodes if node.url == address)
+
+
+async def consumers(play: Play, cluster: NatsCluster) -> NatsServer:
+    """Return the server that sends us the things."""
+    (name,) = (await play.admin.consumers())[f"KV_{THINGS}"]
+    info = await play.admin.api(f"CONSUMER.INFO.KV_{THINGS}.{name}")
+    return cluster[info["cluster"]["leader"]]
+
+
+@pytest.mark.parametrize("which", [leader, ours, consumers])
+async def test_a_server_that_is_killed_and_comes_back(
+    nats_cluster: NatsCluster, which: Which
+) -> None:
+    async with playing(nats_cluster.url, of=REPLICATED) as play:
+        async with play.user.writing():
+            await play.user.progress()
+            node = await which(play, nats_cluster)
+            node.kill()
+            await play.user.progress()
+        await play.settled()
+        async with play.user.writing():
+            await node.start()
+            await play.user.progress()
+        await play.settled()
+
+
+@pytest.mark.parametrize("which", [leader, consumers])
+async def test_a_server_that_stops_and_continues(nats_cluster: NatsCluster, which: Which) -> None:
+    async with playing(nats_cluster.url, of=REPLICATED) as play:
+        incarnation = play.controller.things.informer.cache.incarnation
+        async with play.user.writing():
+            await play.user.progress()
+            node = await which(play, nats_cluster)
+            node.pause()
+            await play.broken()
+            await play.user.progress()
+            node.resume()
+            await play.user.progress()
+        await play.settled()
+        assert play.controller.things.informer.cache.incarnation == incarnation

@@ -1,0 +1,80 @@
+"""The daemon itself is killed, at random moments."""
+
+import asyncio
+import random
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from faults.admin import Admin, Refused
+from faults.checker import Checker
+from faults.copies import COPIES
+from faults.play import no_consumers
+from faults.user import User
+from servers import NatsServer, eventually
+
+TESTS = Path(__file__).parent.parent
+
+
+class Daemon:
+    """`natsctl run` in a process of its own, killed at the end at the latest."""
+
+    def __init__(self, url: str) -> None:
+        self._command = ("run", "--controller", "faults.copies:Copies", "--server", url)
+        self._process: Process | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "natsctl.cli"),
+            *self._command,
+            cwd=TESTS,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+        )
+
+    async def end(self, how: signal.Signals) -> int:
+        """Send the signal, where it runs, and return its exit code."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(how)
+        return await self._process.wait()
+
+
+@pytest.fixture
+async def daemon(nats_server: NatsServer) -> AsyncIterator[Daemon]:
+    daemon = Daemon(nats_server.url)
+    await daemon.start()
+    yield daemon
+    await daemon.end(signal.SIGKILL)
+
+
+async def test_a_daemon_that_is_killed_again_and_again(
+    nats_server: NatsServer, daemon: Daemon
+) -> None:
+    moments = random.Random(1)
+    async with Admin(nats_server.url) as admin:
+        user, checker = User(admin), Checker(admin)
+        await eventually(lambda: there(admin))
+        await checker.begin()
+        async with user.writing():
+            for _ in range(6):
+                await asyncio.sleep(moments.uniform(0.2, 2.0))
+                await daemon.end(signal.SIGKILL)
+                await asyncio.sleep(moments.uniform(0.0, 0.3))
+                await daemon.start()
+        await checker.settled()
+        await checker.only_deleted(user.mortal, user.meddled)
+        assert await daemon.end(signal.SIGTERM) == 0
+        await eventually(lambda: no_consumers(admin))
+
+
+async def there(admin: Admin) -> bool:
+    """Say whether the daemon has made its buckets."""
+    with suppress(Refused):
+        await admin.info(COPIES)
+        return True
+    return False

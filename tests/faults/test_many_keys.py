@@ -1,0 +1,66 @@
+"""More keys than the server tells in one answer, of which some are purged meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from faults.admin import Admin
+from servers import NatsServer
+
+import natsctl
+from natsctl import WatchBrokenError, kv
+from natsctl.kv.bucket import Bucket
+from natsctl.kv.stores import Nats
+from natsctl.model.store import Applied, Listed
+
+BUCKET = "many"
+KEYS = [f"k{number:06}" for number in range(120_000)]  # a page has 100,000
+
+
+@pytest.fixture
+async def admin(nats_server: NatsServer) -> AsyncIterator[Admin]:
+    async with Admin(nats_server.url) as admin:
+        await admin.create(BUCKET, max_msgs_per_subject=1, storage="memory")
+        for key in KEYS:
+            await admin.publish(f"$KV.{BUCKET}.{key}", b"x")
+        await admin.put(BUCKET, "last", "x")
+        yield admin
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with natsctl.connect(nats_server.url, verify_s=0.5) as nats:
+        yield nats
+
+
+async def test_no_key_is_missed_while_others_are_purged(admin: Admin, nats: Nats) -> None:
+    purged, kept = iter(KEYS[:20_000]), set(KEYS[20_000:])
+    bucket = Bucket(nats.connection, BUCKET)
+    enough = asyncio.Event()
+
+    async def purge() -> None:
+        while not enough.is_set():
+            await admin.purge(BUCKET, next(purged))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(purge())
+        for _ in range(5):
+            assert kept <= await bucket.keys()
+        enough.set()
+
+
+async def test_a_key_of_the_last_page_that_is_purged(admin: Admin, nats: Nats) -> None:
+    store = await nats.open(kv(bytes, bucket=BUCKET, history=1, storage="memory"))
+    shown: set[str] = set()
+
+    async def follow() -> None:
+        async with store.watch() as events:
+            async for event in events:
+                if isinstance(event, Applied):
+                    shown.add(event.stored.key)
+                if isinstance(event, Listed):
+                    await admin.purge(BUCKET, KEYS[-1])
+
+    with pytest.raises(WatchBrokenError, match="1 keys of many vanished without a trace"):
+        await follow()
+    assert shown == {*KEYS, "last"}

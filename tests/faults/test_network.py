@@ -1,0 +1,88 @@
+"""The way to the server is cut, frozen and healed; the server itself is well."""
+
+import asyncio
+
+import pytest
+from faults.copies import THINGS, Thing, ThingSpec
+from faults.play import playing
+from servers import CutProxy, NatsServer, eventually
+
+from natsctl import StoreError
+
+
+async def test_a_connection_that_is_cut(nats_server: NatsServer, cut_proxy: CutProxy) -> None:
+    async with playing(nats_server.url, through=cut_proxy.url) as play:
+        async with play.user.writing():
+            cut_proxy.cut()
+            await play.user.progress()
+            await cut_proxy.heal()
+            await play.user.progress()
+        await play.settled()
+
+
+async def test_a_connection_that_is_cut_again_and_again(
+    nats_server: NatsServer, cut_proxy: CutProxy
+) -> None:
+    async with playing(nats_server.url, through=cut_proxy.url) as play:
+        async with play.user.writing():
+            for step in range(20):
+                cut_proxy.cut()
+                await cut_proxy.heal()
+                await asyncio.sleep(0.02 * (step % 7))
+        await play.settled()
+
+
+async def test_a_network_that_swallows_everything(
+    nats_server: NatsServer, cut_proxy: CutProxy
+) -> None:
+    async with playing(nats_server.url, through=cut_proxy.url) as play:
+        async with play.user.writing():
+            cut_proxy.freeze()
+            await play.lost()
+            await play.user.progress()
+            cut_proxy.thaw()
+            await play.user.progress()
+        await play.settled()
+
+
+async def test_a_write_into_a_frozen_network_is_not_sent_again(
+    nats_server: NatsServer, cut_proxy: CutProxy
+) -> None:
+    async with playing(nats_server.url, through=cut_proxy.url) as play:
+        cut_proxy.freeze()
+        with pytest.raises(StoreError):
+            await play.controller.things.put("ghost", Thing(spec=ThingSpec("boo")))
+        cut_proxy.cut()
+        cut_proxy.thaw()
+        await cut_proxy.heal()
+        await play.user.put_all()
+        await play.settled()
+        assert set(await play.admin.entries(THINGS)) == set(play.user.keys)
+
+
+async def test_deletions_whose_markers_were_purged_while_nobody_watched(
+    nats_server: NatsServer, cut_proxy: CutProxy
+) -> None:
+    async with playing(nats_server.url, through=cut_proxy.url) as play:
+        await eventually(play.swept)
+        gone = play.user.keys[:20:2]
+        cut_proxy.cut()
+        await play.lost()
+        for key in gone:
+            await play.admin.delete(THINGS, key)
+            await play.admin.purge(THINGS, key)
+        await cut_proxy.heal()
+        await play.settled()
+        assert play.sights.gone == set(gone)
+
+
+async def test_copies_that_are_deleted_without_a_trace_while_nobody_watches(
+    nats_server: NatsServer, cut_proxy: CutProxy
+) -> None:
+    async with playing(nats_server.url, through=cut_proxy.url) as play:
+        cut_proxy.cut()
+        await play.lost()
+        for key in play.user.keys[:20]:
+            await play.admin.purge("copies", f"{key}.0")
+        await cut_proxy.heal()
+        await play.settled()

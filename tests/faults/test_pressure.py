@@ -1,0 +1,187 @@
+"""More is written than can be taken in: by a handler that stalls, by a watch that lists."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from faults.admin import Admin, encoded
+from faults.checker import living, said, same
+from faults.copies import THINGS, Sights, Thing
+from faults.play import no_consumers, running
+from servers import NatsServer, eventually
+
+import natsctl
+from natsctl import Change, Controller, kv, primary
+from natsctl.kv.bucket import Bucket
+from natsctl.kv.feed import Feed
+from natsctl.kv.watch import KvWatch
+from natsctl.model.store import Applied, Deleted, Listed, Stored
+
+UPDATES, KEYS = 200_000, 4_000
+PADDING = "x" * 2_000
+GROWTH_MAX = 160 * 1024 * 1024  # bytes, of 400 MB that are written
+
+
+class Readers(Controller):
+    """Reads things, and does nothing with them."""
+
+    things = primary(kv(Thing, bucket=THINGS, history=1))
+    sync_timeout_s = 600.0
+
+    def __init__(self) -> None:
+        self.sights = Sights()
+
+    async def sync_handler(self, key: str) -> float | None:
+        await self.sights.go_on.wait()
+        thing = self.things.get(key)
+        if thing is None:
+            self.sights.gone.add(key)
+        else:
+            self.sights.synced[key] = thing.spec.text
+        return None
+
+    def restarts(self) -> int:
+        return self.runtime.status().watch_restarts
+
+
+async def test_a_handler_that_stalls_under_many_updates(nats_server: NatsServer) -> None:
+    controller = Readers()
+    async with Admin(nats_server.url) as admin:
+        async with running(controller, nats_server.url):
+            controller.sights.go_on.clear()
+            before, largest = resident(), 0
+            for update in range(UPDATES):
+                await write(admin, f"k{update % KEYS}", f"{update} {PADDING}")
+                if update % 1_000 == 0:
+                    await admin.flush()
+                    largest = max(largest, resident())
+            await eventually(lambda: taken_in(controller, UPDATES))
+            assert max(largest, resident()) - before < GROWTH_MAX
+            assert controller.restarts() == 0
+            controller.sights.go_on.set()
+            await eventually(lambda: settled(controller, admin), every_s=0.2)
+        await eventually(lambda: no_consumers(admin))
+
+
+async def test_listings_under_constant_writes(nats_server: NatsServer) -> None:
+    """With a history of 1, what a listing is about to show is overwritten before it gets there."""
+    cold, hot = [f"cold{at}" for at in range(3_000)], [f"hot{at}" for at in range(2_000)]
+    wrong: list[Change[Thing]] = []
+
+    def watch(change: Change[Thing]) -> None:
+        before, after = change.before, change.after
+        if after is None or (before is not None and before.revision >= after.revision):
+            wrong.append(change)
+
+    controller = Readers()
+    async with Admin(nats_server.url) as admin:
+        async with running(controller, nats_server.url):
+            for key in [*hot, *cold]:
+                await write(admin, key, PADDING)
+            await eventually(lambda: taken_in(controller, len(hot) + len(cold)))
+            with controller.things.informer.subscribe(watch):
+                async with overwriting(nats_server.url, hot):
+                    for restart in range(1, 4):
+                        await restarted(controller, admin, restart)
+                await eventually(lambda: settled(controller, admin), every_s=0.2)
+        assert not wrong
+        assert not controller.sights.gone
+        await eventually(lambda: no_consumers(admin))
+
+
+async def test_a_key_that_is_always_overwritten_before_it_is_shown(
+    nats_server: NatsServer,
+) -> None:
+    """The watch reads it ahead, and does not go back when older messages of it come after all."""
+    held: list[Stored | Deleted] = []
+    told: list[tuple[str, int]] = []
+    async with Admin(nats_server.url) as admin, natsctl.connect(nats_server.url) as nats:
+
+        class Overtaken(Feed):
+            async def take(self) -> list[Stored | Deleted]:
+                items = await super().take()
+                if told and told[-1][0] == "end of listing":
+                    return [*held, *items]
+                held.extend(item for item in items if item.key == "hot")
+                await put(admin, "hot", "tick")
+                return [item for item in items if item.key != "hot"]
+
+        await nats.open(Readers.things.kind)
+        await put(admin, "hot", "tick")
+        async with KvWatch(Bucket(nats.connection, THINGS), feed=Overtaken)() as events:
+            async for event in events:
+                match event:
+                    case Listed(revision):
+                        told.append(("end of listing", revision))
+                        await put(admin, "hot", "end")
+                    case Applied(stored):
+                        told.append((stored.key, stored.revision))
+                if told and told[-1][0] == "end":
+                    break
+    keys, revisions = [key for key, _ in told], [at for key, at in told if key == "hot"]
+    assert keys.index("hot") < keys.index("end of listing")
+    assert len(held) > 2
+    assert min(revisions) > max(at.revision for at in held)
+    assert revisions == sorted(revisions)
+
+
+async def restarted(controller: Readers, admin: Admin, times: int) -> None:
+    """Have the watch start over, and wait until it has listed and shown what came later."""
+    for name in (await admin.consumers())[f"KV_{THINGS}"]:
+        await admin.api(f"CONSUMER.DELETE.KV_{THINGS}.{name}")
+    await eventually(lambda: controller.restarts() >= times)
+    written = (await admin.info(THINGS))["state"]["last_seq"]
+    await eventually(lambda: taken_in(controller, written))
+
+
+def taken_in(controller: Readers, revision: int) -> bool:
+    return controller.things.informer.cache.revision >= revision
+
+
+async def settled(controller: Readers, admin: Admin) -> bool:
+    """Assert that the cache is the bucket, and that the latest of every key was synced."""
+    things = living(await admin.entries(THINGS))
+    same(controller.things, things)
+    assert controller.sights.synced == {key: said(entry.value) for key, entry in things.items()}
+    return True
+
+
+async def write(admin: Admin, key: str, text: str) -> None:
+    await admin.publish(f"$KV.{THINGS}.{key}", encoded({"spec": {"text": text}}))
+
+
+async def put(admin: Admin, *keys: str) -> None:
+    for key in keys:
+        await admin.put(THINGS, key, {"spec": {"text": "again"}})
+
+
+@asynccontextmanager
+async def overwriting(url: str, keys: Sequence[str]) -> AsyncIterator[None]:
+    """Write the keys again and again, as fast as it goes."""
+    enough = asyncio.Event()
+
+    async def work() -> None:
+        async with Admin(url) as admin:
+            number = 0
+            while not enough.is_set():
+                for key in keys:
+                    number += 1
+                    await write(admin, key, str(number))
+                    if number % 50 == 0:
+                        await asyncio.sleep(0)
+                await admin.flush()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work(), name="overwriting")
+        try:
+            yield
+        finally:
+            enough.set()
+
+
+def resident() -> int:
+    """Return how many bytes of memory this process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

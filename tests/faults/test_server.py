@@ -1,0 +1,62 @@
+"""The server is killed, started again, stopped and continued."""
+
+import asyncio
+
+import pytest
+from faults.copies import THINGS, Thing, ThingSpec
+from faults.play import playing
+from servers import NatsServer, eventually
+
+from natsctl import StoreError
+
+
+async def test_a_server_that_is_killed_under_writes(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url) as play:
+        async with play.user.writing():
+            for _ in range(2):
+                await play.user.progress()
+                nats_server.kill()
+                await asyncio.sleep(0.3)
+                await nats_server.start()
+            await play.user.progress()
+        await play.settled()
+
+
+async def test_a_server_that_is_killed_again_while_the_watches_list(
+    nats_server: NatsServer,
+) -> None:
+    async with playing(nats_server.url, keys=500) as play:
+        async with play.user.writing():
+            for _ in range(4):
+                nats_server.kill()
+                await nats_server.start()
+                await eventually(play.admin.consumers)
+        await play.settled()
+
+
+async def test_a_server_that_stops_and_continues(nats_server: NatsServer) -> None:
+    async with playing(nats_server.url) as play:
+        async with play.user.writing():
+            nats_server.pause()
+            await play.lost()
+            nats_server.resume()
+            await play.user.progress()
+            nats_server.pause()
+            await asyncio.sleep(0.7)  # too short to be noticed by all
+            nats_server.resume()
+            await play.user.progress()
+        await play.settled()
+
+
+async def test_a_write_that_failed_during_an_outage_is_never_sent(
+    nats_server: NatsServer,
+) -> None:
+    async with playing(nats_server.url) as play:
+        nats_server.kill()
+        for at in range(50):  # the first may meet a connection that nobody knows to be lost
+            with pytest.raises(StoreError):
+                await play.controller.things.put(f"ghost{at}", Thing(spec=ThingSpec("boo")))
+        await nats_server.start()
+        await play.user.put_all()
+        await play.settled()
+        assert set(await play.admin.entries(THINGS)) == set(play.user.keys)

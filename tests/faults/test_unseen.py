@@ -1,0 +1,31 @@
+"""What a controller wrote is undone while its watch is away, before the watch has shown it."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from faults.admin import Admin
+from faults.copies import COPIES, THINGS
+from faults.play import playing
+from servers import NatsServer, eventually
+
+
+async def delete(admin: Admin, name: str) -> None:
+    await admin.delete(COPIES, name)
+
+
+async def purge(admin: Admin, name: str) -> None:
+    await admin.purge(COPIES, name)
+
+
+@pytest.mark.parametrize("undo", [delete, purge])
+async def test_copies_that_go_before_the_watch_has_shown_them(
+    nats_server: NatsServer, undo: Callable[[Admin, str], Awaitable[None]]
+) -> None:
+    async with playing(nats_server.url) as play:
+        (name,) = (await play.admin.consumers())[f"KV_{COPIES}"]
+        await play.admin.api(f"CONSUMER.DELETE.KV_{COPIES}.{name}")
+        await play.admin.put(THINGS, "new", {"spec": {"text": "new"}})
+        await eventually(lambda: "new" in play.sights.synced)
+        play.user.meddled.add("new.0")
+        await undo(play.admin, "new.0")
+        await play.settled()
