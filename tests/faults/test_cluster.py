@@ -1,11 +1,13 @@
 """Buckets with three replicas, of whose servers one at a time is lost and comes back."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
-from faults.copies import THINGS, copies_of
+from faults.admin import FAILURES
+from faults.copies import COPIES, THINGS, copies_of
 from faults.play import Play, playing
-from servers import NatsCluster, NatsServer
+from servers import NatsCluster, NatsServer, eventually
 
 REPLICATED = copies_of(replicas=3)
 
@@ -62,3 +64,33 @@ async def test_a_server_that_stops_and_continues(nats_cluster: NatsCluster, whic
             await play.user.progress()
         await play.settled()
         assert play.controller.things.informer.cache.incarnation == incarnation
+
+
+async def test_garbage_is_collected_while_a_server_is_down(nats_cluster: NatsCluster) -> None:
+    async with playing(nats_cluster.url, of=REPLICATED, verify_s=1.0) as play:
+        await eventually(play.swept)
+        await kill_leader(play, nats_cluster, "natsctl")
+        await play.admin.purge(THINGS, "k0")
+        await play.settled()
+
+
+async def test_a_controller_starts_while_a_server_is_down(nats_cluster: NatsCluster) -> None:
+    async with playing(nats_cluster.url, of=REPLICATED) as play:
+        await kill_leader(play, nats_cluster, "natsctl")
+    async with playing(nats_cluster.url, of=REPLICATED):
+        pass
+
+
+async def kill_leader(play: Play, cluster: NatsCluster, bucket: str) -> None:
+    """Kill the server that leads the bucket, and wait until every bucket has a leader again."""
+    info = await play.admin.info(bucket)
+    cluster[info["cluster"]["leader"]].kill()
+
+    async def led() -> bool:
+        with suppress(*FAILURES):
+            for name in (THINGS, COPIES, bucket):
+                await play.admin.info(name)
+            return True
+        return False
+
+    await eventually(led)

@@ -6,44 +6,22 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from faults.admin import Admin, encoded
-from faults.checker import living, said, same
-from faults.copies import THINGS, Sights, Thing
-from faults.play import no_consumers, running
+import pytest
+from faults.admin import Admin
+from faults.copies import THINGS, Thing
+from faults.play import delete_consumers, no_consumers, running
+from faults.readers import PADDING, Readers, settled, taken_in, write
 from servers import NatsServer, eventually
 
 import natsctl
-from natsctl import Change, Controller, kv, primary
+from natsctl import Change, WatchBrokenError
 from natsctl.kv.bucket import Bucket
 from natsctl.kv.feed import Feed
 from natsctl.kv.watch import KvWatch
 from natsctl.model.store import Applied, Deleted, Listed, Stored
 
 UPDATES, KEYS = 200_000, 4_000
-PADDING = "x" * 2_000
 GROWTH_MAX = 160 * 1024 * 1024  # bytes, of 400 MB that are written
-
-
-class Readers(Controller):
-    """Reads things, and does nothing with them."""
-
-    things = primary(kv(Thing, bucket=THINGS, history=1))
-    sync_timeout_s = 600.0
-
-    def __init__(self) -> None:
-        self.sights = Sights()
-
-    async def sync_handler(self, key: str) -> float | None:
-        await self.sights.go_on.wait()
-        thing = self.things.get(key)
-        if thing is None:
-            self.sights.gone.add(key)
-        else:
-            self.sights.synced[key] = thing.spec.text
-        return None
-
-    def restarts(self) -> int:
-        return self.runtime.status().watch_restarts
 
 
 async def test_a_handler_that_stalls_under_many_updates(nats_server: NatsServer) -> None:
@@ -127,29 +105,33 @@ async def test_a_key_that_is_always_overwritten_before_it_is_shown(
     assert revisions == sorted(revisions)
 
 
+async def test_a_consumer_that_sends_only_heartbeats(nats_server: NatsServer) -> None:
+    """As one on a server that has lost touch with the others does."""
+
+    class Stuck(Feed):
+        async def take(self) -> list[Stored | Deleted]:
+            return [item for item in await super().take() if item.key == "first"]
+
+    async def follow(watch: KvWatch) -> None:
+        async with watch() as events:
+            async for event in events:
+                if isinstance(event, Listed):
+                    await put(admin, "second")
+
+    async with Admin(nats_server.url) as admin, natsctl.connect(nats_server.url) as nats:
+        await nats.open(Readers.things.kind)
+        await put(admin, "first")
+        watch = KvWatch(Bucket(nats.connection, THINGS), verify_s=0.5, feed=Stuck)
+        with pytest.raises(WatchBrokenError, match="revision 2, but the consumer has stopped at 1"):
+            await follow(watch)
+
+
 async def restarted(controller: Readers, admin: Admin, times: int) -> None:
     """Have the watch start over, and wait until it has listed and shown what came later."""
-    for name in (await admin.consumers())[f"KV_{THINGS}"]:
-        await admin.api(f"CONSUMER.DELETE.KV_{THINGS}.{name}")
+    await delete_consumers(admin)
     await eventually(lambda: controller.restarts() >= times)
     written = (await admin.info(THINGS))["state"]["last_seq"]
     await eventually(lambda: taken_in(controller, written))
-
-
-def taken_in(controller: Readers, revision: int) -> bool:
-    return controller.things.informer.cache.revision >= revision
-
-
-async def settled(controller: Readers, admin: Admin) -> bool:
-    """Assert that the cache is the bucket, and that the latest of every key was synced."""
-    things = living(await admin.entries(THINGS))
-    same(controller.things, things)
-    assert controller.sights.synced == {key: said(entry.value) for key, entry in things.items()}
-    return True
-
-
-async def write(admin: Admin, key: str, text: str) -> None:
-    await admin.publish(f"$KV.{THINGS}.{key}", encoded({"spec": {"text": text}}))
 
 
 async def put(admin: Admin, *keys: str) -> None:

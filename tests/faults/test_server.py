@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
+from faults.admin import Admin
 from faults.copies import THINGS, Thing, ThingSpec
-from faults.play import playing
+from faults.play import no_consumers, playing, running
+from faults.readers import PADDING, Readers, settled, taken_in, write
 from servers import NatsServer, eventually
 
 from natsctl import StoreError
@@ -22,16 +24,23 @@ async def test_a_server_that_is_killed_under_writes(nats_server: NatsServer) -> 
         await play.settled()
 
 
-async def test_a_server_that_is_killed_again_while_the_watches_list(
+async def test_a_server_that_is_killed_again_while_the_watch_lists(
     nats_server: NatsServer,
 ) -> None:
-    async with playing(nats_server.url, keys=500) as play:
-        async with play.user.writing():
-            for _ in range(4):
+    controller = Readers()
+    async with Admin(nats_server.url) as admin:
+        async with running(controller, nats_server.url):
+            for number in range(10_000):
+                await write(admin, f"k{number}", PADDING)
+            await eventually(lambda: taken_in(controller, 10_000))
+            for number in range(4):
                 nats_server.kill()
                 await nats_server.start()
-                await eventually(play.admin.consumers)
-        await play.settled()
+                await admin.put(THINGS, f"k{number}", {"spec": {"text": "new"}})
+                await eventually(admin.consumers, every_s=0)
+            await eventually(lambda: settled(controller, admin), every_s=0.2)
+        assert not controller.sights.gone
+        await eventually(lambda: no_consumers(admin))
 
 
 async def test_a_server_that_stops_and_continues(nats_server: NatsServer) -> None:

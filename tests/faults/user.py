@@ -1,6 +1,7 @@
 """A user who writes things at random, and meddles with their copies, whatever the servers do."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,11 +10,13 @@ from faults.admin import FAILURES, Admin
 from faults.copies import COPIES, THINGS
 from servers import eventually
 
+TEXTS = itertools.count(1)  # no text is ever used again
+
 
 class User:
     """Writes with a seed. Half of the keys are never deleted: `mortal` are the others.
 
-    Every text is new. `meddled` are the copies that were changed or deleted by hand.
+    `meddled` are the copies that were changed or deleted by hand.
     """
 
     def __init__(self, admin: Admin, *, seed: int = 0, keys: int = 60) -> None:
@@ -24,12 +27,10 @@ class User:
         self.written = 0
         self.failed = 0
         self._random = random.Random(seed)
-        self._texts = 0
 
     async def put(self, key: str) -> None:
         """Give the thing a new text."""
-        self._texts += 1
-        spec = {"text": f"{key} {self._texts}", "copies": 1 + self.keys.index(key) % 3}
+        spec = {"text": f"{key} {next(TEXTS)}", "copies": 1 + self.keys.index(key) % 3}
         await self.admin.put(THINGS, key, {"spec": spec})
 
     async def put_all(self) -> None:
