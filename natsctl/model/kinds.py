@@ -1,7 +1,7 @@
 """Kinds: one sort of object, where it is kept, and how its bytes become Python and back."""
 
 from contextlib import suppress
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_origin
 
 import msgspec
 
@@ -26,7 +26,7 @@ class Kind(Generic[T]):
     def __init__(self, of: type[T], name: str) -> None:
         self.name = name
         self.type = of
-        self.plain = not issubclass(of, Object)
+        self.plain = not issubclass(get_origin(of) or of, Object)
         self._decoder = None if of is bytes else msgspec.json.Decoder(of)
 
     def __repr__(self) -> str:

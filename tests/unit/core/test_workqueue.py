@@ -6,7 +6,6 @@ import math
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Hashable
 from contextvars import Context
-from types import coroutine
 from typing import Any, TypeVarTuple
 
 import pytest
@@ -50,16 +49,25 @@ def take_all(queue: Workqueue[str]) -> str:
     return taken
 
 
-@coroutine
-def told_when_woken(work: Coroutine[Any, Any, str], wakes: list[int]) -> Generator[Any, Any, str]:
-    """Run *work*, and note each time that it is called on to go on."""
-    while True:
-        wakes.append(1)
-        try:
-            waited_for = work.send(None)
-        except StopIteration as ended:
-            return str(ended.value)
-        yield waited_for
+class Observed:
+    """Some work, awaited; each time that it is called on to go on is noted."""
+
+    def __init__(self, work: Coroutine[Any, Any, str], wakes: list[int]) -> None:
+        self.work = work
+        self.wakes = wakes
+
+    def __await__(self) -> Generator[Any, Any, str]:
+        while True:
+            self.wakes.append(1)
+            try:
+                waited_for = self.work.send(None)
+            except StopIteration as ended:
+                return str(ended.value)
+            yield waited_for
+
+
+async def told_when_woken(work: Coroutine[Any, Any, str], wakes: list[int]) -> str:
+    return await Observed(work, wakes)
 
 
 class Name:
