@@ -66,6 +66,7 @@ async def test_a_server_that_stops_and_continues(nats_cluster: NatsCluster, whic
         assert play.controller.things.informer.cache.incarnation == incarnation
 
 
+@pytest.mark.long
 async def test_garbage_is_collected_while_a_server_is_down(nats_cluster: NatsCluster) -> None:
     async with playing(nats_cluster.url, of=REPLICATED, verify_s=1.0) as play:
         await eventually(play.swept)
@@ -74,6 +75,7 @@ async def test_garbage_is_collected_while_a_server_is_down(nats_cluster: NatsClu
         await play.settled()
 
 
+@pytest.mark.long
 async def test_a_controller_starts_while_a_server_is_down(nats_cluster: NatsCluster) -> None:
     async with playing(nats_cluster.url, of=REPLICATED) as play:
         await kill_leader(play, nats_cluster, "natsctl")
