@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-import natsctl.kv as _kv_package  # noqa: F401 - loaded first: `kv` below is the kind's function
+import natsctl.kube as _kube_package  # noqa: F401 - loaded first: `kube` below is a function
+import natsctl.kv as _kv_package  # noqa: F401 - likewise `kv`
 from natsctl.core.cache import Invalid
 from natsctl.core.declare import primary, secondary, tertiary
 from natsctl.core.explain import Explanation, Status
 from natsctl.core.finalizers import finalized
 from natsctl.core.garbage import GarbageLimits, GarbagePlan, Orphan
+from natsctl.core.manifests import KubeSecondary
 from natsctl.core.owners import KUMORI, OwnerNames
 from natsctl.core.retry import (
     Drop,
@@ -19,12 +21,14 @@ from natsctl.core.retry import (
     give_up_after,
     retry_up_to,
 )
-from natsctl.core.slots import Primary, Secondary, Tertiary
+from natsctl.core.secondary import Secondary
+from natsctl.core.slots import Primary, Tertiary
 from natsctl.core.visit import Operation
 from natsctl.errors import (
     ConflictError,
     ConnectError,
     ExistsError,
+    FieldConflictError,
     InvalidKeyError,
     InvalidObjectError,
     NatsctlError,
@@ -41,7 +45,8 @@ from natsctl.errors import (
     UsageError,
     WatchBrokenError,
 )
-from natsctl.model.kinds import Kind, kv
+from natsctl.model.kinds import Kind, KvKind, kv
+from natsctl.model.manifests import KubeKind, KubeMetadata, KubeObject, Manifest, Reference, kube
 from natsctl.model.objects import Metadata, Object
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Action, Change
@@ -63,12 +68,19 @@ __all__ = [
     "EventType",
     "ExistsError",
     "Explanation",
+    "FieldConflictError",
     "GarbageLimits",
     "GarbagePlan",
     "Invalid",
     "InvalidKeyError",
     "InvalidObjectError",
     "Kind",
+    "KubeKind",
+    "KubeMetadata",
+    "KubeObject",
+    "KubeSecondary",
+    "KvKind",
+    "Manifest",
     "Metadata",
     "NatsOptions",
     "NatsctlError",
@@ -81,6 +93,7 @@ __all__ = [
     "PermissionDeniedError",
     "Primary",
     "QueueShutDownError",
+    "Reference",
     "Retry",
     "RetryAfter",
     "RetryPolicy",
@@ -100,6 +113,7 @@ __all__ = [
     "exponential",
     "finalized",
     "give_up_after",
+    "kube",
     "kv",
     "primary",
     "retry_up_to",

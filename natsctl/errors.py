@@ -37,6 +37,14 @@ class ExistsError(ConflictError):
     """The object exists and is not managed by this controller."""
 
 
+class FieldConflictError(ConflictError):
+    """Another manager owns fields that an apply would change; `managers` names them."""
+
+    def __init__(self, message: str, managers: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.managers = managers
+
+
 class InvalidKeyError(StoreError):
     """The key cannot name an object in this store."""
 
@@ -71,6 +79,14 @@ class WatchBrokenError(StoreError):
 
 class QueueShutDownError(NatsctlError):
     """The workqueue was shut down and hands out nothing more."""
+
+
+class StoppedError(NatsctlError):
+    """What was asked was stopped before it could answer."""
+
+
+class EventNotDoneError(NatsctlError):
+    """An event of a resource was dropped without being marked done, by the code that it names."""
 
 
 class RetryAfter(NatsctlError):  # noqa: N818 - raised to ask for something, not to report

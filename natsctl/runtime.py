@@ -10,36 +10,33 @@ Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of s
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from inspect import isfunction
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 from natsctl.core.barrier import Barrier
-from natsctl.core.cache import IndexFunc, Invalid
-from natsctl.core.declare import Slot, only_primary, slots
+from natsctl.core.cache import Invalid
+from natsctl.core.declare import only_primary
 from natsctl.core.explain import Explanation, Status, explain, status
 from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
-from natsctl.core.informer import Informer
 from natsctl.core.loop import SyncLoop
+from natsctl.core.opening import Listeners, Opened
 from natsctl.core.owners import Owner, OwnerNames
-from natsctl.core.ownwrites import OwnWrites
 from natsctl.core.reasons import Reasons
 from natsctl.core.reports import Reports
 from natsctl.core.resync import resync
 from natsctl.core.retry import RetryPolicy, always_retry
-from natsctl.core.slots import OWNER_INDEX, Primary, Reader, Secondary, Tertiary
+from natsctl.core.systems import Systems
 from natsctl.core.tasks import together
 from natsctl.core.visit import DeletionPolicy, Operation, Visits
 from natsctl.core.workqueue import Priority
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.model.kinds import Kind
 from natsctl.model.recorder import EventType
-from natsctl.model.store import Change, Store, Stores
+from natsctl.model.store import Change, ManifestStores, Stores
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Controller:
@@ -108,11 +105,13 @@ class ControllerRuntime:
     Args:
         controller: what to run; its `runtime` is set to this.
         nats: where kinds declared with `kv` are kept, as `natsctl.connect` gives it.
+        kube: where kinds declared with `kube` are kept, as `natsctl.connect_kube` gives it.
         owner_names: the labels that link secondaries to primaries.
         barrier_timeout_s: how long a key waits for the caches to show its own last writes.
         stop_timeout_s: how long syncs under way may go on after `stop`.
 
-    Raises `UsageError` for a controller that has not exactly one primary.
+    Raises `UsageError` for a controller that has not exactly one primary, or kinds of a cluster
+    while no cluster is given.
     """
 
     def __init__(
@@ -120,6 +119,7 @@ class ControllerRuntime:
         controller: Controller,
         *,
         nats: Stores,
+        kube: ManifestStores | None = None,
         owner_names: OwnerNames | None = None,
         barrier_timeout_s: float = 10.0,
         stop_timeout_s: float = 30.0,
@@ -129,26 +129,31 @@ class ControllerRuntime:
         self.kind = only_primary(type(controller)).kind.name  # as owner labels say it
         self.synced = asyncio.Event()  # every cache is complete, and syncing has begun
         controller.runtime = self
-        self._nats = nats
+        self._systems = Systems(type(controller), nats, kube)
         self._names = OwnerNames() if owner_names is None else owner_names
         self._barrier = Barrier(barrier_timeout_s)
-        self._reports = Reports(self.name)
+        self._loop = SyncLoop(self._sync, retry=controller.retry, workers=controller.workers)
+        self._reports = Reports(self.name, lambda key: self._opened.references(key))  # noqa: PLW0108 - made below
+        self._opened = Opened(
+            self._systems,
+            self._barrier,
+            self._listeners(),
+            names=self._names,
+            owner=self.kind,
+            manager=f"natsctl/{self.name}",
+        )
         self._stop_timeout_s = stop_timeout_s
         self._stopping = asyncio.Event()
         self._reasons = Reasons()
-        self._informers: list[Informer[Any]] = []
-        self._secondaries: list[Secondary[Any]] = []
-        self._primary: Primary[Any]
         self._visits: Visits
         self._collector: GarbageCollector
-        self._loop = SyncLoop(self._sync, retry=controller.retry, workers=controller.workers)
 
     async def run(self) -> None:
         """Sync until `stop`; returns when what was under way is finished and cleaned up.
 
         Raises what could not be had at the start, and what ends the controller for good.
         """
-        async with self._nats.recorder(self.name) as self._reports.recorder, self.opened():
+        async with self._systems.recorders(self.name) as self._reports.recorders, self.opened():
             try:
                 async with together() as group:
                     work = group.create_task(self._loop.run(self._begin), name="sync loop")
@@ -172,30 +177,21 @@ class ControllerRuntime:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Open every slot and keep its cache equal to its store; nothing is synced yet."""
-        for slot in slots(type(self.controller)):
-            vars(self.controller)[slot.name] = await self._open(slot)
+        await self._opened.open(self.controller)
+        for informer, on_change in self._opened.subscriptions:
+            self._loop.watch(informer, on_change)
         await self._prepare()
-        async with together() as group:
-            watches = [
-                group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")
-                for informer in self._informers
-            ]
-            try:
-                yield
-            finally:
-                for watch in watches:
-                    watch.cancel()
+        async with self._opened.watched():
+            yield
 
     async def complete(self) -> None:
         """Wait until every cache has seen a whole listing."""
-        for informer in self._informers:
-            await informer.cache.complete.wait()
+        await self._opened.complete()
 
     @property
     def failure(self) -> StoreError | None:
         """Why a cache has no watch just now, None where all have."""
-        failures = (informer.failure for informer in self._informers)
-        return next((failure for failure in failures if failure is not None), None)
+        return self._opened.failure
 
     async def visit(self, key: str) -> float | None:
         """Sync the key now, without a running loop and whatever came of it before; failing raises.
@@ -215,7 +211,7 @@ class ControllerRuntime:
 
     def resync(self) -> None:
         """Visit every primary again, behind whatever is urgent."""
-        keys = self._primary.keys()
+        keys = self._opened.primary.keys()
         for key in keys:
             self.enqueue_key(key, Operation.RESYNC)
 
@@ -228,8 +224,8 @@ class ControllerRuntime:
 
         Raises `NotFoundError` where it has no owner of this controller's kind.
         """
-        for secondary in self._secondaries:
-            if isinstance(obj, secondary.kind.type):
+        for secondary in self._opened.secondaries:
+            if secondary.kind.describes(obj):
                 owner = self._names.owner(secondary.kind.metadata_of(obj))
                 if owner is not None and owner.kind == self.kind:
                     return obj, owner.key
@@ -267,78 +263,35 @@ class ControllerRuntime:
     def explain(self, key: str) -> Explanation:
         """Return what is known of a key: its place in the queue, its last syncs, what it owns."""
         journal = self._visits.journal
-        return explain(key, self._primary, self._secondaries, self._loop.queue, journal)
+        opened, queue = self._opened, self._loop.queue
+        return explain(key, opened.primary, opened.secondaries, queue, journal)
 
     def status(self) -> Status:
         """Return how the controller is doing as a whole."""
         synced, journal = self.synced.is_set(), self._visits.journal
-        queue = self._loop.queue
-        return status(self.name, self._primary, self._informers, queue, journal, synced=synced)
+        opened, queue = self._opened, self._loop.queue
+        return status(self.name, opened.primary, opened.informers, queue, journal, synced=synced)
 
     @property
     def idle(self) -> bool:
         """Whether syncing has begun and no key waits for its time, a worker or a result."""
-        telling = any(informer.telling for informer in self._informers)
-        return self.synced.is_set() and self._loop.queue.idle and not telling
+        return self.synced.is_set() and self._loop.queue.idle and not self._opened.telling
 
     # ---- start and end
 
-    async def _open(self, slot: Slot[Any]) -> Reader[Any]:
-        store = await self._nats.open(slot.kind)
-        if slot.role is Secondary:
-            return self._open_secondary(slot, store)
-        if slot.role is Tertiary:
-            informer = self._informer(store, slot.kind, slot.indexes)
-            self._loop.watch(informer, _wake_nobody)
-            return Tertiary(informer, self._barrier)
-        informer = self._informer(store, slot.kind, slot.indexes, self._reports.invalid)
-        self._loop.watch(informer, self._primary_changed)
-        self._primary = Primary(informer, self._barrier)
-        return self._primary
-
-    def _open_secondary(self, slot: Slot[Any], store: Store) -> Secondary[Any]:
-        owner_index = self._names.index(slot.kind, self.kind)
-        indexes = {**slot.indexes, OWNER_INDEX: owner_index}
-        own = OwnWrites(self._secondary_changed, self._secondary_undone)
-        informer = self._informer(
-            store,
-            slot.kind,
-            indexes,
-            lambda invalid: self._secondary_spoiled(secondary, invalid),
-            own.listed,
-        )
-        self._loop.watch(informer, own.see)
-        secondary = Secondary(informer, self._barrier, own, self._names, self.kind)
-        self._secondaries.append(secondary)
-        return secondary
-
-    def _informer(
-        self,
-        store: Store,
-        kind: Kind[T],
-        indexes: Mapping[str, IndexFunc[T]],
-        on_invalid: Callable[[Invalid], None] | None = None,
-        on_listed: Callable[[], None] | None = None,
-    ) -> Informer[T]:
-        def listed() -> None:
-            """Try again at once what failed: the store may have been lost, and is here again."""
-            self._loop.queue.hasten_retries()
-            if on_listed is not None:
-                on_listed()
-
-        informer = Informer(store, kind, indexes=indexes, on_invalid=on_invalid, on_listed=listed)
-        self._informers.append(informer)
-        return informer
-
     async def _prepare(self) -> None:
-        memory = await self._nats.open(MEMORY)
+        memory = await self._systems.open(MEMORY)
         self._collector = GarbageCollector(
-            self._primary.informer, self._secondaries, memory, self.name, self.controller.garbage
+            self._opened.primary.informer,
+            self._opened.secondaries,
+            memory,
+            self.name,
+            self.controller.garbage,
         )
         self._visits = Visits(
             self.controller.sync_handler,
-            self._primary,
-            self._secondaries,
+            self._opened.primary,
+            self._opened.secondaries,
             self._barrier,
             self._reports,
             policy=self.controller.deletion_policy,
@@ -348,7 +301,8 @@ class ControllerRuntime:
     async def _begin(self) -> None:
         await self.controller.start()
         self.synced.set()
-        log.info("%s: %d primaries listed, syncing", self.name, len(self._primary.informer.cache))
+        primaries = len(self._opened.primary.informer.cache)
+        log.info("%s: %d primaries listed, syncing", self.name, primaries)
 
     async def _finish(self, work: "asyncio.Task[None]") -> None:
         """Let syncs under way end, for a while."""
@@ -361,19 +315,30 @@ class ControllerRuntime:
 
     # ---- what changes, and what follows
 
+    def _listeners(self) -> Listeners:
+        return Listeners(
+            primary_changed=self._primary_changed,
+            primary_invalid=self._reports.invalid,
+            secondary_changed=self._secondary_changed,
+            secondary_invalid=self._secondary_invalid,
+            secondary_undone=self._secondary_undone,
+            # what failed is tried again at once: its store may have been lost, and is here again
+            listed=self._loop.queue.hasten_retries,
+        )
+
     def _primary_changed(self, change: Change[Any]) -> None:
         """Visit the key unless only its status changed: what is desired is what counts."""
         key, before, after = change.key, change.before, change.after
         if after is None:
             if before is not None:
-                self._primary.gone[key] = before
+                self._opened.primary.gone[key] = before
             operation = Operation.DELETE
         elif (
             before is None
             or key in self._visits.skipped
             or change.kind.differs(before.value, after.value)
         ):
-            self._primary.gone.pop(key, None)
+            self._opened.primary.gone.pop(key, None)
             operation = Operation.PUT
         else:
             return
@@ -395,16 +360,17 @@ class ControllerRuntime:
         """Have the key whose sync wrote it see that it is gone."""
         self._enqueue(key, Operation.SECONDARY, Priority.SECONDARY)
 
-    def _secondary_spoiled(self, secondary: Secondary[Any], invalid: Invalid) -> None:
+    def _secondary_invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
         """Have the owner put right what somebody wrote over."""
-        last = secondary.informer.cache.get(invalid.stored.key)
-        owner = None if last is None else secondary.owner_of(last)
-        if self._is_ours(owner):
-            self._enqueue(owner.key, Operation.SECONDARY, Priority.SECONDARY)
+        if invalid.last is not None:
+            owner = self._names.owner(kind.metadata(invalid.last.value))
+            if self._is_ours(owner):
+                self._enqueue(owner.key, Operation.SECONDARY, Priority.SECONDARY)
 
     def _is_ours(self, owner: Owner | None) -> TypeGuard[Owner]:
         """Say whether it is one of the primaries that are synced here."""
-        return owner is not None and owner.kind == self.kind and self._primary.kind.holds(owner.key)
+        kind = self._opened.primary.kind
+        return owner is not None and owner.kind == self.kind and kind.holds(owner.key)
 
     def _enqueue(self, key: str, operation: Operation, priority: Priority) -> None:
         self._reasons.add(key, operation)
@@ -418,7 +384,7 @@ class ControllerRuntime:
     async def _resync(self) -> None:
         await self.synced.wait()
         await resync(
-            self._primary.keys,
+            self._opened.primary.keys,
             lambda key: self.enqueue_key(key, Operation.RESYNC),
             interval_s=self.controller.resync_s,
         )
@@ -431,7 +397,3 @@ class ControllerRuntime:
             except Exception:
                 log.exception("%s: garbage collection failed", self.name)
             await asyncio.sleep(self.controller.garbage.interval_s)
-
-
-def _wake_nobody(_change: Change[Any]) -> None:
-    """Tertiaries are only read."""

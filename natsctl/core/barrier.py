@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
+from natsctl.core.cache import Cache
 from natsctl.core.informer import Informer
 from natsctl.core.write import Written
 from natsctl.errors import NotFoundError
@@ -104,18 +105,23 @@ class Barrier:
         started = clock()
         deadline = started + self._timeout_s
         for (informer, name), unseen in list(written.items()):
-            if not await self._passed(informer, unseen, deadline):
+            if not await self._passed(informer, name, unseen, deadline):
                 self._remember(key, informer, name, await _read(informer, name))
             self._prune(informer)
         self.waited_s += clock() - started
 
-    async def _passed(self, informer: AnyInformer, unseen: "_Unseen", deadline: float) -> bool:
+    async def _passed(
+        self, informer: AnyInformer, key: str, unseen: "_Unseen", deadline: float
+    ) -> bool:
         """Wait for the cache; False where it is too late, or is now the cache of another store."""
         if unseen.incarnation != informer.cache.incarnation:
             return False
         try:
             async with asyncio.timeout_at(deadline):
-                await informer.cache.passed(unseen.written.revision)
+                if unseen.written.stored is None:
+                    await informer.cache.left_behind(key, unseen.written.revision)
+                else:
+                    await informer.cache.passed(unseen.written.revision)
         except TimeoutError:
             self.timeouts += 1
             return False
@@ -131,7 +137,7 @@ class Barrier:
         order, cache = self._order[informer], informer.cache
         while order:
             owner, key, unseen = order[0]
-            passed = cache.revision >= unseen.written.revision
+            passed = _has_passed(cache, key, unseen.written)
             if not passed and unseen.incarnation == cache.incarnation:
                 return
             order.popleft()
@@ -146,14 +152,22 @@ class Barrier:
         if sync is None or not self._written:
             return None
         unseen = self._written.get(sync.key, {}).get((informer, key))
-        if unseen is None or informer.cache.revision >= unseen.written.revision:
+        if unseen is None or _has_passed(informer.cache, key, unseen.written):
             return None
         return unseen.written
+
+
+def _has_passed(cache: Cache[Any], key: str, written: Written) -> bool:
+    """Say whether the cache is past the write: past its revision, and past what it deleted."""
+    if cache.revision < written.revision:
+        return False
+    return written.stored is not None or not cache.shows(key, written.revision)
 
 
 async def _read(informer: AnyInformer, key: str) -> Written:
     try:
         stored = await informer.store.get(key)
     except NotFoundError as gone:
-        return Written(gone.deleted_at or 0, None)
+        shown = informer.cache.newest(key)
+        return Written(gone.deleted_at or (shown.revision if shown else 0), None)
     return Written(stored.revision, stored)

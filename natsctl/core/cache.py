@@ -24,10 +24,11 @@ IndexFunc = Callable[[T], Iterable[str]]
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """A stored object that is no valid object of its kind, and why."""
+    """A stored object that is no valid object of its kind, why, and the last state that was."""
 
     stored: Stored
     error: InvalidObjectError
+    last: Stored | None = None
 
 
 def _ignore(_invalid: Invalid) -> None:
@@ -58,6 +59,7 @@ class Cache(Generic[T]):
         self._listing: _Listing | None = None
         self._on_invalid = on_invalid
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._watchers: dict[str, list[asyncio.Future[None]]] = {}  # of single keys
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -120,6 +122,19 @@ class Cache(Generic[T]):
             heapq.heappush(self._waiters, (revision, id(future), future))
             await future
 
+    async def left_behind(self, key: str, revision: int) -> None:
+        """Wait until neither *revision* nor an older state of the object is shown here any more."""
+        await self.passed(revision)
+        while self.shows(key, revision):
+            future = asyncio.get_running_loop().create_future()
+            self._watchers.setdefault(key, []).append(future)
+            await future
+
+    def shows(self, key: str, revision: int) -> bool:
+        """Say whether the object is shown as it was at *revision*, or before."""
+        newest = self.newest(key)
+        return newest is not None and newest.revision <= revision
+
     def _end_listing(self, revision: int) -> Sequence[Change[T]]:
         """Become what the listing showed; what it did not show went away meanwhile."""
         listing, self._listing = self._listing, None
@@ -162,10 +177,11 @@ class Cache(Generic[T]):
             obj = self.kind.decode(stored.value)
             found = [(index, index.of(obj)) for index in self._indexes.values()]
         except InvalidObjectError as error:
-            self._reject(Invalid(stored, error))
+            self._reject(Invalid(stored, error, old))
             return None
         self.invalid.pop(key, None)
         self._objects[key] = stored
+        self._moved(key)
         for index, values in found:
             index.put(key, values)
         return Change(self.kind, key, old, stored, initial)
@@ -175,11 +191,13 @@ class Cache(Generic[T]):
         old = self._objects.pop(key, None)
         for index in self._indexes.values():
             index.remove(key)
+        self._moved(key)
         return Change(self.kind, key, old, None)
 
     def _reject(self, invalid: Invalid) -> None:
         known = self.invalid.get(invalid.stored.key)
         self.invalid[invalid.stored.key] = invalid
+        self._moved(invalid.stored.key)
         if known is None or not _same(known.stored, invalid.stored):
             self._on_invalid(invalid)
 
@@ -187,8 +205,12 @@ class Cache(Generic[T]):
         self.revision = max(self.revision, revision)
         while self._waiters and self._waiters[0][0] <= self.revision:
             _, _, future = heapq.heappop(self._waiters)
-            if not future.done():
-                future.set_result(None)
+            _resolve(future)
+
+    def _moved(self, key: str) -> None:
+        if self._watchers:
+            for future in self._watchers.pop(key, ()):
+                _resolve(future)
 
 
 class _Listing:
@@ -248,6 +270,11 @@ class _Index(Generic[T]):
             keys.discard(key)
             if not keys:
                 del self._keys[value]
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _same(one: Stored, other: Stored) -> bool:

@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 from natsctl.core.cache import IndexFunc
-from natsctl.core.slots import Primary, Reader, Secondary, Tertiary
+from natsctl.core.manifests import KubeSecondary
+from natsctl.core.secondary import Secondary
+from natsctl.core.slots import Primary, Reader, Tertiary
 from natsctl.errors import UsageError
-from natsctl.model.kinds import Kind
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.manifests import KubeKind
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Reader[Any])
@@ -42,17 +45,40 @@ class Slot(Generic[R]):
 
 
 def primary(
-    kind: Kind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+    kind: KvKind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
 ) -> Slot[Primary[T]]:
-    """Declare the kind whose objects say what should be. *indexes*: values by name, per object."""
+    """Declare the kind whose objects say what should be. *indexes*: values by name, per object.
+
+    Raises `UsageError` for a kind that is not kept in NATS.
+    """
+    if isinstance(kind, KubeKind):
+        raise UsageError(
+            f"{kind.name} cannot be the primary: primaries are kept in NATS, declare it with kv(…)"
+        )
     return Slot(Primary, kind, indexes)
 
 
+@overload
 def secondary(
-    kind: Kind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
-) -> Slot[Secondary[T]]:
+    kind: KvKind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+) -> Slot[Secondary[T]]: ...
+
+
+@overload
+def secondary(
+    kind: KubeKind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+) -> Slot[KubeSecondary[T]]: ...
+
+
+def secondary(
+    kind: KvKind[Any] | KubeKind[Any],
+    *,
+    indexes: Mapping[str, Callable[[Any], Iterable[str]]] | None = None,
+) -> Slot[Secondary[Any]] | Slot[KubeSecondary[Any]]:
     """Declare a kind whose objects are made for primaries; a change of one wakes its owner."""
     kind.require_metadata()
+    if isinstance(kind, KubeKind):
+        return Slot(KubeSecondary, kind, indexes)
     return Slot(Secondary, kind, indexes)
 
 

@@ -38,15 +38,15 @@ def held(current: Stored, name: str) -> bytes:
     return documents.render(documents.with_finalizers(document, (*finalizers, name)))
 
 
-async def release(store: Store, key: str, name: str) -> Written | None:
-    """Take the finalizer *name* off; an object marked deleted goes with its last one.
+async def release(store: Store, key: str, *names: str) -> Written | None:
+    """Take these finalizers off; an object marked deleted goes with its last one.
 
     Returns what stands, None where the object is gone already and needs no release. Raises
     `ConflictError` when others were faster ten times in a row.
     """
     for _ in range(ATTEMPTS):
         try:
-            return await _release(store, await store.get(key), name)
+            return await _release(store, await store.get(key), names)
         except ConflictError:
             continue
         except NotFoundError:
@@ -54,16 +54,22 @@ async def release(store: Store, key: str, name: str) -> Written | None:
     raise _crowded(store, key)
 
 
-async def _release(store: Store, current: Stored, name: str) -> Written:
-    """Take the finalizer off, and only then delete: the last state tells who had let go."""
+async def _release(store: Store, current: Stored, names: tuple[str, ...]) -> Written:
+    """Take the finalizers off, and only then delete: the last state tells who had let go.
+
+    A cluster deletes by itself.
+    """
     document = documents.parse(current.value)
     finalizers = documents.finalizers_of(document)
-    rest = tuple(other for other in finalizers if other != name)
+    rest = tuple(other for other in finalizers if other not in names)
     if rest != finalizers:
         value = documents.render(documents.with_finalizers(document, rest))
         current = await store.update(current.key, value, revision=current.revision)
     if not rest and documents.metadata_of(document).get("deletionTimestamp"):
-        return Written(await store.delete(current.key, revision=current.revision), None)
+        try:
+            return Written(await store.delete(current.key, revision=current.revision), None)
+        except NotFoundError:
+            return Written(current.revision, None)
     return Written(current.revision, current)
 
 

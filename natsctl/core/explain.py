@@ -7,7 +7,8 @@ import msgspec
 
 from natsctl.core.informer import Informer
 from natsctl.core.journal import Journal, SyncRecord
-from natsctl.core.slots import Primary, Secondary
+from natsctl.core.owned import Owned
+from natsctl.core.slots import Primary
 from natsctl.core.workqueue import Place, QueueStats, Workqueue
 
 
@@ -45,7 +46,7 @@ class Status(msgspec.Struct, frozen=True):
 def explain(
     key: str,
     primary: Primary[Any],
-    secondaries: Sequence[Secondary[Any]],
+    secondaries: Sequence[Owned[Any]],
     queue: Workqueue[str],
     journal: Journal,
 ) -> Explanation:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from natsctl.core.informer import Informer
-from natsctl.core.slots import OWNER_INDEX, Secondary
+from natsctl.core.owned import OWNER_INDEX, Owned
 from natsctl.core.tasks import together
 from natsctl.core.write import read, rewrite
 from natsctl.errors import (
@@ -61,7 +61,8 @@ MEMORY: KvKind[Sweep] = kv(Sweep, bucket="natsctl", history=1, replicas=None)
 class Orphan(msgspec.Struct, frozen=True):
     """A secondary whose owner does not exist.
 
-    `proven` says that the owner's delete marker was found, `due` that the grace period is over.
+    `proven` says that the owner's delete marker was found, `due` that the grace period is over;
+    `uid` is empty where the store gives objects none.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Orphan(msgspec.Struct, frozen=True):
     proven: bool
     suspected_s: float
     due: bool
+    uid: str = ""
 
 
 class GarbagePlan(msgspec.Struct, frozen=True):
@@ -86,7 +88,7 @@ class GarbagePlan(msgspec.Struct, frozen=True):
 
 
 class _Suspect(msgspec.Struct, frozen=True):
-    secondary: Secondary[Any]
+    secondary: Owned[Any]
     stored: Stored
     owner: str
 
@@ -95,6 +97,11 @@ class _Suspect(msgspec.Struct, frozen=True):
         """What is suspected, and of what."""
         return self.secondary.kind.name, self.stored.key, self.owner
 
+    @property
+    def uid(self) -> str:
+        """Which object it is, where its store gives objects one."""
+        return self.secondary.kind.metadata(self.stored.value).uid
+
 
 class GarbageCollector:
     """Plans what to remove. Who removes it holds the owner's key, or is a person's command."""
@@ -102,7 +109,7 @@ class GarbageCollector:
     def __init__(
         self,
         primary: Informer[Any],
-        secondaries: Sequence[Secondary[Any]],
+        secondaries: Sequence[Owned[Any]],
         memory: Store,
         name: str,
         limits: GarbageLimits,
@@ -146,7 +153,7 @@ class GarbageCollector:
                 continue
             try:  # not as a write of our own: an owner that has just come is to be woken
                 store = self._store_of(orphan)
-                await store.delete(orphan.key, revision=orphan.revision)
+                await store.delete(orphan.key, revision=orphan.revision, uid=orphan.uid)
             except (ConflictError, NotFoundError) as error:
                 log.warning("%s %s is left alone: %s", orphan.kind, orphan.key, error)
             else:
@@ -190,7 +197,7 @@ class GarbageCollector:
             for owner in cache.index_values(OWNER_INDEX):
                 if owner not in self._primary.cache:
                     for stored in cache.by_index(OWNER_INDEX, owner):
-                        if stored.key not in cache.invalid:
+                        if stored.key not in cache.invalid and not secondary.is_going(stored):
                             yield _Suspect(secondary, stored, owner)
 
     def _remember_suspects(self, suspects: Sequence[_Suspect]) -> None:
@@ -235,6 +242,7 @@ class GarbageCollector:
                 proven=deleted_at is not None,
                 suspected_s=round(age_s, 3),
                 due=age_s >= self._limits.grace_s,
+                uid=suspect.uid,
             )
 
     async def _refusal(self, orphans: Sequence[Orphan], seen: Sweep) -> str:

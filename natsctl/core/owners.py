@@ -30,15 +30,20 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class OwnerNames(msgspec.Struct, frozen=True):
-    """The names of the two labels, and of the two annotations."""
+    """The names of the two labels and the two annotations, and of what was last applied."""
 
     kind: str = "natsctl.io/owner-kind"
     key: str = "natsctl.io/owner-key"
+    applied: str = "natsctl.io/applied"
 
     @classmethod
     def of_domain(cls, domain: str) -> "OwnerNames":
-        """Return `<domain>/owner-kind` and `<domain>/owner-key`."""
-        return cls(f"{domain}/owner-kind", f"{domain}/owner-key")
+        """Return `<domain>/owner-kind`, `<domain>/owner-key` and `<domain>/applied`."""
+        return cls(f"{domain}/owner-kind", f"{domain}/owner-key", f"{domain}/applied")
+
+    def selector(self, owner_kind: str) -> dict[str, str]:
+        """Return the label that everything has whose owner is of *owner_kind*."""
+        return {self.kind: label_value(owner_kind)}
 
     def labels(self, owner: Owner) -> dict[str, str]:
         """Return the labels of what *owner* owns."""
@@ -52,6 +57,11 @@ class OwnerNames(msgspec.Struct, frozen=True):
         """Return whom the object was made for; None where it does not say, or only by a hash."""
         kind = self._exact(metadata, self.kind)
         key = self._exact(metadata, self.key)
+        return None if kind is None or key is None else Owner(kind, key)
+
+    def claimed(self, metadata: Metadata) -> Owner | None:
+        """Return whom the annotations name, though the labels may be lost."""
+        kind, key = metadata.annotations.get(self.kind), metadata.annotations.get(self.key)
         return None if kind is None or key is None else Owner(kind, key)
 
     def index(self, kind: Kind[T], owner_kind: str) -> Callable[[T], Iterable[str]]:
@@ -74,7 +84,7 @@ class OwnerNames(msgspec.Struct, frozen=True):
         return None if label.startswith(_HASHED) else label
 
 
-KUMORI = OwnerNames("kumori/ownerkind", "kumori/ownerkey")
+KUMORI = OwnerNames("kumori/ownerkind", "kumori/ownerkey", "kumori/applied")
 """The names that Kumori's controllerruntime uses."""
 
 

@@ -1,11 +1,13 @@
 """What a controller tells people: one log line and one event per fact."""
 
 import logging
+from collections.abc import Callable, Sequence
 
 from natsctl.core.barrier import Sync
 from natsctl.core.cache import Invalid
 from natsctl.core.garbage import GarbagePlan
 from natsctl.errors import ExistsError, NatsctlError
+from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, Recorder
 
 log = logging.getLogger(__name__)
@@ -20,17 +22,22 @@ MESSAGE_DELETED = '"%s" synced successfully (deleted)'
 
 
 class Reports:
-    """Tells what happens to a controller's keys. `recorder` is where events go, once there is."""
+    """Tells what happens to a controller's keys. `recorders` are where events go.
 
-    def __init__(self, controller: str) -> None:
-        self.recorder: Recorder | None = None
+    *regarding* names what in a cluster was made for a key.
+    """
+
+    def __init__(self, controller: str, regarding: Callable[[str], Sequence[Reference]]) -> None:
+        self.recorders: list[Recorder] = []
         self._controller = controller
+        self._regarding = regarding
         self._refused = ""
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Send an event; without a recorder nobody hears it."""
-        if self.recorder is not None:
-            self.recorder.event(key, type, reason, message)
+        regarding = self._regarding(key)
+        for recorder in self.recorders:
+            recorder.event(key, type, reason, message, regarding)
 
     def synced(self, key: str, sync: Sync) -> None:
         """Tell what a successful sync wrote; one that wrote nothing is no news."""

@@ -1,4 +1,4 @@
-"""What a controller reads and writes: its primary, its secondaries, its tertiaries.
+"""What a controller reads, and its primaries, which it writes.
 
 Reading is from the cache, together with what the sync under way has written. Writing is
 compare-and-set at the store.
@@ -12,25 +12,14 @@ import msgspec
 from natsctl.core.barrier import Barrier, current_sync
 from natsctl.core.deletion import delete, held, release
 from natsctl.core.informer import Informer
-from natsctl.core.owners import Owner, OwnerNames
-from natsctl.core.ownwrites import OwnWrites
-from natsctl.core.write import Rewritten, Written, read, rewrite
-from natsctl.errors import (
-    ConflictError,
-    ExistsError,
-    InvalidObjectError,
-    NotFoundError,
-    UsageError,
-)
+from natsctl.core.write import Written, read, rewrite
+from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Deleted, Stored
+from natsctl.model.store import Stored
 
 T = TypeVar("T")
-
-OWNER_INDEX = "natsctl/owner"
-MESSAGE_EXISTS = "Resource %s already exists and is not managed by this controller"
 
 
 class Reader(Generic[T]):
@@ -202,172 +191,6 @@ class Primary(Reader[T]):
 
     def _wrote(self, stored: Stored) -> int:
         self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
-        return stored.revision
-
-
-class Secondary(Reader[T]):
-    """The objects made for primaries: what is written is labelled with the owner.
-
-    The owner is the key being synced; outside a sync handler, writing raises `UsageError`.
-    """
-
-    def __init__(
-        self,
-        informer: Informer[T],
-        barrier: Barrier,
-        own: OwnWrites,
-        names: OwnerNames,
-        owner_kind: str,
-    ) -> None:
-        super().__init__(informer, barrier)
-        self.kind.require_metadata()
-        self._own = own
-        self._names = names
-        self._owner_kind = owner_kind
-
-    async def apply(self, key: str, obj: T, *, adopt: bool = False) -> int:
-        """Make the object say what *obj* says, and return its revision.
-
-        Creates it, or changes the fields that *obj*'s type knows; nothing is sent where the cache
-        shows that nothing would change. What is no valid object is replaced. Raises `ExistsError`
-        where the object exists and is not this owner's, unless *adopt*.
-        """
-        owner = self._owner()
-        with self._own.writing(key):
-            seen = self._barrier.newest(self.informer, key)
-            ours = seen is not None and await self.owns(owner, seen)
-
-            def change(current: Stored | None) -> bytes:
-                if current is not None and not (adopt or (ours and current == seen)):
-                    self._refuse_foreign(current, owner)
-                return self._owned_value(current, obj, owner)
-
-            return self._landed(await rewrite(self._store, key, change, seen=seen))
-
-    async def create(self, key: str, obj: T) -> int:
-        """Add the object and return its revision.
-
-        Raises `ExistsError` where it exists and is another's, `ConflictError` where it is ours.
-        """
-        owner = self._owner()
-        with self._own.writing(key):
-            try:
-                stored = await self._store.create(key, self._owned_value(None, obj, owner))
-            except ConflictError:
-                current = await read(self._store, key)
-                if current is not None:
-                    self._refuse_foreign(current, owner)
-                raise
-            return self._landed(Rewritten(stored, 0))
-
-    async def delete(self, key: str) -> None:
-        """Delete the object if it is this owner's; one that is gone already is no error."""
-        owner = self._owner()
-        current = self._barrier.newest(self.informer, key) or await read(self._store, key)
-        if current is not None:
-            left = await self.delete_owned(owner.key, current)
-            if left is not None:
-                self._refuse_foreign(left, owner)
-
-    async def delete_owned(self, key: str, stored: Stored) -> Stored | None:
-        """Delete the object if it is the primary *key*'s; return what it is where it is not."""
-        owner = Owner(self._owner_kind, key)
-        current: Stored | None = stored
-        while current is not None and await self.owns(owner, current):
-            try:
-                await self.delete_stored(current)
-            except ConflictError:
-                current = await read(self._store, stored.key)
-            except NotFoundError:
-                return None
-            else:
-                return None
-        return current
-
-    async def delete_stored(self, stored: Stored) -> None:
-        """Delete exactly this revision of the object; raises `ConflictError` where it changed."""
-        with self._own.writing(stored.key):
-            revision = await self._store.delete(stored.key, revision=stored.revision)
-            sync = current_sync.get()
-            if sync is not None:
-                base = stored.revision
-                self._own.landed(stored.key, writer=sync.key, base=base, result=None)
-                sync.deleted += 1
-        self._barrier.wrote(self.informer, stored.key, Written(revision, None))
-
-    def owned(self, key: str | None = None) -> dict[str, T]:
-        """Return the objects owned by the primary *key*: by default, the one being synced."""
-        found = self.owned_stored(self._owner().key if key is None else key)
-        return {stored.key: self.kind.decode(stored.value) for stored in found}
-
-    def owned_stored(self, key: str) -> list[Stored]:
-        """Return the objects owned by the primary *key*, undecoded, in the order of keys."""
-        cached = [stored.key for stored in self.informer.cache.by_index(OWNER_INDEX, key)]
-        names = sorted(self._barrier.written_keys(self.informer).union(cached))
-        found = (self._barrier.read(self.informer, name) for name in names)
-        return [
-            stored
-            for stored in found
-            if stored is not None and self.owner_of(stored) == Owner(self._owner_kind, key)
-        ]
-
-    def owner_of(self, stored: Stored) -> Owner | None:
-        """Return whom the object was made for; None where it does not say."""
-        try:
-            return self._names.owner(self.kind.metadata(stored.value))
-        except InvalidObjectError:
-            return None
-
-    async def owns(self, owner: Owner, stored: Stored) -> bool:
-        """Say whether the object is *owner*'s: it says so, or did before somebody wrote over it."""
-        found = self.owner_of(stored)
-        if found is not None:
-            return found == owner
-        for state in reversed(await self._store.history(stored.key)):
-            if isinstance(state, Deleted):
-                return False
-            found = self.owner_of(state)
-            if found is not None:
-                return found == owner
-        return False
-
-    def _owner(self) -> Owner:
-        sync = current_sync.get()
-        if sync is None:
-            raise UsageError(
-                f"{self.kind.name} is written only within a sync handler, for the key being synced"
-            )
-        return Owner(self._owner_kind, sync.key)
-
-    def _owned_value(self, current: Stored | None, obj: T, owner: Owner) -> bytes:
-        if current is not None and not self.kind.valid(current.value):
-            current = None
-        before = None if current is None else documents.parse(current.value)
-        laid = self.kind.overlay(_value(current), obj)
-        owned = documents.with_labels(
-            laid, self._names.labels(owner), self._names.annotations(owner)
-        )
-        stamped = documents.stamp(before, owned)
-        if current is not None and stamped == before:
-            return current.value
-        return documents.render(stamped)
-
-    def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
-        found = self.owner_of(current)
-        if found != owner:
-            whose = "nobody" if found is None else f"{found.kind} {found.key}"
-            message = MESSAGE_EXISTS % f'"{current.key}"'
-            raise ExistsError(f"{message}: it is owned by {whose}; adopt=True takes it over")
-
-    def _landed(self, result: Rewritten) -> int:
-        stored, base, sync = result.stored, result.base, current_sync.get()
-        if base is not None and sync is not None:
-            self._own.landed(stored.key, writer=sync.key, base=base, result=stored.revision)
-            self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
-            if base == 0:
-                sync.created += 1
-            else:
-                sync.updated += 1
         return stored.revision
 
 

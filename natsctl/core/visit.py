@@ -10,8 +10,9 @@ from natsctl.core.barrier import Barrier, Sync
 from natsctl.core.journal import Journal, SyncRecord
 from natsctl.core.limit import TimeLimit
 from natsctl.core.loop import SyncHandler
+from natsctl.core.owned import Owned
 from natsctl.core.reports import Reports
-from natsctl.core.slots import Primary, Secondary
+from natsctl.core.slots import Primary
 from natsctl.core.workqueue import Priority
 from natsctl.errors import NotFoundError, PermanentError, RetryAfter
 from natsctl.model.store import Stored
@@ -60,7 +61,7 @@ class Visits:
         self,
         handler: SyncHandler,
         primary: Primary[Any],
-        secondaries: Sequence[Secondary[Any]],
+        secondaries: Sequence[Owned[Any]],
         barrier: Barrier,
         reports: Reports,
         *,

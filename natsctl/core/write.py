@@ -18,7 +18,10 @@ class Rewritten(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What stands at a key after our write; None after a deletion."""
+    """What stands at a key after our write; None after a deletion.
+
+    Of a deletion, the revision is that of the deletion or of what was deleted.
+    """
 
     revision: int
     stored: Stored | None

@@ -7,7 +7,7 @@ here blocks a controller, and what cannot be sent is dropped and counted.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -16,6 +16,7 @@ import msgspec
 from natsctl.errors import StoreError
 from natsctl.kv.bucket import NANOSECONDS
 from natsctl.kv.connection import Connection
+from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,14 @@ class EventRecorder:
         self._ready = False
         self._closing = False
 
-    def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
+    def event(
+        self,
+        key: str,
+        type: EventType,  # noqa: A002 - the field's word
+        reason: str,
+        message: str,
+        regarding: Sequence[Reference] = (),  # noqa: ARG002 - who is concerned is the key
+    ) -> None:
         """See `Recorder.event`; beyond the key's rate, or too many pending, it is dropped."""
         identity = (key, type.value, reason, message)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")

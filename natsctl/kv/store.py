@@ -55,7 +55,14 @@ class KvStore:
         """See `Store.update`."""
         return await self._put(self._own(key), value, revision)
 
-    async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> int:
+    async def delete(
+        self,
+        key: str,
+        *,
+        revision: int | None = None,
+        uid: str = "",  # noqa: ARG002 - a revision is of one object only
+        purge: bool = False,
+    ) -> int:
         """See `Store.delete`: leaves a marker, so that who was away sees the deletion."""
         if revision is None:
             try:

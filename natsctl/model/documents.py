@@ -15,6 +15,7 @@ from natsctl.errors import InvalidObjectError
 
 Document = dict[str, object]
 
+_VOLATILE = ("generation", "resourceVersion", "managedFields")
 _BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
 
 
@@ -171,7 +172,8 @@ def desire_differs(old: bytes, new: bytes) -> bool:
 
 def _significant(document: Document) -> Document:
     metadata = dict(metadata_of(document))
-    metadata.pop("generation", None)
+    for name in _VOLATILE:
+        metadata.pop(name, None)
     if not metadata.get("deletionTimestamp"):
         metadata.pop("finalizers", None)
     wanted = {name: value for name, value in metadata.items() if value}

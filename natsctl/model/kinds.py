@@ -98,6 +98,10 @@ class Kind(Generic[T]):
             new = documents.stamp(before, self.overlay(None if before is None else current, obj))
         return current if current is not None and new == before else documents.render(new)
 
+    def describes(self, obj: object) -> bool:
+        """Say whether the decoded object *obj* is one of this kind's."""
+        return isinstance(obj, get_origin(self.type) or self.type)
+
     def holds(self, key: str) -> bool:  # noqa: ARG002 - a kind that has all of its store
         """Say whether *key* may be one of this kind's."""
         return True

@@ -11,7 +11,9 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
+from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
 
 T = TypeVar("T")
@@ -103,7 +105,10 @@ class Store(Protocol):
     `TooLargeError` as they say.
     """
 
-    kind: Kind[Any]
+    @property
+    def kind(self) -> Kind[Any]:
+        """What is kept here."""
+        ...
 
     async def get(self, key: str) -> Stored:
         """Read the object from the store's leader, never from a replica that may lag.
@@ -120,11 +125,14 @@ class Store(Protocol):
         """Replace the object; raises `ConflictError` unless *revision* is the newest."""
         ...
 
-    async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> int:
-        """Delete the object and return the revision at which it went.
+    async def delete(
+        self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
+    ) -> int:
+        """Delete the object; whoever has seen the revision returned, and no older object, saw it.
 
-        With *revision*, raises `ConflictError` unless that is the newest of an existing object.
-        *purge* forgets the key's history too, and may be asked of a key already deleted.
+        With *revision*, raises `ConflictError` unless that is the newest of an existing object;
+        with *uid* as well, where the store gives objects one and this object has another. *purge*
+        forgets the key's history too, and may be asked of a key already deleted.
         """
         ...
 
@@ -140,6 +148,43 @@ class Store(Protocol):
         ...
 
 
+class ManifestStore(Store, Protocol):
+    """A store that lays manifests over its objects itself, and knows who said which field."""
+
+    @property
+    def kind(self) -> KubeKind[Any]:
+        """What is kept here."""
+        ...
+
+    async def locate(self, manifest: Document) -> str:
+        """Return the key of the object that *manifest* describes.
+
+        Raises `InvalidObjectError` where it lacks, or has, a namespace against its kind.
+        """
+        ...
+
+    async def apply(
+        self, manifest: Document, *, manager: str, uid: str, force: bool = False
+    ) -> Stored:
+        """Make the object say what *manifest* says, and no more what *manager* said before.
+
+        *uid* names the object that it must be; where it is empty, none must exist, and one is
+        created. Raises `ConflictError` where that is not so, and its `FieldConflictError`, which
+        names the others, where other managers say other things of these fields, unless *force*.
+        Nothing changes, and the revision stays, where the object says all that already.
+        """
+        ...
+
+    async def patch_status(
+        self, key: str, patch: Document, *, revision: int | None = None
+    ) -> Stored:
+        """Merge *patch* into the object's status (RFC 7396), which only this call can change.
+
+        Raises `NotFoundError`, and `ConflictError` unless *revision*, if given, is the newest.
+        """
+        ...
+
+
 class Stores(Protocol):
     """A system that keeps objects of many kinds."""
 
@@ -149,4 +194,12 @@ class Stores(Protocol):
 
     def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
         """Return where events of a controller go; leaving the context sends what is left."""
+        ...
+
+
+class ManifestStores(Stores, Protocol):
+    """A cluster."""
+
+    async def open(self, kind: Kind[Any]) -> ManifestStore:
+        """Return the kind's store; whether the cluster has the kind shows later."""
         ...

@@ -43,7 +43,7 @@ async def running(
             await harness.run_until_idle()
     """
     stores = MemoryStores() if stores is None else stores
-    runtime = ControllerRuntime(controller, nats=stores)
+    runtime = ControllerRuntime(controller, nats=stores, kube=stores.kube)
     task = asyncio.create_task(runtime.run())
     try:
         waiting = asyncio.create_task(runtime.synced.wait())

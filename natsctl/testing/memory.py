@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
-import msgspec
-
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -19,8 +17,9 @@ from natsctl.errors import (
 from natsctl.kv.codec import check_key, stream_of
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.patterns import matches
-from natsctl.model.recorder import EventType
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.recorder import MemoryRecorder
 
 HISTORY = 5
 VALUE_BYTES_MAX = 1024 * 1024 - 256  # what a nats-server takes by default, less room for headers
@@ -58,7 +57,14 @@ class MemoryStore:
         self._expect(self._own(key), revision)
         return self._write(key, value)
 
-    async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> int:
+    async def delete(
+        self,
+        key: str,
+        *,
+        revision: int | None = None,
+        uid: str = "",  # noqa: ARG002 - a revision is of one object only
+        purge: bool = False,
+    ) -> int:
         """See `Store.delete`."""
         await self._pass()
         last = self._bucket.last(self._own(key))
@@ -226,34 +232,16 @@ class _Bucket:
             self.watches.discard(watch)
 
 
-class Event(msgspec.Struct, frozen=True):
-    """An event as it was recorded."""
-
-    key: str
-    type: EventType
-    reason: str
-    message: str
-
-
-class MemoryRecorder:
-    """Keeps events in a list; a `Recorder`."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        """See `Recorder.event`."""
-        self.events.append(Event(key, type, reason, message))
-
-
 class MemoryStores:
     """Stores in memory, one per bucket or kind; a `Stores`.
 
-    Kinds with the same bucket share what is in it, as they would in NATS.
+    Kinds with the same bucket share what is in it, as they would in NATS. `kube` is a cluster
+    beside it.
     """
 
     def __init__(self) -> None:
         self.events = MemoryRecorder()
+        self.kube = MemoryCluster(self.events)
         self._buckets: dict[str, _Bucket] = {}
 
     async def open(self, kind: Kind[Any]) -> MemoryStore:

@@ -29,7 +29,8 @@ def test_the_public_names_are_sorted_and_unique() -> None:
 
 
 def test_nothing_else_is_public() -> None:
-    modules = {"cli", "core", "daemon", "errors", "kv", "model", "runtime", "testing"}
+    surfaces = {"dynamic", "managed", "resource", "runtime", "watchers"}
+    modules = {"cli", "core", "daemon", "errors", "kube", "kv", "model", "testing", *surfaces}
     public = {name for name in vars(natsctl) if not name.startswith("_")}
     assert public - set(natsctl.__all__) - modules == {"TYPE_CHECKING", "Any"}
 
@@ -39,8 +40,14 @@ def test_the_name_kv_is_the_kind_even_after_its_package_was_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_importing_natsctl_does_not_load_the_nats_client() -> None:
-    code = "import sys, natsctl; assert 'nats' not in sys.modules and 'typer' not in sys.modules"
+def test_the_name_kube_is_the_kind_even_after_its_package_was_imported() -> None:
+    code = "import natsctl.kube, natsctl; from natsctl import kube; assert callable(kube)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("package", ["nats", "kubernetes", "aiohttp", "typer"])
+def test_importing_natsctl_does_not_load(package: str) -> None:
+    code = f"import sys, natsctl; assert {package!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

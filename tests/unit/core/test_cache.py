@@ -411,3 +411,40 @@ class TestNumbers:
         odd = Stored("a", 1, b'{ "spec": {"text": "hi"},\n "unknown": [1.10] }')
         listed(cache, Applied(odd))
         assert cache.get("a") is odd
+
+
+class TestLeavingBehind:
+    async def test_a_deletion_ends_the_wait(self, cache: Cache[Thing]) -> None:
+        cache.apply(applied("a", 1))
+        cache.apply(applied("b", 7))
+        waiting = asyncio.create_task(cache.left_behind("a", 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        cache.apply(Deleted("a", 8))
+        await waiting
+
+    async def test_a_newer_state_ends_the_wait(self, cache: Cache[Thing]) -> None:
+        cache.apply(applied("a", 1))
+        waiting = asyncio.create_task(cache.left_behind("a", 1))
+        await asyncio.sleep(0)
+        cache.apply(applied("a", 2))
+        await waiting
+
+    async def test_what_is_not_shown_yet_is_waited_for(self, cache: Cache[Thing]) -> None:
+        cache.apply(applied("b", 1))
+        waiting = asyncio.create_task(cache.left_behind("a", 2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        cache.apply(applied("a", 2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        cache.apply(Deleted("a", 3))
+        await waiting
+
+    async def test_a_listing_without_it_ends_the_wait(self, cache: Cache[Thing]) -> None:
+        cache.apply(applied("a", 1))
+        waiting = asyncio.create_task(cache.left_behind("a", 1))
+        await asyncio.sleep(0)
+        cache.apply(Listing())
+        cache.apply(Listed(5))
+        await waiting

@@ -5,7 +5,8 @@ from things import THINGS, Thing
 
 import natsctl
 from natsctl.core.declare import only_primary, primary, secondary, slots, tertiary
-from natsctl.core.slots import Primary, Secondary, Tertiary
+from natsctl.core.secondary import Secondary
+from natsctl.core.slots import Primary, Tertiary
 from natsctl.errors import UsageError
 
 PLAIN = natsctl.kv(dict, bucket="plain")

@@ -12,9 +12,10 @@ import natsctl
 from natsctl.core.barrier import Barrier, Sync
 from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
 from natsctl.core.informer import Informer
+from natsctl.core.owned import OWNER_INDEX
 from natsctl.core.owners import Owner, OwnerNames
 from natsctl.core.ownwrites import OwnWrites
-from natsctl.core.slots import OWNER_INDEX, Secondary
+from natsctl.core.secondary import Secondary
 from natsctl.errors import PermissionDeniedError, StoreError, StoreMissingError, UsageError
 from natsctl.model.store import Listed, Listing
 from natsctl.testing.memory import MemoryStore

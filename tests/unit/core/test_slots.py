@@ -11,9 +11,11 @@ from things import THINGS, Thing, caught_up, document, informed, thing, value
 import natsctl
 from natsctl.core.barrier import Barrier, Sync
 from natsctl.core.informer import Informer
+from natsctl.core.owned import OWNER_INDEX
 from natsctl.core.owners import OwnerNames
 from natsctl.core.ownwrites import OwnWrites
-from natsctl.core.slots import OWNER_INDEX, Primary, Secondary, Tertiary
+from natsctl.core.secondary import Secondary
+from natsctl.core.slots import Primary, Tertiary
 from natsctl.errors import (
     ConflictError,
     ExistsError,

@@ -10,7 +10,8 @@ from natsctl.errors import NotFoundError, StoreMissingError, WatchBrokenError
 from natsctl.model.kinds import Kind
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Applied, Listing, WatchEvent
-from natsctl.testing.memory import Event, MemoryStore, MemoryStores
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing.recorder import Event
 
 OTHERS = natsctl.kv(Thing, bucket="others")
 

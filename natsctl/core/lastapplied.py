@@ -1,0 +1,83 @@
+"""Whether applying a manifest once more would change anything.
+
+The object carries a digest of the manifest last applied. Where that is the same and the object
+says all that the manifest says, nothing would. A server may keep a value in another form (`1000m`
+as `1`); what it made of a manifest is remembered, so that this is no reason to apply it again.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.store import Stored
+
+
+class LastApplied:
+    """What applying came to, for the objects of one kind.
+
+    Args:
+        annotation: the name under which an object carries its digest.
+        partly: objects are seen in part only, so that just the state which an apply left is known
+            to be as it should.
+    """
+
+    def __init__(self, annotation: str, *, partly: bool = False) -> None:
+        self._annotation = annotation
+        self._came_to: dict[str, tuple[str, object]] = {}  # by key: digest, and what it came to
+        self._seen: Callable[[Document, Stored], object] = _revision if partly else _seen
+
+    def __len__(self) -> int:
+        """Count the objects of which something has to be remembered."""
+        return len(self._came_to)
+
+    def sealed(self, manifest: Document) -> Document:
+        """Return the manifest with its digest on it."""
+        encoded = msgspec.json.encode(manifest, order="deterministic")
+        digest = hashlib.sha256(encoded).hexdigest()[:32]
+        return documents.with_labels(manifest, {}, {self._annotation: digest})
+
+    def is_current(self, manifest: Document, stored: Stored) -> bool:
+        """Say whether the object is what applying the sealed *manifest* makes of it."""
+        digest = self._digest(manifest)
+        if digest != self._digest(documents.parse(stored.value)):
+            return False
+        seen = self._seen(manifest, stored)
+        return seen == manifest or self._came_to.get(stored.key) == (digest, seen)
+
+    def applied(self, manifest: Document, stored: Stored) -> None:
+        """Remember what applying the sealed *manifest* came to, where it does not show."""
+        seen = self._seen(manifest, stored)
+        if seen == manifest:
+            self._came_to.pop(stored.key, None)
+        else:
+            self._came_to[stored.key] = self._digest(manifest), seen
+
+    def deleted(self, key: str) -> None:
+        """Forget the object."""
+        self._came_to.pop(key, None)
+
+    def _digest(self, document: Document) -> str:
+        annotations = documents.metadata_of(document).get("annotations")
+        digest = annotations.get(self._annotation, "") if isinstance(annotations, dict) else ""
+        return str(digest)
+
+
+def _revision(_manifest: Document, stored: Stored) -> object:
+    return stored.revision
+
+
+def _seen(manifest: Document, stored: Stored) -> object:
+    return view(manifest, documents.parse(stored.value))
+
+
+def view(wanted: Any, found: Any) -> Any:
+    """Return what *found* says where *wanted* says something."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return {name: view(of, found[name]) for name, of in wanted.items() if name in found}
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        return [view(one, other) for one, other in zip(wanted, found, strict=True)]
+    return found

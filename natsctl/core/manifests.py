@@ -1,0 +1,137 @@
+"""Secondaries in a cluster: manifests that the server lays over its objects (server-side apply).
+
+The server knows which fields this controller said, takes away those that it says no more, and
+keeps those of others. https://kubernetes.io/docs/reference/using-api/server-side-apply/
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from natsctl.core.barrier import Barrier
+from natsctl.core.informer import Informer
+from natsctl.core.lastapplied import LastApplied
+from natsctl.core.owned import Owned
+from natsctl.core.owners import Owner, OwnerNames
+from natsctl.core.ownwrites import OwnWrites
+from natsctl.core.write import ATTEMPTS, Rewritten, read
+from natsctl.errors import ConflictError, FieldConflictError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.manifests import KubeKind, Manifest, Reference
+from natsctl.model.store import ManifestStore, Stored
+
+T = TypeVar("T")
+
+
+class KubeSecondary(Owned[T]):
+    """The objects of a cluster that were made for primaries, each labelled with its owner.
+
+    Args:
+        manifests: the informer's store.
+        manager: the name under which the server remembers what this controller said.
+    """
+
+    def __init__(
+        self,
+        informer: Informer[T],
+        barrier: Barrier,
+        own: OwnWrites,
+        names: OwnerNames,
+        owner_kind: str,
+        *,
+        manifests: ManifestStore,
+        manager: str,
+    ) -> None:
+        super().__init__(informer, barrier, own, names, owner_kind)
+        self._manifests = manifests
+        self._manager = manager
+        self._of: KubeKind[T] = manifests.kind
+        self._last = LastApplied(names.applied, partly=self._of.metadata_only)
+
+    async def apply(
+        self, manifest: T | Manifest | msgspec.Struct, *, force: bool = False, adopt: bool = False
+    ) -> int:
+        """Make the object say what *manifest* says, and return its revision.
+
+        What earlier manifests said and this one does not is taken away, what others say stays.
+        Nothing is sent where the cache shows that nothing would change. Raises
+        `FieldConflictError`, which names the other managers, where they say something else of
+        these fields, unless *force*; and `ExistsError` where the object exists and is not this
+        owner's, unless *adopt*.
+        """
+        owner = self._owner()
+        wanted = self._wanted(manifest, owner)
+        key = await self._manifests.locate(wanted)
+        with self._own.writing(key):
+            seen = self._barrier.newest(self.informer, key)
+            if seen is not None and self._last.is_current(wanted, seen):
+                return seen.revision
+            return await self._apply(wanted, key, seen, owner, force=force, adopt=adopt)
+
+    async def create(self, manifest: T | Manifest | msgspec.Struct) -> int:
+        """Add the object and return its revision.
+
+        Raises `ExistsError` where it exists and is another's, `ConflictError` where it is ours.
+        """
+        owner = self._owner()
+        wanted = self._wanted(manifest, owner)
+        key = await self._manifests.locate(wanted)
+        with self._own.writing(key):
+            try:
+                return await self._send(wanted, None, force=False)
+            except ConflictError:
+                current = await read(self._store, key)
+                if current is not None:
+                    self._refuse_foreign(current, owner)
+                raise
+
+    async def delete_stored(self, stored: Stored) -> None:
+        """See `Owned.delete_stored`; one that is being deleted already is left to that."""
+        if not self.is_going(stored):
+            await super().delete_stored(stored)
+            self._last.deleted(stored.key)
+
+    def is_going(self, stored: Stored) -> bool:
+        """See `Owned.is_going`."""
+        return self._of.metadata(stored.value).deletion_timestamp is not None
+
+    def references(self, key: str) -> list[Reference]:
+        """Return what names the objects that were made for the primary *key*."""
+        return [self._of.reference(stored.value) for stored in self.owned_stored(key)]
+
+    async def _apply(
+        self,
+        wanted: Document,
+        key: str,
+        seen: Stored | None,
+        owner: Owner,
+        *,
+        force: bool,
+        adopt: bool,
+    ) -> int:
+        """Apply to exactly the object that may be: what the cache shows, else what there is."""
+        current = seen
+        for _ in range(ATTEMPTS):
+            if current is not None and not adopt and not await self.owns(owner, current):
+                self._refuse_foreign(current, owner)
+            try:
+                return await self._send(wanted, current, force=force)
+            except FieldConflictError:
+                raise
+            except ConflictError:
+                current = await read(self._store, key)
+        raise ConflictError(f"{key} of {self.kind.name} is replaced all the time: try later")
+
+    async def _send(self, wanted: Document, current: Stored | None, *, force: bool) -> int:
+        uid = "" if current is None else self._of.metadata(current.value).uid
+        stored = await self._manifests.apply(wanted, manager=self._manager, uid=uid, force=force)
+        self._last.applied(wanted, stored)
+        base = 0 if current is None else current.revision
+        return self._landed(Rewritten(stored, None if stored.revision == base else base))
+
+    def _wanted(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
+        """Return the manifest with its owner and its digest on it."""
+        labels, annotations = self._names.labels(owner), self._names.annotations(owner)
+        document = self._of.manifest(manifest)  # type: ignore[arg-type]  # T is one of the others
+        return self._last.sealed(documents.with_labels(document, labels, annotations))

@@ -1,0 +1,178 @@
+"""From the slots that a controller declares to readers, each over an informer of its own."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from natsctl.core.barrier import Barrier
+from natsctl.core.cache import IndexFunc, Invalid
+from natsctl.core.declare import Slot, slots
+from natsctl.core.informer import Informer, OnChange
+from natsctl.core.manifests import KubeSecondary
+from natsctl.core.owned import OWNER_INDEX, Owned
+from natsctl.core.owners import OwnerNames
+from natsctl.core.ownwrites import OwnWrites
+from natsctl.core.secondary import Secondary
+from natsctl.core.slots import Primary, Reader, Tertiary
+from natsctl.core.systems import Systems
+from natsctl.core.tasks import together
+from natsctl.errors import StoreError
+from natsctl.model.kinds import Kind
+from natsctl.model.manifests import KubeKind, Reference
+from natsctl.model.store import Change, Store
+
+
+class Listeners(msgspec.Struct, frozen=True):
+    """Plain functions that are told what happens to a controller's objects, and add keys."""
+
+    primary_changed: OnChange[Any]
+    primary_invalid: Callable[[Invalid], None]
+    secondary_changed: Callable[[Change[Any], str | None], None]  # and whose sync made it
+    secondary_invalid: Callable[[Kind[Any], Invalid], None]
+    secondary_undone: Callable[[str], None]
+    listed: Callable[[], None]  # a store is there, maybe again
+
+
+class Opened:
+    """The slots of one controller, opened.
+
+    Args:
+        names: the labels that link secondaries to primaries.
+        owner: the primary's kind, as owner labels say it.
+        manager: who writes, as a cluster calls it.
+        barrier: what remembers the controller's writes.
+        listeners: who is told of changes, once `subscriptions` are made.
+    """
+
+    primary: Primary[Any]
+
+    def __init__(
+        self,
+        systems: Systems,
+        barrier: Barrier,
+        listeners: Listeners,
+        *,
+        names: OwnerNames,
+        owner: str,
+        manager: str,
+    ) -> None:
+        self.secondaries: list[Owned[Any]] = []
+        self.informers: list[Informer[Any]] = []
+        self.subscriptions: list[tuple[Informer[Any], OnChange[Any]]] = []
+        self._systems = systems
+        self._barrier = barrier
+        self._listeners = listeners
+        self._names = names
+        self._owner = owner
+        self._manager = manager
+
+    async def open(self, controller: object) -> None:
+        """Put a reader in the place of every slot that the controller's class declares."""
+        for slot in slots(type(controller)):
+            vars(controller)[slot.name] = await self._open(slot)
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Keep every cache equal to its store, while the context lasts."""
+        async with together() as group:
+            watches = [
+                group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")
+                for informer in self.informers
+            ]
+            try:
+                yield
+            finally:
+                for watch in watches:
+                    watch.cancel()
+
+    async def complete(self) -> None:
+        """Wait until every cache has seen a whole listing."""
+        for informer in self.informers:
+            await informer.cache.complete.wait()
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why a cache has no watch just now, None where all have."""
+        failures = (informer.failure for informer in self.informers)
+        return next((failure for failure in failures if failure is not None), None)
+
+    @property
+    def telling(self) -> bool:
+        """Whether there are cached changes still to be told."""
+        return any(informer.telling for informer in self.informers)
+
+    def references(self, key: str) -> list[Reference]:
+        """Return what in a cluster was made for the primary *key*."""
+        made = [at for at in self.secondaries if isinstance(at, KubeSecondary)]
+        return [reference for secondary in made for reference in secondary.references(key)]
+
+    async def _open(self, slot: Slot[Any]) -> Reader[Any]:
+        if isinstance(slot.kind, KubeKind) and slot.role is KubeSecondary:
+            return await self._open_manifests(slot, slot.kind)
+        store = await self._systems.open(slot.kind)
+        if slot.role is Secondary:
+            informer, own = self._secondary_informer(slot, store)
+            return self._made(Secondary(informer, self._barrier, own, self._names, self._owner))
+        if slot.role is Tertiary:
+            informer = self._informer(store, slot.indexes)
+            self.subscriptions.append((informer, _wake_nobody))
+            return Tertiary(informer, self._barrier)
+        informer = self._informer(store, slot.indexes, self._listeners.primary_invalid)
+        self.subscriptions.append((informer, self._listeners.primary_changed))
+        self.primary = Primary(informer, self._barrier)
+        return self.primary
+
+    async def _open_manifests(self, slot: Slot[Any], kind: KubeKind[Any]) -> Owned[Any]:
+        """Open what is made in a cluster: only what has our owner label is watched."""
+        part = kind.labelled(self._names.selector(self._owner))
+        manifests = await self._systems.manifests(part)
+        informer, own = self._secondary_informer(slot, manifests)
+        return self._made(
+            KubeSecondary(
+                informer,
+                self._barrier,
+                own,
+                self._names,
+                self._owner,
+                manifests=manifests,
+                manager=self._manager,
+            )
+        )
+
+    def _made(self, secondary: Owned[Any]) -> Owned[Any]:
+        self.secondaries.append(secondary)
+        return secondary
+
+    def _secondary_informer(self, slot: Slot[Any], store: Store) -> tuple[Informer[Any], OwnWrites]:
+        listeners, kind = self._listeners, store.kind
+        indexes = {**slot.indexes, OWNER_INDEX: self._names.index(kind, self._owner)}
+        own = OwnWrites(listeners.secondary_changed, listeners.secondary_undone)
+        invalid = partial(listeners.secondary_invalid, kind)
+        informer = self._informer(store, indexes, invalid, own.listed)
+        self.subscriptions.append((informer, own.see))
+        return informer, own
+
+    def _informer(
+        self,
+        store: Store,
+        indexes: Mapping[str, IndexFunc[Any]],
+        on_invalid: Callable[[Invalid], None] | None = None,
+        on_listed: Callable[[], None] | None = None,
+    ) -> Informer[Any]:
+        def listed() -> None:
+            self._listeners.listed()
+            if on_listed is not None:
+                on_listed()
+
+        informer = Informer(
+            store, store.kind, indexes=indexes, on_invalid=on_invalid, on_listed=listed
+        )
+        self.informers.append(informer)
+        return informer
+
+
+def _wake_nobody(_change: Change[Any]) -> None:
+    """Tertiaries are only read."""

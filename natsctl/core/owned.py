@@ -1,0 +1,161 @@
+"""What was made for primaries: whose each object is, and how it is removed."""
+
+from typing import TypeVar
+
+from natsctl.core.barrier import Barrier, current_sync
+from natsctl.core.informer import Informer
+from natsctl.core.owners import Owner, OwnerNames
+from natsctl.core.ownwrites import OwnWrites
+from natsctl.core.slots import Reader
+from natsctl.core.write import Rewritten, Written, read
+from natsctl.errors import (
+    ConflictError,
+    ExistsError,
+    InvalidObjectError,
+    NotFoundError,
+    UsageError,
+)
+from natsctl.model.store import Deleted, Stored
+
+T = TypeVar("T")
+
+OWNER_INDEX = "natsctl/owner"
+MESSAGE_EXISTS = "Resource %s already exists and is not managed by this controller"
+
+
+class Owned(Reader[T]):
+    """The objects of one kind that were made for primaries; what writes them is a subclass.
+
+    The owner is the key being synced; outside a sync handler, writing raises `UsageError`.
+    """
+
+    def __init__(
+        self,
+        informer: Informer[T],
+        barrier: Barrier,
+        own: OwnWrites,
+        names: OwnerNames,
+        owner_kind: str,
+    ) -> None:
+        super().__init__(informer, barrier)
+        self.kind.require_metadata()
+        self._own = own
+        self._names = names
+        self._owner_kind = owner_kind
+
+    async def delete(self, key: str) -> None:
+        """Delete the object if it is this owner's; one that is gone already is no error."""
+        owner = self._owner()
+        current = self._barrier.newest(self.informer, key) or await read(self._store, key)
+        if current is not None:
+            left = await self.delete_owned(owner.key, current)
+            if left is not None:
+                self._refuse_foreign(left, owner)
+
+    async def delete_owned(self, key: str, stored: Stored) -> Stored | None:
+        """Delete the object if it is the primary *key*'s; return what it is where it is not."""
+        owner = Owner(self._owner_kind, key)
+        current: Stored | None = stored
+        while current is not None and await self.owns(owner, current):
+            try:
+                await self.delete_stored(current)
+            except ConflictError:
+                current = await read(self._store, stored.key)
+            except NotFoundError:
+                return None
+            else:
+                return None
+        return current
+
+    async def delete_stored(self, stored: Stored) -> None:
+        """Delete exactly this revision of the object; raises `ConflictError` where it changed."""
+        with self._own.writing(stored.key):
+            uid = self._uid(stored)
+            revision = await self._store.delete(stored.key, revision=stored.revision, uid=uid)
+            sync = current_sync.get()
+            if sync is not None:
+                base = stored.revision
+                self._own.landed(stored.key, writer=sync.key, base=base, result=None)
+                sync.deleted += 1
+        self._barrier.wrote(self.informer, stored.key, Written(revision, None))
+
+    def owned(self, key: str | None = None) -> dict[str, T]:
+        """Return the objects owned by the primary *key*: by default, the one being synced."""
+        found = self.owned_stored(self._owner().key if key is None else key)
+        return {stored.key: self.kind.decode(stored.value) for stored in found}
+
+    def owned_stored(self, key: str) -> list[Stored]:
+        """Return the objects owned by the primary *key*, undecoded, in the order of keys."""
+        cached = [stored.key for stored in self.informer.cache.by_index(OWNER_INDEX, key)]
+        names = sorted(self._barrier.written_keys(self.informer).union(cached))
+        found = (self._barrier.read(self.informer, name) for name in names)
+        return [
+            stored
+            for stored in found
+            if stored is not None and self.owner_of(stored) == Owner(self._owner_kind, key)
+        ]
+
+    def is_going(self, stored: Stored) -> bool:  # noqa: ARG002 - a store that deletes at once
+        """Say whether the object was deleted, and is held by finalizers only."""
+        return False
+
+    def owner_of(self, stored: Stored) -> Owner | None:
+        """Return whom the object was made for; None where it does not say."""
+        try:
+            return self._names.owner(self.kind.metadata(stored.value))
+        except InvalidObjectError:
+            return None
+
+    async def owns(self, owner: Owner, stored: Stored) -> bool:
+        """Say whether the object is *owner*'s: it says so, or did before somebody wrote over it.
+
+        Where its labels are lost, its annotations tell, and then the store's memory of it.
+        """
+        found = self.owner_of(stored) or self._claimed(stored)
+        if found is not None:
+            return found == owner
+        for state in reversed(await self._store.history(stored.key)):
+            if isinstance(state, Deleted):
+                return False
+            found = self.owner_of(state)
+            if found is not None:
+                return found == owner
+        return False
+
+    def _claimed(self, stored: Stored) -> Owner | None:
+        try:
+            return self._names.claimed(self.kind.metadata(stored.value))
+        except InvalidObjectError:
+            return None
+
+    def _uid(self, stored: Stored) -> str:
+        try:
+            return self.kind.metadata(stored.value).uid
+        except InvalidObjectError:
+            return ""
+
+    def _owner(self) -> Owner:
+        sync = current_sync.get()
+        if sync is None:
+            raise UsageError(
+                f"{self.kind.name} is written only within a sync handler, for the key being synced"
+            )
+        return Owner(self._owner_kind, sync.key)
+
+    def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
+        found = self.owner_of(current)
+        if found != owner:
+            whose = "nobody" if found is None else f"{found.kind} {found.key}"
+            message = MESSAGE_EXISTS % f'"{current.key}"'
+            raise ExistsError(f"{message}: it is owned by {whose}; adopt=True takes it over")
+
+    def _landed(self, result: Rewritten) -> int:
+        stored, base, sync = result.stored, result.base, current_sync.get()
+        if base is not None and sync is not None:
+            self._own.landed(stored.key, writer=sync.key, base=base, result=stored.revision)
+            self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
+            if base == 0:
+                sync.created += 1
+            else:
+                sync.updated += 1
+        return stored.revision

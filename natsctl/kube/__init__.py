@@ -1,0 +1,1 @@
+"""Kubernetes: the only place that knows how it is spoken to."""

@@ -1,0 +1,283 @@
+"""Kubernetes kinds: one sort of object of a cluster, and what its manifests say.
+
+A manifest is a JSON document as `kubectl apply` takes it; what a cluster keeps is the same
+document with more in it.
+"""
+
+import copy
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, get_origin, overload
+
+import msgspec
+
+from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind
+from natsctl.model.objects import Metadata, Object
+from natsctl.model.selectors import Selector
+
+T = TypeVar("T")
+
+Manifest = dict[str, Any]
+Propagation = Literal["Background", "Foreground", "Orphan"]
+
+_NAME = re.compile(r"[^/%\s]{1,253}")
+
+
+class KubeMetadata(Metadata, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What every object of a cluster says about itself.
+
+    `resource_version` names this state of it, `creation_timestamp` is RFC 3339.
+    """
+
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+
+
+class KubeObject(Object, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The base of structs for objects of a cluster; subclasses add `spec`, `data` and the like.
+
+    Example:
+        class ConfigMap(KubeObject, frozen=True):
+            data: dict[str, str] = {}
+    """
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: KubeMetadata = KubeMetadata()
+
+
+class Reference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An object of a cluster, as events and owner references name it."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Head(msgspec.Struct, frozen=True):
+    metadata: KubeMetadata = KubeMetadata()
+
+
+_head = msgspec.json.Decoder(_Head)
+
+
+class KubeKind(Kind[T]):
+    """Objects of one kind in a cluster, or those of a namespace, or with certain labels.
+
+    `name` is `Kind.group`, as in `Deployment.apps`. Keys are `namespace/name`, or `name` where the
+    kind is cluster-scoped.
+    """
+
+    def __init__(
+        self,
+        of: type[T],
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str | None = None,
+        selector: Selector | None = None,
+        metadata_only: bool = False,
+        propagation: Propagation = "Background",
+    ) -> None:
+        group = api_version.rpartition("/")[0]
+        super().__init__(of, f"{kind}.{group}" if group else kind)
+        self.plain = False
+        self.api_version = api_version
+        self.kind = kind
+        self.namespace = namespace
+        self.selector = Selector() if selector is None else selector
+        self.metadata_only = metadata_only
+        self.propagation: Propagation = propagation
+
+    def labelled(self, labels: Mapping[str, str]) -> "KubeKind[T]":
+        """Return the part of this kind whose objects have these labels as well."""
+        part: KubeKind[T] = copy.copy(self)
+        wanted = Selector.of(labels)
+        part.selector = Selector((*self.selector.requirements, *wanted.requirements))
+        return part
+
+    def metadata(self, value: bytes) -> KubeMetadata:
+        """See `Kind.metadata`."""
+        try:
+            return _head.decode(value).metadata
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidObjectError(f"no valid metadata: {error}") from error
+
+    def metadata_of(self, obj: T) -> Metadata:
+        """See `Kind.metadata_of`."""
+        if isinstance(obj, Object):
+            return obj.metadata
+        if isinstance(obj, dict):
+            return msgspec.convert(obj.get("metadata", {}), KubeMetadata)
+        raise UsageError(f"{self.name} holds {self.type.__name__}, not {type(obj).__name__}")
+
+    def overlay(self, current: bytes | None, obj: T) -> Document:
+        """See `Kind.overlay`."""
+        document: Document = {} if current is None else documents.parse(current)
+        if isinstance(obj, msgspec.Struct):
+            return documents.overlay(document, obj)
+        return documents.merge_patch(document, documents.plain(obj))
+
+    def encode(self, current: bytes | None, obj: T) -> bytes:
+        """Return the current object with what *obj* says laid over it."""
+        document = self.overlay(current, obj)
+        if current is not None and document == documents.parse(current):
+            return current
+        return documents.render(document)
+
+    def holds(self, key: str) -> bool:
+        """Say whether *key* may be one of this kind's: it is in the kind's namespace."""
+        return self.namespace is None or key.startswith(f"{self.namespace}/")
+
+    def differs(self, old: bytes, new: bytes) -> bool:
+        """See `Kind.differs`."""
+        return documents.desire_differs(old, new)
+
+    def describes(self, obj: object) -> bool:
+        """See `Kind.describes`."""
+        if isinstance(obj, dict):
+            return (obj.get("apiVersion"), obj.get("kind")) == (self.api_version, self.kind)
+        return super().describes(obj)
+
+    def reference(self, value: bytes) -> Reference:
+        """Return what names the stored object to others."""
+        metadata = self.metadata(value)
+        return Reference(
+            api_version=self.api_version,
+            kind=self.kind,
+            name=metadata.name,
+            namespace=metadata.namespace,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+        )
+
+    def manifest(self, obj: Manifest | msgspec.Struct) -> Manifest:
+        """Return *obj* as a manifest of this kind, in the form in which a cluster keeps it.
+
+        Raises `InvalidObjectError` where it is of another kind, has no name, or is of another
+        namespace than this kind's.
+        """
+        manifest: Manifest = documents.plain(obj)
+        if not isinstance(manifest, dict):
+            raise InvalidObjectError(f"a manifest of {self.name} is a JSON object, not {obj!r:.60}")
+        for name, ours in (("apiVersion", self.api_version), ("kind", self.kind)):
+            theirs = manifest.get(name) or ours
+            if theirs != ours:
+                raise InvalidObjectError(f"{self.name} has {name} {ours}, not {theirs}")
+        metadata = {k: v for k, v in documents.metadata_of(manifest).items() if v}
+        if not metadata.get("name"):
+            raise InvalidObjectError(f"a manifest of {self.name} has no metadata.name")
+        namespace = metadata.get("namespace") or self.namespace
+        if self.namespace is not None and namespace != self.namespace:
+            raise InvalidObjectError(
+                f"{self.name} {metadata['name']} is of namespace {namespace}, not {self.namespace}"
+            )
+        placed = metadata if namespace is None else {**metadata, "namespace": namespace}
+        own = {"apiVersion": self.api_version, "kind": self.kind, "metadata": placed}
+        return _stored_form({**manifest, **own})
+
+
+def split(key: str) -> tuple[str, str]:
+    """Return the namespace and the name in a key; the namespace is empty where it has none.
+
+    Raises `InvalidKeyError` where the key can name no object of a cluster.
+    """
+    namespace, slash, name = key.rpartition("/")
+    legal = _NAME.fullmatch(name) and (not slash or _NAME.fullmatch(namespace))
+    if not legal or {".", ".."} & {namespace, name}:
+        raise InvalidKeyError(f"key {key!r} is neither a name nor namespace/name")
+    return namespace, name
+
+
+def joined(namespace: str, name: str) -> str:
+    """Return the key of an object; *namespace* is empty where the kind is cluster-scoped."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _stored_form(manifest: Manifest) -> Manifest:
+    """Return the manifest without write-only fields: a Secret's text becomes its data."""
+    if (manifest["apiVersion"], manifest["kind"]) != ("v1", "Secret") or not manifest.get(
+        "stringData"
+    ):
+        return manifest
+    result = dict(manifest)
+    texts: dict[str, str] = result.pop("stringData")
+    encoded = {name: b64encode(text.encode()).decode() for name, text in texts.items()}
+    result["data"] = {**result.get("data", {}), **encoded}
+    return result
+
+
+@overload
+def kube(
+    api_version: str,
+    kind: str,
+    *,
+    namespace: str | None = None,
+    labels: str | Mapping[str, str] | None = None,
+    type: None = None,
+    metadata_only: bool = False,
+    propagation: Propagation = "Background",
+) -> KubeKind[Manifest]: ...
+
+
+@overload
+def kube(
+    api_version: str,
+    kind: str,
+    *,
+    namespace: str | None = None,
+    labels: str | Mapping[str, str] | None = None,
+    type: type[T],
+    metadata_only: bool = False,
+    propagation: Propagation = "Background",
+) -> KubeKind[T]: ...
+
+
+def kube(
+    api_version: str,
+    kind: str,
+    *,
+    namespace: str | None = None,
+    labels: str | Mapping[str, str] | None = None,
+    type: Any = None,  # noqa: A002 - what it is
+    metadata_only: bool = False,
+    propagation: Propagation = "Background",
+) -> KubeKind[Any]:
+    """Declare objects of a Kubernetes cluster, custom resources included.
+
+    Args:
+        api_version: `v1`, `apps/v1`, `example.com/v1alpha1`.
+        kind: `ConfigMap`, `Deployment`, `Widget`.
+        namespace: only objects of this namespace; None means all, and kinds without namespaces.
+        labels: only objects that this label selector means: as `kubectl -l` takes it, or the
+            labels that they have. The server selects.
+        type: what objects decode to: by default the document as a dict; else a subclass of
+            `KubeObject`, or any struct with `metadata`.
+        metadata_only: only metadata is watched and cached; for large or secret objects.
+        propagation: what becomes of dependents when an object is deleted.
+
+    A kind that the cluster does not have yet is waited for. Raises `UsageError` for a selector or
+    a type that cannot be.
+    """
+    of = dict[str, Any] if type is None else type
+    if not issubclass(get_origin(of) or of, dict | Object):
+        raise UsageError(f"{of.__name__} has no metadata: make it a subclass of KubeObject")
+    selector = Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})
+    return KubeKind(
+        of,
+        api_version,
+        kind,
+        namespace=namespace,
+        selector=selector,
+        metadata_only=metadata_only,
+        propagation=propagation,
+    )

@@ -1,0 +1,364 @@
+"""A cluster in memory, with the rules of a kube-apiserver: apply, preconditions, finalizers.
+
+Lists are one value here, where a real server merges some of them by the names of their items;
+nothing is defaulted, and every kind exists and has a status.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from natsctl.errors import (
+    ConflictError,
+    FieldConflictError,
+    NotFoundError,
+    StoreError,
+    UsageError,
+    WatchBrokenError,
+)
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind
+from natsctl.model.manifests import KubeKind, joined, split
+from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.testing.recorder import MemoryRecorder
+
+Path = tuple[str, ...]
+_SERVERS_OWN = ("uid", "resourceVersion", "creationTimestamp", "generation", "deletionTimestamp")
+_Happening = tuple[Document | None, Document, int]  # before, after or last, at which revision
+_Watch = asyncio.Queue[_Happening | None]
+
+
+class MemoryManifestStore:
+    """Keeps the objects of one kind of a cluster in this process; a `ManifestStore`.
+
+    Faults are made on purpose: `break_watches` stands for a lost connection, `fail` for a server
+    that refuses everything.
+    """
+
+    def __init__(self, kind: KubeKind[Any], objects: "_Objects") -> None:
+        self.kind = kind
+        self._objects = objects
+
+    async def get(self, key: str) -> Stored:
+        """See `Store.get`."""
+        await self._pass()
+        return self._stored(self._existing(key))
+
+    async def create(self, key: str, value: bytes) -> Stored:
+        """See `Store.create`."""
+        await self._pass()
+        self._expect_none(key)
+        return self._stored(self._objects.put(key, self._named(key, documents.parse(value))))
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        """See `Store.update`."""
+        await self._pass()
+        before = self._expect(key, revision)
+        after = self._named(key, {**documents.parse(value), "status": before.get("status")})
+        return self._stored(self._objects.put(key, after))
+
+    async def delete(
+        self,
+        key: str,
+        *,
+        revision: int | None = None,
+        uid: str = "",
+        purge: bool = False,  # noqa: ARG002 - there is no history
+    ) -> int:
+        """See `Store.delete`; an object with finalizers is marked, and goes with the last."""
+        await self._pass()
+        before = self._existing(key)
+        if revision is not None:
+            self._expect(key, revision)
+        if uid and uid != _meta(before)["uid"]:
+            raise ConflictError(f"{key} of {self.kind.name} is another object by now")
+        if documents.finalizers_of(before):
+            marked = {"deletionTimestamp": _now(), **_meta(before)}
+            self._objects.put(key, {**before, "metadata": marked})
+        else:
+            self._objects.remove(key)
+        return int(str(_meta(before)["resourceVersion"]))
+
+    async def history(self, key: str) -> list[Stored | Deleted]:
+        """See `Store.history`: a cluster remembers the newest state only."""
+        await self._pass()
+        found = self._objects.at.get(key)
+        return [] if found is None else [self._stored(found)]
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """See `Store.watch`."""
+        await self._pass()
+        queue: _Watch = asyncio.Queue()
+        self._objects.watches.add(queue)
+        try:
+            async with aclosing(self._events(queue, list(self._listing()))) as events:
+                yield events
+        finally:
+            self._objects.watches.discard(queue)
+
+    async def locate(self, manifest: Document) -> str:
+        """See `ManifestStore.locate`; without a namespace, a kind counts as cluster-scoped."""
+        metadata = documents.metadata_of(manifest)
+        namespace = metadata.get("namespace") or self.kind.namespace or ""
+        return joined(str(namespace), str(metadata["name"]))
+
+    async def apply(
+        self, manifest: Document, *, manager: str, uid: str, force: bool = False
+    ) -> Stored:
+        """See `ManifestStore.apply`."""
+        await self._pass()
+        key = await self.locate(manifest)
+        before = self._objects.at.get(key)
+        if (before is None) != (not uid) or (before and _meta(before)["uid"] != uid):
+            raise ConflictError(f"{key} of {self.kind.name} is another object by now, or gone")
+        managers = self._objects.managers.setdefault(key, {})
+        wanted = dict(_leaves(manifest))
+        if not force:
+            self._check_fields(key, before or {}, wanted, manager)
+        said_no_more = managers.get(manager, set()) - wanted.keys()
+        for other in managers:
+            if other != manager:
+                said_no_more -= managers[other]
+                managers[other] -= wanted.keys()
+        managers[manager] = set(wanted)
+        after = documents.merge_patch(_without(before or {}, said_no_more), manifest)
+        return self._stored(self._objects.put(key, after))
+
+    async def patch_status(
+        self, key: str, patch: Document, *, revision: int | None = None
+    ) -> Stored:
+        """See `ManifestStore.patch_status`."""
+        await self._pass()
+        before = self._existing(key) if revision is None else self._expect(key, revision)
+        return self._stored(self._objects.put(key, documents.with_status(before, patch)))
+
+    def keys(self) -> list[str]:
+        """Return the keys of the objects that are watched, in order."""
+        return sorted(key for key, document in self._objects.at.items() if self._shows(document))
+
+    def document(self, key: str) -> Document:
+        """Return the object as it is kept; raises `NotFoundError`."""
+        return self._existing(key)
+
+    @property
+    def writes(self) -> int:
+        """How many writes have changed anything."""
+        return self._objects.writes
+
+    def break_watches(self) -> None:
+        """End every watch, as a lost connection does."""
+        for watch in self._objects.watches:
+            watch.put_nowait(None)
+
+    def fail(self, error: StoreError | None) -> None:
+        """Refuse every call with *error*, until called with None; ends every watch too."""
+        self._objects.failure = error
+        if error is not None:
+            self.break_watches()
+
+    async def _pass(self) -> None:
+        """Let others run, as a real store would, and refuse where told to."""
+        await asyncio.sleep(0)
+        if self._objects.failure is not None:
+            raise self._objects.failure
+
+    def _existing(self, key: str) -> Document:
+        split(key)
+        found = self._objects.at.get(key)
+        if found is None:
+            raise NotFoundError(f"there is no {self.kind.name} {key}")
+        return found
+
+    def _expect(self, key: str, revision: int) -> Document:
+        found = self._objects.at.get(key)
+        if found is None or _meta(found)["resourceVersion"] != str(revision):
+            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+        return found
+
+    def _expect_none(self, key: str) -> None:
+        split(key)
+        if key in self._objects.at:
+            raise ConflictError(f"{self.kind.name} {key} exists")
+
+    def _named(self, key: str, document: Document) -> Document:
+        namespace, name = split(key)
+        place = {"name": name, **({"namespace": namespace} if namespace else {})}
+        given = {k: v for k, v in documents.metadata_of(document).items() if k not in _SERVERS_OWN}
+        own = {"apiVersion": self.kind.api_version, "kind": self.kind.kind}
+        found = {**document, **own, "metadata": {**given, **place}}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _stored(self, document: Document) -> Stored:
+        metadata = _meta(document)
+        key = joined(str(metadata.get("namespace", "")), str(metadata["name"]))
+        shown = document
+        if self.kind.metadata_only:
+            shown = {k: v for k, v in document.items() if k in {"apiVersion", "kind", "metadata"}}
+        return Stored(key, int(str(metadata["resourceVersion"])), documents.render(shown))
+
+    def _shows(self, document: Document | None) -> bool:
+        if document is None:
+            return False
+        metadata = self.kind.metadata(documents.render(document))
+        inside = self.kind.namespace in {None, metadata.namespace}
+        return inside and self.kind.selector.matches(metadata.labels)
+
+    def _check_fields(
+        self, key: str, before: Document, wanted: dict[Path, object], manager: str
+    ) -> None:
+        now = dict(_leaves(before))
+        differing = {path for path, value in wanted.items() if now.get(path, value) != value}
+        managers = self._objects.managers.get(key, {})
+        others = sorted(n for n, paths in managers.items() if n != manager and paths & differing)
+        if others:
+            raise FieldConflictError(
+                f"{self.kind.name} {key}: {', '.join(others)} says other things", tuple(others)
+            )
+
+    def _listing(self) -> Iterator[WatchEvent]:
+        yield Listing("memory")
+        for _, document in sorted(self._objects.at.items()):
+            if self._shows(document):
+                yield Applied(self._stored(document))
+        yield Listed(self._objects.revision)
+
+    async def _events(
+        self, queue: _Watch, listing: Sequence[WatchEvent]
+    ) -> AsyncGenerator[WatchEvent, None]:
+        for event in listing:
+            yield event
+        while (happening := await queue.get()) is not None:
+            before, after, revision = happening
+            removed = "resourceVersion" not in _meta(after)
+            if not removed and self._shows(after):
+                yield Applied(self._stored(after))
+            elif self._shows(before):
+                metadata = _meta(after)
+                namespace, name = str(metadata.get("namespace", "")), str(metadata["name"])
+                yield Deleted(joined(namespace, name), revision)
+        raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
+
+
+class MemoryCluster:
+    """Stores in memory, one per kind; a `ManifestStores`."""
+
+    def __init__(self, events: MemoryRecorder) -> None:
+        self.events = events
+        self._kinds: dict[tuple[str, str], _Objects] = {}
+
+    async def open(self, kind: Kind[Any]) -> MemoryManifestStore:
+        """See `ManifestStores.open`."""
+        if not isinstance(kind, KubeKind):
+            raise UsageError(f"{kind.name} is not kept in a cluster")
+        return self.store(kind)
+
+    def store(self, kind: KubeKind[Any]) -> MemoryManifestStore:
+        """Return the kind's store."""
+        named = kind.api_version, kind.kind
+        return MemoryManifestStore(kind, self._kinds.setdefault(named, _Objects()))
+
+    @asynccontextmanager
+    async def recorder(self, controller: str) -> AsyncIterator[MemoryRecorder]:  # noqa: ARG002 - one recorder serves all
+        """See `Stores.recorder`."""
+        yield self.events
+
+
+class _Objects:
+    """What the cluster keeps of one kind, whoever looks at which part of it."""
+
+    def __init__(self) -> None:
+        self.at: dict[str, Document] = {}
+        self.managers: dict[str, dict[str, set[Path]]] = {}  # by key: who said which fields
+        self.watches: set[_Watch] = set()
+        self.failure: StoreError | None = None
+        self.revision = 0
+        self.writes = 0
+
+    def put(self, key: str, document: Document) -> Document:
+        """Keep the object with what the server says of it; one that is let go of goes."""
+        before = self.at.get(key)
+        after = {**document, "metadata": {**_meta(document), **self._own(before, document)}}
+        if before == after:
+            return before
+        if _meta(after).get("deletionTimestamp") and not documents.finalizers_of(after):
+            self.at[key] = after
+            return self.remove(key)
+        self._next()
+        after["metadata"] = {**_meta(after), "resourceVersion": str(self.revision)}
+        self.at[key] = after
+        self._tell(before, after)
+        return after
+
+    def remove(self, key: str) -> Document:
+        self._next()
+        last = self.at.pop(key)
+        self.managers.pop(key, None)
+        gone = {k: v for k, v in _meta(last).items() if k != "resourceVersion"}
+        self._tell(last, {**last, "metadata": gone})
+        return last
+
+    def _own(self, before: Document | None, after: Document) -> Document:
+        """Return the metadata that the server alone decides."""
+        if before is None:
+            return {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "generation": 1}
+        known = {name: _meta(before)[name] for name in _SERVERS_OWN if name in _meta(before)}
+        marked = _meta(after).get("deletionTimestamp")
+        if marked:
+            known["deletionTimestamp"] = marked
+        changed = any(
+            before.get(name) != after.get(name)
+            for name in (before.keys() | after.keys()) - {"metadata", "status"}
+        )
+        return {**known, "generation": int(str(known["generation"])) + changed}
+
+    def _next(self) -> None:
+        self.revision += 1
+        self.writes += 1
+
+    def _tell(self, before: Document | None, after: Document) -> None:
+        for watch in self.watches:
+            watch.put_nowait((before, after, self.revision))
+
+
+def _meta(document: Document) -> Document:
+    return documents.metadata_of(document)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _leaves(document: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+    """Return every field that the document says, but those that say what it is and where."""
+    if isinstance(document, dict) and (document or not path):
+        for name, value in document.items():
+            if (*path, name) not in _IDENTITY:
+                yield from _leaves(value, (*path, name))
+    else:
+        yield path, document
+
+
+_IDENTITY = {
+    ("apiVersion",),
+    ("kind",),
+    *(("metadata", name) for name in ("name", "namespace", *_SERVERS_OWN)),
+}
+
+
+def _without(document: Document, paths: set[Path]) -> Document:
+    for path in paths:
+        document = _pruned(document, path)
+    return document
+
+
+def _pruned(document: Document, path: Path) -> Document:
+    name, *rest = path
+    below = document.get(name)
+    if rest and isinstance(below, dict):
+        return {**document, name: _pruned(below, tuple(rest))}
+    return {k: v for k, v in document.items() if k != name}

@@ -1,0 +1,471 @@
+"""Primaries in NATS become objects of a cluster, and these stay what they imply."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from natsctl import (
+    KUMORI,
+    Controller,
+    ControllerRuntime,
+    InvalidObjectError,
+    KubeObject,
+    Manifest,
+    NotFoundError,
+    Object,
+    UsageError,
+    kube,
+    kv,
+    primary,
+    secondary,
+    tertiary,
+)
+from natsctl.model import documents
+from natsctl.testing.cluster import MemoryManifestStore
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStores
+
+
+class SiteSpec(msgspec.Struct, frozen=True):
+    text: str
+    names: tuple[str, ...] = ("main",)
+
+
+class Site(Object, frozen=True):
+    spec: SiteSpec
+
+
+class ConfigMap(KubeObject, frozen=True):
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+SITES = kv(Site, bucket="sites")
+CONFIGS = kube("v1", "ConfigMap", namespace="default")
+
+
+def config(name: str, text: str) -> Manifest:
+    return {"metadata": {"name": name}, "data": {"text": text}}
+
+
+class Sites(Controller):
+    """A site called `shop` with the names `a` and `b` becomes the ConfigMaps `shop-a`, `shop-b`."""
+
+    sites = primary(SITES)
+    configs = secondary(CONFIGS)
+
+    def __init__(self, *, force: bool = False, adopt: bool = False) -> None:
+        self.syncs: list[str] = []
+        self.force = force
+        self.adopt = adopt
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs.append(key)
+        site = self.sites.get(key)
+        if site is None:
+            return None
+        slug = key.replace("/", "-").replace("=", "-").lower()[:200]
+        wanted = {f"default/{slug}-{name}" for name in site.spec.names}
+        for name in site.spec.names:
+            manifest = config(f"{slug}-{name}", site.spec.text)
+            await self.configs.apply(manifest, force=self.force, adopt=self.adopt)
+        for left in self.configs.owned().keys() - wanted:
+            await self.configs.delete(left)
+        await self.sites.update_status(key, {"configs": len(self.configs.owned())})
+        return None
+
+
+def configs(harness: Harness) -> MemoryManifestStore:
+    return harness.stores.kube.store(CONFIGS)
+
+
+def texts(harness: Harness) -> dict[str, str]:
+    store = configs(harness)
+    return {key: data(store, key)["text"] for key in store.keys()}  # noqa: SIM118 - a method's list
+
+
+def data(store: MemoryManifestStore, key: str) -> dict[str, Any]:
+    found = store.document(key)["data"]
+    assert isinstance(found, dict)
+    return found
+
+
+def site(text: str, *names: str) -> Site:
+    return Site(spec=SiteSpec(text, names or ("main",)))
+
+
+async def edit(store: MemoryManifestStore, key: str, **changes: object) -> None:
+    stored = await store.get(key)
+    changed = documents.merge_patch(documents.parse(stored.value), changes)
+    await store.update(key, documents.render(changed), revision=stored.revision)
+
+
+async def test_a_primary_becomes_objects_labelled_with_their_owner() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi", "a", "b"))
+        await harness.run_until_idle()
+
+        assert texts(harness) == {"default/shop-a": "hi", "default/shop-b": "hi"}
+        metadata = documents.metadata_of(configs(harness).document("default/shop-a"))
+        owner = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "shop"}
+        assert metadata["labels"] == owner
+        annotations = metadata["annotations"]
+        assert isinstance(annotations, dict)
+        assert annotations.items() >= owner.items()
+        assert metadata.get("ownerReferences") is None
+        status = controller.sites.get("shop")
+        assert status is not None
+        assert status.status["configs"] == 2
+
+
+async def test_what_a_manifest_says_no_more_is_taken_away() -> None:
+    class Fields(Controller):
+        sites = primary(SITES)
+        configs = secondary(CONFIGS)
+
+        async def sync_handler(self, key: str) -> float | None:
+            found = self.sites.get(key)
+            if found is not None:
+                fields = dict.fromkeys(found.spec.names, found.spec.text)
+                await self.configs.apply({"metadata": {"name": key}, "data": fields})
+            return None
+
+    async with running(controller := Fields()) as harness:
+        await controller.sites.put("shop", site("hi", "a", "b"))
+        await harness.run_until_idle()
+        await edit(configs(harness), "default/shop", data={"theirs": "kept"})
+        await controller.sites.put("shop", site("hi", "b"))
+        await harness.run_until_idle()
+        assert data(configs(harness), "default/shop") == {"b": "hi", "theirs": "kept"}
+
+
+async def test_after_convergence_nothing_is_written_and_nothing_synced_but_resyncs() -> None:
+    async with running(controller := Sites()) as harness:
+        for number in range(20):
+            await controller.sites.put(f"s{number}", site("hi"))
+        await harness.run_until_idle()
+        writes, syncs = configs(harness).writes, len(controller.syncs)
+        await asyncio.sleep(2.5 * controller.resync_s)
+        assert configs(harness).writes == writes
+        assert set(controller.syncs[syncs:]) == {f"s{number}" for number in range(20)}
+
+
+async def test_an_edit_by_hand_is_put_right() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        await edit(configs(harness), "default/shop-main", data={"text": "edited"})
+        await harness.run_until_idle()
+        assert texts(harness) == {"default/shop-main": "hi"}
+
+
+async def test_a_deleted_object_comes_back() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        await configs(harness).delete("default/shop-main")
+        await harness.run_until_idle()
+        assert texts(harness) == {"default/shop-main": "hi"}
+
+
+async def test_an_object_that_lost_its_labels_is_put_right_by_what_its_annotations_say() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        await edit(configs(harness), "default/shop-main", metadata={"labels": None})
+        await harness.run_until_idle()
+        labels = documents.metadata_of(configs(harness).document("default/shop-main"))["labels"]
+        assert labels == {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "shop"}
+
+
+async def test_a_label_that_moved_wakes_the_old_owner_and_the_new() -> None:
+    async with running(controller := Sites()) as harness:
+        for key in ("old", "new"):
+            await controller.sites.put(key, site("hi"))
+        await harness.run_until_idle()
+        controller.syncs.clear()
+        moved = {"natsctl.io/owner-key": "new"}
+        change = {"labels": moved, "annotations": moved}
+        await edit(configs(harness), "default/old-main", metadata=change)
+        await harness.run_until_idle()
+        assert {"old", "new"} <= set(controller.syncs)
+
+
+@pytest.mark.parametrize("key", ["a/b=c", "k" * 200, "h.looks-hashed", "with.dots-and_all"])
+async def test_long_and_odd_keys_find_back(key: str) -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put(key, site("hi"))
+        await harness.run_until_idle()
+        (at,) = configs(harness).keys()
+        document = configs(harness).document(at)
+        assert controller.runtime.decompose_secondary(document) == (document, key)
+        await configs(harness).delete(at)
+        await harness.run_until_idle()
+        assert texts(harness) == {at: "hi"}
+        await controller.sites.delete(key)
+        await harness.run_until_idle()
+        assert texts(harness) == {}
+
+
+async def test_equal_hashes_in_labels_are_told_apart_by_the_annotation() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("k" * 100, site("hi"))
+        await harness.run_until_idle()
+        (at,) = configs(harness).keys()
+        same_label = documents.metadata_of(configs(harness).document(at))["labels"]
+        other = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "x" * 100}
+        metadata = {"name": "other", "labels": same_label, "annotations": other}
+        store = configs(harness)
+        await controller.sites.put("x" * 100, site("hi"))
+        await harness.run_until_idle()
+        await store.create("default/other", documents.render({"metadata": metadata, "data": {}}))
+        await harness.run_until_idle()
+        await controller.sites.delete("k" * 100)
+        await harness.run_until_idle()
+        assert at not in store.keys()  # noqa: SIM118 - a method's list
+        assert any(key.startswith("default/x") for key in store.keys())  # noqa: SIM118 - likewise
+
+
+async def test_an_object_of_nobody_is_refused_unless_adopted() -> None:
+    stores = MemoryStores()
+    store = stores.kube.store(CONFIGS)
+    theirs = documents.render({"data": {"text": "theirs"}})
+    await store.create("default/shop-main", theirs)
+    async with running(controller := Sites(), stores=stores) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await asyncio.sleep(1)
+        assert texts(harness) == {"default/shop-main": "theirs"}
+        message = (
+            'Resource "default/shop-main" already exists and is not managed by this controller'
+        )
+        failing = harness.runtime.status().failing["shop"]
+        assert message in failing
+        assert any(event.reason == "ErrResourceExists" for event in stores.events.events)
+    async with running(adopting := Sites(adopt=True), stores=stores) as harness:
+        await harness.run_until_idle()
+        assert texts(harness) == {"default/shop-main": "hi"}
+        assert adopting.configs.owned("shop").keys() == {"default/shop-main"}
+
+
+async def test_a_conflict_names_the_other_manager_and_force_ends_it() -> None:
+    stores = MemoryStores()
+    async with running(controller := Sites(), stores=stores) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        store = configs(harness)
+        document = store.document("default/shop-main")
+        uid = str(documents.metadata_of(document)["uid"])
+        theirs: documents.Document = {**config("shop-main", "theirs"), **_what()}
+        await store.apply(theirs, manager="kubectl", uid=uid, force=True)
+        await asyncio.sleep(1)
+        assert "kubectl" in harness.runtime.status().failing["shop"]
+        controller.force = True
+        controller.runtime.resync()
+        await harness.run_until_idle()
+        assert texts(harness) == {"default/shop-main": "hi"}
+
+
+def _what() -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "ConfigMap"}
+
+
+async def test_a_deleted_primary_takes_its_objects_with_it_and_no_others() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi", "a", "b"))
+        await controller.sites.put("bar", site("hi"))
+        await configs(harness).create("default/theirs", documents.render({"data": {"text": "x"}}))
+        await harness.run_until_idle()
+        await controller.sites.delete("shop")
+        await harness.run_until_idle()
+        assert texts(harness) == {"default/bar-main": "hi", "default/theirs": "x"}
+
+
+async def test_an_object_held_by_finalizers_is_deleted_once() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        store = configs(harness)
+        await edit(store, "default/shop-main", metadata={"finalizers": ["example.com/hold"]})
+        await harness.run_until_idle()
+        await controller.sites.delete("shop")
+        await harness.run_until_idle()
+        writes = store.writes
+        await asyncio.sleep(300)
+        assert store.writes == writes
+        assert documents.metadata_of(store.document("default/shop-main"))["deletionTimestamp"]
+        await edit(store, "default/shop-main", metadata={"finalizers": None})
+        assert store.keys() == []
+
+
+async def test_the_handler_never_sees_what_it_has_deleted() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    class Deleting(Sites):
+        async def sync_handler(self, key: str) -> float | None:
+            if self.sites.get(key) is not None:
+                before = self.configs.get("default/shop-main") is not None
+                await self.configs.delete("default/shop-main")
+                seen.append((before, self.configs.get("default/shop-main") is not None))
+                await self.configs.apply(config("shop-main", "hi"))
+                assert self.configs.get("default/shop-main") is not None
+            return None
+
+    async with running(controller := Deleting()) as harness:
+        await controller.sites.put("shop", site("1"))
+        await harness.run_until_idle()
+        await controller.sites.put("shop", site("2"))
+        await harness.run_until_idle()
+        assert seen == [(False, False), (True, False)]
+
+
+async def test_a_struct_may_be_applied_and_read() -> None:
+    class Typed(Controller):
+        sites = primary(SITES)
+        configs = secondary(kube("v1", "ConfigMap", namespace="default", type=ConfigMap))
+
+        async def sync_handler(self, key: str) -> float | None:
+            found = self.sites.get(key)
+            if found is not None:
+                meta = msgspec.structs.replace(ConfigMap().metadata, name=key)
+                await self.configs.apply(ConfigMap(metadata=meta, data={"text": found.spec.text}))
+            return None
+
+    async with running(controller := Typed()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        typed = controller.configs.get("default/shop")
+        assert typed is not None
+        assert (typed.data, typed.kind, typed.metadata.name) == (
+            {"text": "hi"},
+            "ConfigMap",
+            "shop",
+        )
+        assert controller.runtime.decompose_secondary(typed) == (typed, "shop")
+
+
+async def test_text_of_a_secret_is_kept_right_as_data() -> None:
+    class Secrets(Controller):
+        sites = primary(SITES)
+        secrets = secondary(kube("v1", "Secret", namespace="default"))
+
+        async def sync_handler(self, key: str) -> float | None:
+            found = self.sites.get(key)
+            if found is not None:
+                text = {"password": found.spec.text}
+                await self.secrets.apply({"metadata": {"name": key}, "stringData": text})
+            return None
+
+    async with running(controller := Secrets()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        store = harness.stores.kube.store(kube("v1", "Secret"))
+        assert data(store, "default/shop") == {"password": "aGk="}
+        await edit(store, "default/shop", data={"password": "eA=="})
+        await harness.run_until_idle()
+        assert data(store, "default/shop") == {"password": "aGk="}
+
+
+async def test_what_only_metadata_is_watched_of_is_still_put_right() -> None:
+    class Slim(Sites):
+        configs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
+
+    async with running(controller := Slim()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        cached = controller.configs.get("default/shop-main")
+        assert cached is not None
+        assert "data" not in cached
+        await edit(configs(harness), "default/shop-main", data={"text": "edited"})
+        await harness.run_until_idle()
+        assert texts(harness) == {"default/shop-main": "hi"}
+        writes = configs(harness).writes
+        await asyncio.sleep(controller.resync_s + 1)
+        assert configs(harness).writes == writes
+
+
+async def test_objects_of_other_namespaces_and_kinds_are_refused() -> None:
+    failures: list[str] = []
+
+    class Wrong(Sites):
+        async def sync_handler(self, key: str) -> float | None:
+            manifests: list[Manifest] = [
+                {"metadata": {"name": "a", "namespace": "other"}},
+                {"kind": "Secret", "metadata": {"name": "a"}},
+                {"metadata": {}},
+            ]
+            for manifest in manifests:
+                with pytest.raises(InvalidObjectError) as raised:
+                    await self.configs.apply(manifest)
+                failures.append(str(raised.value))
+            return None
+
+    async with running(controller := Wrong()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+    assert failures == [
+        "ConfigMap a is of namespace other, not default",
+        "ConfigMap has kind ConfigMap, not Secret",
+        "a manifest of ConfigMap has no metadata.name",
+    ]
+
+
+async def test_events_about_a_primary_name_what_was_made_for_it() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi", "a", "b"))
+        await harness.run_until_idle()
+        synced = [event for event in harness.stores.events.events if event.reason == "Synced"]
+        assert [at.name for at in synced[-1].regarding] == ["shop-a", "shop-b"]
+        assert {at.kind for at in synced[-1].regarding} == {"ConfigMap"}
+
+
+async def test_tertiaries_of_a_cluster_are_read() -> None:
+    class Reading(Controller):
+        sites = primary(SITES)
+        nodes = tertiary(kube("v1", "Node", labels="role in (edge)"))
+
+        async def sync_handler(self, key: str) -> float | None:
+            await self.sites.update_status(key, {"nodes": sorted(self.nodes.keys())})
+            return None
+
+    stores = MemoryStores()
+    nodes = stores.kube.store(kube("v1", "Node"))
+    for name, role in (("n1", "edge"), ("n2", "core")):
+        await nodes.create(name, documents.render({"metadata": {"labels": {"role": role}}}))
+    async with running(controller := Reading(), stores=stores) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        found = controller.sites.get("shop")
+        assert found is not None
+        assert found.status["nodes"] == ["n1"]
+
+
+async def test_without_a_cluster_a_controller_that_needs_one_says_which_slot_does() -> None:
+    with pytest.raises(UsageError, match=r"Sites\.configs is kept in Kubernetes.*connect_kube"):
+        ControllerRuntime(Sites(), nats=MemoryStores())
+
+
+async def test_a_primary_is_never_of_a_cluster() -> None:
+    with pytest.raises(UsageError, match="primaries are kept in NATS"):
+        primary(CONFIGS)  # type: ignore[arg-type]
+
+
+async def test_the_main_seeds_labels_can_be_chosen() -> None:
+    stores = MemoryStores()
+    controller = Sites()
+    runtime = ControllerRuntime(controller, nats=stores, kube=stores.kube, owner_names=KUMORI)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(runtime.run())
+        await runtime.synced.wait()
+        await controller.sites.put("shop", site("hi"))
+        await Harness(runtime, stores).run_until_idle()
+        runtime.stop()
+    document = stores.kube.store(CONFIGS).document("default/shop-main")
+    labels = documents.metadata_of(document)["labels"]
+    assert labels == {"kumori/ownerkind": "Site.sites", "kumori/ownerkey": "shop"}
+
+
+async def test_an_object_without_an_owner_has_none() -> None:
+    async with running(controller := Sites()):
+        with pytest.raises(NotFoundError, match=r"no owner of kind Site\.sites"):
+            controller.runtime.decompose_secondary({"apiVersion": "v1", "kind": "ConfigMap"})
