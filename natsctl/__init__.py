@@ -53,6 +53,8 @@ from natsctl.model.store import Action, Change
 from natsctl.runtime import Controller, ControllerRuntime
 
 if TYPE_CHECKING:
+    from natsctl.kube.options import KubeOptions
+    from natsctl.kube.stores import connect_kube
     from natsctl.kv.options import NatsOptions
     from natsctl.kv.stores import connect
 
@@ -78,6 +80,7 @@ __all__ = [
     "KubeKind",
     "KubeMetadata",
     "KubeObject",
+    "KubeOptions",
     "KubeSecondary",
     "KvKind",
     "Manifest",
@@ -110,6 +113,7 @@ __all__ = [
     "WatchBrokenError",
     "always_retry",
     "connect",
+    "connect_kube",
     "exponential",
     "finalized",
     "give_up_after",
@@ -121,13 +125,18 @@ __all__ = [
     "tertiary",
 ]
 
-_WITH_NATS = {"connect": "natsctl.kv.stores", "NatsOptions": "natsctl.kv.options"}
+_LATE = {
+    "KubeOptions": "natsctl.kube.options",
+    "NatsOptions": "natsctl.kv.options",
+    "connect": "natsctl.kv.stores",
+    "connect_kube": "natsctl.kube.stores",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs the NATS client only when it is asked for: it takes a tenth of a second."""
-    if name not in _WITH_NATS:
+    """Load what needs a client only when it is asked for: it takes a tenth of a second or three."""
+    if name not in _LATE:
         raise AttributeError(f"module 'natsctl' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - only where it is needed
 
-    return getattr(import_module(_WITH_NATS[name]), name)
+    return getattr(import_module(_LATE[name]), name)

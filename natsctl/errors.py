@@ -9,6 +9,10 @@ class UsageError(NatsctlError):
     """What was asked for cannot be meant: a wrong declaration, option or call."""
 
 
+class InformerAlreadyAddedError(UsageError):
+    """A resource kind has an informer for exactly these objects already."""
+
+
 class ConnectError(NatsctlError):
     """No connection to the server could be had."""
 
@@ -83,6 +87,38 @@ class QueueShutDownError(NatsctlError):
 
 class StoppedError(NatsctlError):
     """What was asked was stopped before it could answer."""
+
+
+class WatchStoppingError(StoppedError):
+    """The watch that would have answered was stopped before it had listed anything."""
+
+
+class NotStartedError(UsageError):
+    """The dynamic watcher must be started to do that."""
+
+
+class InvalidInputError(UsageError):
+    """What names an object lacks something, or contradicts itself."""
+
+
+class CacheDisabledError(UsageError):
+    """The dynamic watcher keeps no objects: its option `enable_cache` is off."""
+
+
+class NoCacheEntryError(NatsctlError):
+    """Nothing is known of the object, not even that it does not exist."""
+
+
+class NoVersionedResourceError(StoreMissingError):
+    """The system has no such kind in that version."""
+
+
+class QueryBatchInProgressError(UsageError):
+    """A query batch of this watcher is in progress, and decides alone what it watches."""
+
+
+class QueryBatchNotStartedError(UsageError):
+    """Objects are read for a watcher only within a query batch of its own."""
 
 
 class EventNotDoneError(NatsctlError):

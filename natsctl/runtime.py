@@ -23,6 +23,7 @@ from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, Garbag
 from natsctl.core.loop import SyncLoop
 from natsctl.core.opening import Listeners, Opened
 from natsctl.core.owners import Owner, OwnerNames
+from natsctl.core.reads import Reads
 from natsctl.core.reasons import Reasons
 from natsctl.core.reports import Reports
 from natsctl.core.resync import resync
@@ -64,6 +65,9 @@ class Controller:
 
     runtime: "ControllerRuntime"
     """Who runs this controller; there from `start` to `clean`."""
+
+    reads: Reads
+    """Reads what is declared nowhere, for the key being synced; a change of it wakes that key."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -262,9 +266,8 @@ class ControllerRuntime:
 
     def explain(self, key: str) -> Explanation:
         """Return what is known of a key: its place in the queue, its last syncs, what it owns."""
-        journal = self._visits.journal
-        opened, queue = self._opened, self._loop.queue
-        return explain(key, opened.primary, opened.secondaries, queue, journal)
+        at, queue, journal = self._opened, self._loop.queue, self._visits.journal
+        return explain(key, at.primary, at.secondaries, queue, journal)
 
     def status(self) -> Status:
         """Return how the controller is doing as a whole."""
@@ -281,15 +284,12 @@ class ControllerRuntime:
 
     async def _prepare(self) -> None:
         memory = await self._systems.open(MEMORY)
+        primary, limits = self._opened.primary, self.controller.garbage
         self._collector = GarbageCollector(
-            self._opened.primary.informer,
-            self._opened.secondaries,
-            memory,
-            self.name,
-            self.controller.garbage,
+            primary.informer, self._opened.secondaries, memory, self.name, limits
         )
         self._visits = Visits(
-            self.controller.sync_handler,
+            self._opened.reads.tracked(self.controller.sync_handler),
             self._opened.primary,
             self._opened.secondaries,
             self._barrier,
@@ -301,8 +301,7 @@ class ControllerRuntime:
     async def _begin(self) -> None:
         await self.controller.start()
         self.synced.set()
-        primaries = len(self._opened.primary.informer.cache)
-        log.info("%s: %d primaries listed, syncing", self.name, primaries)
+        log.info("%s: %d primaries listed, syncing", self.name, len(self._opened.primary.keys()))
 
     async def _finish(self, work: "asyncio.Task[None]") -> None:
         """Let syncs under way end, for a while."""
@@ -321,7 +320,8 @@ class ControllerRuntime:
             primary_invalid=self._reports.invalid,
             secondary_changed=self._secondary_changed,
             secondary_invalid=self._secondary_invalid,
-            secondary_undone=self._secondary_undone,
+            secondary_undone=self._visit_again,
+            read_changed=self._visit_again,
             # what failed is tried again at once: its store may have been lost, and is here again
             listed=self._loop.queue.hasten_retries,
         )
@@ -356,8 +356,8 @@ class ControllerRuntime:
             if key != writer:
                 self._enqueue(key, Operation.SECONDARY, priority)
 
-    def _secondary_undone(self, key: str) -> None:
-        """Have the key whose sync wrote it see that it is gone."""
+    def _visit_again(self, key: str) -> None:
+        """Have the key see that what its sync wrote is gone, or what it read is another."""
         self._enqueue(key, Operation.SECONDARY, Priority.SECONDARY)
 
     def _secondary_invalid(self, kind: Kind[Any], invalid: Invalid) -> None:

@@ -5,14 +5,24 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import msgspec
+import pytest
+from kube_things import define, watches
 
 import natsctl
+from natsctl.kube.stores import Kube
 from natsctl.kv.stores import Nats
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Listed, Store, Stored, Stores, WatchEvent
+from natsctl.model.manifests import KubeKind, KubeObject, kube
+from natsctl.model.store import Listed, ManifestStores, Store, Stored, Stores, WatchEvent
+from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.kinds import MemoryResource
 from natsctl.testing.memory import MemoryStores
+from natsctl.testing.recorder import MemoryRecorder
 
 PATIENCE_S = 20.0
+
+BUCKETS = ["memory", "nats"]  # backends that number their own writes and can be made anew
+of_buckets = pytest.mark.parametrize("backend", BUCKETS, indirect=True)
 
 
 class NoteSpec(msgspec.Struct, frozen=True):
@@ -21,6 +31,13 @@ class NoteSpec(msgspec.Struct, frozen=True):
 
 class Note(natsctl.Object, frozen=True):
     spec: NoteSpec
+
+
+class KubeNote(KubeObject, frozen=True, kw_only=True):
+    spec: NoteSpec = NoteSpec("")
+
+
+NOTES = kube("contract.test/v1", "Note", type=KubeNote)
 
 
 class Backend(Protocol):
@@ -34,11 +51,26 @@ class Backend(Protocol):
         ...
 
     async def recreate(self) -> None:
-        """Replace the store of the notes by an empty one of the same name."""
+        """Replace the store of the notes by an empty one of the same name, where that can be."""
         ...
 
     async def watches(self) -> int:
         """Count the watches that the system serves."""
+        ...
+
+
+class ManifestBackend(Protocol):
+    """A system that keeps notes as manifests."""
+
+    @property
+    def stores(self) -> ManifestStores: ...
+
+    def kind(self) -> KubeKind[Any]:
+        """Return the kind of the notes, which have no namespaces."""
+        ...
+
+    def placed_kind(self) -> KubeKind[Any]:
+        """Return a kind that has namespaces."""
         ...
 
 
@@ -56,6 +88,19 @@ class MemoryBackend:
         return self.stores.store(self.kind()).watches
 
 
+class MemoryClusterBackend:
+    def __init__(self) -> None:
+        self.stores = MemoryCluster(MemoryRecorder())
+        notes = MemoryResource("notes", namespaced=False)
+        self.stores.kinds.define("contract.test/v1", "Note", notes)
+
+    def kind(self) -> KubeKind[KubeNote]:
+        return NOTES
+
+    def placed_kind(self) -> KubeKind[Any]:
+        return kube("v1", "ConfigMap")
+
+
 class NatsBackend:
     def __init__(self, stores: Nats) -> None:
         self.stores = stores
@@ -70,6 +115,30 @@ class NatsBackend:
     async def watches(self) -> int:
         info = await self.stores.connection.api("STREAM.INFO.KV_notes")
         return int(info["state"]["consumer_count"])
+
+
+class KubeBackend:
+    """Notes are custom resources, cluster-scoped: so their keys are names."""
+
+    def __init__(self, stores: Kube) -> None:
+        self.stores = stores
+
+    def kind(self) -> KubeKind[KubeNote]:
+        return NOTES
+
+    def placed_kind(self) -> KubeKind[Any]:
+        return kube("v1", "ConfigMap")
+
+    async def prepare(self) -> None:
+        """Have the server know notes, and keep none."""
+        await define(self.stores.transport, "contract.test", "Note")
+        await self.stores.transport.call("DELETE", "/apis/contract.test/v1/notes", timeout_s=60)
+
+    async def recreate(self) -> None:
+        raise NotImplementedError  # a cluster is never made anew under the same name
+
+    async def watches(self) -> int:
+        return await watches(self.stores.transport, "notes")
 
 
 def note(text: str) -> bytes:

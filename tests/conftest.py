@@ -11,7 +11,7 @@ import pytest
 
 from natsctl.testing.time import VirtualTimeLoop
 
-pytest_plugins = ["nats_fixtures"]
+pytest_plugins = ["docker_fixtures", "kube_fixtures", "nats_fixtures"]
 
 VIRTUAL = ("unit", "property", "scenarios")
 
@@ -26,10 +26,15 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture(autouse=True)
-def _no_log_handler_is_left_behind() -> Iterator[None]:
-    """Remove what a test had the command line set up: it writes to a stream that is closed."""
+def _logs_are_as_before() -> Iterator[None]:
+    """Undo what a test had the command line set up: it writes to a stream that is closed."""
     root = logging.getLogger()
+    level = root.level
     yield
+    root.setLevel(level)
+    for name in logging.root.manager.loggerDict:
+        if name.startswith("natsctl"):
+            logging.getLogger(name).setLevel(logging.NOTSET)
     for handler in root.handlers[:]:
         if type(handler) is logging.StreamHandler:
             root.removeHandler(handler)

@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 POLL_S = 0.005
 START_S = 60.0
+PORTS = 500  # that a process has for itself
 PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None)
@@ -61,16 +62,29 @@ async def eventually(
     raise failure or AssertionError(f"not within {within_s:g} s: {inspect.getsource(condition)}")
 
 
-def _candidates() -> Iterator[int]:
-    """Ports below those that the kernel gives to clients, each xdist worker's its own.
+_claims: list[socket.socket] = []
 
-    A client that dials a client's port on which nobody listens may be answered by itself.
+
+def _claimed() -> range:
+    """Return ports that no other process of tests uses, not even while nobody listens on them.
+
+    They are below those that the kernel gives to clients: a client that dials a client's port on
+    which nobody listens may be answered by itself.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = 12_000 + 4_000 * (worker % 5)
-    start = os.getpid() % 4_000
-    for number in itertools.count():
-        yield first + (start + number) % 4_000
+    for first in range(12_000, 32_000, PORTS):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0natsctl tests: ports from {first}")  # nobody else can, while we live
+        except OSError:
+            claim.close()
+        else:
+            _claims.append(claim)
+            return range(first, first + PORTS)
+    raise AssertionError("too many tests are run at the same time")
+
+
+def _candidates() -> Iterator[int]:
+    yield from itertools.cycle(_claimed())
 
 
 _ports = _candidates()
@@ -180,7 +194,7 @@ class NatsServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it takes no lock
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock
             )
 
     def _end(self, how: signal.Signals) -> None:
@@ -358,7 +372,8 @@ async def _opened(*where: Any, **how: Any) -> AsyncIterator[tuple[Any, Any]]:
         writer.transport.abort()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Let the kernel kill this process, one just forked, when the thread that forked it ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

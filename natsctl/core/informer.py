@@ -62,8 +62,11 @@ class Informer(Generic[T]):
             remaining.remove(on_change)
             self._subscribers = tuple(remaining)
 
-    async def run(self) -> None:
-        """Watch until cancelled; start over, later and later, when the watch breaks."""
+    async def run(self, *, over: Callable[[StoreError], bool] | None = None) -> None:
+        """Watch until cancelled; start over, later and later, when the watch breaks.
+
+        A failure that is the end, as *over* says, is raised; by default none is.
+        """
         clock = asyncio.get_running_loop().time
         failures = 0
         while True:
@@ -73,6 +76,8 @@ class Informer(Generic[T]):
                     await self._follow(events)
             except StoreError as error:
                 self.failure = error
+                if over is not None and over(error):
+                    raise
                 log.warning("watch of %s broke: %s", self.cache.kind.name, error)
             failures = 1 if clock() - started > HEALTHY_S else failures + 1
             self.restarts += 1

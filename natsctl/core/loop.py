@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractContextManager, ExitStack
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from natsctl.core.informer import Informer
 from natsctl.core.retry import RetryPolicy, always_retry
@@ -17,6 +17,7 @@ from natsctl.model.store import Change
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 TURN_S = 0.01  # for how long a worker may go on before other tasks get their turn
 
@@ -24,7 +25,7 @@ SyncHandler = Callable[[str], Awaitable[float | None]]
 """Make the world match the key's object; return seconds until the next visit, or None."""
 
 
-class SyncLoop:
+class SyncLoop(Generic[K]):
     """Calls one handler for every key on its queue, each key by one worker at a time.
 
     Args:
@@ -36,13 +37,13 @@ class SyncLoop:
 
     def __init__(
         self,
-        handler: SyncHandler,
+        handler: Callable[[K], Awaitable[float | None]],
         *,
-        queue: Workqueue[str] | None = None,
+        queue: Workqueue[K] | None = None,
         retry: RetryPolicy = always_retry,
         workers: int = 1,
     ) -> None:
-        self.queue = Workqueue[str]() if queue is None else queue
+        self.queue = Workqueue[K]() if queue is None else queue
         self._handler = handler
         self._retry = retry
         self._workers = workers
@@ -82,7 +83,7 @@ class SyncLoop:
                 await asyncio.sleep(0)  # neither get nor a handler need ever have waited
                 turn_ends = clock() + TURN_S
 
-    async def _sync(self, key: str) -> Outcome:
+    async def _sync(self, key: K) -> Outcome:
         try:
             return Synced(await self._handler(key))
         except asyncio.CancelledError:

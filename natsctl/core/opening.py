@@ -15,6 +15,7 @@ from natsctl.core.manifests import KubeSecondary
 from natsctl.core.owned import OWNER_INDEX, Owned
 from natsctl.core.owners import OwnerNames
 from natsctl.core.ownwrites import OwnWrites
+from natsctl.core.reads import Reads
 from natsctl.core.secondary import Secondary
 from natsctl.core.slots import Primary, Reader, Tertiary
 from natsctl.core.systems import Systems
@@ -33,6 +34,7 @@ class Listeners(msgspec.Struct, frozen=True):
     secondary_changed: Callable[[Change[Any], str | None], None]  # and whose sync made it
     secondary_invalid: Callable[[Kind[Any], Invalid], None]
     secondary_undone: Callable[[str], None]
+    read_changed: Callable[[str], None]
     listed: Callable[[], None]  # a store is there, maybe again
 
 
@@ -59,6 +61,7 @@ class Opened:
         owner: str,
         manager: str,
     ) -> None:
+        self.reads = Reads(systems, listeners.read_changed)
         self.secondaries: list[Owned[Any]] = []
         self.informers: list[Informer[Any]] = []
         self.subscriptions: list[tuple[Informer[Any], OnChange[Any]]] = []
@@ -70,14 +73,18 @@ class Opened:
         self._manager = manager
 
     async def open(self, controller: object) -> None:
-        """Put a reader in the place of every slot that the controller's class declares."""
+        """Put a reader in the place of every slot that the controller's class declares.
+
+        And one of everything else in its `reads`.
+        """
+        vars(controller)["reads"] = self.reads
         for slot in slots(type(controller)):
             vars(controller)[slot.name] = await self._open(slot)
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Keep every cache equal to its store, while the context lasts."""
-        async with together() as group:
+        async with together() as group, self.reads.running():
             watches = [
                 group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")
                 for informer in self.informers

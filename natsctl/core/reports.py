@@ -68,11 +68,14 @@ class Reports:
     def refused(self, plan: GarbagePlan) -> None:
         """Tell, once per reason, why orphans are not collected."""
         if plan.refused and plan.refused != self._refused:
-            log.error(
-                "%s: %d orphans are left where they are: %s. `natsctl gc plan` lists them, "
-                "`natsctl gc apply` removes them",
-                self._controller,
-                len(plan.orphans),
-                plan.refused,
-            )
+            if plan.orphans:
+                log.error(
+                    "%s: %d orphans are left where they are: %s. `natsctl gc plan` lists them, "
+                    "`natsctl gc apply` removes them",
+                    self._controller,
+                    len(plan.orphans),
+                    plan.refused,
+                )
+            else:
+                log.warning("%s: no garbage is collected: %s", self._controller, plan.refused)
         self._refused = plan.refused

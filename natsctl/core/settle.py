@@ -1,12 +1,15 @@
 """What follows a sync: the one place that decides it."""
 
-from typing import TypeAlias
+from collections.abc import Hashable
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop
 from natsctl.core.workqueue import Held, Priority, Workqueue
 from natsctl.errors import InvalidKeyError, PermanentError, RetryAfter
+
+K = TypeVar("K", bound=Hashable)
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -24,7 +27,7 @@ class Failed(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Synced | Failed
 
 
-def settle(queue: Workqueue[str], key: str, outcome: Outcome, retry: RetryPolicy) -> None:
+def settle(queue: Workqueue[K], key: K, outcome: Outcome, retry: RetryPolicy) -> None:
     """Give a held key back and ask for what follows.
 
     Succeeded: its failures are forgotten, and it comes back when it wants to, behind whatever is
@@ -48,7 +51,7 @@ def settle(queue: Workqueue[str], key: str, outcome: Outcome, retry: RetryPolicy
     queue.done(key)
 
 
-def _fail(queue: Workqueue[str], key: str, retry: RetryPolicy, error: Exception) -> None:
+def _fail(queue: Workqueue[K], key: K, retry: RetryPolicy, error: Exception) -> None:
     match retry(error, queue.failures(key) + 1):
         case Retry(after):
             queue.retry(key, after=after)

@@ -20,7 +20,8 @@ class Systems:
 
     def __init__(self, controller: type, nats: Stores, kube: ManifestStores | None) -> None:
         self._nats = nats
-        self._kube = kube if needs_kube(controller) else None
+        self._kube = kube
+        self._tells_kube = needs_kube(controller)  # of what was made there
         for slot in slots(controller):
             if isinstance(slot.kind, KubeKind) and kube is None:
                 raise UsageError(
@@ -42,7 +43,8 @@ class Systems:
     async def recorders(self, controller: str) -> AsyncIterator[list[Recorder]]:
         """Return where events of the controller go; leaving the context sends what is left."""
         async with AsyncExitStack() as stack:
-            systems = [self._nats, *([] if self._kube is None else [self._kube])]
+            kube = [self._kube] if self._kube is not None and self._tells_kube else []
+            systems = [self._nats, *kube]
             yield [await stack.enter_async_context(at.recorder(controller)) for at in systems]
 
 

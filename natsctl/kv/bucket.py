@@ -3,13 +3,19 @@
 import asyncio
 import base64
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from natsctl.errors import NotFoundError, StoreDiffersError, StoreError, StoreMissingError
+from natsctl.errors import (
+    NotFoundError,
+    StoreDiffersError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+)
 from natsctl.kv.codec import is_marker, parse_headers, prefix_of, stream_of
 from natsctl.kv.connection import Connection
 from natsctl.model.kinds import KvKind
@@ -19,6 +25,7 @@ log = logging.getLogger(__name__)
 NANOSECONDS = 1_000_000_000
 MARKER_TTL_S = 7 * 24 * 3600  # how long the server's own delete markers stay
 ANSWER_S = 2.0  # how long a leader has to answer; while there is none, nobody does
+ELECTION_S = 20.0  # within which there is one again
 OVERLAP = 1000  # keys that two pages of a hundred thousand have in common
 READS = 32  # messages that are asked for at once
 REPLICAS = 3  # as many as are wise where nobody says
@@ -53,14 +60,13 @@ class Bucket:
         self.prefix = prefix_of(name)
 
     async def ensure(self, kind: KvKind[Any]) -> None:
-        """Make the bucket as *kind* declares; raises `StoreDiffersError` where it differs."""
-        try:
-            info = await self._info()
-        except StoreMissingError:
-            if not kind.create:
-                raise
-            info = await self._create(kind)
-        self._compare(kind, info["config"])
+        """Make the bucket as *kind* declares; raises `StoreDiffersError` where it differs.
+
+        While a cluster has no leader nobody answers: then it is asked again, for `ELECTION_S`.
+        """
+        info = await self._found_in_the_end(kind)
+        if kind.checked:
+            self._compare(kind, info["config"])
         if not info["config"].get("deny_delete"):
             log.warning(
                 "%s lets single messages be deleted. Where that brings an older revision of a key "
@@ -146,13 +152,28 @@ class Bucket:
         except StoreMissingError as error:
             raise self._missing() from error
 
-    async def _create(self, kind: KvKind[Any]) -> dict[str, Any]:
-        endpoint, config = f"STREAM.CREATE.{self.stream}", self._config(kind)
-        if kind.replicas is None:
-            with suppress(StoreError):  # a server on its own refuses
-                return await self.connection.api(endpoint, {**config, "num_replicas": REPLICAS})
+    async def _found_in_the_end(self, kind: KvKind[Any]) -> dict[str, Any]:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + ELECTION_S
+        while True:
+            try:
+                return await self._found(kind)
+            except StoreTimeoutError:
+                if clock() >= deadline:
+                    raise
+                log.warning("nobody answers for bucket %s; it is asked for again", self.name)
+
+    async def _found(self, kind: KvKind[Any]) -> dict[str, Any]:
         try:
-            return await self.connection.api(endpoint, config)
+            return await self._info(timeout_s=ANSWER_S)
+        except StoreMissingError:
+            if not kind.create:
+                raise
+            return await self._create(kind)
+
+    async def _create(self, kind: KvKind[Any]) -> dict[str, Any]:
+        try:
+            return await create_stream(self.connection, self._config(kind), replicas=kind.replicas)
         except StoreError:
             # somebody else may have made it in between, as we would or otherwise
             try:
@@ -214,3 +235,18 @@ def _shown(option: str, value: Any) -> str:
     if (option, value) in {("ttl_s", 0), ("max_value_bytes", -1)}:
         return "None"
     return f"{value / NANOSECONDS:g}" if option == "ttl_s" else str(value)
+
+
+async def create_stream(
+    connection: Connection, config: Mapping[str, object], *, replicas: int | None
+) -> dict[str, Any]:
+    """Make a stream, with three replicas in a cluster and one without where *replicas* is None."""
+    endpoint = f"STREAM.CREATE.{config['name']}"
+    if replicas is None:
+        try:
+            return await connection.api(endpoint, {**config, "num_replicas": REPLICAS})
+        except StoreTimeoutError:
+            raise
+        except StoreError:
+            replicas = 1  # a server on its own refuses
+    return await connection.api(endpoint, {**config, "num_replicas": replicas})

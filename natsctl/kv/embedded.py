@@ -26,7 +26,8 @@ POLL_S = 0.01
 TAIL_LINES = 6
 
 # Reading from standard input ends when the one who started us closes it, or is gone in any way:
-# then the server is told to stop, and made to if it does not. Its exit status is ours.
+# then the server is told to stop, and made to if it does not. Its exit status is ours. Who reads is
+# told that the server has ended; who stops it already sees that, and leaves no child behind.
 _SUPERVISOR = """
 scratch=$1; shift
 exec 3<&0
@@ -34,16 +35,17 @@ exec 3<&0
 server=$!
 {
     read -r line <&3
+    trap '' USR1
     kill -TERM "$server"
-    tries=50
-    while kill -0 "$server" && [ "$tries" -gt 0 ]; do sleep 0.1; tries=$((tries - 1)); done
+    tries=100
+    while kill -0 "$server" && [ "$tries" -gt 0 ]; do sleep 0.05; tries=$((tries - 1)); done
     kill -KILL "$server"
 } 2>/dev/null &
 watcher=$!
 exec 3<&-
 wait "$server"
 status=$?
-kill -KILL "$watcher" 2>/dev/null
+{ kill -USR1 "$watcher"; wait "$watcher"; } 2>/dev/null
 rm -rf -- "$scratch"
 exit "$status"
 """

@@ -15,7 +15,6 @@ from nats.errors import Error as NatsError
 
 from natsctl.errors import NotFoundError, StoreError, WatchBrokenError
 from natsctl.kv.bucket import NANOSECONDS, Bucket, Message, StreamState
-from natsctl.kv.client import OneTimeClient
 from natsctl.kv.feed import HEARTBEAT_S, Feed
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 
@@ -59,7 +58,7 @@ class KvWatch:
         feed = self._feed(self._bucket.prefix, connection.client.publish)
         with connection.on_lost(lambda error: feed.fail(str(error))):
             try:
-                async with self._inbox(feed) as inbox:
+                async with self._inbox(feed) as inbox, self._no_abandoned():
                     before = await self._bucket.state()
                     newest = await self._newest()
                     async with (
@@ -77,7 +76,6 @@ class KvWatch:
         inbox = client.new_inbox()
         try:
             subscription = await client.tap(inbox, feed.receive)
-            await self._delete_abandoned(client)
         except NatsError as error:
             raise WatchBrokenError(f"cannot listen to {inbox}: {error}") from error
         try:
@@ -90,13 +88,13 @@ class KvWatch:
     async def _consumer(self, inbox: str) -> AsyncIterator[None]:
         """Have the bucket's messages sent to *inbox*.
 
-        The consumer is deleted at the end; one that broke may not answer, and goes when the next
-        watch begins.
+        The consumer is deleted at the end; one that broke may not answer, and is abandoned.
         """
         name = f"natsctl-{inbox.rsplit('.', 1)[-1]}"
         try:
             await self._create(name, inbox)
-            self._abandoned.clear()  # the server has heard that they are to go
+            await self._delete_abandoned()
+            self._abandoned.clear()  # who has just made a consumer has heard that they are to go
             yield
         except StoreError:
             self._abandoned.append(name)
@@ -129,14 +127,32 @@ class KvWatch:
         with suppress(StoreError):
             await self._bucket.connection.api(f"CONSUMER.DELETE.{self._bucket.stream}.{name}")
 
-    async def _delete_abandoned(self, client: OneTimeClient) -> None:
-        """Delete the consumers of watches that broke, where they still are, without waiting.
+    @asynccontextmanager
+    async def _no_abandoned(self) -> AsyncIterator[None]:
+        """Delete the consumers of watches that broke, before this one and after it.
 
-        Nobody may answer for them; then the server drops them after `ABANDONED_S`.
+        A cluster without a leader hears neither; it is told again when it makes a consumer.
         """
-        for name in self._abandoned:
-            endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"
-            await client.publish(f"{self._bucket.connection.api_prefix}.{endpoint}")
+        await self._delete_abandoned()
+        try:
+            yield
+        finally:
+            with suppress(StoreError):
+                await asyncio.shield(self._delete_abandoned())
+
+    async def _delete_abandoned(self) -> None:
+        """Have them deleted, where they still are, without waiting.
+
+        Nobody may answer for them; then their server drops them after `ABANDONED_S`, or once it
+        is back.
+        """
+        connection = self._bucket.connection
+        try:
+            for name in self._abandoned:
+                endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"
+                await connection.client.publish(f"{connection.api_prefix}.{endpoint}")
+        except NatsError as error:
+            raise WatchBrokenError(f"consumers that broke cannot be deleted: {error}") from error
 
     async def _newest(self) -> int:
         """Return the revision of the leader's newest message, 0 where there is none."""

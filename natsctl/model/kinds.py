@@ -1,5 +1,6 @@
 """Kinds: one sort of object, where it is kept, and how its bytes become Python and back."""
 
+import copy
 from contextlib import suppress
 from typing import Generic, Literal, TypeVar, get_origin
 
@@ -136,6 +137,13 @@ class KvKind(Kind[T]):
         self.storage = storage
         self.max_value_bytes = max_value_bytes
         self.create = create
+        self.checked = True  # whether an existing bucket must be as declared
+
+    def part(self, keys: str) -> "KvKind[T]":
+        """Return the part of this kind whose keys match *keys* and nothing else."""
+        part: KvKind[T] = copy.copy(self)
+        part.keys = keys
+        return part
 
     def holds(self, key: str) -> bool:
         """Say whether *key* matches the pattern that says which part of the bucket is meant."""

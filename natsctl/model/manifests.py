@@ -71,7 +71,7 @@ _head = msgspec.json.Decoder(_Head)
 
 
 class KubeKind(Kind[T]):
-    """Objects of one kind in a cluster, or those of a namespace, or with certain labels.
+    """Objects of one kind in a cluster, or those of a namespace, of a name, or with certain labels.
 
     `name` is `Kind.group`, as in `Deployment.apps`. Keys are `namespace/name`, or `name` where the
     kind is cluster-scoped.
@@ -84,6 +84,7 @@ class KubeKind(Kind[T]):
         kind: str,
         *,
         namespace: str | None = None,
+        object_name: str | None = None,
         selector: Selector | None = None,
         metadata_only: bool = False,
         propagation: Propagation = "Background",
@@ -94,15 +95,31 @@ class KubeKind(Kind[T]):
         self.api_version = api_version
         self.kind = kind
         self.namespace = namespace
+        self.object_name = object_name
         self.selector = Selector() if selector is None else selector
         self.metadata_only = metadata_only
         self.propagation: Propagation = propagation
 
     def labelled(self, labels: Mapping[str, str]) -> "KubeKind[T]":
         """Return the part of this kind whose objects have these labels as well."""
+        return self.selected(Selector.of(labels))
+
+    def selected(self, selector: Selector) -> "KubeKind[T]":
+        """Return the part of this kind that *selector* means as well."""
         part: KubeKind[T] = copy.copy(self)
-        wanted = Selector.of(labels)
-        part.selector = Selector((*self.selector.requirements, *wanted.requirements))
+        part.selector = Selector((*self.selector.requirements, *selector.requirements))
+        return part
+
+    def only(self, key: str) -> "KubeKind[T]":
+        """Return the part of this kind that is the object with this key, if it exists.
+
+        Raises `InvalidKeyError` where no object of this kind can have that key.
+        """
+        namespace, name = split(key)
+        if not self.holds(key):
+            raise InvalidKeyError(f"key {key!r} is none of this part of {self.name}")
+        part: KubeKind[T] = copy.copy(self)
+        part.namespace, part.object_name = namespace or None, name
         return part
 
     def metadata(self, value: bytes) -> KubeMetadata:
@@ -135,8 +152,9 @@ class KubeKind(Kind[T]):
         return documents.render(document)
 
     def holds(self, key: str) -> bool:
-        """Say whether *key* may be one of this kind's: it is in the kind's namespace."""
-        return self.namespace is None or key.startswith(f"{self.namespace}/")
+        """Say whether *key* may be one of this kind's: of its namespace, and of its name."""
+        namespace, _, name = key.rpartition("/")
+        return self.namespace in {None, namespace} and self.object_name in {None, name}
 
     def differs(self, old: bytes, new: bytes) -> bool:
         """See `Kind.differs`."""
@@ -222,6 +240,7 @@ def kube(
     kind: str,
     *,
     namespace: str | None = None,
+    name: str | None = None,
     labels: str | Mapping[str, str] | None = None,
     type: None = None,
     metadata_only: bool = False,
@@ -235,6 +254,7 @@ def kube(
     kind: str,
     *,
     namespace: str | None = None,
+    name: str | None = None,
     labels: str | Mapping[str, str] | None = None,
     type: type[T],
     metadata_only: bool = False,
@@ -247,6 +267,7 @@ def kube(
     kind: str,
     *,
     namespace: str | None = None,
+    name: str | None = None,
     labels: str | Mapping[str, str] | None = None,
     type: Any = None,  # noqa: A002 - what it is
     metadata_only: bool = False,
@@ -258,6 +279,7 @@ def kube(
         api_version: `v1`, `apps/v1`, `example.com/v1alpha1`.
         kind: `ConfigMap`, `Deployment`, `Widget`.
         namespace: only objects of this namespace; None means all, and kinds without namespaces.
+        name: only the object of this name, or those where there is one in each namespace.
         labels: only objects that this label selector means: as `kubectl -l` takes it, or the
             labels that they have. The server selects.
         type: what objects decode to: by default the document as a dict; else a subclass of
@@ -277,6 +299,7 @@ def kube(
         api_version,
         kind,
         namespace=namespace,
+        object_name=name,
         selector=selector,
         metadata_only=metadata_only,
         propagation=propagation,

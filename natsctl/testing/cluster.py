@@ -14,6 +14,7 @@ from typing import Any
 from natsctl.errors import (
     ConflictError,
     FieldConflictError,
+    InvalidObjectError,
     NotFoundError,
     StoreError,
     UsageError,
@@ -24,6 +25,7 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, joined, split
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.recorder import MemoryRecorder
 
 Path = tuple[str, ...]
@@ -39,9 +41,10 @@ class MemoryManifestStore:
     that refuses everything.
     """
 
-    def __init__(self, kind: KubeKind[Any], objects: "_Objects") -> None:
+    def __init__(self, kind: KubeKind[Any], objects: "_Objects", kinds: MemoryKinds) -> None:
         self.kind = kind
         self._objects = objects
+        self._kinds = kinds
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`."""
@@ -81,7 +84,8 @@ class MemoryManifestStore:
             self._objects.put(key, {**before, "metadata": marked})
         else:
             self._objects.remove(key)
-        return int(str(_meta(before)["resourceVersion"]))
+        newest = int(str(_meta(before)["resourceVersion"]))
+        return newest if self._objects.at.get(key) is not before else newest - 1
 
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`: a cluster remembers the newest state only."""
@@ -102,10 +106,14 @@ class MemoryManifestStore:
             self._objects.watches.discard(queue)
 
     async def locate(self, manifest: Document) -> str:
-        """See `ManifestStore.locate`; without a namespace, a kind counts as cluster-scoped."""
+        """See `ManifestStore.locate`."""
         metadata = documents.metadata_of(manifest)
-        namespace = metadata.get("namespace") or self.kind.namespace or ""
-        return joined(str(namespace), str(metadata["name"]))
+        namespace = str(metadata.get("namespace") or self.kind.namespace or "")
+        namespaced = self._kinds.resource(self.kind.api_version, self.kind.kind).namespaced
+        if namespaced != bool(namespace):
+            has = "a namespace and the manifest none" if namespaced else "no namespace"
+            raise InvalidObjectError(f"a {self.kind.name} has {has}: {metadata.get('name')}")
+        return joined(namespace, str(metadata["name"]))
 
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
@@ -117,6 +125,7 @@ class MemoryManifestStore:
         if (before is None) != (not uid) or (before and _meta(before)["uid"] != uid):
             raise ConflictError(f"{key} of {self.kind.name} is another object by now, or gone")
         managers = self._objects.managers.setdefault(key, {})
+        manifest = {name: value for name, value in manifest.items() if name != "status"}
         wanted = dict(_leaves(manifest))
         if not force:
             self._check_fields(key, before or {}, wanted, manager)
@@ -149,6 +158,11 @@ class MemoryManifestStore:
     def writes(self) -> int:
         """How many writes have changed anything."""
         return self._objects.writes
+
+    @property
+    def watches(self) -> int:
+        """How many watches of objects of this kind are open."""
+        return len(self._objects.watches)
 
     def break_watches(self) -> None:
         """End every watch, as a lost connection does."""
@@ -205,7 +219,7 @@ class MemoryManifestStore:
         if document is None:
             return False
         metadata = self.kind.metadata(documents.render(document))
-        inside = self.kind.namespace in {None, metadata.namespace}
+        inside = self.kind.holds(joined(metadata.namespace, metadata.name))
         return inside and self.kind.selector.matches(metadata.labels)
 
     def _check_fields(
@@ -214,11 +228,11 @@ class MemoryManifestStore:
         now = dict(_leaves(before))
         differing = {path for path, value in wanted.items() if now.get(path, value) != value}
         managers = self._objects.managers.get(key, {})
-        others = sorted(n for n, paths in managers.items() if n != manager and paths & differing)
-        if others:
-            raise FieldConflictError(
-                f"{self.kind.name} {key}: {', '.join(others)} says other things", tuple(others)
-            )
+        theirs = {n: paths & differing for n, paths in managers.items() if n != manager}
+        said = [f"{n} says .{'.'.join(path)}" for n in theirs for path in sorted(theirs[n])]
+        if said:
+            others = tuple(sorted(n for n, paths in theirs.items() if paths))
+            raise FieldConflictError(f"{self.kind.name} {key}: {', '.join(said)}", others)
 
     def _listing(self) -> Iterator[WatchEvent]:
         yield Listing("memory")
@@ -245,10 +259,11 @@ class MemoryManifestStore:
 
 
 class MemoryCluster:
-    """Stores in memory, one per kind; a `ManifestStores`."""
+    """Stores in memory, one per kind; a `ManifestStores`. `kinds` says what they are called."""
 
     def __init__(self, events: MemoryRecorder) -> None:
         self.events = events
+        self.kinds = MemoryKinds()
         self._kinds: dict[tuple[str, str], _Objects] = {}
 
     async def open(self, kind: Kind[Any]) -> MemoryManifestStore:
@@ -260,7 +275,13 @@ class MemoryCluster:
     def store(self, kind: KubeKind[Any]) -> MemoryManifestStore:
         """Return the kind's store."""
         named = kind.api_version, kind.kind
-        return MemoryManifestStore(kind, self._kinds.setdefault(named, _Objects()))
+        objects = self._kinds.setdefault(named, _Objects())
+        return MemoryManifestStore(kind, objects, self.kinds)
+
+    async def resource(self, api_version: str, kind: str) -> MemoryResource:
+        """See `Discovers.resource`."""
+        await asyncio.sleep(0)
+        return self.kinds.resource(api_version, kind)
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[MemoryRecorder]:  # noqa: ARG002 - one recorder serves all

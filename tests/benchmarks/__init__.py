@@ -1,1 +1,6 @@
-"""How fast and how big natsctl is, beside nats-py measured in the same run: `make bench`."""
+"""Speed and size, each beside a peer or a limit measured in the same run."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # where the tests' own servers are

@@ -17,6 +17,7 @@ from tests.benchmarks import (
     bench_faults,
     bench_growth,
     bench_help,
+    bench_kube,
     bench_latency,
     bench_live,
     bench_memory,
@@ -55,6 +56,7 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "memory": bench_memory.run,
     "faults": bench_faults.run,
     "growth": bench_growth.run,
+    "kube": bench_kube.run,
     "help": bench_help.run,
 }
 

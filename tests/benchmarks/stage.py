@@ -29,11 +29,20 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     puts: int = 5_000
     puts_per_s: int = 1_000
     faults: int = 3
+    configmaps: int = 5_000
     growth: tuple[int, ...] = (1_000, 10_000, 100_000)
     loop: str = "uvloop"
 
 
-QUICK = Sizes(rounds=3, keys=20_000, live=10_000, puts=2_000, faults=1, growth=(1_000, 20_000))
+QUICK = Sizes(
+    rounds=3,
+    keys=20_000,
+    live=10_000,
+    puts=2_000,
+    faults=1,
+    configmaps=500,
+    growth=(1_000, 20_000),
+)
 
 
 @asynccontextmanager

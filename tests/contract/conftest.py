@@ -4,22 +4,48 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from backends import Backend, MemoryBackend, NatsBackend
+from backends import (
+    BUCKETS,
+    Backend,
+    KubeBackend,
+    ManifestBackend,
+    MemoryBackend,
+    MemoryClusterBackend,
+    NatsBackend,
+)
+from kube_things import cluster
 from servers import NatsServer
 
 import natsctl
 from natsctl.model.store import Store
 
 
-@pytest.fixture(params=["memory", "nats"])
+@pytest.fixture(params=[*BUCKETS, "kube"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    if request.param == "memory":
-        yield MemoryBackend()
-        return
-    async with NatsServer(tmp_path / "nats") as server, natsctl.connect(server.url) as nats:
-        yield NatsBackend(nats)
+    match request.param:
+        case "memory":
+            yield MemoryBackend()
+        case "nats":
+            async with NatsServer(tmp_path / "nats") as server, natsctl.connect(server.url) as nats:
+                yield NatsBackend(nats)
+        case "kube":
+            async with cluster(request.getfixturevalue("kube_server")) as kube:
+                notes = KubeBackend(kube)
+                await notes.prepare()
+                yield notes
 
 
 @pytest.fixture
 async def store(backend: Backend) -> Store:
     return await backend.stores.open(backend.kind())
+
+
+@pytest.fixture(params=["memory", "kube"])
+async def manifests(request: pytest.FixtureRequest) -> AsyncIterator[ManifestBackend]:
+    if request.param == "memory":
+        yield MemoryClusterBackend()
+        return
+    async with cluster(request.getfixturevalue("kube_server")) as kube:
+        notes = KubeBackend(kube)
+        await notes.prepare()
+        yield notes

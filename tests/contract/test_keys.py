@@ -3,11 +3,13 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
-from backends import Backend, Note, listing, note, put, take
+from backends import Backend, Note, listing, note, of_buckets, put, take
 
 import natsctl
 from natsctl.errors import InvalidKeyError, NotFoundError, TooLargeError, UsageError
 from natsctl.model.store import Applied, Listed, Store
+
+pytestmark = of_buckets
 
 ODD = ["a/b=c", "a.b.c", "k" * 200, "-", "_a", "=", "/", "A.b-c/d_e=f.0", "a._kv"]
 ILLEGAL = ["", ".", "a..b", ".a", "a.", "a b", "a\n", "*", "a.*", ">", "a.>", "_kv", "_kv.a", "ü"]

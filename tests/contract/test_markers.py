@@ -1,11 +1,13 @@
 """What every bucket keeps beside the newest values: markers of deletions, and history."""
 
 import pytest
-from backends import Backend, listing, note, put, take
+from backends import Backend, listing, note, of_buckets, put, take
 
 import natsctl
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.store import Applied, Deleted, Store
+
+pytestmark = of_buckets
 
 
 class TestDeletedAt:

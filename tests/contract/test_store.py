@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from backends import Backend, note, put, text
+from backends import Backend, listing, note, of_buckets, put, take, text
 
 from natsctl.errors import ConflictError, NotFoundError
-from natsctl.model.store import Store
+from natsctl.model.store import Deleted, Store
 
 
 class TestReading:
@@ -44,8 +44,24 @@ class TestRevisions:
         first = await store.create("a", note("1"))
         second = await store.create("b", note("1"))
         third = await store.update("a", note("2"), revision=first.revision)
-        gone = await store.delete("b", revision=second.revision)
-        assert 0 < first.revision < second.revision < third.revision < gone
+        assert 0 < first.revision < second.revision < third.revision
+
+    async def test_who_saw_that_of_a_deletion_and_no_older_object_saw_the_deletion(
+        self, store: Store
+    ) -> None:
+        created = await store.create("a", note("1"))
+        async with store.watch() as events:
+            await listing(events)
+            gone = await store.delete("a", revision=created.revision)
+            again = await store.create("a", note("2"))
+            deleted, _ = await take(events, 2)
+        assert isinstance(deleted, Deleted)
+        assert created.revision <= gone <= deleted.revision < again.revision
+
+    @of_buckets
+    async def test_that_of_a_deletion_is_its_own(self, store: Store) -> None:
+        created = await store.create("a", note("1"))
+        assert await store.delete("a", revision=created.revision) > created.revision
 
 
 class TestCreating:
@@ -96,7 +112,7 @@ class TestUpdating:
 
     async def test_of_many_who_update_the_same_revision_one_succeeds(self, store: Store) -> None:
         base = (await store.create("shop", note("0"))).revision
-        attempts = (store.update("shop", note(str(n)), revision=base) for n in range(8))
+        attempts = (store.update("shop", note(str(n)), revision=base) for n in range(1, 9))
         results = await asyncio.gather(*attempts, return_exceptions=True)
         assert sum(isinstance(result, ConflictError) for result in results) == 7
         assert await store.get("shop") in results
@@ -105,7 +121,7 @@ class TestUpdating:
 class TestDeleting:
     async def test_a_delete_of_the_newest_revision_deletes(self, store: Store) -> None:
         created = await store.create("shop", note("1"))
-        assert await store.delete("shop", revision=created.revision) > created.revision
+        await store.delete("shop", revision=created.revision)
         with pytest.raises(NotFoundError):
             await store.get("shop")
 
@@ -142,6 +158,7 @@ class TestIdentity:
         created = await store.create("shop", note("hi"))
         assert await other.get("shop") == created
 
+    @of_buckets
     async def test_a_recreated_store_is_empty(self, backend: Backend, store: Store) -> None:
         await put(store, "shop")
         await backend.recreate()

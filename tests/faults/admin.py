@@ -16,11 +16,19 @@ from nats.errors import Error as NatsError
 from natsctl.kv.client import OneTimeClient
 
 ANSWER_S = 2.0
+NO_MESSAGE = 10037
+BATCH = 1_000  # writes of which one is waited for: a stream drops what it cannot take in
+PATIENCE_S = 60.0  # for that one
+READS = 32  # entries that are asked for at once: each is to be answered in time
 MARKED = re.compile(rb"KV-Operation: *(DEL|PURGE)|Nats-Marker-Reason:")
 
 
 class Refused(Exception):  # noqa: N818 - what the server did
     """The server said no."""
+
+
+class NoMessage(Refused):
+    """There is none like that."""
 
 
 FAILURES = (Refused, NatsError, OSError, TimeoutError)
@@ -45,6 +53,7 @@ class Admin:
     def __init__(self, url: str) -> None:
         self._urls = url.split(",")
         self._client: OneTimeClient | None = None
+        self._written = 0
         self._connecting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -63,18 +72,25 @@ class Admin:
         return await self.request(f"$JS.API.{endpoint}", b"" if body is None else encoded(body))
 
     async def request(
-        self, subject: str, payload: bytes, headers: dict[str, str] | None = None
+        self,
+        subject: str,
+        payload: bytes,
+        headers: dict[str, str] | None = None,
+        *,
+        answer_s: float = ANSWER_S,
     ) -> dict[str, Any]:
+        client = None
         try:
-            async with asyncio.timeout(2 * ANSWER_S):
+            async with asyncio.timeout(2 * answer_s):
                 client = await self._connected()
-                reply = await client.request(subject, payload, timeout=ANSWER_S, headers=headers)
+                reply = await client.request(subject, payload, timeout=answer_s, headers=headers)
         except Exception:
-            await self._disconnect()
+            await self._give_up(client)
             raise
         answer = json.loads(reply.data)
         if "error" in answer:
-            raise Refused(f"{subject}: {answer['error']}")
+            refused = NoMessage if answer["error"].get("err_code") == NO_MESSAGE else Refused
+            raise refused(f"{subject}: {answer['error']}")
         return answer
 
     async def publish(self, subject: str, payload: bytes) -> None:
@@ -88,6 +104,15 @@ class Admin:
     async def put(self, bucket: str, key: str, document: object) -> int:
         """Store *document* as people do, whatever was there; return its revision."""
         return int((await self.request(f"$KV.{bucket}.{key}", encoded(document)))["seq"])
+
+    async def write(self, bucket: str, key: str, document: object) -> None:
+        """Store *document*, one of many: the last of every `BATCH` is waited for."""
+        self._written += 1
+        subject, payload = f"$KV.{bucket}.{key}", encoded(document)
+        if self._written % BATCH:
+            await self.publish(subject, payload)
+        else:
+            await self.request(subject, payload, answer_s=PATIENCE_S)
 
     async def delete(self, bucket: str, key: str) -> int:
         """Put a delete marker."""
@@ -127,14 +152,22 @@ class Admin:
         info = await self.info(bucket, subjects_filter=f"{prefix}>")
         subjects = info["state"].get("subjects") or {}
         assert info.get("total", 0) == len(subjects), "more keys than one page: too big a test"
-        keys = [subject.removeprefix(prefix) for subject in subjects]
-        found = await asyncio.gather(*(self.entry(bucket, key) for key in keys))
-        return dict(zip(keys, found, strict=True))
+        remaining, found = iter(subjects), dict[str, Entry]()
+
+        async def read() -> None:
+            for subject in remaining:
+                key = subject.removeprefix(prefix)
+                found[key] = await self.entry(bucket, key)
+
+        reads = await asyncio.gather(*(read() for _ in range(READS)), return_exceptions=True)
+        for failure in filter(None, reads):
+            raise failure
+        return found
 
     async def markers(self, bucket: str) -> set[str]:
         """Return the keys of which the bucket still has any delete marker, newest or not."""
         found, sequence, prefix = set(), 1, f"$KV.{bucket}."
-        with suppress(Refused):
+        with suppress(NoMessage):
             while True:
                 query = {"seq": sequence, "next_by_subj": f"{prefix}>"}
                 message = await self._message(bucket, query)
@@ -164,6 +197,13 @@ class Admin:
                 await self._connect()
             assert self._client is not None
             return self._client
+
+    async def _give_up(self, client: Client | None) -> None:
+        """Let the next request connect anew, unless another one does so already."""
+        if client is not None and client is self._client:
+            async with self._connecting:
+                if client is self._client:
+                    await self._disconnect()
 
     async def _connect(self) -> None:
         for url in self._urls:

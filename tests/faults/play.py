@@ -45,10 +45,17 @@ class Play:
         await self.checker.settled()
         await self.checker.only_deleted(self.user.mortal, self.user.meddled)
 
-    async def broken(self, times: int = 1) -> None:
-        """Wait until watches have broken so many times more."""
+    @asynccontextmanager
+    async def breaking(self, times: int = 1) -> AsyncIterator[None]:
+        """Do what breaks watches; at the end, wait until they broke so many times since."""
         goal = self.restarts + times
+        yield
         await eventually(lambda: self.restarts >= goal)
+
+    async def broken(self) -> None:
+        """Wait until a watch breaks once more, where nothing keeps it whole."""
+        async with self.breaking():
+            pass
 
     async def swept(self) -> bool:
         """Say whether garbage was looked for since things were there; for `eventually`."""

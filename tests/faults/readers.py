@@ -1,6 +1,6 @@
 """A controller that reads many things, and does nothing with them."""
 
-from faults.admin import Admin, encoded
+from faults.admin import FAILURES, Admin
 from faults.checker import living, said, same
 from faults.copies import THINGS, Sights, Thing
 
@@ -37,11 +37,14 @@ def taken_in(controller: Readers, revision: int) -> bool:
 
 async def settled(controller: Readers, admin: Admin) -> bool:
     """Assert that the cache is the bucket, and that the latest of every key was synced."""
-    things = living(await admin.entries(THINGS))
+    try:
+        things = living(await admin.entries(THINGS))
+    except FAILURES as error:
+        raise AssertionError(f"the servers cannot be read: {error!r}") from error
     same(controller.things, things)
     assert controller.sights.synced == {key: said(entry.value) for key, entry in things.items()}
     return True
 
 
 async def write(admin: Admin, key: str, text: str) -> None:
-    await admin.publish(f"$KV.{THINGS}.{key}", encoded({"spec": {"text": text}}))
+    await admin.write(THINGS, key, {"spec": {"text": text}})

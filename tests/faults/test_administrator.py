@@ -17,8 +17,8 @@ async def test_consumers_that_are_deleted(nats_server: NatsServer, history: int)
         async with play.user.writing():
             for _ in range(2):
                 await play.watched()
-                await delete_consumers(play.admin)
-                await play.broken(times=2)
+                async with play.breaking(times=2):
+                    await delete_consumers(play.admin)
         await play.settled()
 
 

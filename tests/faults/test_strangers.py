@@ -22,9 +22,9 @@ async def inboxes(admin: Admin) -> list[str]:
 @pytest.mark.parametrize("payload", [b"", b"nonsense"])
 async def test_a_message_to_the_inbox_of_a_watch(nats_server: NatsServer, payload: bytes) -> None:
     async with playing(nats_server.url) as play:
-        for inbox in await inboxes(play.admin):
-            await play.admin.publish(inbox, payload)
-        await play.broken(times=2)
+        async with play.breaking(times=2):
+            for inbox in await inboxes(play.admin):
+                await play.admin.publish(inbox, payload)
         await play.user.put_all()
         await play.settled()
 

@@ -177,9 +177,15 @@ async def test_why_it_does_not_start_is_told(tmp_path: Path) -> None:
     assert not processes(str(tmp_path))
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
-    starting = asyncio.create_task(EmbeddedServer(tmp_path).__aenter__())
-    await eventually(lambda: server_of(tmp_path))
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nats-server"
+    program.write_text(f"#!{sys.executable}\nimport signal\nsignal.pause()\n")  # never ready
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    starting = asyncio.create_task(EmbeddedServer(tmp_path / "data").__aenter__())
+    await eventually(lambda: server_of(tmp_path / "data"))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

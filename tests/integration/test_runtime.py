@@ -86,14 +86,14 @@ async def text(bucket: KeyValue, key: str) -> str | None:
     return None if found is None else found["spec"]["text"]
 
 
-async def becomes(bucket: KeyValue, *expected: str, within_s: float = 10.0) -> None:
+async def becomes(bucket: KeyValue, *expected: str) -> None:
     """Wait until the bucket's keys are these."""
 
     async def is_there() -> bool:
         assert await keys(bucket) == sorted(expected)
         return True
 
-    await eventually(is_there, within_s=within_s)
+    await eventually(is_there)
 
 
 def app(words: str = "hi", *parts: str) -> dict[str, Any]:
@@ -291,7 +291,7 @@ async def refused_in_the_end(runtime: ControllerRuntime) -> None:
         plan = await runtime.garbage_plan()
         return bool(plan.refused) and len(plan.orphans) == 2
 
-    await eventually(is_refused, within_s=30)
+    await eventually(is_refused)
 
 
 async def test_an_invalid_object_harms_only_itself_and_heals(nats_server: NatsServer) -> None:

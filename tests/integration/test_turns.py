@@ -1,6 +1,7 @@
 """Workers that never have to wait leave time to everybody else."""
 
 import asyncio
+import time
 
 from natsctl.core.loop import TURN_S, SyncLoop
 
@@ -23,13 +24,12 @@ async def test_a_handler_that_never_waits_does_not_hold_up_the_loop() -> None:
     loop = SyncLoop(handler, workers=4)
     for number in range(KEYS):
         loop.queue.add(f"k{number}")
-    clock = asyncio.get_running_loop().time
     work = asyncio.create_task(loop.run(ready))
-    begun, turns = clock(), 0
+    begun, turns = time.thread_time(), 0  # what others make of the processor counts for nothing
     while not done.is_set():
         await asyncio.sleep(0)
         turns += 1
-    taken_s = clock() - begun
+    taken_s = time.thread_time() - begun
     loop.queue.shut_down(drain=False)
     await work
     assert turns >= taken_s / (4 * TURN_S) / 10

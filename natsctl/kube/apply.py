@@ -1,0 +1,93 @@
+"""Server-side apply: what a manifest makes of an object, and of which."""
+
+from natsctl.errors import ConflictError, InvalidObjectError, StoreTimeoutError
+from natsctl.kube.exchange import Exchange, with_metadata
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.store import Stored
+
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
+NO_REVISION = "1"  # of an empty etcd: no object ever has it
+
+_SERVERS_OWN = ("resourceVersion", "uid", "managedFields")
+
+
+class Applier:
+    """Applies manifests to the objects of one kind.
+
+    A creation takes one request. Its patch names a revision that no object has: where there is
+    no object, the server makes one and gives it a revision of its own; where there is one, it
+    says that it has changed.
+
+    No `fieldValidation` is asked for: the server refuses an apply of fields that a schema does
+    not know by itself, but of a custom resource it drops them with a warning.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._takes_revision = True  # the patch of a creation, as far as we know
+
+    async def apply(
+        self, path: str, manifest: Document, *, manager: str, uid: str, force: bool
+    ) -> Stored:
+        """See `ManifestStore.apply`; *path* is the object's."""
+        metadata = documents.metadata_of(manifest)
+        given = {name: value for name, value in metadata.items() if name not in _SERVERS_OWN}
+        document: Document = {**manifest, "metadata": given}
+        if uid:
+            return await self._change(path, with_metadata(document, uid=uid), manager, force=force)
+        try:
+            return await self._create(path, document, manager)
+        except StoreTimeoutError as unknown:
+            return await self._exchange.written(path, document, unknown)
+
+    async def _change(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
+        """Apply to the object with the document's uid, and to no other."""
+        try:
+            return await self._patch(path, document, manager, force=force, safe=True)
+        except InvalidObjectError as refused:
+            uid = documents.metadata_of(document)["uid"]
+            if await self._uid(path) == uid:
+                raise
+            # the server's way to say it: uids do not change
+            raise ConflictError(f"{path} is no more the object {uid}") from refused
+
+    async def _create(self, path: str, document: Document, manager: str) -> Stored:
+        """Apply where there is no object."""
+        marked = with_metadata(document, resourceVersion=NO_REVISION)
+        for _ in range(2 if self._takes_revision else 0):
+            try:
+                # by force, or the server would speak of managers before it speaks of the revision
+                return await self._patch(path, marked, manager, force=True)
+            except ConflictError as conflict:
+                if await self._uid(path) is not None:
+                    raise ConflictError(f"{path} exists") from conflict
+            # there was one, but is none now; or the server does not take it
+        if not self._takes_revision and await self._uid(path) is not None:
+            raise ConflictError(f"{path} exists")
+        self._takes_revision = False
+        return await self._patch(path, document, manager)
+
+    async def _patch(
+        self,
+        path: str,
+        document: Document,
+        manager: str,
+        *,
+        force: bool = False,
+        safe: bool = False,
+    ) -> Stored:
+        return await self._exchange.send(
+            "PATCH",
+            path,
+            document,
+            manager=manager,
+            content_type=APPLY_PATCH,
+            force=force,
+            safe=safe,
+        )
+
+    async def _uid(self, path: str) -> object:
+        """Return which object is there now, None where there is none."""
+        stored = await self._exchange.find(path)
+        return stored and documents.metadata_of(documents.parse(stored.value)).get("uid")

@@ -1,0 +1,85 @@
+"""Reading and writing one object, and what became of a write whose answer was lost."""
+
+from natsctl.errors import NotFoundError, StoreTimeoutError
+from natsctl.kube.objects import Reader
+from natsctl.kube.wire import Wire
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.store import Stored
+
+_SERVERS_OWN = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields")
+
+
+class Exchange:
+    """Sends documents of one kind to the paths of its objects, and takes what is answered."""
+
+    def __init__(self, wire: Wire, reader: Reader) -> None:
+        self._wire = wire
+        self._reader = reader
+
+    async def read(self, path: str) -> Stored:
+        """Return the object at *path* as it is now; raises `NotFoundError`."""
+        reply = await self._wire.call("GET", path, accept=self._reader.accept)
+        return self._reader.stored(reply.body)
+
+    async def find(self, path: str) -> Stored | None:
+        """Return the object at *path* as it is now, None where there is none."""
+        try:
+            return await self.read(path)
+        except NotFoundError:
+            return None
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        document: Document,
+        *,
+        manager: str,
+        content_type: str = "application/json",
+        force: bool = False,
+        safe: bool = False,
+    ) -> Stored:
+        """Return what the server made of the *document*; *safe* if it may be sent twice."""
+        reply = await self._wire.call(
+            method,
+            path,
+            query={"fieldManager": manager, **({"force": "true"} if force else {})},
+            body=documents.render(document),
+            content_type=content_type,
+            accept=self._reader.accept,
+            safe=safe,
+        )
+        return self._reader.stored(reply.body)
+
+    async def written(self, path: str, document: Document, unknown: StoreTimeoutError) -> Stored:
+        """Return what is at *path* if it says what the *document* does; else raise *unknown*."""
+        stored = await self.find(path)
+        if stored is None or not took_effect(documents.parse(stored.value), document):
+            raise unknown
+        return stored
+
+
+def with_metadata(document: Document, **metadata: str) -> Document:
+    """Return the document with this in its metadata as well."""
+    return {**document, "metadata": {**documents.metadata_of(document), **metadata}}
+
+
+def took_effect(found: Document, wanted: Document) -> bool:
+    """Say whether *found* says everything that was to be written; a status is written elsewhere."""
+    metadata = documents.metadata_of(wanted)
+    given = {name: value for name, value in metadata.items() if name not in _SERVERS_OWN}
+    rest = {name: value for name, value in wanted.items() if name != "status"}
+    return _says(found, {**rest, "metadata": given})
+
+
+def _says(found: object, wanted: object) -> bool:
+    """Say whether *found* has all of *wanted*: a server adds what it takes as given."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(
+            name in found and _says(found[name], value) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        same = isinstance(found, list) and len(found) == len(wanted)
+        return same and all(map(_says, found, wanted))  # type: ignore[call-overload]  # a list
+    return found == wanted

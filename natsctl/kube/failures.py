@@ -1,0 +1,199 @@
+"""What a kube-apiserver's refusal means, as one of our errors.
+
+A refusal is a `metav1.Status` in JSON, or whatever a proxy on the way says in plain text.
+"""
+
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+
+import msgspec
+
+from natsctl.errors import (
+    ConflictError,
+    FieldConflictError,
+    InvalidObjectError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+    TooLargeError,
+    WatchBrokenError,
+)
+from natsctl.kube.asked import Asked
+
+TEXT_MAX = 500  # characters of what a server says that are shown
+CAUSES_MAX = 10  # fields at fault that are named
+
+_NO_PATH = "could not find the requested resource"
+_TOO_LARGE = ("request is too large", "trying to send message larger than max")
+_CANNOT = re.compile(r"\bcannot \S+ (resource|path)\b")
+_MANAGER = re.compile(r'conflict with "([^"]*)"')
+
+
+class ExpiredError(WatchBrokenError):
+    """The server no longer has the revision that was asked for: list anew."""
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One reason of a refusal."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class _Details(msgspec.Struct, frozen=True):
+    name: str = ""
+    kind: str = ""
+    causes: list[Cause] | None = None
+
+
+class _Status(msgspec.Struct, frozen=True):
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """What the server said instead of doing what was asked.
+
+    `name` and `resource` are of the object that it speaks of, where it says so.
+    """
+
+    code: int
+    message: str = ""
+    reason: str = ""
+    name: str = ""
+    resource: str = ""
+    causes: tuple[Cause, ...] = ()
+
+
+def read_refusal(code: int, body: bytes) -> Refusal:
+    """Return what an answer with this HTTP status says; never raises.
+
+    `code` 0 means that the body says it: the object of a watch's ERROR event.
+    """
+    try:
+        status = msgspec.json.decode(body, type=_Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Refusal(code, _shortened(body[: 4 * TEXT_MAX].decode("utf-8", "replace")))
+    details = status.details or _Details()
+    return Refusal(
+        code or status.code,
+        _shortened(status.message),
+        status.reason,
+        details.name,
+        details.kind,
+        tuple(details.causes or ()),
+    )
+
+
+def error_of(refusal: Refusal, what: Asked) -> StoreError:
+    """Return the error to raise for a refusal of *what* was asked.
+
+    Its text names what was asked for, says what the server said, and what can be done.
+    """
+    if any(sign in refusal.message for sign in _TOO_LARGE):
+        return _too_large(refusal, what)
+    return _MEANINGS.get(refusal.code, _failed)(refusal, what)
+
+
+def _failed(refusal: Refusal, what: Asked) -> StoreError:
+    return StoreError(f"cannot {what}: {_said(refusal)}")
+
+
+def _too_large(refusal: Refusal, what: Asked) -> StoreError:
+    return TooLargeError(f"cannot {what}: {_said(refusal)}")
+
+
+def _invalid(refusal: Refusal, what: Asked) -> StoreError:
+    return InvalidObjectError(f"cannot {what}: {_at_fault(refusal)}")
+
+
+def _expired(refusal: Refusal, what: Asked) -> StoreError:
+    return ExpiredError(f"cannot {what}: {_said(refusal)}")
+
+
+def _late(refusal: Refusal, what: Asked) -> StoreError:
+    return StoreTimeoutError(f"{what}: {_said(refusal)}; whether it took effect is unknown")
+
+
+def _unauthorized(refusal: Refusal, what: Asked) -> StoreError:
+    return PermissionDeniedError(
+        f"cannot {what}: the server does not accept our credentials ({_said(refusal)}); "
+        "log in anew, or see which user the kubeconfig's context names. "
+        "`natsctl rbac` prints the permissions that are needed"
+    )
+
+
+def _forbidden(refusal: Refusal, what: Asked) -> StoreError:
+    told = f"may not {what}: {_said(refusal)}"
+    if refusal.reason and not _CANNOT.search(refusal.message):
+        return PermissionDeniedError(told)  # a quota, a policy, a namespace that goes away
+    return PermissionDeniedError(f"{told}; `natsctl rbac` prints the permissions that are needed")
+
+
+def _not_found(refusal: Refusal, what: Asked) -> StoreError:
+    if refusal.resource == "namespaces" and what.resource != "namespaces":
+        return StoreMissingError(f"cannot {what}: there is no namespace {refusal.name!r}")
+    if not refusal.name or _NO_PATH in refusal.message:
+        return StoreMissingError(
+            f"cannot {what}: the server has no such kind; is its CustomResourceDefinition there?"
+        )
+    return NotFoundError(f"cannot {what}: it does not exist")
+
+
+def _conflict(refusal: Refusal, what: Asked) -> StoreError:
+    rivals: dict[str, list[str]] = {}
+    for cause in refusal.causes:
+        if cause.reason == "FieldManagerConflict":
+            manager = _MANAGER.search(cause.message)
+            rivals.setdefault(manager[1] if manager else "another", []).append(cause.field)
+    if not rivals:
+        return ConflictError(f"cannot {what}: {_said(refusal)}")
+    told = "; ".join(f"{name} owns {_listed(fields)}" for name, fields in rivals.items())
+    return FieldConflictError(
+        f"cannot {what}: {told}. Leave these fields to it, or apply with force",
+        managers=tuple(rivals),
+    )
+
+
+def _at_fault(refusal: Refusal) -> str:
+    faults = [f"{cause.field}: {cause.message}" for cause in refusal.causes if cause.field]
+    return _shortened(_listed(faults)) if faults else _said(refusal)
+
+
+def _listed(texts: list[str]) -> str:
+    more = f" and {len(texts) - CAUSES_MAX} more" if len(texts) > CAUSES_MAX else ""
+    return ", ".join(texts[:CAUSES_MAX]) + more
+
+
+def _said(refusal: Refusal) -> str:
+    if refusal.message:
+        return refusal.message
+    try:
+        return f"{refusal.code} {HTTPStatus(refusal.code).phrase}"
+    except ValueError:
+        return f"status {refusal.code}"
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
+
+
+_MEANINGS: dict[int, Callable[[Refusal, Asked], StoreError]] = {
+    HTTPStatus.BAD_REQUEST: _invalid,
+    HTTPStatus.UNAUTHORIZED: _unauthorized,
+    HTTPStatus.FORBIDDEN: _forbidden,
+    HTTPStatus.NOT_FOUND: _not_found,
+    HTTPStatus.REQUEST_TIMEOUT: _late,
+    HTTPStatus.CONFLICT: _conflict,
+    HTTPStatus.GONE: _expired,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: _too_large,
+    HTTPStatus.UNPROCESSABLE_ENTITY: _invalid,
+    HTTPStatus.GATEWAY_TIMEOUT: _late,
+}

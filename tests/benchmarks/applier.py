@@ -1,0 +1,198 @@
+"""A process that makes ConfigMaps of what is desired, in one of three ways, and says how long.
+
+`python -m tests.benchmarks.applier SIDE NATS SERVER TOKEN NAMESPACE COUNT LOOP` prints a `Made`:
+
+- `natsctl`: of Items in a bucket;
+- `aiohttp`: of a list in memory, by bare server-side applies;
+- `kopf`: of custom resources, by the same applies, in kopf's handlers;
+- `caching`: natsctl, that finds all of them made already.
+
+With each, as many applies are on their way at once.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import kopf
+import msgspec
+import uvloop
+
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    KubeOptions,
+    connect,
+    connect_kube,
+    kube,
+    primary,
+    secondary,
+)
+from tests.benchmarks.data import ITEMS, key
+
+IN_FLIGHT = 10
+GROUP, VERSION, PLURAL = "bench.natsctl.io", "v1", "items"
+APPLY = "application/apply-patch+yaml"
+
+
+class Made(msgspec.Struct, frozen=True):
+    """All ConfigMaps are made: how long that took, and the memory that it left."""
+
+    wall_s: float
+    cpu_s: float
+    rss_bytes: int
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """What the process was told."""
+
+    side: str
+    nats: str
+    server: str
+    token: str
+    namespace: str
+    count: int
+    loop: str
+
+
+def name_of(item: str) -> str:
+    return item.replace(".", "-")
+
+
+def manifest(item: str, text: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name_of(item), "labels": {"app": "bench"}},
+        "data": {"text": text},
+    }
+
+
+def rss_bytes() -> int:
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def with_natsctl(told: Arguments) -> Made:
+    class Bench(Controller):
+        items = primary(ITEMS)
+        maps = secondary(kube("v1", "ConfigMap", namespace=told.namespace))
+        workers = IN_FLIGHT
+        handled = 0
+        begun = 0.0
+
+        async def sync_handler(self, key: str) -> float | None:
+            self.begun = self.begun or time.perf_counter()
+            item = self.items.get(key)
+            if item is not None:
+                await self.maps.apply(manifest(key, item.spec.text))
+            self.handled += 1
+            if self.handled == told.count:
+                self.runtime.stop()
+            return None
+
+    options = KubeOptions(server=told.server, token=told.token, tls_insecure=True)
+    async with connect(told.nats) as nats, connect_kube(options) as cluster:
+        controller = Bench()
+        runtime = ControllerRuntime(controller, nats=nats, kube=cluster)
+        began = time.perf_counter()
+        await runtime.run()
+        ended = time.perf_counter()
+        first = began if told.side == "caching" else controller.begun
+        return Made(ended - first, time.process_time(), rss_bytes())
+
+
+class Applier:
+    """Applies over bare aiohttp."""
+
+    def __init__(self, told: Arguments, session: aiohttp.ClientSession) -> None:
+        self._path = f"{told.server}/api/v1/namespaces/{told.namespace}/configmaps/"
+        self._headers = {"Authorization": f"Bearer {told.token}", "Content-Type": APPLY}
+        self._session = session
+
+    async def apply(self, item: str, text: str) -> None:
+        async with self._session.patch(
+            f"{self._path}{name_of(item)}?fieldManager=bench",
+            data=msgspec.json.encode(manifest(item, text)),
+            headers=self._headers,
+            ssl=False,
+        ) as response:
+            await response.read()
+            response.raise_for_status()
+
+
+async def with_aiohttp(told: Arguments) -> Made:
+    items = iter(range(told.count))
+
+    async def work(applier: Applier) -> None:
+        for number in items:
+            await applier.apply(key(number), "x" * 100)
+
+    async with aiohttp.ClientSession() as session:
+        applier = Applier(told, session)
+        began = time.perf_counter()
+        await asyncio.gather(*(work(applier) for _ in range(IN_FLIGHT)))
+        return Made(time.perf_counter() - began, time.process_time(), rss_bytes())
+
+
+async def with_kopf(told: Arguments) -> Made:
+    registry = kopf.OperatorRegistry()
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    stop, handled, begun = asyncio.Event(), 0, 0.0
+
+    @kopf.on.login(registry=registry)
+    def _login(**_: object) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(server=told.server, token=told.token, insecure=True)
+
+    async with aiohttp.ClientSession() as session:
+        applier = Applier(told, session)
+
+        @kopf.on.create(GROUP, VERSION, PLURAL, registry=registry)
+        async def _create(name: str, spec: dict[str, str], **_: object) -> None:
+            nonlocal handled, begun
+            begun = begun or time.perf_counter()
+            await applier.apply(name, spec["text"])
+            handled += 1
+            if handled == told.count:
+                stop.set()
+
+        operating = asyncio.create_task(
+            kopf.operator(
+                registry=registry,
+                settings=settings,
+                namespaces=[told.namespace],
+                standalone=True,
+                stop_flag=stop,
+            )
+        )
+        await stop.wait()
+        ended = time.perf_counter()
+        await operating
+    return Made(ended - begun, time.process_time(), rss_bytes())
+
+
+SIDES: dict[str, Callable[[Arguments], Awaitable[Made]]] = {
+    "natsctl": with_natsctl,
+    "caching": with_natsctl,
+    "aiohttp": with_aiohttp,
+    "kopf": with_kopf,
+}
+
+
+def main() -> None:
+    side, nats, server, token, namespace, count, loop = sys.argv[1:]
+    told = Arguments(side, nats, server, token, namespace, int(count), loop)
+    factory = uvloop.new_event_loop if loop == "uvloop" else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        made = runner.run(SIDES[side](told))  # type: ignore[arg-type]  # a coroutine
+    sys.stdout.buffer.write(msgspec.json.encode(made))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Primaries to ConfigMaps, beside bare applies and beside kopf; and what cached ones weigh."""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from kube_servers import KubeServer, assets
+
+from tests.benchmarks.applier import GROUP, IN_FLIGHT, PLURAL, VERSION, Made, name_of
+from tests.benchmarks.data import key
+from tests.benchmarks.rows import Row, limited, shown
+from tests.benchmarks.stage import ROOT, Sizes, filled
+from tests.servers import NatsServer
+
+SIDES = ("natsctl", "aiohttp", "kopf")
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+ABOUT = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"{PLURAL}.{GROUP}"},
+    "spec": {
+        "group": GROUP,
+        "scope": "Namespaced",
+        "names": {"plural": PLURAL, "singular": "item", "kind": "Item"},
+        "versions": [
+            {
+                "name": VERSION,
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    if assets() is None:
+        print("kube: left out, KUBEBUILDER_ASSETS is not set", file=sys.stderr)
+        return []
+    count = sizes.configmaps
+    rates: dict[str, list[float]] = {side: [] for side in SIDES}
+    async with filled(count) as nats, cluster() as server:
+        for _ in range(sizes.rounds):
+            for side in SIDES:
+                namespace = await asyncio.to_thread(server.new_namespace)
+                if side == "kopf":
+                    await custom_resources(server, namespace, count)
+                made = await applied(side, Stage(nats, server, sizes.loop), namespace, count)
+                rates[side].append(count / made.wall_s)
+        stage = Stage(nats, server, sizes.loop)
+        empty = await asyncio.to_thread(server.new_namespace)
+        light = await applied("caching", stage, empty, 1)
+        heavy = await applied("caching", stage, namespace_of_ours(server), count)
+    ratios = [ours / raw for ours, raw in zip(rates["natsctl"], rates["aiohttp"], strict=True)]
+    weight = (heavy.rss_bytes - light.rss_bytes) / count * 10_000 / 1_000_000
+    return [
+        limited(
+            f"primaries to {count:,} ConfigMaps, {IN_FLIGHT} at once, of bare applies",
+            "x",
+            ratios,
+            target=">= 0.8x",
+            enough=lambda ratio: ratio >= 0.8,
+        ),
+        shown("  natsctl, bare aiohttp", "/s", rates["natsctl"], "aiohttp", rates["aiohttp"]),
+        shown(
+            "  natsctl, kopf from custom resources", "/s", rates["natsctl"], "kopf", rates["kopf"]
+        ),
+        shown("  memory of 10,000 cached secondaries", "MB", [weight]),
+    ]
+
+
+def namespace_of_ours(server: KubeServer) -> str:
+    """Return a namespace that natsctl has filled."""
+    selector = "labelSelector=natsctl.io/owner-kind&limit=1"
+    found = server.request("GET", f"/api/v1/configmaps?{selector}")
+    return str(found["items"][0]["metadata"]["namespace"])
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[KubeServer]:
+    """Start a server that knows the custom resource."""
+    with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
+        async with KubeServer(Path(folder) / "kube") as server:
+            await server.call("POST", DEFINITION, ABOUT)
+            yield server
+
+
+async def custom_resources(server: KubeServer, namespace: str, count: int) -> None:
+    """Make as many custom resources as there are keys in the bucket."""
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}"
+    limit = asyncio.Semaphore(IN_FLIGHT)
+
+    async def make(number: int) -> None:
+        metadata = {"name": name_of(key(number))}
+        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Item", "metadata": metadata}
+        async with limit:
+            await server.call("POST", path, {**body, "spec": {"text": "x" * 100}})
+
+    await asyncio.gather(*(make(number) for number in range(count)))
+
+
+class Stage(NamedTuple):
+    """On what is measured."""
+
+    nats: NatsServer
+    server: KubeServer
+    loop: str
+
+
+async def applied(side: str, stage: Stage, namespace: str, count: int) -> Made:
+    """Have a new process make the ConfigMaps."""
+    nats, server, loop = stage
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.benchmarks.applier", side, nats.url, server.url),
+        *(server.admin_token, namespace, str(count), loop),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, f"{side} failed"
+    return msgspec.json.decode(output, type=Made)

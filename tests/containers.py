@@ -1,0 +1,134 @@
+"""What tests do with containers: the image of natsctl, and the stack of docker-compose.yml."""
+
+import asyncio
+import functools
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from servers import free_port
+
+ROOT = Path(__file__).parents[1]
+IMAGE = "natsctl:tests"
+
+ASK_S = 20.0
+BUILD_S = 1200.0
+CALL_S = 240.0
+OUTPUT_MAX = 4000  # what an assertion shows of it, in characters
+
+
+@functools.cache
+def engine_answers() -> bool:
+    """Say whether there is a Docker engine here, and Compose to go with it."""
+    if not shutil.which("docker"):
+        return False
+    asked = (("docker", "version"), ("docker", "compose", "version"))
+    try:
+        return all(_succeeds(words) for words in asked)
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def build() -> None:
+    """Build the image.
+
+    On the host's network, because that is all that is there where containers have no way out.
+    """
+    built = subprocess.run(
+        ["docker", "build", "--network", "host", "--tag", IMAGE, "."],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=BUILD_S,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout.decode()[-OUTPUT_MAX:]
+
+
+def remove() -> None:
+    """Remove the image; what it was built from stays with the engine for the next time."""
+    subprocess.run(
+        ["docker", "image", "rm", IMAGE], capture_output=True, timeout=CALL_S, check=True
+    )
+
+
+async def docker(*words: str, environ: dict[str, str] | None = None) -> str:
+    """Run `docker` with these words, which succeeds; return what it wrote."""
+    status, output = await tried("docker", *words, environ=environ)
+    assert status == 0, f"docker {' '.join(words)}: {output[-OUTPUT_MAX:]}"
+    return output
+
+
+async def tried(*words: str, environ: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run a program in our folder; return its status, and what it wrote to either output."""
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        cwd=ROOT,
+        env={**os.environ, **(environ or {})},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(CALL_S):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise
+    return process.returncode or 0, output.decode()
+
+
+async def inspected(name: str) -> dict[str, Any]:
+    """Return what the engine knows of an image or a container."""
+    found: list[dict[str, Any]] = json.loads(await docker("inspect", name))
+    return found[0]
+
+
+class Stack:
+    """The stack of docker-compose.yml, under a name and a port of its own.
+
+    It is what a user has who says so in `environ`, the environment.
+    """
+
+    def __init__(self) -> None:
+        port = free_port()
+        self.url = f"nats://127.0.0.1:{port}"
+        self.environ = {
+            "COMPOSE_PROJECT_NAME": f"natsctl-tests-{port}",
+            "NATS_PORT": str(port),
+            "NATSCTL_TAG": IMAGE.partition(":")[2],
+        }
+
+    async def up(self) -> None:
+        """Start it, and wait until it is well."""
+        await self.compose("up", "--no-build", "--wait")
+
+    async def down(self) -> None:
+        """Stop it, and remove what it has made."""
+        await self.compose("--profile", "*", "down", "--volumes", "--timeout", "1")
+
+    async def compose(self, *words: str) -> str:
+        """Run `docker compose` with these words, which succeeds; return what it wrote."""
+        return await docker("compose", *words, environ=self.environ)
+
+    async def tried(self, *words: str) -> tuple[int, str]:
+        """Run a program with the stack's environment; return its status and its output."""
+        return await tried(*words, environ=self.environ)
+
+    async def inside(self, *words: str, service: str = "natsctl") -> tuple[int, str]:
+        """Run a program beside a service; return its status and its output."""
+        return await self.tried("docker", "compose", "exec", "-T", service, *words)
+
+    async def state(self, service: str) -> dict[str, Any]:
+        """Return how a service's container is, whether or not it runs."""
+        name = (await self.compose("ps", "--all", "--quiet", service)).strip()
+        return dict((await inspected(name))["State"])
+
+
+def _succeeds(words: tuple[str, ...]) -> bool:
+    done = subprocess.run(words, capture_output=True, timeout=ASK_S, check=False)
+    return done.returncode == 0

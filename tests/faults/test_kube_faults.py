@@ -1,0 +1,133 @@
+"""Nothing is lost, whatever happens to the kube-apiserver, its history and the way to it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from faults.kube_play import KubePlay, kube_playing, meddling
+from kube_servers import KubeServer
+from servers import CutProxy, NatsServer, eventually
+
+KEYS = [f"k{number}" for number in range(40)]
+
+
+@asynccontextmanager
+async def through_proxy(cluster: KubeServer) -> AsyncIterator[tuple[CutProxy, Path]]:
+    """Give a way to the cluster that can be cut, and a kubeconfig that leads there."""
+    async with CutProxy(cluster.url) as proxy:
+        kubeconfig = cluster.kubeconfig()
+        there = proxy.url.replace("nats://", "https://")
+        kubeconfig.write_text(kubeconfig.read_text().replace(cluster.url, there))
+        yield proxy, kubeconfig
+
+
+async def test_an_apiserver_killed_and_started_while_both_sides_change(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_playing(nats_server.url, own_kube_server) as play:
+        async with meddling(play, KEYS):
+            await progress(play)
+            own_kube_server.kill()
+            await eventually(lambda: play.runtime.failure is not None)
+            await play.put(*KEYS)
+            await play.delete(*KEYS[1::4])
+            await own_kube_server.start()
+            await progress(play)
+        await play.put(*KEYS)
+        await play.settled()
+
+
+async def test_history_that_was_compacted_away_is_listed_anew(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_playing(nats_server.url, own_kube_server) as play:
+        own_kube_server.kill()
+        await eventually(lambda: play.runtime.failure is not None)
+        await own_kube_server.start()
+        await play.remove(KEYS[0])
+        await play.edit(KEYS[1], {"data": {"text": "spoilt"}})
+        own_kube_server.compact()
+        own_kube_server.kill()
+        await own_kube_server.start()
+        await play.settled()
+
+
+@pytest.mark.parametrize("how", ["cut", "freeze"])
+async def test_a_way_that_is_lost_and_comes_back(
+    nats_server: NatsServer, own_kube_server: KubeServer, how: str
+) -> None:
+    async with through_proxy(own_kube_server) as (proxy, kubeconfig):
+        playing = kube_playing(
+            nats_server.url, own_kube_server, through=kubeconfig, watch_timeout_s=2.0
+        )
+        async with playing as play:
+            async with meddling(play, KEYS):
+                await progress(play)
+                proxy.cut() if how == "cut" else proxy.freeze()
+                await eventually(lambda: play.runtime.failure is not None)
+                with suppress(AssertionError):  # it may be gone just now
+                    await play.remove(KEYS[0])
+                await play.put(*KEYS[2:6])
+                proxy.thaw()
+                await proxy.heal()
+                await progress(play)
+            await play.settled()
+
+
+async def test_connections_that_are_cut_again_and_again(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with (
+        through_proxy(own_kube_server) as (proxy, kubeconfig),
+        kube_playing(nats_server.url, own_kube_server, through=kubeconfig) as play,
+    ):
+        async with meddling(play, KEYS):
+            for _ in range(10):
+                await progress(play, syncs=5)
+                proxy.cut()
+                await proxy.heal()
+        await play.settled()
+
+
+async def test_an_apiserver_that_stops_answering_and_goes_on(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_playing(nats_server.url, own_kube_server, watch_timeout_s=2.0) as play:
+        own_kube_server.pause()
+        await play.put(*KEYS)
+        await play.delete(*KEYS[1::4])
+        await eventually(lambda: play.runtime.failure is not None)
+        own_kube_server.resume()
+        await play.settled()
+
+
+async def test_objects_changed_behind_its_back_are_put_right(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_playing(nats_server.url, own_kube_server) as play:
+        for seed in range(3):
+            async with meddling(play, KEYS, seed=seed):
+                await progress(play, syncs=100)
+            await play.settled()
+
+
+async def test_both_servers_killed_at_once(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_playing(nats_server.url, own_kube_server) as play:
+        async with meddling(play, KEYS):
+            await progress(play)
+            nats_server.kill()
+            own_kube_server.kill()
+            await eventually(lambda: play.runtime.failure is not None)
+            await own_kube_server.start()
+            await nats_server.start()
+            await progress(play)
+        await play.settled()
+
+
+async def progress(play: KubePlay, *, syncs: int = 50) -> None:
+    """Wait until so many more syncs have begun."""
+    goal = play.controller.syncs + syncs
+    await eventually(lambda: play.controller.syncs >= goal)

@@ -1,0 +1,60 @@
+"""Many primaries in a cluster: all of them converge, and then nothing is written any more."""
+
+import asyncio
+
+import pytest
+from faults.kube_play import SITES, KubePlay, Maps, kube_playing
+from kube_servers import KubeServer
+from servers import NatsServer, eventually
+
+RESYNC_S = 2.0
+ROUNDS = 3
+
+
+async def converged(play: KubePlay, count: int) -> list[str]:
+    keys = [f"many{number}" for number in range(count)]
+    for key in keys:
+        await play.admin.publish(f"$KV.{SITES}.{key}", b'{"spec": {"text": "hi"}}')
+    await play.admin.flush()
+    cache = play.controller.maps.informer.cache
+    await eventually(lambda: len(cache) >= count, within_s=280)
+    await eventually(lambda: play.runtime.idle, within_s=120)
+    return keys
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.long)])
+async def test_many_primaries_converge_and_are_left_in_peace(
+    nats_server: NatsServer,
+    own_kube_server: KubeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+) -> None:
+    monkeypatch.setattr(Maps, "resync_s", RESYNC_S)
+    async with kube_playing(nats_server.url, own_kube_server, keys=1) as play:
+        keys = await converged(play, count)
+        documents = await play.documents()
+        assert documents.keys() >= set(keys)
+        assert {at["data"]["text"] for name, at in documents.items() if name in keys} == {"hi"}
+        await eventually(lambda: play.runtime.idle)
+
+        mark, syncs = own_kube_server.mark(), play.controller.syncs
+        goal = syncs + ROUNDS * (count + 1)  # each was visited about so often, and none wrote
+        await eventually(lambda: play.controller.syncs >= goal, within_s=200)
+        assert events_aside(own_kube_server, mark) == []
+
+
+@pytest.mark.long
+async def test_in_an_idle_minute_nothing_is_written(
+    nats_server: NatsServer, own_kube_server: KubeServer
+) -> None:
+    async with kube_playing(nats_server.url, own_kube_server, keys=1) as play:
+        await converged(play, 1000)
+        await asyncio.sleep(60)  # events of the beginning are told by now
+        mark = own_kube_server.mark()
+        await asyncio.sleep(60)
+        assert own_kube_server.writes(since=mark) == []
+
+
+def events_aside(server: KubeServer, mark: int) -> list[str]:
+    """Return the writes since *mark*, but those of events about what came before."""
+    return [str(at) for at in server.writes(since=mark) if at.resource != "events"]

@@ -1,0 +1,82 @@
+"""Kinds are found at a real kube-apiserver, those of custom definitions too."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from kube_servers import KubeServer
+from servers import eventually
+
+from natsctl.errors import StoreMissingError
+from natsctl.kube.discovery import Discovery, ResourceType
+from natsctl.kube.options import KubeOptions
+from natsctl.kube.transport import connecting
+
+
+@pytest.fixture
+async def discovery(kube_server: KubeServer) -> AsyncIterator[Discovery]:
+    async with connecting(KubeOptions(kubeconfig=str(kube_server.kubeconfig()))) as transport:
+        yield Discovery(transport)
+
+
+async def test_a_kind_is_found_with_what_it_can_do(discovery: Discovery) -> None:
+    assert await discovery.find("v1", "ConfigMap") == ResourceType(
+        api_version="v1",
+        kind="ConfigMap",
+        plural="configmaps",
+        namespaced=True,
+        verbs=frozenset(
+            ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+        ),
+        has_status=False,
+    )
+    namespaces = await discovery.find("v1", "Namespace")
+    assert (namespaces.plural, namespaces.namespaced) == ("namespaces", False)
+    assert namespaces.has_status
+    deployments = await discovery.find("apps/v1", "Deployment")
+    assert (deployments.plural, deployments.has_status) == ("deployments", True)
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "told"),
+    [
+        ("v1", "Configmap", "no kind Configmap in v1; the nearest is ConfigMap"),
+        ("apps/v9", "Deployment", "no kind Deployment in apps/v9: .* no v9 of apps, but apps/v1"),
+        ("no.such/v1", "Thing", "no API group no.such"),
+        ("v9", "Pod", "the server has no v9"),
+    ],
+)
+async def test_what_is_missing_is_said_with_what_is_there(
+    discovery: Discovery, api_version: str, kind: str, told: str
+) -> None:
+    with pytest.raises(StoreMissingError, match=told):
+        await discovery.find(api_version, kind)
+
+
+async def test_a_kind_that_is_defined_later_is_found(
+    discovery: Discovery, kube_server: KubeServer
+) -> None:
+    with pytest.raises(StoreMissingError):
+        await discovery.find("shop.test/v1", "Rollout")
+    schema = {"openAPIV3Schema": {"type": "object"}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "rollouts.shop.test"},
+        "spec": {
+            "group": "shop.test",
+            "scope": "Namespaced",
+            "names": {"plural": "rollouts", "kind": "Rollout"},
+            "versions": [{**version, "subresources": {"status": {}}}],
+        },
+    }
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    kube_server.request("POST", definitions, definition)
+
+    async def found() -> ResourceType:
+        try:
+            return await discovery.find("shop.test/v1", "Rollout")
+        except StoreMissingError as error:
+            raise AssertionError from error
+
+    assert (await eventually(found)).has_status

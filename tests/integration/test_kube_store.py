@@ -1,0 +1,379 @@
+"""Objects in a real cluster: keys, requests, answers that are lost, and what servers refuse."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from kube_servers import KubeServer
+from kube_things import WatchedWire, cluster
+from servers import eventually, free_port
+
+import natsctl
+from natsctl.errors import (
+    ConflictError,
+    ConnectError,
+    InvalidKeyError,
+    InvalidObjectError,
+    NotFoundError,
+    StoreMissingError,
+    StoreTimeoutError,
+    UsageError,
+)
+from natsctl.kube.identity import Identity
+from natsctl.kube.options import KubeOptions
+from natsctl.kube.store import KubeStore
+from natsctl.kube.stores import Kube, connect_kube
+from natsctl.kube.transport import Reply
+from natsctl.model.documents import Document, metadata_of, parse
+from natsctl.model.manifests import KubeKind, kube
+from natsctl.model.store import Stored
+
+OURS = "natsctl/apps"
+
+
+def config(namespace: str, name: str = "shop", text: str = "hi", **metadata: Any) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"namespace": namespace, "name": name, **metadata},
+        "data": {"text": text},
+    }
+
+
+def value(text: str) -> bytes:
+    return msgspec.json.encode({"data": {"text": text}})
+
+
+def uid(stored: Stored) -> str:
+    return str(metadata_of(parse(stored.value))["uid"])
+
+
+def data(stored: Stored) -> object:
+    return parse(stored.value)["data"]
+
+
+@pytest.fixture
+async def stores(kube_server: KubeServer) -> AsyncIterator[Kube]:
+    async with cluster(kube_server) as stores:
+        yield stores
+
+
+@pytest.fixture
+async def store(stores: Kube) -> KubeStore:
+    return await stores.open(kube("v1", "ConfigMap"))
+
+
+@pytest.fixture
+def wire(stores: Kube) -> WatchedWire:
+    return WatchedWire(stores.transport)
+
+
+def opened(stores: Kube, wire: Any, kind: KubeKind[Any] | None = None) -> KubeStore:
+    """Return a store that asks through *wire*."""
+    find = stores.discovery.find
+    return KubeStore(wire, kind or kube("v1", "ConfigMap"), find, Identity("here"))
+
+
+class TestKeys:
+    async def test_they_name_the_namespace_and_the_object(
+        self, store: KubeStore, kube_namespace: str
+    ) -> None:
+        key = f"{kube_namespace}/shop"
+        created = await store.create(key, value("hi"))
+        assert created.key == key
+        assert (await store.get(key)).key == key
+        assert metadata_of(parse(created.value))["namespace"] == kube_namespace
+
+    @pytest.mark.parametrize("key", ["shop", "", "a/b/c", "a/", "/a", "../a", "a/..", "a/b%2f"])
+    async def test_what_cannot_be_one_is_refused(self, store: KubeStore, key: str) -> None:
+        with pytest.raises(InvalidKeyError):
+            await store.get(key)
+
+    async def test_those_of_another_namespace_are_refused(
+        self, stores: Kube, kube_namespace: str
+    ) -> None:
+        store = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
+        await store.create(f"{kube_namespace}/shop", value("hi"))
+        for call in (
+            store.get("default/shop"),
+            store.create("default/shop", value("hi")),
+            store.delete("default/shop"),
+            store.history("default/shop"),
+            store.patch_status("default/shop", {}),
+        ):
+            with pytest.raises(InvalidKeyError, match=kube_namespace):
+                await call
+
+    async def test_odd_names_are_names(self, stores: Kube) -> None:
+        store = await stores.open(kube("rbac.authorization.k8s.io/v1", "ClusterRole"))
+        name = "system:odd:name@here+there"
+        manifest = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+        created = await store.apply(
+            {**manifest, "metadata": {"name": name}, "rules": []}, manager=OURS, uid=""
+        )
+        assert created.key == name
+        assert await store.get(name) == created
+        await store.delete(name)
+
+    async def test_a_cluster_scoped_kind_declared_with_a_namespace_is_a_mistake(
+        self, stores: Kube
+    ) -> None:
+        store = await stores.open(kube("v1", "Namespace", namespace="default"))
+        with pytest.raises(UsageError, match="cluster-scoped"):
+            await store.get("default/shop")
+
+    async def test_buckets_are_not_kept_here(self, stores: Kube) -> None:
+        with pytest.raises(UsageError, match="not kept in Kubernetes"):
+            await stores.open(natsctl.kv(dict, bucket="things"))
+
+
+class TestKinds:
+    async def test_the_server_says_what_they_are(self, stores: Kube) -> None:
+        deployments = await stores.resource("apps/v1", "Deployment")
+        assert deployments.plural == "deployments"
+        assert deployments.namespaced
+        assert {"list", "watch", "patch"} <= set(deployments.verbs)
+        with pytest.raises(StoreMissingError, match="Deployment"):
+            await stores.resource("apps/v1", "Deploiment")
+
+    async def test_a_manifest_without_a_namespace_is_of_that_of_its_kind(
+        self, stores: Kube
+    ) -> None:
+        store = await stores.open(kube("v1", "ConfigMap", namespace="team-a"))
+        assert await store.locate({"metadata": {"name": "shop"}}) == "team-a/shop"
+        for wrong in ({"name": "shop", "namespace": "team-b"}, {"namespace": "team-a"}, {}):
+            with pytest.raises(InvalidObjectError):
+                await store.locate({"metadata": wrong})
+
+
+class TestWhatIsMissing:
+    async def test_a_kind_is_named(self, stores: Kube) -> None:
+        store = await stores.open(kube("v1", "ConfigMop"))
+        with pytest.raises(StoreMissingError, match="ConfigMap"):
+            await store.get("default/shop")
+
+    async def test_a_namespace_is_named(self, store: KubeStore) -> None:
+        with pytest.raises(StoreMissingError, match="nowhere"):
+            await store.create("nowhere/shop", value("hi"))
+        with pytest.raises(StoreMissingError, match="nowhere"):
+            await store.apply(config("nowhere"), manager=OURS, uid="")
+
+    async def test_an_invalid_object_is_told_where(
+        self, store: KubeStore, kube_namespace: str
+    ) -> None:
+        wrong = {**config(kube_namespace), "data": {"a b": "c"}}
+        with pytest.raises(InvalidObjectError, match="a b"):
+            await store.apply(wrong, manager=OURS, uid="")
+
+
+class TestRequests:
+    async def test_a_creation_by_apply_is_one(
+        self, stores: Kube, wire: WatchedWire, kube_namespace: str
+    ) -> None:
+        store = opened(stores, wire)
+        created = await store.apply(config(kube_namespace), manager=OURS, uid="")
+        assert [method for method, _ in wire.asked] == ["PATCH"]
+        assert data(created) == {"text": "hi"}
+
+    async def test_so_is_a_change_by_apply(
+        self, stores: Kube, wire: WatchedWire, kube_namespace: str
+    ) -> None:
+        store = opened(stores, wire)
+        created = await store.apply(config(kube_namespace), manager=OURS, uid="")
+        wire.asked.clear()
+        changed = config(kube_namespace, text="ho")
+        await store.apply(changed, manager=OURS, uid=uid(created))
+        assert [method for method, _ in wire.asked] == ["PATCH"]
+
+    async def test_only_what_is_applied_is_managed_by_an_apply(
+        self, store: KubeStore, kube_server: KubeServer, kube_namespace: str
+    ) -> None:
+        await store.apply(config(kube_namespace), manager=OURS, uid="")
+        path = f"/api/v1/namespaces/{kube_namespace}/configmaps/shop"
+        found = await kube_server.call("GET", path)
+        [entry] = found["metadata"]["managedFields"]
+        assert (entry["manager"], entry["operation"]) == (OURS, "Apply")
+        assert entry["fieldsV1"] == {"f:data": {"f:text": {}}}
+
+    @pytest.mark.parametrize(
+        ("propagation", "finalizer"), [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")]
+    )
+    async def test_a_deletion_says_what_becomes_of_dependents(
+        self, stores: Kube, kube_namespace: str, propagation: Any, finalizer: str
+    ) -> None:
+        kind = kube("v1", "ConfigMap", propagation=propagation)
+        store = await stores.open(kind)
+        created = await store.apply(config(kube_namespace), manager=OURS, uid="")
+        await store.delete(created.key, revision=created.revision)
+        assert kind.metadata((await store.get(created.key)).value).finalizers == (finalizer,)
+
+    async def test_a_deletion_of_whatever_is_there_goes_after_what_is_written_meanwhile(
+        self, stores: Kube, kube_namespace: str
+    ) -> None:
+        class Busy(WatchedWire):
+            writes = 3
+
+            async def call(self, method: str, path: str, **how: Any) -> Reply:
+                if method == "DELETE" and self.writes:
+                    self.writes -= 1
+                    changed = config(kube_namespace, text=str(self.writes))
+                    await other.apply(changed, manager=OURS, uid=uid(created))
+                return await super().call(method, path, **how)
+
+        other = opened(stores, stores.transport)
+        created = await other.apply(config(kube_namespace), manager=OURS, uid="")
+        store = opened(stores, Busy(stores.transport))
+        assert await store.delete(created.key) > created.revision
+        with pytest.raises(NotFoundError):
+            await store.get(created.key)
+
+    @pytest.mark.parametrize("says", ["which object", "nothing"])
+    async def test_an_update_never_creates_even_where_the_server_would(
+        self, stores: Kube, kube_namespace: str, says: str
+    ) -> None:
+        store = await stores.open(kube("coordination.k8s.io/v1", "Lease"))
+        created = await store.create(f"{kube_namespace}/turn", b'{"spec": {}}')
+        read = await store.get(created.key)
+        await store.delete(created.key)
+        value = read.value if says == "which object" else b'{"spec": {}}'
+        with pytest.raises(ConflictError):
+            await store.update(created.key, value, revision=read.revision)
+        with pytest.raises(NotFoundError):
+            await store.get(created.key)
+
+    async def test_objects_of_which_only_metadata_is_read_are_never_replaced(
+        self, stores: Kube, kube_namespace: str
+    ) -> None:
+        store = await stores.open(kube("v1", "ConfigMap", metadata_only=True))
+        created = await store.apply(config(kube_namespace), manager=OURS, uid="")
+        assert "data" not in parse(created.value)
+        read = await store.get(created.key)
+        assert read == created
+        with pytest.raises(UsageError, match="only metadata"):
+            await store.update(created.key, read.value, revision=read.revision)
+
+
+class TestLostAnswers:
+    async def test_a_creation_that_took_effect_is_found(
+        self, stores: Kube, wire: WatchedWire, kube_namespace: str
+    ) -> None:
+        store = opened(stores, wire)
+        wire.lose = {"POST"}
+        key = f"{kube_namespace}/shop"
+        assert await store.create(key, value("hi")) == await store.get(key)
+
+    async def test_so_is_one_by_apply(
+        self, stores: Kube, wire: WatchedWire, kube_namespace: str
+    ) -> None:
+        store = opened(stores, wire)
+        wire.lose = {"PATCH"}
+        created = await store.apply(config(kube_namespace), manager=OURS, uid="")
+        assert await store.get(created.key) == created
+
+    async def test_so_is_an_update(
+        self, stores: Kube, wire: WatchedWire, kube_namespace: str
+    ) -> None:
+        store = opened(stores, wire)
+        created = await store.create(f"{kube_namespace}/shop", value("hi"))
+        wire.lose = {"PUT"}
+        updated = await store.update(created.key, value("ho"), revision=created.revision)
+        assert data(updated) == {"text": "ho"}
+        assert await store.get(created.key) == updated
+
+    async def test_so_is_a_deletion(
+        self, stores: Kube, wire: WatchedWire, kube_namespace: str
+    ) -> None:
+        store = opened(stores, wire)
+        created = await store.create(f"{kube_namespace}/shop", value("hi"))
+        wire.lose = {"DELETE"}
+        assert await store.delete(created.key, revision=created.revision) == created.revision
+        with pytest.raises(NotFoundError):
+            await store.get(created.key)
+
+    @pytest.mark.parametrize("method", ["create", "apply", "update", "delete"])
+    async def test_what_did_not_take_effect_stays_unknown(
+        self, stores: Kube, kube_namespace: str, method: str
+    ) -> None:
+        class Silent(WatchedWire):
+            async def call(self, method: str, path: str, **how: Any) -> Reply:
+                if method != "GET":
+                    raise StoreTimeoutError("no answer")
+                return await super().call(method, path, **how)
+
+        there = await opened(stores, stores.transport).create(
+            f"{kube_namespace}/there", value("hi")
+        )
+        store = opened(stores, Silent(stores.transport))
+        calls = {
+            "create": lambda: store.create(f"{kube_namespace}/shop", value("hi")),
+            "apply": lambda: store.apply(config(kube_namespace), manager=OURS, uid=""),
+            "update": lambda: store.update(there.key, value("ho"), revision=there.revision),
+            "delete": lambda: store.delete(there.key, revision=there.revision),
+        }
+        with pytest.raises(StoreTimeoutError):
+            await calls[method]()
+
+
+class TestServersThatTakeNoRevisionOfWhatIsNew:
+    @pytest.fixture
+    def strict(self, stores: Kube) -> KubeStore:
+        class Strict(WatchedWire):
+            async def call(
+                self, method: str, path: str, *, body: bytes | None = None, **how: Any
+            ) -> Reply:
+                if method == "PATCH" and "resourceVersion" in metadata_of(parse(body or b"{}")):
+                    raise ConflictError("a new object has no revision")
+                return await super().call(method, path, body=body, **how)
+
+        return opened(stores, Strict(stores.transport))
+
+    async def test_objects_are_created_nevertheless(
+        self, strict: KubeStore, kube_namespace: str
+    ) -> None:
+        for name in ("one", "two"):
+            created = await strict.apply(config(kube_namespace, name), manager=OURS, uid="")
+            assert await strict.get(created.key) == created
+
+    async def test_existing_ones_are_left_alone(
+        self, strict: KubeStore, kube_namespace: str
+    ) -> None:
+        created = await strict.apply(config(kube_namespace), manager=OURS, uid="")
+        for _ in range(2):
+            with pytest.raises(ConflictError, match="exists"):
+                await strict.apply(config(kube_namespace, text="ho"), manager=OURS, uid="")
+        assert await strict.get(created.key) == created
+
+
+class TestConnecting:
+    async def test_a_server_that_cannot_be_reached_is_named(self, kube_server: KubeServer) -> None:
+        url = f"https://127.0.0.1:{free_port()}"
+        options = KubeOptions(server=url, token="none", timeout_s=0.5)
+        with pytest.raises(ConnectError, match=url):
+            async with connect_kube(options):
+                pass
+
+    async def test_credentials_that_are_not_accepted_are_an_error_that_shows_none(
+        self, kube_server: KubeServer
+    ) -> None:
+        options = KubeOptions(server=kube_server.url, token="s3cret", tls_ca=str(kube_server.ca))
+        with pytest.raises(ConnectError, match="credentials") as raised:
+            async with connect_kube(options, wait=True):
+                pass
+        assert "s3cret" not in str(raised.value)
+
+    async def test_one_that_comes_later_is_waited_for(
+        self, own_kube_server: KubeServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        own_kube_server.kill()
+
+        async def connected() -> None:
+            options = KubeOptions(kubeconfig=str(own_kube_server.kubeconfig()), timeout_s=0.5)
+            async with connect_kube(options, wait=True):
+                pass
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(connected())
+            await eventually(lambda: "cannot be reached yet" in caplog.text)
+            await own_kube_server.start()

@@ -1,0 +1,480 @@
+"""Calls end in time, are repeated only where that does no harm, and watches break loudly."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from kube_servers import KubeServer
+from kube_web import answering, hang, in_turn, lines, reset
+from servers import eventually, free_port
+
+from natsctl.errors import (
+    ConflictError,
+    FieldConflictError,
+    InvalidObjectError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+    TooLargeError,
+    WatchBrokenError,
+)
+from natsctl.kube.failures import ExpiredError
+from natsctl.kube.options import KubeOptions
+from natsctl.kube.transport import Transport, connecting
+
+OK = web.Response(body=b"{}")
+PATH = "/api/v1/namespaces/shop/configmaps/one"
+
+
+def to(url: str, **options: object) -> KubeOptions:
+    return KubeOptions(server=url, token="s3cret", **options)
+
+
+def busy(status: int, **headers: str) -> web.Response:
+    return web.Response(status=status, body=b"busy", headers=headers)
+
+
+async def test_what_reads_is_repeated_until_it_is_answered() -> None:
+    answers = in_turn(busy(503), busy(429), reset, OK)
+    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        assert (await transport.call("GET", PATH)).body == b"{}"
+    assert server.requests == [f"GET {PATH}"] * 4
+
+
+async def test_a_write_is_not_repeated_unless_it_is_said_to_be_safe() -> None:
+    answers = in_turn(busy(503), OK)
+    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        with pytest.raises(StoreError, match="busy"):
+            await transport.call("POST", PATH, body=b"{}")
+        assert len(server.requests) == 1
+        server.handler = in_turn(busy(500), busy(502), reset, busy(504), OK)
+        await transport.call("PATCH", PATH, body=b"{}", safe=True)
+        assert len(server.requests) == 6
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_a_write_whose_connection_broke_is_sent_once_and_its_outcome_unknown(
+    method: str,
+) -> None:
+    answers = in_turn(OK, reset)
+    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        await transport.call("GET", PATH)  # so that the connection is one that was used before
+        with pytest.raises(StoreTimeoutError, match="unknown"):
+            await transport.call(method, PATH, body=b"{}")
+    assert server.requests == [f"GET {PATH}", f"{method} {PATH}"]
+    assert len(server.connections) == 1
+
+
+async def test_what_one_attempt_may_have_done_stays_unknown_whatever_the_next_comes_to() -> None:
+    async with (
+        answering(in_turn(reset, busy(503))) as server,
+        connecting(to(server.url, attempts_max=2)) as transport,
+    ):
+        with pytest.raises(StoreTimeoutError, match=r"busy.*unknown"):
+            await transport.call("PATCH", PATH, body=b"{}", safe=True)
+    assert len(server.requests) == 2
+
+
+async def test_what_never_reached_the_server_is_repeated_whatever_it_is() -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    async with connecting(to(url, attempts_max=50)) as transport:
+        call = asyncio.create_task(transport.call("POST", PATH, body=b"{}"))
+        await asyncio.sleep(0.1)
+        assert not call.done()
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            listener.setblocking(False)
+            loop = asyncio.get_running_loop()
+            client, _ = await loop.sock_accept(listener)
+            with client:
+                request = await loop.sock_recv(client, 65_536)
+                await loop.sock_sendall(client, b"HTTP/1.1 201 OK\r\nContent-Length: 0\r\n\r\n")
+                assert (await call).status == 201
+    assert request.startswith(b"POST ")
+
+
+async def test_a_server_that_is_not_there_is_named_and_said_not_to_be_reached() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    async with connecting(to(url, attempts_max=2)) as transport:
+        with pytest.raises(StoreError, match=f"{url} is not reached: connection refused") as raised:
+            await transport.call("POST", PATH, body=b"{}")
+    assert not isinstance(raised.value, StoreTimeoutError)  # it was certainly not done
+
+
+async def test_a_name_that_nobody_knows_is_said_to_be_unknown() -> None:
+    options = KubeOptions(server="http://nobody.invalid", token="t", attempts_max=1)
+    async with connecting(options) as transport:
+        with pytest.raises(StoreError, match="the host name is unknown"):
+            await transport.call("GET", PATH)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_what_a_busy_server_did_not_begin_is_repeated_whatever_it_is(method: str) -> None:
+    answers = in_turn(busy(429, **{"Retry-After": "0"}), OK)
+    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        await transport.call(method, PATH, body=b"{}")
+    assert server.requests == [f"{method} {PATH}"] * 2
+
+
+async def test_the_server_says_how_long_to_wait() -> None:
+    answers = in_turn(busy(429, **{"Retry-After": "1"}), OK)
+    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        await transport.call("GET", PATH)
+        assert clock() - begun >= 1.0
+
+
+async def test_a_wait_that_the_deadline_does_not_allow_is_not_waited() -> None:
+    answers = in_turn(busy(429, **{"Retry-After": "3600"}))
+    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        with pytest.raises(StoreError, match="busy"):
+            await transport.call("GET", PATH)
+    assert len(server.requests) == 1
+
+
+async def test_attempts_are_bounded() -> None:
+    async with (
+        answering(in_turn(busy(503))) as server,
+        connecting(to(server.url, attempts_max=3)) as transport,
+    ):
+        with pytest.raises(StoreError, match=r"cannot get configmaps 'one'.*busy"):
+            await transport.call("GET", PATH)
+    assert len(server.requests) == 3
+
+
+async def test_a_call_ends_with_its_deadline_and_a_write_may_have_been_done() -> None:
+    async with answering(hang) as server, connecting(to(server.url)) as transport:
+        with pytest.raises(StoreTimeoutError, match="unknown"):
+            await transport.call("POST", PATH, body=b"{}", timeout_s=0.1)
+        with pytest.raises(StoreTimeoutError) as raised:
+            await transport.call("GET", PATH, timeout_s=0.1)
+        assert "unknown" not in str(raised.value)
+
+
+async def test_no_more_calls_are_on_their_way_than_allowed_and_watches_do_not_count() -> None:
+    released = asyncio.Event()
+
+    async def wait(request: web.Request) -> web.Response:
+        await released.wait()
+        return web.Response(body=b"{}")
+
+    async with (
+        answering(lines(b"{}\n", then=hang)) as server,
+        connecting(to(server.url, in_flight_max=2)) as transport,
+        transport.stream("/w", query={}, silence_s=30),
+        transport.stream("/w", query={}, silence_s=30),
+        transport.stream("/w", query={}, silence_s=30),
+    ):
+        server.handler = wait
+        async with asyncio.TaskGroup() as calls:
+            for _ in range(5):
+                calls.create_task(transport.call("GET", PATH))
+            await eventually(lambda: server.busiest == 5)
+            released.set()
+        assert server.busiest == 3 + 2
+
+
+async def test_a_call_that_is_cancelled_gives_its_place_to_the_next() -> None:
+    async with (
+        answering(hang) as server,
+        connecting(to(server.url, in_flight_max=1)) as transport,
+    ):
+        call = asyncio.create_task(transport.call("GET", PATH))
+        await eventually(lambda: server.requests)
+        server.handler = in_turn(OK)
+        call.cancel()
+        await transport.call("GET", PATH)
+        assert call.cancelled()
+
+
+async def test_connections_are_used_again() -> None:
+    async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
+        for _ in range(10):
+            await transport.call("GET", PATH)
+    assert len(server.connections) == 1
+
+
+async def test_what_is_asked_arrives_as_it_was_said() -> None:
+    async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
+        query = {"labelSelector": "a=b,c in (d e)", "fieldManager": "natsctl/shop&co"}
+        await transport.call("GET", "/api/v1/x%2Fy", query=query, accept="application/x")
+        await transport.call("PATCH", "/p", body=b"{}", content_type="application/apply-patch+yaml")
+    assert server.requests == [
+        "GET /api/v1/x%2Fy?labelSelector=a%3Db%2Cc+in+%28d+e%29&fieldManager=natsctl%2Fshop%26co",
+        "PATCH /p",
+    ]
+    assert server.headers[0]["Accept"] == "application/x"
+    assert server.headers[0]["Authorization"] == "Bearer s3cret"
+    assert server.headers[1]["Content-Type"] == "application/apply-patch+yaml"
+
+
+async def test_an_answer_that_is_too_large_is_not_taken() -> None:
+    large = web.Response(body=b"x" * 5000)
+    async with answering(in_turn(large)) as server:
+        async with connecting(to(server.url, answer_max_bytes=4999)) as transport:
+            with pytest.raises(TooLargeError, match="4999 bytes"):
+                await transport.call("GET", PATH)
+        async with connecting(to(server.url, answer_max_bytes=5000)) as transport:
+            assert len((await transport.call("GET", PATH)).body) == 5000
+
+
+async def test_nobody_is_led_elsewhere() -> None:
+    elsewhere = web.Response(status=302, headers={"Location": "/elsewhere"})
+    async with answering(in_turn(elsewhere)) as server, connecting(to(server.url)) as transport:
+        with pytest.raises(StoreError, match="302"):
+            await transport.call("GET", PATH)
+    assert len(server.requests) == 1
+
+
+async def test_a_refusal_that_tells_our_token_is_not_told_on() -> None:
+    chatty = web.Response(status=400, body=b"what is Bearer s3cret?")
+    async with answering(in_turn(chatty)) as server, connecting(to(server.url)) as transport:
+        with pytest.raises(InvalidObjectError) as raised:
+            await transport.call("GET", PATH)
+        assert "Bearer ***" in str(raised.value)
+        with pytest.raises(InvalidObjectError) as raised:
+            async with transport.stream("/w", query={}, silence_s=30):
+                pass
+        assert "Bearer ***" in str(raised.value)
+
+
+async def test_a_watch_gives_whole_lines_and_ends_with_the_server() -> None:
+    pieces = lines(b'{"a"', b":1}\n{}\n\n", b"[", b"]\n")
+    async with (
+        answering(pieces) as server,
+        connecting(to(server.url)) as transport,
+        transport.stream("/w", query={"watch": "true"}, silence_s=30) as stream,
+    ):
+        assert [line async for line in stream] == [b'{"a":1}', b"{}", b"[]"]
+    assert server.requests == ["GET /w?watch=true"]
+
+
+@pytest.mark.parametrize(
+    ("handler", "why"),
+    [
+        (lines(b"{}\n", then=hang), "nothing came for 0.2 s"),
+        (lines(b"{}\n", then=reset), "the connection ended within the answer"),
+        (lines(b"{}\n", b"{"), "middle of a line"),
+        (lines(b"{}\n", b"x" * 2000), "longer than 1000 bytes"),
+    ],
+)
+async def test_a_watch_breaks_loudly(handler: object, why: str) -> None:
+    async with (
+        answering(handler) as server,
+        connecting(to(server.url, answer_max_bytes=1000)) as transport,
+        transport.stream("/w", query={}, silence_s=0.2) as stream,
+    ):
+        assert await anext(stream) == b"{}"
+        with pytest.raises(WatchBrokenError, match=why):
+            await anext(stream)
+
+
+async def test_a_reader_who_takes_long_is_no_silence() -> None:
+    released = asyncio.Event()
+
+    async def more(request: web.Request) -> web.StreamResponse:
+        await released.wait()
+        return web.Response()
+
+    pieces = lines(b"1\n", b"2\n", then=more)
+    async with (
+        answering(pieces) as server,
+        connecting(to(server.url)) as transport,
+        transport.stream("/w", query={}, silence_s=0.2) as stream,
+    ):
+        assert await anext(stream) == b"1"
+        await asyncio.sleep(0.3)
+        assert await anext(stream) == b"2"
+        released.set()
+        assert [line async for line in stream] == []
+
+
+async def test_a_watch_that_cannot_begin_is_a_broken_one() -> None:
+    async with connecting(to(f"http://127.0.0.1:{free_port()}")) as transport:
+        with pytest.raises(WatchBrokenError, match="connection refused"):
+            async with transport.stream("/w", query={}, silence_s=30):
+                pass
+    async with answering(hang) as server, connecting(to(server.url)) as transport:
+        with pytest.raises(WatchBrokenError, match=r"does not answer within 0\.1 s"):
+            async with transport.stream("/w", query={}, silence_s=0.1):
+                pass
+
+
+async def test_nothing_is_left_open() -> None:
+    async with answering(lines(b"{}\n", then=hang)) as server:
+        async with connecting(to(server.url)) as transport:
+            async with transport.stream("/w", query={}, silence_s=30) as stream:
+                await anext(stream)
+            watched = set(server.connections)
+            await eventually(lambda: all(one.is_closing() for one in watched))
+            server.handler = in_turn(OK)
+            await transport.call("GET", PATH)
+            idle = server.connections - watched
+            assert not any(one.is_closing() for one in idle)
+        await eventually(lambda: all(one.is_closing() for one in idle))
+    await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+
+
+async def test_nothing_is_left_open_to_a_server_that_no_longer_answers(
+    own_kube_server: KubeServer,
+) -> None:
+    """TLS connections are cut, although the other side does not agree to end them."""
+    at = "/api/v1/namespaces"
+    before = _sockets()
+    options = KubeOptions(kubeconfig=str(own_kube_server.kubeconfig()))
+    async with connecting(options) as transport:
+        await asyncio.gather(*(transport.call("GET", at) for _ in range(5)))
+        async with transport.stream(at, query={"watch": "true"}, silence_s=30) as stream:
+            await anext(stream)
+            own_kube_server.pause()
+            with pytest.raises(StoreTimeoutError):
+                await transport.call("GET", at, timeout_s=0.1)
+            assert _sockets() > before
+    assert _sockets() == before
+
+
+def _sockets() -> int:
+    """How many sockets this process has open."""
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found += str(descriptor.readlink()).startswith("socket:")
+    return found
+
+
+async def test_the_real_server_is_paused_killed_and_back(own_kube_server: KubeServer) -> None:
+    server = own_kube_server
+    namespace = server.new_namespace()
+    at = f"/api/v1/namespaces/{namespace}/configmaps"
+    options = KubeOptions(kubeconfig=str(server.kubeconfig()), attempts_max=200)
+    async with connecting(options) as transport:
+        async with transport.stream(at, query={"watch": "true"}, silence_s=0.5) as stream:
+            server.pause()
+            with pytest.raises(WatchBrokenError, match="nothing came"):
+                await anext(stream)
+        with pytest.raises(StoreTimeoutError):
+            await transport.call("GET", at, timeout_s=0.2)
+        server.resume()
+        await transport.call("GET", at)
+        async with transport.stream(at, query={"watch": "true"}, silence_s=30) as stream:
+            server.kill()
+            with pytest.raises(WatchBrokenError):
+                await anext(stream)
+        call = asyncio.create_task(transport.call("GET", at, timeout_s=60))
+        await server.start()
+        assert json.loads((await call).body)["kind"] == "ConfigMapList"
+
+
+@pytest.fixture
+async def transport(kube_server: KubeServer) -> AsyncIterator[Transport]:
+    async with connecting(KubeOptions(kubeconfig=str(kube_server.kubeconfig()))) as transport:
+        yield transport
+
+
+async def test_what_the_server_refuses_is_one_of_our_errors(
+    transport: Transport, kube_namespace: str
+) -> None:
+    at = f"/api/v1/namespaces/{kube_namespace}/configmaps"
+    one = json.dumps({"metadata": {"name": "one"}, "data": {"a": "1"}}).encode()
+    await transport.call("POST", at, body=one)
+    with pytest.raises(ConflictError, match="already exists"):
+        await transport.call("POST", at, body=one)
+    with pytest.raises(NotFoundError, match="configmaps 'two'"):
+        await transport.call("GET", f"{at}/two")
+    with pytest.raises(StoreMissingError, match="no namespace 'nowhere'"):
+        await transport.call("POST", "/api/v1/namespaces/nowhere/configmaps", body=one)
+    for path in ("/api/v1/nothings", "/apis/no.such/v1/things", f"{at}/one/nothing"):
+        with pytest.raises(StoreMissingError, match="no such kind"):
+            await transport.call("GET", path)
+    with pytest.raises(InvalidObjectError, match=r"metadata\.name"):
+        await transport.call("POST", at, body=b'{"metadata": {"name": "No!"}}')
+    with pytest.raises(InvalidObjectError):
+        await transport.call("POST", at, body=b"{")
+    changed = {"metadata": {"name": "one", "resourceVersion": "1"}}
+    with pytest.raises(ConflictError, match="modified"):
+        await transport.call("PUT", f"{at}/one", body=json.dumps(changed).encode())
+    gone = json.dumps({"preconditions": {"uid": "another"}}).encode()
+    with pytest.raises(ConflictError, match="another"):
+        await transport.call("DELETE", f"{at}/one", body=gone)
+    huge = json.dumps({"metadata": {"name": "huge"}, "data": {"a": "x" * 4_000_000}}).encode()
+    with pytest.raises(TooLargeError):
+        await transport.call("POST", at, body=huge)
+
+
+async def test_whose_fields_an_apply_would_take_is_said(
+    transport: Transport, kube_namespace: str
+) -> None:
+    path = f"/api/v1/namespaces/{kube_namespace}/configmaps/one"
+
+    async def apply(manager: str, value: str) -> None:
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "one"},
+            "data": {"a": value, "b": value},
+        }
+        await transport.call(
+            "PATCH",
+            path,
+            query={"fieldManager": manager},
+            body=json.dumps(manifest).encode(),
+            content_type="application/apply-patch+yaml",
+            safe=True,
+        )
+
+    await apply("ann", "1")
+    with pytest.raises(FieldConflictError) as raised:
+        await apply("natsctl/shop", "2")
+    assert raised.value.managers == ("ann",)
+    assert "ann owns .data.a, .data.b" in str(raised.value)
+
+
+async def test_a_page_that_is_compacted_away_is_expired(
+    own_kube_server: KubeServer,
+) -> None:
+    server = own_kube_server
+    namespace = server.new_namespace()
+    at = f"/api/v1/namespaces/{namespace}/configmaps"
+    for name in ("one", "two", "three"):
+        server.request("POST", at, {"metadata": {"name": name}})
+    async with connecting(KubeOptions(kubeconfig=str(server.kubeconfig()))) as transport:
+        page = json.loads((await transport.call("GET", at, query={"limit": "1"})).body)
+        onward = {"limit": "1", "continue": page["metadata"]["continue"]}
+        await transport.call("GET", at, query=onward)
+        server.request("POST", at, {"metadata": {"name": "four"}})
+        server.compact()
+        with pytest.raises(ExpiredError):
+            await transport.call("GET", at, query=onward)
+
+
+async def test_a_missing_permission_is_named_and_may_be_granted(
+    kube_server: KubeServer, kube_namespace: str, tmp_path: Path
+) -> None:
+    at = f"/api/v1/namespaces/{kube_namespace}/configmaps"
+    options = KubeOptions(kubeconfig=str(kube_server.kubeconfig("guest")))
+    async with connecting(options) as transport:
+        with pytest.raises(PermissionDeniedError) as raised:
+            await transport.call("GET", at)
+        assert f"may not list configmaps in namespace '{kube_namespace}'" in str(raised.value)
+        assert "natsctl rbac" in str(raised.value)
+        with pytest.raises(PermissionDeniedError, match="may not watch configmaps"):
+            async with transport.stream(at, query={"watch": "1"}, silence_s=30):
+                pass
+        rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}
+        kube_server.allow("guest", [rule], namespace=kube_namespace)
+
+        async def listed() -> bool:
+            try:
+                return (await transport.call("GET", at)).status == 200
+            except PermissionDeniedError as error:
+                raise AssertionError from error
+
+        await eventually(listed)

@@ -1,0 +1,386 @@
+"""Watches of a real cluster: large listings, ends, faults, selectors; nothing is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from backends import listing, take
+from kube_servers import KubeServer
+from kube_things import WatchedWire, cluster, define, watches
+from servers import CutProxy, eventually
+from things import informed
+
+from natsctl.core.informer import Informer
+from natsctl.errors import NotFoundError, PermissionDeniedError, StoreMissingError
+from natsctl.kube.identity import Identity
+from natsctl.kube.options import KubeOptions
+from natsctl.kube.store import KubeStore
+from natsctl.kube.stores import Kube, connect_kube
+from natsctl.model.documents import metadata_of, parse
+from natsctl.model.manifests import Manifest, kube
+from natsctl.model.store import Applied, Deleted, Listing, Store, Stored, WatchEvent
+
+CONFIGS = kube("v1", "ConfigMap")
+
+
+def value(text: str = "hi", **labels: str) -> bytes:
+    return msgspec.json.encode({"metadata": {"labels": labels}, "data": {"text": text}})
+
+
+@pytest.fixture
+async def stores(kube_server: KubeServer) -> AsyncIterator[Kube]:
+    async with cluster(kube_server) as stores:
+        yield stores
+
+
+async def put(store: Store, key: str, text: str = "hi") -> Stored:
+    try:
+        revision = (await store.get(key)).revision
+    except NotFoundError:
+        return await store.create(key, value(text))
+    return await store.update(key, value(text), revision=revision)
+
+
+async def put_all(store: Store, keys: Iterable[str]) -> dict[str, Stored]:
+    return {stored.key: stored for stored in await asyncio.gather(*(put(store, k) for k in keys))}
+
+
+def shown(events: list[WatchEvent]) -> dict[str, Stored]:
+    return {event.stored.key: event.stored for event in events if isinstance(event, Applied)}
+
+
+def cached(informer: Informer[Manifest]) -> dict[str, Stored]:
+    found = (informer.cache.get(key) for key in list(informer.cache.keys()))
+    return {stored.key: stored for stored in found if stored is not None}
+
+
+async def everything(store: Store) -> dict[str, Stored]:
+    """Return what a listing shows now."""
+    async with store.watch() as events:
+        return shown(await listing(events))
+
+
+async def equal(informer: Informer[Manifest], store: Store) -> None:
+    """Wait until the informer's cache is what the store has."""
+
+    async def same() -> bool:
+        return cached(informer) == await everything(store)
+
+    await eventually(same, every_s=0.1)
+
+
+class TestListing:
+    async def test_more_objects_than_a_page_has_are_all_shown_once(
+        self, stores: Kube, kube_namespace: str
+    ) -> None:
+        wire = WatchedWire(stores.transport)
+        kind = kube("v1", "ConfigMap", namespace=kube_namespace)
+        store = KubeStore(wire, kind, stores.discovery.find, Identity("here"))
+        put_ones = await put_all(store, (f"{kube_namespace}/c{n}" for n in range(1200)))
+        async with store.watch() as events:
+            begin, *middle, _ = await listing(events)
+        assert isinstance(begin, Listing)
+        assert len(middle) == 1200
+        assert shown(middle) == put_ones
+        assert wire.lists == 3
+
+    async def test_only_the_namespace_of_the_kind_is_shown(
+        self, stores: Kube, kube_server: KubeServer, kube_namespace: str
+    ) -> None:
+        other = kube_server.new_namespace()
+        store = await stores.open(CONFIGS)
+        mine, theirs = f"{kube_namespace}/a", f"{other}/a"
+        await put_all(store, (mine, theirs))
+        part = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
+        assert list(await everything(part)) == [mine]
+        assert {mine, theirs} <= set(await everything(store))
+
+    async def test_only_the_object_that_is_meant_is_shown(
+        self, stores: Kube, kube_namespace: str
+    ) -> None:
+        store = await stores.open(CONFIGS)
+        one, other = f"{kube_namespace}/one", f"{kube_namespace}/other"
+        await put_all(store, (one, other))
+        part = await stores.open(CONFIGS.only(one))
+        async with part.watch() as events:
+            assert list(shown(await listing(events))) == [one]
+            await put(store, other, "2")
+            changed = await put(store, one, "2")
+            assert await take(events, 1) == [Applied(changed)]
+
+    async def test_metadata_is_all_that_is_shown_where_no_more_is_asked_for(
+        self, stores: Kube, kube_namespace: str
+    ) -> None:
+        whole = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
+        store = await stores.open(
+            kube("v1", "ConfigMap", namespace=kube_namespace, metadata_only=True)
+        )
+        await put(whole, f"{kube_namespace}/a")
+        async with store.watch() as events:
+            await put(whole, f"{kube_namespace}/b")
+            taken = await listing(events)
+            await put(whole, f"{kube_namespace}/c")
+            taken += await take(events, 1)
+        found = shown(taken)
+        assert [key.rpartition("/")[2] for key in found] == ["a", "b", "c"]
+        for stored in found.values():
+            document = parse(stored.value)
+            assert set(document) == {"apiVersion", "kind", "metadata"}
+            assert (document["apiVersion"], document["kind"]) == ("v1", "ConfigMap")
+            assert "managedFields" not in metadata_of(document)
+            assert await store.get(stored.key) == stored
+
+
+class TestSelecting:
+    @pytest.fixture
+    async def part(self, stores: Kube, kube_namespace: str) -> KubeStore:
+        return await stores.open(
+            kube("v1", "ConfigMap", namespace=kube_namespace, labels={"a": "1"})
+        )
+
+    async def test_only_objects_with_the_labels_are_told(
+        self, stores: Kube, part: KubeStore, kube_namespace: str
+    ) -> None:
+        keys = [f"{kube_namespace}/{name}" for name in ("in", "out", "later")]
+        store = await stores.open(CONFIGS)
+        await store.create(keys[0], value(a="1"))
+        await store.create(keys[1], value(a="2"))
+        async with part.watch() as events:
+            assert list(shown(await listing(events))) == [keys[0]]
+            await put(store, keys[1])
+            created = await store.create(keys[2], value(a="1"))
+            assert await take(events, 1) == [Applied(created)]
+
+    async def test_one_that_loses_its_label_is_told_deleted_and_back_when_it_has_it_again(
+        self, stores: Kube, part: KubeStore, kube_namespace: str
+    ) -> None:
+        key = f"{kube_namespace}/shop"
+        store = await stores.open(CONFIGS)
+        created = await store.create(key, value(a="1"))
+        async with part.watch() as events:
+            await listing(events)
+            lost = await store.update(key, value(), revision=created.revision)
+            assert await take(events, 1) == [Deleted(key, lost.revision)]
+            back = await store.update(key, value(a="1"), revision=lost.revision)
+            assert await take(events, 1) == [Applied(back)]
+
+
+class TestEnding:
+    async def test_a_request_that_the_server_ends_goes_on_without_a_new_listing(
+        self, stores: Kube, kube_namespace: str
+    ) -> None:
+        wire = WatchedWire(stores.transport)
+        kind = kube("v1", "ConfigMap", namespace=kube_namespace)
+        store = KubeStore(wire, kind, stores.discovery.find, Identity("here"), timeout_s=1.0)
+        told: list[WatchEvent] = []
+        written: list[Stored] = []
+
+        async def follow() -> None:
+            async with store.watch() as events:
+                told.extend(await listing(events))
+                while True:
+                    told.append(await anext(events))
+
+        task = asyncio.create_task(follow())
+        while wire.streams < 4:
+            written.append(await put(store, f"{kube_namespace}/shop", str(len(written))))
+            await asyncio.sleep(0.05)
+
+        def all_told() -> bool:
+            return [e.stored for e in told if isinstance(e, Applied)][-1] == written[-1]
+
+        await eventually(all_told)
+        task.cancel()
+        await asyncio.wait({task})
+        assert sum(isinstance(event, Listing) for event in told) == 1
+        live = [event.stored for event in told if isinstance(event, Applied)]
+        assert live == written[-len(live) :]
+        assert wire.lists == 1
+
+    async def test_nothing_is_left_at_the_server(self, stores: Kube, kube_namespace: str) -> None:
+        kind = kube("v1", "ConfigMap", namespace=kube_namespace)
+        before = await watches(stores.transport, "configmaps")
+        store = await stores.open(kind)
+        informers = [Informer(store, kind) for _ in range(3)]
+        async with informed(informers[0]), informed(informers[1]), informed(informers[2]):
+
+            async def three_more() -> bool:
+                return await watches(stores.transport, "configmaps") == before + 3
+
+            await eventually(three_more)
+
+        async def as_before() -> bool:
+            return await watches(stores.transport, "configmaps") == before
+
+        await eventually(as_before)
+
+
+@asynccontextmanager
+async def through(server: KubeServer, proxy: CutProxy, **how: float) -> AsyncIterator[Kube]:
+    """Connect by way of a proxy."""
+    options = KubeOptions(
+        server=proxy.url.replace("nats://", "https://"),
+        token=server.admin_token,
+        tls_ca=str(server.ca),
+        timeout_s=2.0,
+    )
+    async with connect_kube(options, **how) as stores:
+        yield stores
+
+
+class TestFaults:
+    async def test_connections_that_are_cut_lose_nothing(
+        self, stores: Kube, kube_server: KubeServer, kube_namespace: str
+    ) -> None:
+        kind = kube("v1", "ConfigMap", namespace=kube_namespace)
+        store = await stores.open(kind)
+        async with CutProxy(kube_server.url) as proxy, through(kube_server, proxy) as far:
+            informer = Informer(await far.open(kind), kind)
+            await put_all(store, (f"{kube_namespace}/c{n}" for n in range(20)))
+            async with informed(informer):
+                for turn in range(5):
+                    proxy.cut()
+                    await store.delete(f"{kube_namespace}/c{turn}")
+                    await put(store, f"{kube_namespace}/c{turn + 10}", f"turn {turn}")
+                    await proxy.heal()
+                    await equal(informer, store)
+
+    async def test_a_silent_connection_is_replaced(
+        self, stores: Kube, kube_server: KubeServer, kube_namespace: str
+    ) -> None:
+        kind = kube("v1", "ConfigMap", namespace=kube_namespace)
+        store = await stores.open(kind)
+        async with (
+            CutProxy(kube_server.url) as hole,
+            CutProxy(hole.url) as proxy,
+            through(kube_server, proxy) as far,
+        ):
+            wire = WatchedWire(far.transport)
+            find = far.discovery.find
+            informer = Informer(KubeStore(wire, kind, find, Identity("there"), timeout_s=2.0), kind)
+            async with informed(informer):
+                await put(store, f"{kube_namespace}/a")
+                await equal(informer, store)
+                hole.freeze()
+                wire.asked.clear()
+                await put(store, f"{kube_namespace}/b")
+                await store.delete(f"{kube_namespace}/a")
+                await eventually(lambda: wire.asked)  # it looks what there is
+                hole.thaw()
+                await equal(informer, store)
+                assert wire.lists == 1
+
+    async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
+        self, own_kube_server: KubeServer
+    ) -> None:
+        place = own_kube_server.new_namespace()
+        kind = kube("v1", "ConfigMap", namespace=place)
+        async with cluster(own_kube_server) as stores:
+            store = await stores.open(kind)
+            informer = Informer(store, kind)
+            await put_all(store, (f"{place}/c{n}" for n in range(20)))
+            async with informed(informer):
+                for turn in range(2):
+                    writes = asyncio.create_task(put(store, f"{place}/c{turn}", f"turn {turn}"))
+                    own_kube_server.kill()
+                    await asyncio.wait({writes})
+                    if not writes.cancelled():
+                        writes.exception()  # it may have come too late
+                    await own_kube_server.start()
+                    await store.delete(f"{place}/c{turn + 10}")
+                    await equal(informer, store)
+                assert informer.cache.incarnation == own_kube_server.url
+
+    async def test_what_the_server_has_forgotten_is_listed_anew(
+        self, own_kube_server: KubeServer
+    ) -> None:
+        place = own_kube_server.new_namespace()
+        kind = kube("v1", "ConfigMap", namespace=place)
+        async with (
+            cluster(own_kube_server) as stores,
+            CutProxy(own_kube_server.url) as proxy,
+            through(own_kube_server, proxy) as far,
+        ):
+            wire = WatchedWire(far.transport)
+            informer = Informer(KubeStore(wire, kind, far.discovery.find, Identity("there")), kind)
+            store = await stores.open(kind)
+            await put_all(store, (f"{place}/c{n}" for n in range(20)))
+            async with informed(informer):
+                proxy.cut()
+                await store.delete(f"{place}/c0")
+                await put_all(store, (f"{place}/c{n}" for n in range(10, 30)))
+                own_kube_server.compact()
+                own_kube_server.kill()
+                await own_kube_server.start()
+                listed = wire.lists
+                await proxy.heal()
+                await equal(informer, store)
+                assert wire.lists > listed
+                assert f"{place}/c0" not in informer.cache
+
+    async def test_a_page_that_has_expired_begins_the_listing_anew(
+        self, own_kube_server: KubeServer
+    ) -> None:
+        place = own_kube_server.new_namespace()
+        kind = kube("v1", "ConfigMap", namespace=place)
+        async with cluster(own_kube_server) as stores:
+            store = await stores.open(kind)
+            written = await put_all(store, (f"{place}/c{n:04}" for n in range(600)))
+            async with store.watch() as events:
+                seen = await take(events, 501)
+                await store.delete(f"{place}/c0000")
+                own_kube_server.compact()
+                seen += await listing(events)
+        begins = [at for at, event in enumerate(seen) if isinstance(event, Listing)]
+        assert begins == [0, 501]
+        del written[f"{place}/c0000"]
+        again = shown(seen[501:])
+        assert {key: again[key] for key in written} == written
+        assert f"{place}/c0000" not in again
+
+
+class TestHealing:
+    async def test_a_permission_that_is_granted_later_heals(
+        self, stores: Kube, kube_server: KubeServer, kube_namespace: str
+    ) -> None:
+        kind = kube("v1", "ConfigMap", namespace=kube_namespace)
+        stored = await put(await stores.open(kind), f"{kube_namespace}/shop")
+        async with cluster(kube_server, user="guest") as guests:
+            informer = Informer(await guests.open(kind), kind)
+            task = asyncio.create_task(informer.run())
+
+            def denied() -> bool:
+                return isinstance(informer.failure, PermissionDeniedError)
+
+            await eventually(denied)
+            assert f"list configmaps in namespace '{kube_namespace}'" in str(informer.failure)
+            rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}
+            await asyncio.to_thread(kube_server.allow, "guest", [rule], namespace=kube_namespace)
+            await asyncio.wait_for(informer.cache.complete.wait(), 60)
+            assert cached(informer) == {stored.key: stored}
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def test_a_kind_that_is_defined_later_heals(self, stores: Kube) -> None:
+        kind = kube("later.test/v1", "Later")
+        informer = Informer(await stores.open(kind), kind)
+        task = asyncio.create_task(informer.run())
+
+        def missing() -> bool:
+            return isinstance(informer.failure, StoreMissingError)
+
+        await eventually(missing)
+        await define(stores.transport, "later.test", "Later")
+        await asyncio.wait_for(informer.cache.complete.wait(), 60)
+        store = await stores.open(kind)
+        created = await store.create("shop", b'{"spec": {}}')
+
+        def told() -> bool:
+            return cached(informer) == {"shop": created}
+
+        await eventually(told)
+        await store.delete("shop")
+        task.cancel()
+        await asyncio.wait({task})

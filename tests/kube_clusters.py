@@ -1,0 +1,194 @@
+"""What tests do to a Kubernetes cluster: to call it, to make users, to see what was written."""
+
+import asyncio
+import http.client
+import itertools
+import json
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import yaml
+
+CALL_S = 30.0
+
+USERS = {"admin": "system:masters", "guest": "guests", "other": "guests"}
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "None", "userGroups": ["system:serviceaccounts"]}, {"level": "Metadata"}],
+}
+
+
+class Write(NamedTuple):
+    """A write request that the server has answered, as its audit log tells it."""
+
+    verb: str
+    resource: str
+    subresource: str
+    namespace: str
+    name: str
+    user: str
+    status: int
+
+
+class KubeCluster:
+    """A kube-apiserver that is there, whoever runs it.
+
+    The users `admin` (who may do anything), `guest` and `other` (who may do nothing) each have a
+    token, and `admin` a client certificate. What the server needs to know of them is in `folder`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tokens = {user: f"token-of-{user}-{os.urandom(8).hex()}" for user in USERS}
+        self._files = itertools.count()
+        self._context: ssl.SSLContext | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = (f"{self.tokens[user]},{user},{user},{group}\n" for user, group in USERS.items())
+        (folder / "tokens.csv").write_text("".join(lines))
+        (folder / "policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
+
+    @property
+    def url(self) -> str:
+        """Where it listens, or would."""
+        raise NotImplementedError
+
+    @property
+    def ca(self) -> Path:
+        """The certificate that vouches for the server."""
+        return self.folder / "ca.pem"
+
+    @property
+    def audit_log(self) -> Path:
+        """Where the server says who asked for what."""
+        return self.folder / "audit.log"
+
+    @property
+    def admin_token(self) -> str:
+        """The token of the user who may do anything."""
+        return self.tokens["admin"]
+
+    def certificate(self, user: str) -> tuple[Path, Path]:
+        """Return the files of a client certificate of *user*, and of its key."""
+        raise NotImplementedError
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        user: str = "admin",
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        """Call the kube-apiserver and return the JSON it answers with; it must be a 2xx."""
+        headers = {"Authorization": f"Bearer {self.tokens[user]}", "Content-Type": content_type}
+        data = None if body is None else json.dumps(body)
+        status, answer = self._exchange(method, path, data, headers)
+        assert status < http.HTTPStatus.MULTIPLE_CHOICES, f"{method} {path}: {status} {answer!r}"
+        return dict(json.loads(answer))
+
+    async def call(self, method: str, path: str, body: object = None, **how: str) -> dict[str, Any]:
+        """Do as `request` does, while the loop goes on."""
+        return await asyncio.to_thread(self.request, method, path, body, **how)
+
+    def new_namespace(self) -> str:
+        """Make a namespace with a name of its own, and return the name."""
+        name = f"test-{next(self._files)}"
+        self.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        return name
+
+    def allow(self, user: str, rules: Sequence[Mapping[str, object]], *, namespace: str) -> None:
+        """Let *user* do in *namespace* what *rules*, as those of a Role, say."""
+        at = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+        api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
+        metadata = {"name": f"{user}-{next(self._files)}"}
+        subject = {"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
+        role = {
+            "kind": "Role",
+            "name": metadata["name"],
+            "apiGroup": "rbac.authorization.k8s.io",
+        }
+        self.request("POST", f"{at}/roles", {**api, "metadata": metadata, "rules": list(rules)})
+        self.request(
+            "POST",
+            f"{at}/rolebindings",
+            {**api, "metadata": metadata, "roleRef": role, "subjects": [subject]},
+        )
+
+    def kubeconfig(self, user: str = "admin", *, namespace: str | None = None) -> Path:
+        """Write a kubeconfig for *user*, with a token, and return its path."""
+        context = {"cluster": "tests", "user": user}
+        if namespace is not None:
+            context["namespace"] = namespace
+        cluster = {"server": self.url, "certificate-authority": str(self.ca)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "tests",
+            "contexts": [{"name": "tests", "context": context}],
+            "clusters": [{"name": "tests", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": self.tokens[user]}}],
+        }
+        return self._new_file("kubeconfig", yaml.safe_dump(config).encode())
+
+    def mark(self) -> int:
+        """Return a mark for `writes(since=...)`: what is audited after now."""
+        return self.audit_log.stat().st_size if self.audit_log.exists() else 0
+
+    def writes(
+        self, since: int = 0, *, resource: str | None = None, namespace: str | None = None
+    ) -> list[Write]:
+        """Return the writes of our users since a mark, in the order they were answered."""
+        with self.audit_log.open("rb") as file:
+            file.seek(since)
+            lines = [line for line in file if line.endswith(b"\n")]
+        writes = [_write(entry) for line in lines if (entry := json.loads(line))["verb"] in WRITES]
+        return [
+            write
+            for write in writes
+            if write.user in USERS
+            and (resource is None or write.resource == resource)
+            and (namespace is None or write.namespace == namespace)
+        ]
+
+    def _new_file(self, kind: str, content: bytes) -> Path:
+        file = self.folder / f"{next(self._files)}.{kind}"
+        file.write_bytes(content)
+        return file
+
+    def _exchange(
+        self, method: str, path: str, body: str | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        if self._context is None:
+            self._context = ssl.create_default_context(cafile=str(self.ca))
+        connection = http.client.HTTPSConnection(
+            urlsplit(self.url).netloc, timeout=CALL_S, context=self._context
+        )
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+def _write(entry: Mapping[str, Any]) -> Write:
+    about = entry.get("objectRef", {})
+    path = urlsplit(entry["requestURI"]).path
+    return Write(
+        verb=entry["verb"],
+        resource=about.get("resource", ""),
+        subresource=about.get("subresource", ""),
+        namespace=about.get("namespace", ""),
+        name=about.get("name", path.rpartition("/")[2]),
+        user=entry["user"]["username"],
+        status=entry.get("responseStatus", {}).get("code", 0),
+    )

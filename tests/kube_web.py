@@ -1,0 +1,172 @@
+"""What may stand in a kube-apiserver's place, or in its way: for tests of how we speak to it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Web:
+    """A server on 127.0.0.1 that answers every request as *handler* says, and counts them."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.requests: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.connections: set[object] = set()
+        self.busiest = 0  # the most requests that it had at once
+        self.url = ""
+        self._busy = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(f"{request.method} {request.raw_path}")
+        self.headers.append(dict(request.headers))
+        self.connections.add(request.transport)
+        self._busy += 1
+        self.busiest = max(self.busiest, self._busy)
+        try:
+            return await self.handler(request)
+        finally:
+            self._busy -= 1
+
+
+@asynccontextmanager
+async def answering(handler: Handler) -> AsyncIterator[Web]:
+    """Run a `Web`; requests that hang when it ends are cut off."""
+    served = Web(handler)
+    server = web.Server(served.answer, handler_cancellation=True)
+    runner = web.ServerRunner(server, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    try:
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        served.url = f"http://{host}:{port}"
+        yield served
+    finally:
+        await runner.cleanup()
+
+
+def in_turn(*answers: web.Response | Handler) -> Handler:
+    """Return a handler that gives these answers, one after the other, the last again and again."""
+    left: list[web.Response | Handler] = list(answers)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, web.Response):
+            return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+        return await answer(request)
+
+    return handle
+
+
+async def reset(request: web.Request) -> web.StreamResponse:
+    """Cut the connection without an answer."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def hang(request: web.Request) -> web.StreamResponse:
+    """Never answer."""
+    await asyncio.Event().wait()
+    return web.Response()
+
+
+def lines(*pieces: bytes, then: Handler | None = None) -> Handler:
+    """Return a handler that streams these pieces, and then does something else, or ends."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        if then is not None:
+            await then(request)
+        return response
+
+    return handle
+
+
+class ConnectProxy:
+    """An HTTP proxy that connects everyone to 127.0.0.1, whatever host they name.
+
+    `asked` are the hosts and ports that it was asked for, `credentials` what came with them.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.credentials: list[str] = []
+        self.url = ""
+        self._through: set[asyncio.StreamWriter] = set()
+
+    def cut(self) -> None:
+        """Drop every connection."""
+        for writer in self._through:
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._through.add(writer)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                port = self._asked((await reader.readuntil(b"\r\n\r\n")).decode())
+                far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+                try:
+                    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                    await _either(_pump(reader, far_writer), _pump(far_reader, writer))
+                finally:
+                    far_writer.transport.abort()
+        finally:
+            self._through.discard(writer)
+            writer.transport.abort()
+
+    def _asked(self, head: str) -> int:
+        request, *fields = head.splitlines()
+        self.asked.append(request.split()[1])
+        named = (field.partition(": ") for field in fields)
+        self.credentials += [
+            value for name, _, value in named if name.lower() == "proxy-authorization"
+        ]
+        return int(self.asked[-1].rpartition(":")[2])
+
+
+@asynccontextmanager
+async def proxying() -> AsyncIterator[ConnectProxy]:
+    """Run a `ConnectProxy`."""
+    proxy = ConnectProxy()
+    running: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(proxy.serve(reader, writer))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield proxy
+    finally:
+        server.close()
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+
+async def _either(*both: Awaitable[None]) -> None:
+    tasks: Sequence[asyncio.Future[None]] = [asyncio.ensure_future(one) for one in both]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()

@@ -1,0 +1,356 @@
+"""What a sync reads beside its slots wakes its key, for as long as syncs read it."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from scenarios.plays import APPS, App, document, put
+
+from natsctl import (
+    Controller,
+    InvalidKeyError,
+    InvalidObjectError,
+    Kind,
+    Object,
+    PermissionDeniedError,
+    UsageError,
+    kube,
+    kv,
+    primary,
+)
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStore, MemoryStores
+
+
+class LimitsSpec(msgspec.Struct, frozen=True):
+    most: int
+
+
+class Limits(Object, frozen=True):
+    spec: LimitsSpec
+
+
+LIMITS = kv(Limits, bucket="limits")
+SECRETS = kube("v1", "Secret", namespace="default")
+Read = Callable[["Readers", str], Awaitable[object]]
+
+
+async def nothing(_readers: "Readers", _key: str) -> None:
+    """Read nothing."""
+
+
+class Readers(Controller):
+    """Reads at each sync what it is told to, and keeps what it saw."""
+
+    apps = primary(APPS)
+    read: Read = staticmethod(nothing)
+
+    def __init__(self, read: Read = nothing) -> None:
+        self.read = read
+        self.seen: list[tuple[str, object]] = []
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.seen.append((key, await self.read(self, key)))
+        return None
+
+    def last(self, key: str) -> object:
+        return [seen for of, seen in self.seen if of == key][-1]
+
+    def keys(self) -> list[str]:
+        return [key for key, _ in self.seen]
+
+
+def limits(most: int, **labels: str) -> bytes:
+    return json.dumps({"metadata": {"labels": labels}, "spec": {"most": most}}).encode()
+
+
+def limit_called(name: str) -> Read:
+    async def read(readers: Readers, _key: str) -> int | None:
+        found = await readers.reads.get(LIMITS, name)
+        return None if found is None else found.spec.most
+
+    return read
+
+
+def limits_labelled(labels: str) -> Read:
+    async def read(readers: Readers, _key: str) -> dict[str, int]:
+        found = await readers.reads.list(LIMITS, labels=labels)
+        return {key: at.spec.most for key, at in found.items()}
+
+    return read
+
+
+async def app(harness: Harness, key: str, text: str = "hi") -> None:
+    await put(harness.stores.store(APPS), key, {"spec": {"text": text}})
+    await harness.run_until_idle()
+
+
+def buckets(harness: Harness) -> MemoryStore:
+    return harness.stores.store(LIMITS)
+
+
+async def test_a_change_of_what_was_read_wakes_the_key_that_read_it() -> None:
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        await put(buckets(harness), "eu", limits(1))
+        await app(harness, "shop")
+        await put(buckets(harness), "eu", limits(2))
+        await harness.run_until_idle()
+        assert readers.seen == [("shop", 1), ("shop", 2)]
+
+
+async def test_an_object_that_comes_where_none_was_read_wakes_the_key() -> None:
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        await app(harness, "shop")
+        await put(buckets(harness), "eu", limits(1))
+        await harness.run_until_idle()
+        await buckets(harness).delete("eu")
+        await harness.run_until_idle()
+        assert [seen for _, seen in readers.seen] == [None, 1, None]
+
+
+async def test_a_change_of_anything_else_wakes_nobody() -> None:
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        await app(harness, "shop")
+        await put(buckets(harness), "us", limits(1))
+        await put(buckets(harness), "eu.west", limits(1))
+        await harness.run_until_idle()
+        assert readers.keys() == ["shop"]
+
+
+async def test_all_keys_that_read_an_object_share_one_watch_and_are_woken() -> None:
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        for number in range(20):
+            await app(harness, f"shop-{number}")
+        assert (readers.reads.watch_count, buckets(harness).watches) == (1, 1)
+        readers.seen.clear()
+        await put(buckets(harness), "eu", limits(1))
+        await harness.run_until_idle()
+        assert sorted(readers.keys()) == sorted(f"shop-{number}" for number in range(20))
+
+
+async def test_what_the_next_sync_does_not_read_is_watched_no_more() -> None:
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        await app(harness, "shop")
+        readers.read = limit_called("us")
+        await app(harness, "shop", "other")
+        assert readers.reads.depends_on("shop") == ["Limits.limits us"]
+        assert buckets(harness).watches == 1
+        readers.seen.clear()
+        await put(buckets(harness), "eu", limits(1))
+        await harness.run_until_idle()
+        assert readers.seen == []
+        await put(buckets(harness), "us", limits(1))
+        await harness.run_until_idle()
+        assert readers.seen == [("shop", 1)]
+
+
+async def test_a_key_that_is_gone_reads_nothing_and_leaves_no_watch() -> None:
+    readers = Readers()
+
+    async def read(self: Readers, key: str) -> object:
+        return None if self.apps.get(key) is None else await self.reads.get(LIMITS, "eu")
+
+    readers.read = read
+    async with running(readers) as harness:
+        await app(harness, "shop")
+        assert buckets(harness).watches == 1
+        await harness.stores.store(APPS).delete("shop")
+        await harness.run_until_idle()
+        assert (readers.reads.watch_count, buckets(harness).watches) == (0, 0)
+
+
+async def test_a_sync_that_fails_lets_go_of_nothing() -> None:
+    readers = Readers(limit_called("eu"))
+
+    async def fail(_readers: Readers, _key: str) -> object:
+        raise RuntimeError("on purpose")
+
+    async with running(readers) as harness:
+        await app(harness, "shop")
+        readers.read = fail
+        await put(harness.stores.store(APPS), "shop", {"spec": {"text": "other"}})
+        await asyncio.sleep(1)
+        assert readers.reads.depends_on("shop") == ["Limits.limits eu"]
+        readers.read = limit_called("eu")
+        await harness.run_until_idle()
+
+
+async def test_a_selection_wakes_when_an_object_comes_into_it_changes_in_it_and_leaves_it() -> None:
+    readers = Readers(limits_labelled("tier=gold"))
+    async with running(readers) as harness:
+        await put(buckets(harness), "eu", limits(1, tier="tin"))
+        await app(harness, "shop")
+        for most, tier in ((2, "gold"), (3, "gold"), (4, "tin"), (5, "tin")):
+            await put(buckets(harness), "eu", limits(most, tier=tier))
+            await harness.run_until_idle()
+        assert [seen for _, seen in readers.seen] == [{}, {"eu": 2}, {"eu": 3}, {}]
+
+
+async def test_a_change_while_a_sync_reads_is_never_lost() -> None:
+    readers = Readers()
+
+    async def slowly(self: Readers, key: str) -> object:
+        found = await limit_called("eu")(self, key)
+        await asyncio.sleep(1)
+        return found
+
+    readers.read = slowly
+    async with running(readers) as harness:
+        await put(harness.stores.store(APPS), "shop", {"spec": {}})
+        await asyncio.sleep(0.5)
+        await put(buckets(harness), "eu", limits(7))
+        await harness.run_until_idle()
+        assert readers.last("shop") == 7
+
+
+async def test_objects_of_a_cluster_are_read_alike() -> None:
+    readers = Readers()
+
+    async def read(self: Readers, key: str) -> object:
+        secret = await self.reads.get(SECRETS, f"default/{key}")
+        return None if secret is None else secret["data"]
+
+    readers.read = read
+    async with running(readers) as harness:
+        secrets = harness.stores.kube.store(SECRETS)
+        await app(harness, "shop")
+        await secrets.create("default/shop", b'{"data": {"a": "1"}}')
+        await secrets.create("default/other", b'{"data": {"a": "2"}}')
+        await harness.run_until_idle()
+        assert readers.seen == [("shop", None), ("shop", {"a": "1"})]
+
+
+async def test_what_is_read_is_a_copy() -> None:
+    readers = Readers()
+
+    async def read(self: Readers, key: str) -> object:
+        secret = await self.reads.get(SECRETS, "default/one")
+        assert secret is not None
+        text = str(secret["data"])
+        secret["data"]["a"] = "spoilt"
+        return text
+
+    readers.read = read
+    async with running(readers) as harness:
+        await harness.stores.kube.store(SECRETS).create("default/one", b'{"data": {"a": "1"}}')
+        await app(harness, "shop")
+        await app(harness, "cafe")
+        assert readers.last("shop") == readers.last("cafe") == "{'a': '1'}"
+
+
+async def test_a_permission_taken_away_is_met_by_the_sync_and_healed_when_it_is_given_back() -> (
+    None
+):
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        await put(buckets(harness), "eu", limits(1))
+        await app(harness, "shop")
+        buckets(harness).fail(PermissionDeniedError("you may not"))
+        await asyncio.sleep(1)
+        assert readers.reads.watch_count == 0
+        assert "PermissionDeniedError" in harness.runtime.explain("shop").syncs[-1].error
+        buckets(harness).fail(None)
+        await put(buckets(harness), "eu", limits(2))
+        await harness.run_until_idle()
+        assert readers.last("shop") == 2
+        assert readers.reads.watch_count == 1
+
+
+async def test_a_watch_that_breaks_goes_on_and_tells_what_changed_meanwhile() -> None:
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        await put(buckets(harness), "eu", limits(1))
+        await app(harness, "shop")
+        buckets(harness).break_watches()
+        await put(buckets(harness), "eu", limits(2))
+        await harness.run_until_idle()
+        assert [seen for _, seen in readers.seen] == [1, 2]
+
+
+async def test_an_object_that_never_was_valid_is_no_object_that_is_not_there() -> None:
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        await put(buckets(harness), "eu", b"junk")
+        await put(harness.stores.store(APPS), "shop", {"spec": {}})
+        await asyncio.sleep(1)
+        assert InvalidObjectError.__name__ in harness.runtime.explain("shop").syncs[-1].error
+        await put(buckets(harness), "eu", limits(1))
+        await harness.run_until_idle()
+        assert readers.seen == [("shop", 1)]
+
+
+async def test_a_last_valid_state_is_read_while_the_newest_is_none() -> None:
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        await put(buckets(harness), "eu", limits(1))
+        await app(harness, "shop")
+        await put(buckets(harness), "eu", b"junk")
+        await app(harness, "shop", "other")
+        assert readers.last("shop") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [(LIMITS, "e*"), (LIMITS, "eu.>"), (LIMITS, ""), (SECRETS, "other/one"), (SECRETS, "one")],
+)
+async def test_a_key_that_names_no_object_of_the_kind_is_refused(kind: Kind[Any], key: str) -> None:
+    readers = Readers()
+
+    async def read(self: Readers, _key: str) -> object:
+        try:
+            return await self.reads.get(kind, key)
+        except InvalidKeyError:
+            return "refused"
+
+    readers.read = read
+    async with running(readers) as harness:
+        await app(harness, "shop")
+        assert readers.last("shop") == "refused"
+        assert readers.reads.watch_count == 0
+
+
+async def test_outside_a_sync_nothing_is_read() -> None:
+    readers = Readers()
+    async with running(readers):
+        with pytest.raises(UsageError, match="within a sync"):
+            await readers.reads.get(LIMITS, "eu")
+
+
+async def test_labels_of_what_has_none_are_refused() -> None:
+    readers = Readers()
+
+    async def read(self: Readers, _key: str) -> object:
+        with pytest.raises(UsageError, match="labels"):
+            await self.reads.list(kv(LimitsSpec, bucket="plain"), labels="a=b")
+        return "refused"
+
+    readers.read = read
+    async with running(readers) as harness:
+        await app(harness, "shop")
+        assert readers.last("shop") == "refused"
+
+
+async def test_nothing_is_watched_any_more_after_the_end() -> None:
+    stores = MemoryStores()
+    async with running(Readers(limit_called("eu")), stores=stores) as harness:
+        await app(harness, "shop")
+        assert stores.store(LIMITS).watches == 1
+    assert stores.store(LIMITS).watches == 0
+
+
+async def test_reading_writes_nothing_and_settles() -> None:
+    readers = Readers(limits_labelled(""))
+    async with running(readers) as harness:
+        await app(harness, "shop")
+        before = await document(harness.stores.store(APPS), "shop")
+        await asyncio.sleep(300)
+        assert readers.keys() == ["shop"]
+        assert await document(harness.stores.store(APPS), "shop") == before

@@ -1,0 +1,34 @@
+import pytest
+
+from natsctl import StoreMissingError
+from natsctl.testing.kinds import MemoryKinds, MemoryResource
+
+
+@pytest.mark.parametrize(
+    ("kind", "plural"),
+    [
+        ("Secret", "secrets"),
+        ("Ingress", "ingresses"),
+        ("Policy", "policies"),
+        ("Gateway", "gateways"),
+        ("Box", "boxes"),
+    ],
+)
+def test_a_kind_has_a_regular_plural(kind: str, plural: str) -> None:
+    assert MemoryKinds().resource("v1", kind).plural == plural
+
+
+def test_the_well_known_kinds_without_namespaces_have_none() -> None:
+    assert not MemoryKinds().resource("v1", "Node").namespaced
+    assert MemoryKinds().resource("v1", "Secret").namespaced
+
+
+def test_exceptions_are_defined_and_removed() -> None:
+    kinds = MemoryKinds()
+    sheep = MemoryResource("sheep", namespaced=False)
+    kinds.define("farm.io/v1", "Sheep", sheep)
+    assert kinds.resource("farm.io/v1", "Sheep") == sheep
+    assert kinds.resource("farm.io/v2", "Sheep").plural == "sheeps"
+    kinds.remove("farm.io/v1", "Sheep")
+    with pytest.raises(StoreMissingError, match="Sheep"):
+        kinds.resource("farm.io/v1", "Sheep")
