@@ -34,7 +34,8 @@ lint: setup  ## style, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## measure speed and size beside nats-py, in one run
+bench: setup  ## measure speed and size beside nats-py, aiohttp and kopf, in one run
+	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m tests.benchmarks
 
 clean:  ## remove what setup made

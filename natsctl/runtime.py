@@ -10,7 +10,7 @@ Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of s
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from inspect import isfunction
 from typing import Any, TypeGuard
@@ -53,6 +53,7 @@ class Controller:
     - `retry`: what follows a failure.
     - `deletion_policy`: what becomes of what a deleted primary owned.
     - `garbage`: when orphans are collected.
+    - `kinds`: what `reads` reads of a cluster, so that one is looked for, and permissions for it.
     """
 
     name: str = ""
@@ -62,6 +63,7 @@ class Controller:
     retry: RetryPolicy = staticmethod(always_retry)
     deletion_policy: DeletionPolicy = "delete"
     garbage: GarbageLimits = GarbageLimits()
+    kinds: Sequence[Kind[Any]] = ()
 
     runtime: "ControllerRuntime"
     """Who runs this controller; there from `start` to `clean`."""
@@ -132,6 +134,7 @@ class ControllerRuntime:
         self.name = controller.name
         self.kind = only_primary(type(controller)).kind.name  # as owner labels say it
         self.synced = asyncio.Event()  # every cache is complete, and syncing has begun
+        self.nats = nats  # for who needs more of it than slots
         controller.runtime = self
         self._systems = Systems(type(controller), nats, kube)
         self._names = OwnerNames() if owner_names is None else owner_names

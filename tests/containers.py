@@ -109,7 +109,9 @@ class Stack:
 
     async def down(self) -> None:
         """Stop it, and remove what it has made."""
-        await self.compose("--profile", "*", "down", "--volumes", "--timeout", "1")
+        await self.compose(
+            "--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "1"
+        )
 
     async def compose(self, *words: str) -> str:
         """Run `docker compose` with these words, which succeeds; return what it wrote."""

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from natsctl.daemon.loader import load
+from natsctl.daemon.loader import load, load_runnable
+from natsctl.daemon.operator import Guest
 from natsctl.runtime import Controller
 
 _HELP = "a controller class, package.module:Name; the current folder is looked in first"
@@ -57,7 +58,17 @@ LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="the least
 
 def controller_of(path: str) -> Controller:
     """Return a controller of the class at *path*; raises `UsageError` as `load` does."""
+    _look_here()
+    return load(path)()
+
+
+def runnable_of(path: str) -> Controller | Guest:
+    """Return one of whatever can be run at *path*; raises `UsageError` as `load_runnable` does."""
+    _look_here()
+    return load_runnable(path)()
+
+
+def _look_here() -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    return load(path)()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from natsctl.cli.cluster import clustered, words
 from natsctl.cli.command import Command, commands, complete, examples
 from natsctl.cli.connection import ENVIRONMENT
 from natsctl.cli.controllers import (
@@ -21,6 +22,7 @@ from natsctl.daemon.logs import log_to_stderr
 from natsctl.daemon.private import private_server, while_it_runs
 from natsctl.daemon.reload import reloading
 from natsctl.daemon.signals import until_signalled
+from natsctl.kube.options import KubeOptions
 
 app = commands()
 
@@ -32,8 +34,10 @@ app = commands()
         "natsctl dev -c fleet.sites:Sites --log-level debug",
     ),
 )
+@clustered
 def dev(
     *,
+    cluster: KubeOptions | None,
     controller: ControllersOption,
     store_dir: Annotated[
         Path, typer.Option(help="where the private nats-server keeps its data")
@@ -50,7 +54,7 @@ def dev(
     time to the next.
     """
     log_to_stderr("text", log_level.value)
-    command = ["run", "--end-with-parent", "--log-level", log_level.value]
+    command = ["run", "--end-with-parent", "--log-level", log_level.value, *words(cluster)]
     for path in controller:
         command += ["--controller", path]
     if workers is not None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from natsctl.cli.cluster import clustered
 from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.controllers import ControllerOption, controller_of
 from natsctl.cli.failures import CONFLICT
@@ -18,12 +19,12 @@ from natsctl.cli.printing import (
     write_yaml,
 )
 from natsctl.cli.terminal import confirm, say
+from natsctl.cli.upkeep import connected_to
 from natsctl.cli.values import parsed_or_none, read_bytes
 from natsctl.core.garbage import GarbagePlan, Orphan
-from natsctl.daemon.once import looking
 from natsctl.errors import NatsctlError, UsageError
+from natsctl.kube.options import KubeOptions
 from natsctl.kv.options import NatsOptions
-from natsctl.kv.stores import connect
 from natsctl.runtime import Controller
 
 app = commands()
@@ -49,15 +50,20 @@ def gc() -> None:
     ),
 )
 @connected
+@clustered
 async def show(
-    options: NatsOptions, *, controller: ControllerOption, output: OutputOption = Output.TABLE
+    options: NatsOptions,
+    *,
+    cluster: KubeOptions | None,
+    controller: ControllerOption,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Show every secondary whose owner does not exist, and why nothing would be removed, if so.
 
     Each owner was looked for at its bucket's leader. Nothing is removed.
     """
     work = controller_of(controller)
-    plan = await _plan(options, work)
+    plan = await _plan(options, cluster, work)
     match output:
         case Output.JSON:
             write_json(_file(work, plan))
@@ -79,9 +85,11 @@ async def show(
     ),
 )
 @connected
+@clustered
 async def apply(
     options: NatsOptions,
     *,
+    cluster: KubeOptions | None,
     controller: ControllerOption,
     plan: Annotated[str | None, typer.Option(help="what gc plan -o json wrote; - reads it")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
@@ -96,7 +104,7 @@ async def apply(
     """
     logging.getLogger("natsctl.core.garbage").setLevel(logging.ERROR)
     work = controller_of(controller)
-    wanted = await _plan(options, work) if plan is None else _read(plan, work)
+    wanted = await _plan(options, cluster, work) if plan is None else _read(plan, work)
     if not wanted.orphans:
         return _show(wanted)
     if plan is None:
@@ -107,19 +115,23 @@ async def apply(
             )
     these = f"these {len(wanted.orphans)} objects" if len(wanted.orphans) > 1 else "this object"
     confirm(f"Remove {these}?", yes=yes)
-    if await _apply(options, work, wanted) < len(wanted.orphans):
+    if await _apply(options, cluster, work, wanted) < len(wanted.orphans):
         raise typer.Exit(CONFLICT)
     return None
 
 
-async def _plan(options: NatsOptions, controller: Controller) -> GarbagePlan:
-    async with connect(options) as nats, looking(controller, nats) as runtime:
+async def _plan(
+    options: NatsOptions, cluster: KubeOptions | None, controller: Controller
+) -> GarbagePlan:
+    async with connected_to(controller, options, cluster) as runtime:
         return await runtime.garbage_plan()
 
 
-async def _apply(options: NatsOptions, controller: Controller, plan: GarbagePlan) -> int:
+async def _apply(
+    options: NatsOptions, cluster: KubeOptions | None, controller: Controller, plan: GarbagePlan
+) -> int:
     """Remove what the plan says; return how many objects went."""
-    async with connect(options) as nats, looking(controller, nats) as runtime:
+    async with connected_to(controller, options, cluster) as runtime:
         removed = set(await runtime.garbage_apply(plan))
     for orphan in plan.orphans:
         if orphan in removed:

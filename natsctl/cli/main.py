@@ -28,6 +28,11 @@ COMMANDS = {
     "history": ("history", "Show what a bucket still knows of a key."),
     "resync": ("resync", "Sync keys once, here and now."),
     "gc": ("garbage", "See and remove secondaries whose owner is gone."),
+    "external": (
+        "external",
+        "See and settle creations in outside systems whose result is unknown.",
+    ),
+    "rbac": ("rbac", "Show the least permissions that controllers need in a cluster."),
 }
 """By name, in the order of the help: the module, loaded when it is needed, and what it does."""
 

@@ -5,16 +5,18 @@ from typing import Annotated
 
 import typer
 
+from natsctl.cli.cluster import clustered
 from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.controllers import ControllerOption, WorkersOption, controller_of
 from natsctl.cli.failures import say_error, status
 from natsctl.cli.printing import line
 from natsctl.cli.terminal import Progress
-from natsctl.daemon.once import Visited, looking, primaries, sync_once
+from natsctl.cli.upkeep import connected_to
+from natsctl.daemon.once import Visited, primaries, sync_once
 from natsctl.errors import NatsctlError
+from natsctl.kube.options import KubeOptions
 from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
-from natsctl.kv.stores import connect
 
 app = commands()
 
@@ -27,9 +29,11 @@ app = commands()
     ),
 )
 @connected
+@clustered
 async def resync(
     options: NatsOptions,
     *,
+    cluster: KubeOptions | None,
     controller: ControllerOption,
     keys: Annotated[
         list[str] | None, typer.Argument(help="primaries; all by default", metavar="[KEY]...")
@@ -51,7 +55,7 @@ async def resync(
     work.workers = work.workers if workers is None else workers
     named = [check_key(key) for key in keys or ()]
     failures: list[Exception] = []
-    async with connect(options) as nats, looking(work, nats) as runtime:
+    async with connected_to(work, options, cluster) as runtime:
         wanted = list(dict.fromkeys(named)) or primaries(runtime)
         with Progress("syncing", len(wanted)) as progress:
 

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from natsctl.core.declare import slots
+from natsctl.core.manifests import KubeSecondary
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
@@ -21,7 +22,7 @@ class Systems:
     def __init__(self, controller: type, nats: Stores, kube: ManifestStores | None) -> None:
         self._nats = nats
         self._kube = kube
-        self._tells_kube = needs_kube(controller)  # of what was made there
+        self._tells_kube = any(slot.role is KubeSecondary for slot in slots(controller))
         for slot in slots(controller):
             if isinstance(slot.kind, KubeKind) and kube is None:
                 raise UsageError(
@@ -46,8 +47,3 @@ class Systems:
             kube = [self._kube] if self._kube is not None and self._tells_kube else []
             systems = [self._nats, *kube]
             yield [await stack.enter_async_context(at.recorder(controller)) for at in systems]
-
-
-def needs_kube(controller: type) -> bool:
-    """Say whether the controller class declares kinds of a cluster."""
-    return any(isinstance(slot.kind, KubeKind) for slot in slots(controller))

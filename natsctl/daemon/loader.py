@@ -1,33 +1,49 @@
-"""Which controller class `package.module:Name` means, or which part of that is wrong."""
+"""Which class `package.module:Name` means, or which part of that is wrong."""
 
 import importlib
 import importlib.util
-import inspect
 import pkgutil
 import traceback
+from collections.abc import Callable
 from types import ModuleType
+from typing import TypeGuard
 
 from natsctl.core.declare import only_primary
 from natsctl.daemon.names import meant
+from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.runtime import Controller
 
+Wanted = Callable[[object], bool]
+
 
 def load(path: str) -> type[Controller]:
-    """Return the class at *path*, such as `controllers.greetings:Greetings`.
+    """Return the controller class at *path*, such as `controllers.greetings:Greetings`.
 
     Raises `UsageError` that names the wrong part and what may have been meant: the path's form,
     the module, what the module raises (with its own traceback), the name in it, or what that is.
     """
-    module_name, colon, name = path.partition(":")
-    if not (colon and module_name and name):
-        raise UsageError(f"controller {path!r}: write package.module:Name{_split(path)}")
-    module = _module(module_name)
-    try:
-        found = getattr(module, name)
-    except AttributeError:
-        raise UsageError(f"{module_name} has no {name!r}{_instead(name, module)}") from None
-    return _checked(found, path, module)
+    module, found = _found(path, _is_controller)
+    if not _is_controller(found):
+        raise UsageError(f"{path} is no subclass of natsctl.Controller but {_what(found, module)}")
+    return _checked(found, path)
+
+
+def load_runnable(path: str) -> type[Controller] | type[Guest]:
+    """Return the class at *path*: of a controller, or of anything else that can be run.
+
+    That has `name`, `synced`, `kinds`, `use`, `run` and `stop`; see `Guest`. Raises what `load`
+    raises.
+    """
+    module, found = _found(path, _is_runnable)
+    if _is_controller(found):
+        return _checked(found, path)
+    if not _is_guest(found):
+        raise UsageError(
+            f"{path} is no subclass of natsctl.Controller, nor has it use, run and stop, but it "
+            f"is {_what(found, module, _is_runnable)}"
+        )
+    return found
 
 
 def _split(path: str) -> str:
@@ -74,28 +90,56 @@ def _raised(name: str, error: BaseException) -> UsageError:
     return UsageError(f"{name} cannot be imported:\n{''.join(told.format()).rstrip()}")
 
 
-def _instead(name: str, module: ModuleType) -> str:
-    found = _controllers(module)
+def _found(path: str, wanted: Wanted) -> tuple[ModuleType, object]:
+    module_name, colon, name = path.partition(":")
+    if not (colon and module_name and name):
+        raise UsageError(f"controller {path!r}: write package.module:Name{_split(path)}")
+    module = _module(module_name)
+    try:
+        return module, getattr(module, name)
+    except AttributeError:
+        instead = _instead(name, module, wanted)
+        raise UsageError(f"{module_name} has no {name!r}{instead}") from None
+
+
+def _instead(name: str, module: ModuleType, wanted: Wanted) -> str:
+    found = _others(module, wanted)
     if found:
         return f": its controllers are {', '.join(found)}{meant(name, found)}"
     return meant(name, [other for other in vars(module) if not other.startswith("_")])
 
 
-def _checked(found: object, path: str, module: ModuleType) -> type[Controller]:
-    if not (isinstance(found, type) and issubclass(found, Controller)):
-        what = f"a {type(found).__name__}" if not isinstance(found, type) else "another class"
-        others = _controllers(module)
-        instead = f"; the controllers there are {', '.join(others)}" if others else ""
-        raise UsageError(f"{path} is no subclass of natsctl.Controller but {what}{instead}")
+def _what(found: object, module: ModuleType, wanted: "Wanted | None" = None) -> str:
+    """Return what was found instead of a controller, and which controllers there are."""
+    what = "another class" if isinstance(found, type) else f"a {type(found).__name__}"
+    others = _others(module, wanted or _is_controller)
+    return f"{what}; the controllers there are {', '.join(others)}" if others else what
+
+
+def _checked(found: type[Controller], path: str) -> type[Controller]:
     if found.sync_handler is Controller.sync_handler:
         raise UsageError(f"{path} has no sync_handler: write `async def sync_handler(self, key)`")
     only_primary(found)
     return found
 
 
-def _controllers(module: ModuleType) -> list[str]:
+def _is_controller(found: object) -> TypeGuard[type[Controller]]:
+    return isinstance(found, type) and issubclass(found, Controller)
+
+
+def _is_guest(found: object) -> TypeGuard[type[Guest]]:
+    methods = (getattr(found, name, None) for name in ("use", "run", "stop"))
+    return isinstance(found, type) and all(map(callable, methods))
+
+
+def _is_runnable(found: object) -> bool:
+    return _is_controller(found) or _is_guest(found)
+
+
+def _others(module: ModuleType, wanted: Wanted) -> list[str]:
+    """Return the names of the module's own that are wanted."""
     return [
         name
         for name, found in vars(module).items()
-        if inspect.isclass(found) and issubclass(found, Controller) and found is not Controller
+        if wanted(found) and getattr(found, "__module__", "").partition(".")[0] != "natsctl"
     ]

@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from natsctl.core.tasks import together
 from natsctl.errors import InvalidObjectError, NotFoundError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.recorder import Recorder
-from natsctl.model.store import Store, Stores
+from natsctl.model.store import JetStream, ManifestStores, Store, Stores
 from natsctl.runtime import Controller, ControllerRuntime
 
 PATIENCE_S = 5.0  # how long a broken watch may stay broken before that is the answer
@@ -47,15 +47,31 @@ class Existing:
         return self._stores.recorder(controller)
 
 
+class ExistingNats(Existing):
+    """The same of a `JetStream`, which it is too."""
+
+    def __init__(self, stores: Stores, jetstream: JetStream) -> None:
+        super().__init__(stores)
+        self._jetstream = jetstream
+
+    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """See `JetStream.api`."""
+        return await self._jetstream.api(endpoint, body)
+
+
 @asynccontextmanager
-async def looking(controller: Controller, nats: Stores) -> AsyncIterator[ControllerRuntime]:
+async def looking(
+    controller: Controller, nats: Stores, kube: ManifestStores | None = None
+) -> AsyncIterator[ControllerRuntime]:
     """Give the controller's runtime with every cache complete, and nothing running.
 
     A plan made here has no grace: whoever carries it out has looked at it. Raises
-    `StoreMissingError` for a bucket that does not exist, and why a cache cannot be had.
+    `StoreMissingError` for a bucket or a kind of the cluster that does not exist, and why a cache
+    cannot be had.
     """
     controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
-    runtime = ControllerRuntime(controller, nats=Existing(nats))
+    existing = ExistingNats(nats, nats) if isinstance(nats, JetStream) else Existing(nats)
+    runtime = ControllerRuntime(controller, nats=existing, kube=kube)
     async with runtime.opened():
         await _complete(runtime)
         yield runtime

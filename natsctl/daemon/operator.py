@@ -3,17 +3,53 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from natsctl.daemon.settings import Settings
 from natsctl.errors import NatsctlError, UsageError
-from natsctl.model.store import Stores
+from natsctl.model.kinds import Kind
+from natsctl.model.store import ManifestStores, Stores
 from natsctl.runtime import Controller, ControllerRuntime
 
 log = logging.getLogger(__name__)
 
 CUT_S = 5.0  # how long a controller that is cut short may take to end
 
-Running = dict["asyncio.Task[None]", ControllerRuntime]  # in the order of their starts
+
+class Runnable(Protocol):
+    """What an operator runs; a `ControllerRuntime` is one, around a `Controller`.
+
+    `synced` is set once it does its work, and `run` returns after `stop`, when what was under way
+    is finished.
+    """
+
+    name: str
+    synced: asyncio.Event
+
+    async def run(self) -> None:
+        """Do its work until `stop`; raises what ends it for good."""
+        ...
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        ...
+
+
+@runtime_checkable
+class Guest(Runnable, Protocol):
+    """A runnable that is told where things are kept; an `InformerController` is one."""
+
+    @property
+    def kinds(self) -> Sequence[Kind[Any]]:
+        """What it works with, so that nobody looks for a system that it does not need."""
+        ...
+
+    def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
+        """Keep kinds there; called once, before `run`."""
+        ...
+
+
+Running = dict["asyncio.Task[None]", Runnable]  # in the order of their starts
 
 
 class Operator:
@@ -23,27 +59,53 @@ class Operator:
     or `stop` is called, or `run` is cancelled, all are stopped, the last one first, within
     `settings.stop_timeout_s`; then what is still under way is cut short.
 
-    Raises `UsageError` where two controllers have the same name, or there is none.
+    Args:
+        controllers: what to run, in this order; more may be added before `run`.
+        nats: where kinds declared with `kv` are kept; None where each knows by itself.
+        kube: where kinds declared with `kube` are kept, likewise.
+        settings: what a person may set.
+
+    Raises `UsageError` where two controllers have the same name, or one has kinds of a system
+    that is not given.
+
+    Seed: grafana-app-sdk operator v0.9.10, `Operator`.
     """
 
     def __init__(
         self,
-        controllers: Sequence[Controller],
+        controllers: Sequence[Controller | Runnable] = (),
         *,
-        nats: Stores,
+        nats: Stores | None = None,
+        kube: ManifestStores | None = None,
         settings: Settings | None = None,
     ) -> None:
         self._settings = Settings() if settings is None else settings
-        _check(controllers)
-        self.runtimes = tuple(self._runtime(controller, nats) for controller in controllers)
+        self._nats, self._kube = nats, kube
+        self.runtimes: tuple[Runnable, ...] = ()
         self.synced = asyncio.Event()  # every controller has begun to sync
         self._stopping = asyncio.Event()
+        for controller in controllers:
+            self.add_controller(controller)
+
+    def add_controller(self, controller: Controller | Runnable) -> None:
+        """Run this one too, after those before; one that is added during `run` is not run.
+
+        Raises `UsageError` as the class says.
+        """
+        if controller.name in {runtime.name for runtime in self.runtimes}:
+            raise UsageError(
+                f"two controllers are named {controller.name}: set another `name` on one of them"
+            )
+        self.runtimes = (*self.runtimes, self._runtime(controller))
 
     async def run(self) -> None:
         """Run until stopped; returns when every controller has ended well.
 
-        Raises what ended a controller, and `NatsctlError` where one ended without a reason.
+        Raises what ended a controller, `NatsctlError` where one ended without a reason, and
+        `UsageError` where there is none.
         """
+        if not self.runtimes:
+            raise UsageError("there is no controller to run: add one")
         running: Running = {}
         try:
             await self._go(running)
@@ -63,13 +125,20 @@ class Operator:
         """Have `run` stop every controller and return."""
         self._stopping.set()
 
-    def _runtime(self, controller: Controller, nats: Stores) -> ControllerRuntime:
-        if self._settings.workers is not None:
-            controller.workers = self._settings.workers
-        if self._settings.resync_s is not None:
-            controller.resync_s = self._settings.resync_s
+    def _runtime(self, controller: Controller | Runnable) -> Runnable:
+        for name in ("workers", "resync_s"):
+            value = getattr(self._settings, name)
+            if value is not None and hasattr(controller, name):
+                setattr(controller, name, value)
+        nats, kube = self._nats, self._kube
+        if not isinstance(controller, Controller):
+            if isinstance(controller, Guest) and (nats is not None or kube is not None):
+                controller.use(nats=nats, kube=kube)
+            return controller
+        if nats is None:
+            raise UsageError(f"{controller.name} has its primary in NATS: give nats=")
         return ControllerRuntime(
-            controller, nats=nats, stop_timeout_s=self._settings.stop_timeout_s
+            controller, nats=nats, kube=kube, stop_timeout_s=self._settings.stop_timeout_s
         )
 
     async def _go(self, running: Running) -> None:
@@ -112,12 +181,3 @@ class Operator:
 def _log(errors: Sequence[Exception]) -> None:
     for error in errors:
         log.error("a controller failed while it stopped: %s", error, exc_info=error)
-
-
-def _check(controllers: Sequence[Controller]) -> None:
-    if not controllers:
-        raise UsageError("there is no controller to run: give one with --controller")
-    names = [controller.name for controller in controllers]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"two controllers are named {name}: set another `name` on one of them")

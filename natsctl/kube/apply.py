@@ -1,6 +1,6 @@
 """Server-side apply: what a manifest makes of an object, and of which."""
 
-from natsctl.errors import ConflictError, InvalidObjectError, StoreTimeoutError
+from natsctl.errors import ConflictError, InvalidObjectError, StoreError, StoreTimeoutError
 from natsctl.kube.exchange import Exchange, with_metadata
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -8,6 +8,7 @@ from natsctl.model.store import Stored
 
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 NO_REVISION = "1"  # of an empty etcd: no object ever has it
+REVISION_REFUSED = "resourceVersion should not be set"  # in a creation, say some registries
 
 _SERVERS_OWN = ("resourceVersion", "uid", "managedFields")
 
@@ -54,19 +55,32 @@ class Applier:
 
     async def _create(self, path: str, document: Document, manager: str) -> Stored:
         """Apply where there is no object."""
-        marked = with_metadata(document, resourceVersion=NO_REVISION)
-        for _ in range(2 if self._takes_revision else 0):
-            try:
-                # by force, or the server would speak of managers before it speaks of the revision
-                return await self._patch(path, marked, manager, force=True)
-            except ConflictError as conflict:
-                if await self._uid(path) is not None:
-                    raise ConflictError(f"{path} exists") from conflict
-            # there was one, but is none now; or the server does not take it
-        if not self._takes_revision and await self._uid(path) is not None:
+        if self._takes_revision:
+            created = await self._create_marked(path, document, manager)
+            if created is not None:
+                return created
+        if await self._uid(path) is not None:
             raise ConflictError(f"{path} exists")
-        self._takes_revision = False
         return await self._patch(path, document, manager)
+
+    async def _create_marked(self, path: str, document: Document, manager: str) -> Stored | None:
+        """Apply in one request; None where there was an object that is gone by now.
+
+        And where the server refuses a creation that names a revision, as it does for Services:
+        then this is not tried again.
+        """
+        marked = with_metadata(document, resourceVersion=NO_REVISION)
+        try:
+            # by force, or the server would speak of managers before it speaks of the revision
+            return await self._patch(path, marked, manager, force=True)
+        except ConflictError as conflict:
+            if await self._uid(path) is not None:
+                raise ConflictError(f"{path} exists") from conflict
+        except StoreError as refused:
+            if REVISION_REFUSED not in str(refused):
+                raise
+            self._takes_revision = False
+        return None
 
     async def _patch(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 import msgspec
+from msgspec.structs import replace
 
 from natsctl.errors import (
     ConflictError,
@@ -25,6 +26,8 @@ from natsctl.kube.asked import Asked
 
 TEXT_MAX = 500  # characters of what a server says that are shown
 CAUSES_MAX = 10  # fields at fault that are named
+
+RBAC = "`natsctl rbac` prints the permissions that are needed"
 
 _NO_PATH = "could not find the requested resource"
 _TOO_LARGE = ("request is too large", "trying to send message larger than max")
@@ -130,10 +133,13 @@ def _unauthorized(refusal: Refusal, what: Asked) -> StoreError:
 
 
 def _forbidden(refusal: Refusal, what: Asked) -> StoreError:
+    if what.verb == "patch" and refusal.message.endswith("is forbidden:"):
+        # all that is said of an apply by somebody who may patch, but not create
+        return PermissionDeniedError(f"may not {replace(what, verb='create')}; {RBAC}")
     told = f"may not {what}: {_said(refusal)}"
     if refusal.reason and not _CANNOT.search(refusal.message):
         return PermissionDeniedError(told)  # a quota, a policy, a namespace that goes away
-    return PermissionDeniedError(f"{told}; `natsctl rbac` prints the permissions that are needed")
+    return PermissionDeniedError(f"{told}; {RBAC}")
 
 
 def _not_found(refusal: Refusal, what: Asked) -> StoreError:

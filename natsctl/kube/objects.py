@@ -1,4 +1,4 @@
-"""What a server's JSON becomes before it is handed on: whole documents, without managedFields.
+"""What a server's JSON becomes before it is handed on: whole documents, most without managedFields.
 
 Only the outermost fields are taken apart; what is in them is copied as it came.
 """
@@ -60,6 +60,7 @@ class Reader:
     def __init__(self, kind: KubeKind[Any]) -> None:
         self._name = kind.name
         self._metadata_only = kind.metadata_only
+        self._managed_fields = kind.managed_fields
         self._type = {
             "apiVersion": msgspec.Raw(msgspec.json.encode(kind.api_version)),
             "kind": msgspec.Raw(msgspec.json.encode(kind.kind)),
@@ -80,7 +81,8 @@ class Reader:
         try:
             fields = _fields.decode(document)
             metadata = _fields.decode(fields["metadata"])
-            metadata.pop("managedFields", None)
+            if not self._managed_fields:
+                metadata.pop("managedFields", None)
             namespace = _text.decode(metadata.get("namespace", _NOTHING))
             key = joined(namespace, _text.decode(metadata["name"]))
             revision = int(_text.decode(metadata["resourceVersion"]))

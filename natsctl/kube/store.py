@@ -23,7 +23,6 @@ from natsctl.kube.watch import KubeWatch
 from natsctl.kube.wire import Wire
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Deleted, Stored, WatchEvent
 
@@ -50,7 +49,7 @@ class KubeStore:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self.kind: Kind[Any] = kind
+        self.kind: KubeKind[Any] = kind
         self._kind = kind
         self._wire = wire
         self._find = find

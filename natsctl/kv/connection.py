@@ -303,9 +303,6 @@ class Connection:
             await link.ended()
             self._lost(link, link.reason)
             link = await self._dial.patiently()
-            if self._closed:  # nats-py's connect may swallow the cancellation
-                await link.end()
-                return
             self._found(link)
 
 

@@ -57,6 +57,7 @@ class Dial:
         pause_s = PAUSE_MIN_S
         while True:
             found = await self._round()
+            await _end_if_cancelled(found)
             if isinstance(found, Link) or (refusals_final and any(f.final for f in found)):
                 return _link(found)
             self._progress("; ".join(map(str, found)))
@@ -83,3 +84,15 @@ def _link(found: Link | list[Failure]) -> Link:
     if isinstance(found, Link):
         return found
     raise ConnectError(f"cannot connect to NATS: {'; '.join(map(str, found))}") from found[-1].error
+
+
+async def _end_if_cancelled(found: Link | list[Failure]) -> None:
+    """Be cancelled now, where that came in the moment in which an attempt ended.
+
+    Python 3.11's `asyncio.wait_for`, through which nats-py connects, loses such a cancellation.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        if isinstance(found, Link):
+            await found.end()
+        raise asyncio.CancelledError

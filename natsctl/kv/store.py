@@ -27,7 +27,6 @@ class KvStore:
 
     def __init__(self, bucket: Bucket, kind: KvKind[Any], *, verify_s: float = VERIFY_S) -> None:
         self.kind: Kind[Any] = kind
-        self.connection = bucket.connection  # for who needs more of the server than this bucket
         self._bucket = bucket
         self._pattern = kind.keys
         self._watch = KvWatch(bucket, kind.keys, verify_s=verify_s)

@@ -1,6 +1,6 @@
 """NATS as a system that keeps objects of many kinds: the way in for everyone above."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from natsctl.model.kinds import Kind, KvKind
 
 
 class Nats:
-    """The buckets of one connection; a `Stores`."""
+    """The buckets of one connection, and its JetStream API; a `Stores` and a `JetStream`."""
 
     def __init__(self, connection: Connection, *, verify_s: float = VERIFY_S) -> None:
         self.connection = connection
@@ -29,6 +29,10 @@ class Nats:
         bucket = Bucket(self.connection, kind.bucket)
         await bucket.ensure(kind)
         return KvStore(bucket, kind, verify_s=self._verify_s)
+
+    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """See `JetStream.api`."""
+        return await self.connection.api(endpoint, body)
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[EventRecorder]:

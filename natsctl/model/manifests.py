@@ -87,6 +87,7 @@ class KubeKind(Kind[T]):
         object_name: str | None = None,
         selector: Selector | None = None,
         metadata_only: bool = False,
+        managed_fields: bool = False,
         propagation: Propagation = "Background",
     ) -> None:
         group = api_version.rpartition("/")[0]
@@ -98,6 +99,7 @@ class KubeKind(Kind[T]):
         self.object_name = object_name
         self.selector = Selector() if selector is None else selector
         self.metadata_only = metadata_only
+        self.managed_fields = managed_fields
         self.propagation: Propagation = propagation
 
     def labelled(self, labels: Mapping[str, str]) -> "KubeKind[T]":
@@ -244,6 +246,7 @@ def kube(
     labels: str | Mapping[str, str] | None = None,
     type: None = None,
     metadata_only: bool = False,
+    managed_fields: bool = False,
     propagation: Propagation = "Background",
 ) -> KubeKind[Manifest]: ...
 
@@ -258,6 +261,7 @@ def kube(
     labels: str | Mapping[str, str] | None = None,
     type: type[T],
     metadata_only: bool = False,
+    managed_fields: bool = False,
     propagation: Propagation = "Background",
 ) -> KubeKind[T]: ...
 
@@ -271,6 +275,7 @@ def kube(
     labels: str | Mapping[str, str] | None = None,
     type: Any = None,  # noqa: A002 - what it is
     metadata_only: bool = False,
+    managed_fields: bool = False,
     propagation: Propagation = "Background",
 ) -> KubeKind[Any]:
     """Declare objects of a Kubernetes cluster, custom resources included.
@@ -285,6 +290,8 @@ def kube(
         type: what objects decode to: by default the document as a dict; else a subclass of
             `KubeObject`, or any struct with `metadata`.
         metadata_only: only metadata is watched and cached; for large or secret objects.
+        managed_fields: keep `metadata.managedFields`, which tell who set which fields; by default
+            they are dropped, being larger than most objects.
         propagation: what becomes of dependents when an object is deleted.
 
     A kind that the cluster does not have yet is waited for. Raises `UsageError` for a selector or
@@ -302,5 +309,6 @@ def kube(
         object_name=name,
         selector=selector,
         metadata_only=metadata_only,
+        managed_fields=managed_fields,
         propagation=propagation,
     )

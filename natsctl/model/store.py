@@ -4,10 +4,10 @@ A backend implements `Store`; nothing above this module knows which backend it t
 cross the seam as bytes, so that nothing is decoded that nobody reads.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -202,4 +202,17 @@ class ManifestStores(Stores, Protocol):
 
     async def open(self, kind: Kind[Any]) -> ManifestStore:
         """Return the kind's store; whether the cluster has the kind shows later."""
+        ...
+
+
+@runtime_checkable
+class JetStream(Protocol):
+    """A system whose JetStream API can be asked for more than buckets."""
+
+    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """Ask the JetStream API, `STREAM.INFO.orders` for example, and return its JSON answer.
+
+        Raises `NotFoundError` and other `StoreError`s where it refuses, `StoreTimeoutError` where
+        nobody answers in time.
+        """
         ...

@@ -213,6 +213,9 @@ class MemoryManifestStore:
         shown = document
         if self.kind.metadata_only:
             shown = {k: v for k, v in document.items() if k in {"apiVersion", "kind", "metadata"}}
+        if self.kind.managed_fields:
+            managed = self._objects.managed_fields(key)
+            shown = {**shown, "metadata": {**metadata, "managedFields": managed}}
         return Stored(key, int(str(metadata["resourceVersion"])), documents.render(shown))
 
     def _shows(self, document: Document | None) -> bool:
@@ -322,6 +325,14 @@ class _Objects:
         gone = {k: v for k, v in _meta(last).items() if k != "resourceVersion"}
         self._tell(last, {**last, "metadata": gone})
         return last
+
+    def managed_fields(self, key: str) -> list[Document]:
+        """Return who said which fields."""
+        managers = sorted(self.managers.get(key, {}).items())
+        return [
+            {"manager": name, "operation": "Apply", "fields": sorted(map(".".join, paths))}
+            for name, paths in managers
+        ]
 
     def _own(self, before: Document | None, after: Document) -> Document:
         """Return the metadata that the server alone decides."""

@@ -65,14 +65,22 @@ class Running:
 
 
 class Natsctl:
-    """Runs commands in a folder, with the environment of a user whose server is `url`."""
+    """Runs commands in a folder, with the environment of a user whose server is `url`.
 
-    def __init__(self, folder: Path, url: str | None = None) -> None:
+    The cluster is what *kubeconfig* names: without one there is none.
+    """
+
+    def __init__(
+        self, folder: Path, url: str | None = None, *, kubeconfig: Path | None = None
+    ) -> None:
         self.folder = folder
-        self._environ = {k: v for k, v in os.environ.items() if not k.startswith("NATS")}
-        self._environ |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        theirs = ("NATS", "KUBE")
+        self._environ = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
+        self._environ |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "HOME": str(folder)}
         if url is not None:
             self._environ["NATSCTL_SERVER"] = url
+        if kubeconfig is not None:
+            self._environ["KUBECONFIG"] = str(kubeconfig)
         self._logs = 0
 
     async def __call__(self, *words: str, stdin: str = "") -> Result:

@@ -377,3 +377,33 @@ class TestConnecting:
             group.create_task(connected())
             await eventually(lambda: "cannot be reached yet" in caplog.text)
             await own_kube_server.start()
+
+
+class TestServices:
+    """Of which a server makes none where the patch names a revision."""
+
+    @staticmethod
+    def service(namespace: str, port: int = 80) -> Document:
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"namespace": namespace, "name": "shop"},
+            "spec": {"ports": [{"name": "http", "port": port, "protocol": "TCP"}]},
+        }
+
+    async def test_they_are_created_and_changed(self, stores: Kube, kube_namespace: str) -> None:
+        store = await stores.open(kube("v1", "Service"))
+        created = await store.apply(self.service(kube_namespace), manager=OURS, uid="")
+        changed = await store.apply(
+            self.service(kube_namespace, 8080), manager=OURS, uid=uid(created)
+        )
+        assert uid(changed) == uid(created)
+        assert changed.revision > created.revision
+
+    async def test_one_that_exists_is_left_alone(self, stores: Kube, kube_namespace: str) -> None:
+        store = await stores.open(kube("v1", "Service"))
+        made = await store.apply(self.service(kube_namespace), manager="people", uid="")
+        for _ in range(2):
+            with pytest.raises(ConflictError, match="exists"):
+                await store.apply(self.service(kube_namespace, 8080), manager=OURS, uid="")
+        assert await store.get(made.key) == made

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from scenarios.plays import APPS, App, document, put
+from scenarios.plays import APPS, document, put
 
 from natsctl import (
     Controller,

@@ -21,7 +21,11 @@ def test_a_command_says_of_itself_what_the_overview_says(
 
 
 @pytest.mark.parametrize(
-    "words", [*([name] for name in COMMANDS if name != "gc"), ["gc", "plan"], ["gc", "apply"]]
+    "words",
+    [
+        *([name] for name in COMMANDS if name not in {"gc", "external"}),
+        *(["gc", "plan"], ["gc", "apply"], ["external", "list"], ["external", "resolve"]),
+    ],
 )
 def test_help_shows_examples_and_where_nats_is(
     words: list[str], capsys: pytest.CaptureFixture[str]
@@ -29,7 +33,9 @@ def test_help_shows_examples_and_where_nats_is(
     assert run([*words, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"Examples:\n    natsctl {' '.join(words)} " in shown
-    assert ("NATSCTL_SERVER" in shown) is (words != ["dev"])
+    assert ("NATSCTL_SERVER" in shown) is (words not in (["dev"], ["rbac"]))
+    of_controllers = (["run"], ["dev"], ["resync"], ["gc", "plan"], ["gc", "apply"], ["rbac"])
+    assert ("--kubeconfig" in shown) is (words in of_controllers)
 
 
 def test_no_command_is_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,12 +60,18 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
         (["put", "b", "k", "x", "-f", "y"], "give one of VALUE, -f FILE"),
         (["put", "b", "k", "x", "--create", "--revision", "3"], "exclude each other"),
         (["put", "b", "a..b", "x"], "key 'a..b'"),
+        (["external", "resolve", "k"], "say --created or --not-created"),
+        (["external", "resolve", "k", "--not-created", "--name", "x"], "--name is of what was"),
         (["delete", "b"], "give keys, or --all"),
         (["delete", "b", "k", "--all"], "give keys, or --all"),
         (["watch", "b", "k", "--keys", "a.*"], "exclude each other"),
         (["run", "-c", "nosuchthing"], "write package.module:Name"),
         (["run", "-c", "nosuchthing:X"], "there is no module nosuchthing"),
         (["run", "-c", "a:B", "--port", "1"], "about the server that --embedded starts"),
+        (["run", "-c", "a:B", "--no-kube", "--kubeconfig", "k"], "--no-kube excludes"),
+        (["resync", "-c", "controllers.webapps:WebApps", "--no-kube"], "WebApps.configs is kept"),
+        (["gc", "plan", "-c", "controllers.webapps:WebApps", "--no-kube"], "--no-kube says not"),
+        (["rbac", "-c", "controllers.webapps:WebApps", "--namespace", "a"], "--service-account"),
         (["get", "b", "k", "--timeout", "never"], "is no number of seconds"),
         (["get", "b", "k", "--user", "ann"], "without a password"),
     ],
@@ -86,7 +98,8 @@ def test_no_secret_is_shown_where_nothing_can_be_reached(
 def test_the_overview_loads_neither_nats_nor_yaml() -> None:
     code = (
         "import sys; from natsctl.cli.main import run; run(['--help']); "
-        "heavy = {'nats', 'yaml', 'uvloop', 'rich', 'watchfiles'} & set(sys.modules); "
+        "heavy = {'nats', 'kubernetes', 'aiohttp', 'yaml', 'uvloop', 'rich', 'watchfiles'}; "
+        "heavy &= set(sys.modules); "
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

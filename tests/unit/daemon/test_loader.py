@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.daemon.loader import load
+from natsctl.daemon.loader import load, load_runnable
 from natsctl.errors import UsageError
 
 _numbers = itertools.count()
@@ -27,6 +27,16 @@ class Idle(Controller):
 
 class Homeless(Controller):
     async def sync_handler(self, key):
+        pass
+
+class Guest:
+    def use(self, *, nats=None, kube=None):
+        pass
+
+    async def run(self):
+        pass
+
+    def stop(self):
         pass
 
 NUMBER = 5
@@ -128,3 +138,19 @@ def test_a_syntax_error_shows_the_line(package: str) -> None:
 
 def test_a_module_that_exits_ends_nobody(package: str) -> None:
     assert "SystemExit" in refusal(f"{package}.exits:Apps")
+
+
+@pytest.mark.parametrize("name", ["Apps", "Guest"])
+def test_whatever_can_be_run_can_be_meant_by_who_runs_it(package: str, name: str) -> None:
+    assert load_runnable(f"{package}.good:{name}").__name__ == name
+
+
+def test_only_a_controller_can_be_meant_by_who_needs_its_primaries(package: str) -> None:
+    assert "no subclass of natsctl.Controller but another class" in refusal(f"{package}.good:Guest")
+
+
+def test_what_cannot_be_run_is_told_with_what_can_be(package: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_runnable(f"{package}.good:App")
+    assert "nor has it use, run and stop, but it is another class" in str(caught.value)
+    assert "the controllers there are Apps, Idle, Homeless, Guest" in str(caught.value)

@@ -3,14 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from tellings import SITES, Notes, site
 
-from natsctl import Controller, Object, Stop, kv, primary
+from natsctl import Controller, ControllerRuntime, Object, Stop, kv, primary
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings import Settings
 from natsctl.errors import NatsctlError, UsageError
+from natsctl.model.kinds import Kind
+from natsctl.model.store import ManifestStores, Stores
 from natsctl.testing.memory import MemoryStores
+from natsctl.watchers import InformerController
 
 
 class App(Object, frozen=True):
@@ -133,8 +138,97 @@ async def test_settings_override_what_controllers_say() -> None:
     assert (First.workers, First.resync_s) == (4, 600)
 
 
-def test_none_and_twice_the_same_are_refused() -> None:
+async def test_none_and_twice_the_same_are_refused() -> None:
     with pytest.raises(UsageError, match="no controller"):
-        Operator([], nats=MemoryStores())
+        await Operator([], nats=MemoryStores()).run()
     with pytest.raises(UsageError, match="two controllers are named first"):
         Operator([First([]), First([])], nats=MemoryStores())
+
+
+class Guest:
+    """Runs by itself, as watchers and others do."""
+
+    def __init__(self, told: list[str], error: Exception | None = None) -> None:
+        self.name = "guest"
+        self.workers = 1
+        self.kinds: list[Kind[Any]] = []
+        self.synced = asyncio.Event()
+        self.nats: Stores | None = None
+        self.kube: ManifestStores | None = None
+        self._told = told
+        self._error = error
+        self._stopping = asyncio.Event()
+
+    def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
+        self.nats, self.kube = nats, kube
+
+    async def run(self) -> None:
+        self._told.append("guest starts")
+        self.synced.set()
+        if self._error is not None:
+            raise self._error
+        await self._stopping.wait()
+        await asyncio.sleep(5)
+        self._told.append("guest ends")
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+
+async def test_others_than_controllers_are_run_and_waited_for_and_told_where_things_are() -> None:
+    told: list[str] = []
+    stores, guest = MemoryStores(), Guest(told)
+    operator = Operator([First(told)], nats=stores, settings=Settings(workers=9, resync_s=5))
+    operator.add_controller(guest)
+    async with running(operator) as task:
+        assert (guest.nats, guest.kube, guest.workers) == (stores, None, 9)
+        assert not hasattr(guest, "resync_s")
+    assert told == ["first starts", "guest starts", "guest ends", "first ends"]
+    assert task.result() is None
+
+
+async def test_what_ends_one_of_them_stops_all_and_is_raised() -> None:
+    told: list[str] = []
+    operator = Operator([First(told), Guest(told, ValueError("for good"))], nats=MemoryStores())
+    with pytest.raises(ValueError, match="for good"):
+        await operator.run()
+    assert told == ["first starts", "guest starts", "first ends"]
+
+
+async def test_what_is_added_while_it_runs_is_not_run() -> None:
+    told: list[str] = []
+    operator = Operator([First(told)], nats=MemoryStores())
+    async with running(operator):
+        operator.add_controller(Guest(told))
+        await asyncio.sleep(10)
+    assert told == ["first starts", "first ends"]
+
+
+async def test_one_that_knows_its_stores_keeps_them_where_none_are_given() -> None:
+    guest = Guest([])
+    guest.nats = stores = MemoryStores()
+    operator = Operator([guest])
+    async with running(operator):
+        assert guest.nats is stores
+    with pytest.raises(UsageError, match="first has its primary in NATS"):
+        Operator([First([])])
+
+
+async def test_a_runtime_that_was_made_before_is_run_as_it_is() -> None:
+    told: list[str] = []
+    runtime = ControllerRuntime(First(told), nats=MemoryStores())
+    async with running(Operator([runtime])) as task:
+        assert told == ["first starts"]
+    assert task.result() is None
+
+
+async def test_watchers_are_run_as_controllers_are() -> None:
+    stores, notes = MemoryStores(), Notes()
+    await stores.store(SITES).create("athens", site("one"))
+    watching = InformerController(name="watching")
+    watching.add_informer(SITES)
+    watching.add_watcher(notes, SITES)
+    async with running(Operator([watching, First([])], nats=stores)) as task:
+        await asyncio.sleep(1)
+        assert notes.told == ["add athens one"]
+    assert task.result() is None

@@ -1,0 +1,94 @@
+"""What names an object, or several: for Kubernetes and for NATS alike."""
+
+import msgspec
+
+from natsctl.errors import InvalidInputError, UsageError
+from natsctl.model.manifests import joined
+from natsctl.model.selectors import Selector
+
+KV_GROUP = "nats"
+KV_VERSION = "kv"
+
+
+class GroupVersionKind(msgspec.Struct, frozen=True, order=True):
+    """A kind of objects: `("apps", "v1", "Deployment")`, or `("nats", "kv", BUCKET)`.
+
+    Its text is `apps/v1, Kind=Deployment`.
+    """
+
+    group: str
+    version: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.version}, Kind={self.kind}"
+
+    @property
+    def api_version(self) -> str:
+        """What manifests of this kind say: `v1`, `apps/v1`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def in_nats(self) -> bool:
+        """Whether it is a bucket."""
+        return (self.group, self.version) == (KV_GROUP, KV_VERSION)
+
+
+def kv_kind(bucket: str) -> GroupVersionKind:
+    """Return the kind of the objects in a JetStream KV bucket."""
+    return GroupVersionKind(KV_GROUP, KV_VERSION, bucket)
+
+
+class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
+    """Names one object, or those that a label selector means, or all of a kind.
+
+    In Kubernetes, `group`, `version`, `kind`, `namespace` and `name` are what they are there. In
+    NATS the group is `nats`, the version `kv` and the kind the bucket; `name` is the key, and
+    `namespace` its first tokens, if they shall be apart: the object `team-a.shop` is `shop` in the
+    namespace `team-a`, or just `team-a.shop`.
+
+    With a name it is one object. Without, it is the objects of the namespace, or of all, whose
+    labels fulfil `selector`, as `kubectl -l` takes it.
+
+    Seed: stolostron kubernetes-dependency-watches v0.5.2.
+    """
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    selector: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.group_version_kind()}, Namespace={self.namespace}, "
+            f"Name={self.name}, Selector={self.selector}"
+        )
+
+    def group_version_kind(self) -> GroupVersionKind:
+        """Return what kind of objects it names."""
+        return GroupVersionKind(self.group, self.version, self.kind)
+
+    @property
+    def key(self) -> str:
+        """The one object's key in its store; empty where none is named."""
+        if not self.name:
+            return ""
+        if self.group_version_kind().in_nats:
+            return f"{self.namespace}.{self.name}" if self.namespace else self.name
+        return joined(self.namespace, self.name)
+
+    def validate(self) -> None:
+        """Raise `InvalidInputError` where a version or a kind is missing.
+
+        And where there are both a name and a selector, or the selector is none.
+        """
+        if not self.version or not self.kind:
+            raise InvalidInputError(f"an object identifier needs a version and a kind: {self}")
+        if self.name and self.selector:
+            raise InvalidInputError(f"an object identifier has a name or a selector: {self}")
+        try:
+            Selector.parse(self.selector)
+        except UsageError as error:
+            raise InvalidInputError(f"{self}: {error}") from error

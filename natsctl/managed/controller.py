@@ -1,0 +1,207 @@
+"""Running a reconciler for every object of a kind, in NATS or in a cluster.
+
+A `Controller` over a bucket can call a `ManagedReconciler` in its sync handler. This is for
+objects of a cluster, and for who needs nothing but the reconciler.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Generic, TypeVar
+
+from natsctl.core.barrier import Barrier
+from natsctl.core.informer import Informer
+from natsctl.core.loop import SyncLoop
+from natsctl.core.retry import RetryPolicy, always_retry
+from natsctl.core.slots import Primary
+from natsctl.core.tasks import together
+from natsctl.core.workqueue import Priority, Workqueue
+from natsctl.errors import NatsctlError, RetryAfter, StoreError, UsageError
+from natsctl.managed.reconciler import ManagedReconciler
+from natsctl.model.kinds import Kind
+from natsctl.model.manifests import KubeKind, Reference
+from natsctl.model.recorder import EventType, Recorder
+from natsctl.model.store import Change, Stores
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ManagedController(Generic[T]):
+    """Reconciles every object of one kind.
+
+    Subclass it, say which `kind`, and write `reconciler`. Class attributes are options:
+
+    - `kind`: of the managed objects.
+    - `name`: in logs, events and subjects; by default the class's name in lower case.
+    - `workers`: how many objects are reconciled at once.
+    - `retry`: what follows a failure.
+    - `stop_timeout_s`: how long reconciliations under way may go on after `stop`.
+    """
+
+    kind: Kind[T]
+    name: str = ""
+    workers: int = 4
+    retry: RetryPolicy = staticmethod(always_retry)
+    stop_timeout_s: float = 30.0
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls.name = cls.__dict__.get("name") or cls.__name__.lower()
+
+    def __init__(self, *, nats: Stores | None = None, kube: Stores | None = None) -> None:
+        self.synced = asyncio.Event()  # the cache is complete, and reconciling has begun
+        self._nats, self._kube = nats, kube
+        self._queue = Workqueue[str]()
+        self._stopping = asyncio.Event()
+        self._recorders: list[Recorder] = []
+        self._primary: Primary[T]
+        self._reconciler: ManagedReconciler[T]
+
+    def reconciler(self, managed: Primary[T]) -> ManagedReconciler[T]:
+        """Return what reconciles these objects; `self` is a recorder for it."""
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        """Prepare, after the cache is complete and before anything is reconciled."""
+
+    async def clean(self) -> None:
+        """Let go of everything, after the last reconciliation."""
+
+    def use(self, *, nats: Stores | None = None, kube: Stores | None = None) -> None:
+        """Keep objects there from now on; whoever runs the controller says so before `run`."""
+        self._nats, self._kube = nats, kube
+
+    async def run(self) -> None:
+        """Reconcile until `stop`; returns when what was under way is done.
+
+        Raises what could not be had at the start.
+        """
+        async with self._opened():
+            try:
+                async with together() as group:
+                    work = group.create_task(self._work(), name="sync loop")
+                    stopping = group.create_task(self._stopping.wait(), name="stop")
+                    await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+                    await self._finish(work)
+                    stopping.cancel()
+            finally:
+                await self.clean()
+
+    def stop(self) -> None:
+        """Take no more keys; `run` returns when those under way are done."""
+        self._queue.shut_down(drain=False)
+        self._stopping.set()
+
+    def enqueue_key(self, key: str) -> None:
+        """Reconcile the object as soon as may be."""
+        self._queue.add(key)
+
+    def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
+        """Record an event about the object *key*, for people."""
+        for recorder in self._recorders:
+            recorder.event(key, type, reason, message, self._regarding(key))
+
+    @property
+    def kinds(self) -> tuple[Kind[T]]:
+        """What is reconciled: whoever connects sees by it which system is needed."""
+        return (self.kind,)
+
+    @property
+    def held_kinds(self) -> tuple[Kind[T]]:
+        """What is held by a finalizer, which takes permission to update."""
+        return (self.kind,)
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why there is no watch just now, None where there is."""
+        return self._primary.informer.failure
+
+    @property
+    def idle(self) -> bool:
+        """Whether reconciling has begun and no key waits for its time, a worker or a result."""
+        telling = self.synced.is_set() and self._primary.informer.telling
+        return self.synced.is_set() and self._queue.idle and not telling
+
+    # ---- start and end
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        kind, in_cluster = type(self).kind, isinstance(type(self).kind, KubeKind)
+        stores = self._kube if in_cluster else self._nats
+        if stores is None:
+            where = "Kubernetes, and no cluster" if in_cluster else "NATS, and no connection"
+            raise UsageError(f"{kind.name} is kept in {where} is given")
+        store = await stores.open(kind)
+        informer = Informer(store, kind, on_listed=self._queue.hasten_retries)
+        self._primary = Primary(informer, Barrier())
+        self._reconciler = self.reconciler(self._primary)
+        async with AsyncExitStack() as stack, together() as group:
+            self._recorders = [await stack.enter_async_context(stores.recorder(self.name))]
+            watch = group.create_task(informer.run(), name=f"watch of {kind.name}")
+            try:
+                yield
+            finally:
+                watch.cancel()
+
+    async def _work(self) -> None:
+        retry = type(self).retry  # on an instance it would be a method
+        loop = SyncLoop(self._sync, queue=self._queue, retry=retry, workers=self.workers)
+        loop.watch(self._primary.informer, self._changed)
+        await loop.run(self._begin)
+
+    async def _begin(self) -> None:
+        await self.start()
+        self.synced.set()
+        objects = len(self._primary.informer.cache)
+        log.info("%s: %d objects listed, reconciling", self.name, objects)
+
+    async def _finish(self, work: "asyncio.Task[None]") -> None:
+        """Let reconciliations under way end, for a while."""
+        self.stop()
+        limit_s = self.stop_timeout_s if self.synced.is_set() else 0.0
+        _, late = await asyncio.wait((work,), timeout=limit_s)
+        for task in late:
+            log.warning("%s: what is under way is cut short", self.name)
+            task.cancel()
+
+    # ---- what changes, and what follows
+
+    def _changed(self, change: Change[Any]) -> None:
+        """Reconcile the object unless only its status changed."""
+        key, before, after = change.key, change.before, change.after
+        if after is None:
+            if before is not None:
+                self._primary.gone[key] = before
+        elif before is not None and not change.kind.differs(before.value, after.value):
+            return
+        else:
+            self._primary.gone.pop(key, None)
+        self._queue.add(key, priority=Priority.RESYNC if change.initial else Priority.USER)
+
+    async def _sync(self, key: str) -> float | None:
+        """Reconcile the object, unless its newest state is invalid: the next valid one heals it."""
+        if key in self._primary.informer.cache.invalid:
+            return None
+        last = self._primary.gone.get(key)
+        try:
+            after_s = await self._reconciler.reconcile(key)
+        except RetryAfter:
+            raise
+        except Exception as error:
+            foreseen = isinstance(error, NatsctlError | TimeoutError)
+            text = f"{type(error).__name__}: {error}"
+            log.error("%s: %s failed: %s", self.name, key, text, exc_info=not foreseen)  # noqa: TRY400 - a foreseen failure is a line
+            raise
+        if after_s is None and last is not None and self._primary.gone.get(key) is last:
+            del self._primary.gone[key]
+        return after_s
+
+    def _regarding(self, key: str) -> list[Reference]:
+        kind = type(self).kind
+        stored = self._primary.informer.cache.get(key)
+        if not isinstance(kind, KubeKind) or stored is None:
+            return []
+        return [kind.reference(stored.value)]

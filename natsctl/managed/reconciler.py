@@ -1,0 +1,279 @@
+"""Keeping external resources equal to what their objects say: one reconciliation at a time.
+
+One object's journey: it is read from its store's leader; where neither a pause, nor a deletion
+that needs nothing, nor an unfinished creation stands against it, a client is connected and the
+external resource observed; then the table (`situation.py`) says what to do, and one step of
+`Steps` does it.
+
+Seed: krateo provider-runtime `reconciler`, which is Crossplane's.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
+
+import msgspec
+
+from natsctl.core.slots import Primary
+from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
+from natsctl.managed.creation import Creation
+from natsctl.managed.critical import (
+    CriticalAnnotationUpdateFn,
+    CriticalAnnotationUpdater,
+    RetryingCriticalAnnotationUpdater,
+)
+from natsctl.managed.external import (
+    ExternalConnecter,
+    ExternalConnectorFn,
+    NopConnecter,
+    Observation,
+    connect_disconnecter,
+)
+from natsctl.managed.names import FINALIZER_NAME, AnnotationNames
+from natsctl.managed.objects import Managed
+from natsctl.managed.patience import PATIENCE_S, Patience
+from natsctl.managed.policies import DeletionPolicy, ManagementPolicy, Permissions, permissions
+from natsctl.managed.polling import Poll, PollIntervalHook
+from natsctl.managed.reports import EventRecorder, Reports
+from natsctl.managed.situation import Action, Seen, Situation, decide
+from natsctl.managed.steps import Steps, Visit
+from natsctl.model.manifests import KubeKind
+from natsctl.model.store import Stored
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DISCONNECT_S = 10.0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ManagedReconciler(Generic[T]):
+    """Creates, updates and deletes external resources, each as its object says.
+
+    *Guarantees.* The finalizer is on an object before anything is created, updated or observed to
+    exist for it, and comes off only when the external resource is observed to be gone, or may not
+    be deleted. An intent is stored, upon exactly the state that was read, before each creation,
+    and its result after it; while a result is not known, nothing else is created, until a person
+    (`natsctl external resolve KEY`) or an observation by a name known beforehand says what came
+    of it. Where nothing differs, nothing is written. Every external call has a deadline.
+
+    Args:
+        managed: the objects: the primary of a controller, or that of a `ManagedController`.
+        connecter: gives clients of the outside system; with a `disconnect`, it is called after
+            each reconciliation. A plain function `connect(managed)` will do.
+        creation_grace_period_s: how long a resource may take to be observed after its creation.
+        critical_annotation_updater: stores the results of creations; an object or a function.
+        deletion_policy: what becomes of external resources of deleted objects that do not say.
+        external_name: says how a resource is to be called, where that is known before it is
+            created; then a creation with an unknown result is settled by observing.
+        finalizer: what the finalizer is called.
+        logger: where log lines go.
+        management_policy: what may be done for objects that do not say.
+        names: what the annotations are called.
+        poll_interval_s: when a resource that is up to date is observed again.
+        poll_interval_hook: says that for an object, from the object and `poll_interval_s`.
+        poll_jitter_s: by how much that is varied, up or down.
+        recorder: where events go: a controller's `runtime`, or any `Recorder`.
+        timeout_s: how long all external calls of one reconciliation may take. Storing what came
+            of them may take `REPORT_S` more: a `Controller.sync_timeout_s` must leave room for it.
+        clock: what time it is.
+
+    Raises `UsageError` for a hook and a jitter together, and for a kind without metadata or of
+    which only metadata is watched.
+    """
+
+    def __init__(
+        self,
+        managed: Primary[T],
+        *,
+        connecter: ExternalConnecter[T] | ExternalConnectorFn[T] | None = None,
+        creation_grace_period_s: float = 30.0,
+        critical_annotation_updater: CriticalAnnotationUpdater
+        | CriticalAnnotationUpdateFn
+        | None = None,
+        deletion_policy: DeletionPolicy = "delete",
+        external_name: Callable[[Managed[T]], str] | None = None,
+        finalizer: str = FINALIZER_NAME,
+        logger: logging.Logger = log,
+        management_policy: ManagementPolicy = "default",
+        names: AnnotationNames | None = None,
+        poll_interval_s: float = 60.0,
+        poll_interval_hook: PollIntervalHook[T] | None = None,
+        poll_jitter_s: float = 0.0,
+        recorder: EventRecorder | None = None,
+        timeout_s: float = 60.0,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        _check(managed)
+        store = managed.informer.store
+        self._primary = managed
+        self._names = AnnotationNames() if names is None else names
+        self._external = connect_disconnecter(NopConnecter() if connecter is None else connecter)
+        self._grace_s = creation_grace_period_s
+        self._policies: tuple[ManagementPolicy, DeletionPolicy]
+        self._policies = (management_policy, deletion_policy)
+        self._external_name = external_name
+        self._finalizer = finalizer
+        self._log = logger
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._patience = Patience(limit_s=max(poll_interval_s, PATIENCE_S))
+        self._confirmed: dict[str, Creation] = {}  # creations in their grace that were observed
+        self._reports = Reports(store, recorder=recorder, logger=logger)
+        if critical_annotation_updater is None:
+            critical_annotation_updater = RetryingCriticalAnnotationUpdater(
+                store, names=self._names
+            )
+        self._steps = Steps(
+            managed,
+            self._reports,
+            updater=critical_annotation_updater,
+            names=self._names,
+            finalizer=finalizer,
+            grace_s=creation_grace_period_s,
+            poll=Poll(poll_interval_s, poll_interval_hook, poll_jitter_s),
+            clock=clock,
+        )
+
+    async def reconcile(self, key: str) -> float | None:
+        """Do what the object *key* needs now; return seconds until the next visit, or None.
+
+        A sync handler: failing is raising, and what an `ExternalClient` raises passes, after it
+        was told. An object that changed meanwhile is asked to be visited again, by `RetryAfter`.
+        """
+        await self._steps.catch_up(key)
+        managed = await self._find(key)
+        if managed is None:
+            self._steps.forget(key)
+            self._patience.forget(key)
+            self._confirmed.pop(key, None)
+            return None
+        visit = Visit(managed, self._timeout_s)
+        situation = self._situation(visit)
+        action = decide(situation)
+        if action is not Action.OBSERVE:
+            return await self._steps.take(action, visit)
+        async with self._connected(visit):
+            seen = await self._observed(visit)
+            if situation.recent and seen is not Seen.ABSENT:
+                self._confirmed[key] = managed.creation
+            action = decide(msgspec.structs.replace(situation, seen=seen))
+            with self._patience.attempt(action, managed):
+                return await self._steps.take(action, visit)
+
+    # ---- what there is
+
+    async def _find(self, key: str) -> Managed[T] | None:
+        """Return the object as its leader has it, or as it was deleted past our finalizer."""
+        try:
+            stored = await self._primary.informer.store.get(key)
+        except NotFoundError as missing:
+            if missing.deleted_at is None:
+                return None
+            last = await self._last(key)
+            return None if last is None else self._managed(self._steps.known(last), gone=True)
+        return self._managed(stored, gone=False)
+
+    async def _last(self, key: str) -> Stored | None:
+        last = self._primary.gone.get(key)
+        if last is None:
+            history = await self._primary.informer.store.history(key)
+            states = (state for state in reversed(history) if isinstance(state, Stored))
+            last = next((state for state in states if self._primary.kind.valid(state.value)), None)
+        if last is None:
+            return None
+        held = self._finalizer in self._primary.kind.metadata(last.value).finalizers
+        return last if held else None
+
+    def _managed(self, stored: Stored, *, gone: bool) -> Managed[T]:
+        managed = Managed(
+            self._primary.kind, stored, names=self._names, clock=self._clock, gone=gone
+        )
+        if self._external_name is not None and not managed.external_name:
+            managed.external_name = self._external_name(managed)
+        return managed
+
+    def _situation(self, visit: Visit[T]) -> Situation:
+        managed = visit.managed
+        annotations, creation = managed.metadata.annotations, managed.creation
+        age_s = creation.age_s(self._clock())
+        in_grace = age_s is not None and age_s < self._grace_s
+        if not in_grace:
+            self._confirmed.pop(managed.key, None)
+        may = self._permissions(visit)
+        return Situation(
+            paused=annotations.get(self._names.paused) == "true",
+            understood=not visit.rejected,
+            going=managed.is_going,
+            held=self._finalizer in managed.metadata.finalizers,
+            may_create=may.create,
+            may_update=may.update,
+            may_delete=may.delete,
+            unknown=creation.unknown,
+            named=self._external_name is not None,
+            recent=in_grace and self._confirmed.get(managed.key) != creation,
+        )
+
+    def _permissions(self, visit: Visit[T]) -> Permissions:
+        management, deletion = self._policies
+        try:
+            return permissions(
+                visit.managed.metadata.annotations,
+                visit.managed.spec,
+                self._names,
+                management=management,
+                deletion=deletion,
+            )
+        except InvalidObjectError as error:
+            visit.rejected = str(error)
+            return Permissions(create=False, update=False, delete=False)
+
+    # ---- the outside system
+
+    @asynccontextmanager
+    async def _connected(self, visit: Visit[T]) -> AsyncIterator[None]:
+        async with self._steps.calling(visit, "connect", "CannotConnectToProvider"):
+            visit.client = await self._external.connect(visit.managed)
+        try:
+            yield
+        finally:
+            await self._disconnect(visit.managed)
+
+    async def _disconnect(self, managed: Managed[T]) -> None:
+        try:
+            async with asyncio.timeout(DISCONNECT_S):
+                await self._external.disconnect()
+        except Exception as error:  # noqa: BLE001 - what was done is done
+            self._reports.warning(
+                managed, "CannotDisconnectFromProvider", f"cannot disconnect: {error}"
+            )
+
+    async def _observed(self, visit: Visit[T]) -> Seen:
+        async with self._steps.calling(visit, "observe", "CannotObserveExternalResource"):
+            observation = await visit.client.observe(visit.managed)
+            if observation.diff:
+                self._log.debug("%s differs: %s", visit.managed.key, observation.diff)
+            return _seen(observation, visit.managed)
+
+
+def _seen(observation: Observation, managed: Managed[T]) -> Seen:
+    """Return what was observed, for the table."""
+    if not observation.exists:
+        return Seen.ABSENT
+    if observation.late_initialized and (managed.additions() or managed.changed_annotations):
+        return Seen.UNSAID
+    return Seen.CURRENT if observation.up_to_date else Seen.DIFFERENT
+
+
+def _check(managed: Primary[T]) -> None:
+    kind = managed.kind
+    kind.require_metadata()
+    if isinstance(kind, KubeKind) and kind.metadata_only:
+        raise UsageError(f"{kind.name} is watched in part only, so it cannot be written back")

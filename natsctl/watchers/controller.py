@@ -1,0 +1,328 @@
+"""InformerController: informers and watchers, coupled by resource kinds.
+
+One change's journey: an informer sees it and puts it into its object's line. A worker tells it to
+every watcher of the resource kind, in the order in which they were added. Where one fails, the
+retry policy says when that one is told again, and the dequeue policy whether something newer has
+made that pointless.
+
+Seed: grafana-app-sdk operator v0.9.10.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from natsctl.core.cache import Invalid
+from natsctl.core.retry import RetryPolicy
+from natsctl.core.tasks import together
+from natsctl.core.workqueue import Priority
+from natsctl.errors import InformerAlreadyAddedError, StoreError, UsageError
+from natsctl.model.kinds import Kind
+from natsctl.model.manifests import KubeKind
+from natsctl.model.store import Change, ManifestStores, Store, Stores
+from natsctl.watchers.deliveries import Deliveries, Policies, Registration
+from natsctl.watchers.opinionated import OpinionatedWatcher
+from natsctl.watchers.retries import (
+    DEFAULT_RETRY_POLICY,
+    RetryDequeuePolicy,
+    opinionated_retry_dequeue_policy,
+)
+from natsctl.watchers.sources import Labels, Source
+from natsctl.watchers.watcher import ResourceWatcher
+
+log = logging.getLogger(__name__)
+
+
+class InformerController:
+    """Tells watchers of everything that happens to objects, in order, until they have taken it.
+
+    *Guarantees.* Each change is told to every watcher of its resource kind, to one after another,
+    in the order in which they were added; an object is with one worker at a time. A watcher that
+    fails holds up no other watcher and no other object. It never goes back: what is told again is
+    what the object is by then, so a failed `add` after which the object changed is an `add` of the
+    changed object. Changes that come faster than they are told are kept one by one, up to
+    100,000 in all; beyond, those of one object become one.
+
+    Subclass it to have it run by `natsctl run`: add informers and watchers in `__init__`.
+
+    Args:
+        name: in logs and for the operator; by default the class's name in lower case.
+        error_handler: told of every failure of a watcher, and of every object that is no valid one
+            of its kind; for logs and metrics.
+        retry_policy: what follows a failure, from the error and the failures in a row; `Stop` ends
+            the controller with that error.
+        retry_dequeue_policy: whether a new change makes a pending retry pointless; with None, every
+            change does. It may be given up for good by that: the change is told, the retry is not.
+        workers: how many objects of one resource kind are told of at once.
+        timeout_s: a call to a watcher that takes longer fails.
+        stop_timeout_s: how long calls under way may go on after `stop`.
+        nats: where kinds declared with `kv` are kept, as `natsctl.connect` gives it.
+        kube: where kinds declared with `kube` are kept, as `natsctl.connect_kube` gives it.
+
+    Seed: grafana-app-sdk operator v0.9.10, `InformerController`.
+    """
+
+    name: str = ""
+
+    def __init__(
+        self,
+        *,
+        name: str = "",
+        error_handler: Callable[[Exception], None] | None = None,
+        retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY,
+        retry_dequeue_policy: RetryDequeuePolicy | None = opinionated_retry_dequeue_policy,
+        workers: int = 4,
+        timeout_s: float = 60.0,
+        stop_timeout_s: float = 30.0,
+        nats: Stores | None = None,
+        kube: ManifestStores | None = None,
+    ) -> None:
+        self.name = name or self.name or type(self).__name__.lower()
+        self.workers = workers
+        self.synced = asyncio.Event()  # every cache is complete, and telling has begun
+        self._policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
+        self._timeout_s = timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._nats, self._kube = nats, kube
+        self._sources: dict[str, list[Source]] = {}
+        self._deliveries: dict[str, Deliveries] = {}
+        self._stopping = asyncio.Event()
+        self._running = False
+
+    def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
+        """Keep kinds there from now on; whoever runs the controller says so before `run`."""
+        self._nats = self._nats if nats is None else nats
+        self._kube = self._kube if kube is None else kube
+
+    def add_informer(
+        self, kind: Kind[Any], resource_kind: str | None = None, *, labels: Labels | None = None
+    ) -> None:
+        """Tell the watchers of *resource_kind* of these objects.
+
+        A resource kind may have several informers: parts of a kind by namespace (`kube(...,
+        namespace=)`), by keys (`kv(..., keys=)`) or by labels. An object that moves from one to
+        another is told as added there.
+
+        Args:
+            kind: what to watch.
+            resource_kind: by default the kind's name, `Type.bucket` or `Kind.group`.
+            labels: only objects that this label selector means: as `kubectl -l` takes it, or the
+                labels that they have.
+
+        Raises `InformerAlreadyAddedError` for a part that the resource kind has already, and
+        `UsageError` while the controller runs.
+        """
+        if self._running:
+            raise UsageError(f"{self.name} runs: add informers before")
+        source = Source(kind, labels)
+        sources = self._sources.setdefault(resource_kind or kind.name, [])
+        for other in sources:
+            if other.part == source.part:
+                raise InformerAlreadyAddedError(
+                    f"{self.name} has an informer for exactly these objects of {kind.name}"
+                )
+        sources.append(source)
+
+    def add_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
+        """Have the watcher told of objects of this resource kind, after those added before.
+
+        One that is added while the controller runs is told of every object that is there. Raises
+        `UsageError` where another watcher there has the same finalizer.
+        """
+        deliveries = self._at(resource_kind)
+        if isinstance(watcher, OpinionatedWatcher):
+            for other in deliveries.registrations:
+                if _finalizer(other.watcher) == watcher.finalizer:
+                    raise UsageError(
+                        f"two watchers of {deliveries.resource_kind} have the finalizer "
+                        f"{watcher.finalizer}: give one another finalizer_supplier"
+                    )
+        registration = Registration(watcher)
+        deliveries.registrations = (*deliveries.registrations, registration)
+        if self._running:
+            for source in self._sources.get(deliveries.resource_kind, ()):
+                for news in source.all():
+                    deliveries.tell(news, priority=Priority.RESYNC, to=registration)
+
+    def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
+        """Tell the watcher nothing more, not even what it failed on; one not added is fine."""
+        deliveries = self._at(resource_kind)
+        remaining = list(deliveries.registrations)
+        for registration in remaining:
+            if registration.watcher is watcher:
+                remaining.remove(registration)
+                break
+        deliveries.registrations = tuple(remaining)
+
+    def remove_all_watchers_for_resource(self, resource_kind: str | Kind[Any]) -> None:
+        """Tell no watcher of this resource kind anything more."""
+        self._at(resource_kind).registrations = ()
+
+    async def start(self) -> None:
+        """Prepare, after every cache is complete and before anything is told."""
+
+    async def clean(self) -> None:
+        """Let go of everything, after the last call to a watcher."""
+
+    async def open(self, kind: Kind[Any]) -> Store:
+        """Return where objects of a kind are kept: for what watchers read and write elsewhere.
+
+        Raises `UsageError` where its system was not given.
+        """
+        in_cluster = isinstance(kind, KubeKind)
+        stores = self._kube if in_cluster else self._nats
+        if stores is None:
+            where = "Kubernetes, and no cluster" if in_cluster else "NATS, and no connection"
+            raise UsageError(f"{kind.name} is kept in {where} is given")
+        return await stores.open(kind)
+
+    async def run(self) -> None:
+        """Tell watchers until `stop`; returns when calls under way are done.
+
+        Raises what could not be had at the start, and the error for which a policy said `Stop`.
+        """
+        self._check()
+        async with self._opened():
+            try:
+                async with together() as group:
+                    telling = self._deliveries.values()
+                    loops = [group.create_task(self._tell(at), name="telling") for at in telling]
+                    starting = group.create_task(self._start())
+                    stopping = group.create_task(self._stopping.wait())
+                    await asyncio.wait((*loops, stopping), return_when=asyncio.FIRST_COMPLETED)
+                    await self._finish(loops)
+                    starting.cancel()
+                    stopping.cancel()
+            finally:
+                await self.clean()
+        for deliveries in self._deliveries.values():
+            if deliveries.failure is not None:
+                raise deliveries.failure
+
+    def stop(self) -> None:
+        """Begin no more calls; `run` returns when those under way are done."""
+        for deliveries in self._deliveries.values():
+            deliveries.queue.shut_down(drain=False)
+        self._stopping.set()
+
+    @property
+    def kinds(self) -> list[Kind[Any]]:
+        """What is watched: whoever connects sees by it which systems are needed."""
+        return [source.kind for sources in self._sources.values() for source in sources]
+
+    @property
+    def held_kinds(self) -> list[Kind[Any]]:
+        """What watchers hold by a finalizer, which takes permission to update."""
+        return [
+            source.kind
+            for resource_kind, sources in self._sources.items()
+            for source in sources
+            if any(_finalizer(at.watcher) for at in self._at(resource_kind).registrations)
+        ]
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why an informer has no watch just now, None where all have."""
+        failures = (source.informer.failure for source in self._opened_sources())
+        return next((failure for failure in failures if failure is not None), None)
+
+    @property
+    def failing(self) -> dict[str, dict[str, str]]:
+        """Why objects wait to be told again, by resource kind and key."""
+        return {at.resource_kind: at.failures() for at in self._deliveries.values()}
+
+    @property
+    def idle(self) -> bool:
+        """Whether telling has begun and nothing waits to be told."""
+        telling = any(source.informer.telling for source in self._opened_sources())
+        waiting = any(not at.queue.idle for at in self._deliveries.values())
+        return self.synced.is_set() and not (telling or waiting)
+
+    def _at(self, resource_kind: str | Kind[Any]) -> Deliveries:
+        name = resource_kind if isinstance(resource_kind, str) else resource_kind.name
+        return self._deliveries.setdefault(name, Deliveries(name, self._policies))
+
+    def _opened_sources(self) -> list[Source]:
+        every = (source for sources in self._sources.values() for source in sources)
+        return list(every) if self._running else []
+
+    def _check(self) -> None:
+        if not self._sources:
+            raise UsageError(f"{self.name} has nothing to watch: add an informer")
+        for name, deliveries in self._deliveries.items():
+            if deliveries.registrations and name not in self._sources:
+                raise UsageError(
+                    f"{self.name} has watchers of {name} and no informer: "
+                    f"its informers are of {', '.join(self._sources)}"
+                )
+
+    # ---- start and end
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        """Keep every informer's cache equal to its store."""
+        for name, sources in self._sources.items():
+            for source in sources:
+                source.opened(await self.open(source.kind), self._invalid, self._at(name).hasten)
+        self._running = True
+        async with together() as group:
+            watches = [
+                group.create_task(source.informer.run(), name=f"watch of {source.kind.name}")
+                for source in self._opened_sources()
+            ]
+            try:
+                yield
+            finally:
+                for watch in watches:
+                    watch.cancel()
+
+    async def _start(self) -> None:
+        for source in self._opened_sources():
+            await source.informer.cache.complete.wait()
+        await self.start()
+        self.synced.set()
+        objects = sum(len(source.informer.cache) for source in self._opened_sources())
+        log.info("%s: %d objects listed, telling", self.name, objects)
+
+    async def _tell(self, deliveries: Deliveries) -> None:
+        loop = deliveries.loop(workers=self.workers, timeout_s=self._timeout_s)
+        for source in self._sources.get(deliveries.resource_kind, ()):
+            loop.watch(source.informer, partial(self._changed, deliveries, source))
+        await loop.run(self._telling)
+
+    async def _telling(self) -> None:
+        await self.synced.wait()
+
+    async def _finish(self, loops: "list[asyncio.Task[None]]") -> None:
+        """Let calls under way end, for a while."""
+        self.stop()
+        limit_s = self._stop_timeout_s if self.synced.is_set() else 0.0
+        _, late = await asyncio.wait(loops, timeout=limit_s)
+        for task in late:
+            log.warning("%s: what is under way is cut short", self.name)
+            task.cancel()
+
+    # ---- what changes, and what follows
+
+    def _changed(self, deliveries: Deliveries, source: Source, change: Change[Any]) -> None:
+        """Tell of it, unless the object is only gone to another part of its kind."""
+        news = source.news(change)
+        if news is None:
+            return
+        others = self._sources[deliveries.resource_kind]
+        if news.after is None and any(
+            other.has(news.key) for other in others if other is not source and other.near(source)
+        ):
+            return
+        deliveries.tell(news, priority=Priority.RESYNC if change.initial else Priority.USER)
+
+    def _invalid(self, invalid: Invalid) -> None:
+        if self._policies.error_handler is not None:
+            self._policies.error_handler(invalid.error)
+
+
+def _finalizer(watcher: ResourceWatcher) -> str | None:
+    return watcher.finalizer if isinstance(watcher, OpinionatedWatcher) else None

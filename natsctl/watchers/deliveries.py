@@ -1,0 +1,276 @@
+"""Tell the watchers of one resource kind what happened: each thing to each, in order, till taken.
+
+An object's news wait in its line, and one worker at a time tells them: the first to every watcher
+in turn, then the next. A watcher that fails is told again later, by itself; what happens to the
+object meanwhile is laid over what it has not taken. So every watcher comes to the newest state of
+every object, and never goes back to an older one.
+"""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from natsctl.core.limit import TimeLimit
+from natsctl.core.loop import SyncLoop
+from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop, backoff
+from natsctl.core.workqueue import Priority, Workqueue
+from natsctl.errors import PermanentError, RetryAfter, StoreError
+from natsctl.watchers.news import News, followed
+from natsctl.watchers.retries import RetryDequeuePolicy
+from natsctl.watchers.watcher import RecallingWatcher, ResourceWatcher
+
+log = logging.getLogger(__name__)
+
+NEWS_MAX = 100_000
+EARLY_S = 0.001  # a retry may be this early: timers are
+BACKOFF_S, BACKOFF_MAX_S = 0.005, 1000.0  # of a policy that leaves the delay to us
+
+
+class Policies(msgspec.Struct):
+    """What follows a failure."""
+
+    error_handler: Callable[[Exception], None] | None
+    retry: RetryPolicy
+    dequeue: RetryDequeuePolicy | None
+
+
+class Registration(msgspec.Struct, frozen=True, eq=False):
+    """A watcher that was added; adding it twice makes two."""
+
+    watcher: ResourceWatcher
+
+
+class _Owed(msgspec.Struct, frozen=True):
+    """What one watcher has not taken of an object: the first of it failed, and is due `at`."""
+
+    to: Registration
+    news: tuple[News, ...]
+    failures: int
+    error: Exception
+    at: float
+
+
+_Debtor = tuple[Registration, str]  # and the name of the object's kind: parts of it are one
+
+
+class _Line:
+    """What is to be told of one object."""
+
+    def __init__(self) -> None:
+        self.fresh: deque[tuple[News, tuple[Registration, ...]]] = deque()
+        self.owed: dict[_Debtor, _Owed] = {}
+
+
+class Deliveries:
+    """The watchers of one resource kind, in the order they were added.
+
+    Args:
+        resource_kind: in logs.
+        policies: what follows a failure.
+        news_max: how many things may wait to be told; beyond, those of one object become one.
+    """
+
+    def __init__(self, resource_kind: str, policies: Policies, *, news_max: int = NEWS_MAX) -> None:
+        self.resource_kind = resource_kind
+        self.registrations: tuple[Registration, ...] = ()
+        self.queue = Workqueue[str]()
+        self.failure: Exception | None = None  # what ended it for good
+        self._policies = policies
+        self._news_max = news_max
+        self._lines: dict[str, _Line] = {}
+        self._fresh = 0
+        self._limit: TimeLimit
+
+    def loop(self, *, workers: int, timeout_s: float) -> SyncLoop[str]:
+        """Return what tells the watchers, each call taking *timeout_s* seconds at most.
+
+        It ends by itself, and `failure` says why, where a policy gives everything up or fails.
+        """
+        self._limit = TimeLimit(timeout_s)
+        return SyncLoop(self._visit, queue=self.queue, retry=_give_up, workers=workers)
+
+    def tell(self, news: News, *, priority: Priority, to: Registration | None = None) -> None:
+        """Have the watchers told, or only this one."""
+        targets = self.registrations if to is None else (to,)
+        if not targets:
+            return
+        line = self._lines.setdefault(news.key, _Line())
+        waiting: tuple[News, ...] = ()
+        if self._fresh >= self._news_max and line.fresh:
+            last, told_to = line.fresh[-1]
+            if told_to == targets and last.kind.name == news.kind.name:
+                line.fresh.pop()
+                waiting = (last,)
+        following = followed(waiting, news)
+        line.fresh.extend((each, targets) for each in following)
+        self._fresh += len(following) - len(waiting)
+        self.queue.add(news.key, priority=priority)
+
+    def hasten(self) -> None:
+        """Tell again at once what failed because of a store: it may have been lost, and is back."""
+        for key, line in self._lines.items():
+            for debtor, owed in line.owed.items():
+                if isinstance(owed.error, StoreError):
+                    line.owed[debtor] = msgspec.structs.replace(owed, failures=0, at=_now())
+                    self.queue.add(key, priority=Priority.RETRY)
+
+    def failures(self) -> dict[str, str]:
+        """Return why objects wait to be told again, by key."""
+        return {
+            key: f"{type(owed.error).__name__}: {owed.error}"
+            for key, line in self._lines.items()
+            for owed in line.owed.values()
+        }
+
+    async def _visit(self, key: str) -> float | None:
+        try:
+            await self._tell_next(key)
+        except Exception as error:
+            self.failure = error
+            raise
+        return None
+
+    async def _tell_next(self, key: str) -> None:
+        """Tell every watcher the oldest news of the object; where there are none, what is due."""
+        line = self._lines.get(key)
+        if line is None:
+            return
+        if line.fresh:
+            news, targets = line.fresh.popleft()
+            self._fresh -= 1
+            for registration in targets:
+                if registration in self.registrations:
+                    await self._tell_fresh(line, registration, news)
+        else:
+            for debtor, owed in list(line.owed.items()):
+                if owed.to not in self.registrations:
+                    del line.owed[debtor]
+                elif owed.at <= _now() + EARLY_S:
+                    await self._tell_all(line, owed.to, owed.news, owed.failures)
+        self._ask_for_next(key, line)
+
+    def _ask_for_next(self, key: str, line: _Line) -> None:
+        if line.fresh:
+            self.queue.add(key)
+        elif not line.owed:
+            del self._lines[key]
+        elif (at := min(owed.at for owed in line.owed.values())) < math.inf:
+            self.queue.add(key, after=max(at - _now(), EARLY_S), priority=Priority.RETRY)
+
+    async def _tell_fresh(self, line: _Line, to: Registration, news: News) -> None:
+        """Tell one watcher, or lay the news over what it has still to be told."""
+        owed = line.owed.get((to, news.kind.name))
+        if owed is None:
+            await self._tell_all(line, to, (news,), 0)
+            return
+        if self._is_pointless(owed, news):
+            await self._tell_all(line, to, followed(owed.news[1:], news), 0)
+            return
+        waiting = followed(owed.news, news)
+        if waiting[0].says_more_than(owed.news[0]):
+            await self._tell_all(line, to, waiting, owed.failures)
+        else:
+            line.owed[to, news.kind.name] = msgspec.structs.replace(owed, news=waiting)
+
+    async def _tell_all(
+        self, line: _Line, to: Registration, waiting: tuple[News, ...], failures: int
+    ) -> None:
+        """Tell one watcher, until it fails; what it is owed then is kept for later."""
+        debtor = (to, waiting[0].kind.name)
+        line.owed.pop(debtor, None)
+        while waiting:
+            try:
+                with self._limit:
+                    await _call(to.watcher, waiting[0])
+            except asyncio.CancelledError as cancelled:
+                worker = asyncio.current_task()
+                if worker is None or worker.cancelling():
+                    raise
+                error: Exception = RuntimeError("it waited for something that was cancelled")
+                error.__cause__ = cancelled
+            except Exception as raised:  # noqa: BLE001 - whatever a watcher raises is its failure
+                error = raised
+            else:
+                waiting, failures = waiting[1:], 0
+                continue
+            delay_s = self._delay(waiting[0], to.watcher, error, failures + 1)
+            if delay_s is not None:
+                counted = failures if isinstance(error, RetryAfter) else failures + 1
+                line.owed[debtor] = _Owed(to, waiting, counted, error, _now() + delay_s)
+                return
+            waiting, failures = waiting[1:], 0
+
+    def _delay(
+        self, news: News, watcher: ResourceWatcher, error: Exception, failures: int
+    ) -> float | None:
+        """Return in how many seconds to tell it again, None for never.
+
+        What failed because of a store is not given up, but waits until the store is back.
+        """
+        if isinstance(error, RetryAfter):
+            return error.delay_s
+        self._report(news, watcher, error)
+        if isinstance(error, PermanentError):
+            return None
+        match self._policies.retry(error, failures):
+            case Retry(None):
+                return backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
+            case Retry(after):
+                return after
+            case Drop():
+                return math.inf if isinstance(error, StoreError) else None
+            case Stop():
+                raise error
+
+    def _is_pointless(self, owed: _Owed, news: News) -> bool:
+        """Ask whether the news make the retry pointless; what nobody saw decides nothing."""
+        if self._policies.dequeue is None:
+            return True
+        retry = owed.news[0]
+        new_object, retry_object = news.new or news.old, retry.new or retry.old
+        if new_object is None or retry_object is None:
+            return False
+        return self._policies.dequeue(
+            news.action, new_object, retry.action, retry_object, owed.error
+        )
+
+    def _report(self, news: News, watcher: ResourceWatcher, error: Exception) -> None:
+        log.warning(
+            "%s of %s failed on %s %s: %s: %s",
+            news.action.value.lower(),
+            type(watcher).__name__,
+            self.resource_kind,
+            news.key,
+            type(error).__name__,
+            error,
+        )
+        if self._policies.error_handler is not None:
+            try:
+                self._policies.error_handler(error)
+            except Exception:
+                log.exception("the error handler of %s failed", self.resource_kind)
+
+
+async def _call(watcher: ResourceWatcher, news: News) -> None:
+    match news.old, news.new:
+        case None, None:
+            if isinstance(watcher, RecallingWatcher):
+                await watcher.missed(news.key, news.store)
+        case None, new if new is not None:
+            await watcher.add(new)
+        case old, None if old is not None:
+            await watcher.delete(old)
+        case old, new if old is not None and new is not None:
+            await watcher.update(old, new)
+
+
+def _give_up(_error: Exception, _failures: int) -> Stop:
+    return Stop()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,56 @@
+"""`natsctl run` runs Audit, which tells who changed what in buckets and in a cluster."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from acceptance.commands import Natsctl
+from kube_clusters import KubeCluster
+from nats.js import JetStreamContext
+from nats.js.errors import KeyNotFoundError
+from servers import NatsServer, eventually
+
+
+async def entries(jetstream: JetStreamContext, key: str) -> list[dict[str, Any]]:
+    """Return what the trail says of a key, oldest first."""
+    bucket = await jetstream.key_value("audit")
+    try:
+        return [msgspec.json.decode(at.value or b"{}") for at in await bucket.history(key)]
+    except KeyNotFoundError:
+        return []
+
+
+@pytest.fixture
+def natsctl(
+    folder: Path,
+    nats_server: NatsServer,
+    kube_server: KubeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Natsctl:
+    """Run it where a bucket and a kind of the cluster are named to be audited."""
+    monkeypatch.setenv("AUDIT_BUCKETS", "shops")
+    monkeypatch.setenv("AUDIT_KINDS", "v1/ConfigMap")
+    return Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
+
+
+async def test_changes_of_a_bucket_and_of_a_cluster_are_a_trail(
+    natsctl: Natsctl, jetstream: JetStreamContext, kube_server: KubeCluster, kube_namespace: str
+) -> None:
+    async with natsctl.running("run", "--controller", "controllers.audit:Audit") as running:
+        await running.says("audit: ")
+        await natsctl.done("put", "shops", "a", "spec: {text: one}")
+        config = {"metadata": {"name": "one"}, "data": {"a": "1"}}
+        path = f"/api/v1/namespaces/{kube_namespace}/configmaps?fieldManager=ann"
+        await kube_server.call("POST", path, config)
+
+        async def told() -> bool:
+            of_bucket = await entries(jetstream, "shops.a")
+            of_cluster = await entries(jetstream, f"ConfigMap.{kube_namespace}/one")
+            assert [at["action"] for at in of_bucket] == ["created"]
+            assert [(at["action"], at["by"]) for at in of_cluster] == [("created", ["ann"])]
+            return True
+
+        await eventually(told)
+        assert await running.ends(signal.SIGTERM) == 0

@@ -1,0 +1,151 @@
+"""`natsctl external`: a person says what came of a creation."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from acceptance.commands import Natsctl, Running
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig
+from nats.js.kv import KeyValue
+from servers import eventually
+
+PENDING = "krateo.io/external-create-pending"
+INTENT = "2026-01-01T00:00:00Z revision 7"
+
+DISKS = """
+import pathlib
+from natsctl import (
+    Controller, ExternalClientFns, ManagedReconciler, Object, Observation, kv, primary
+)
+
+MADE = pathlib.Path("made")
+
+class Disk(Object, frozen=True):
+    spec: dict[str, int] = {}
+
+class Disks(Controller):
+    disks = primary(kv(Disk, bucket="disks"))
+
+    async def start(self):
+        client = ExternalClientFns(observe_fn=self.observe, create_fn=self.create)
+        async def connect(managed):
+            return client
+        self.reconciler = ManagedReconciler(self.disks, connecter=connect, recorder=self.runtime)
+
+    async def sync_handler(self, key):
+        return await self.reconciler.reconcile(key)
+
+    async def observe(self, managed):
+        made = MADE.read_text().split() if MADE.exists() else []
+        return Observation(exists=managed.external_name in made, up_to_date=True)
+
+    async def create(self, managed):
+        made = MADE.read_text().split() if MADE.exists() else []
+        managed.external_name = f"disk-{len(made)}"
+        MADE.write_text(" ".join([*made, managed.external_name]))
+        if not made:
+            raise TimeoutError("nobody answered")
+"""
+
+
+@pytest.fixture
+async def disks(jetstream: JetStreamContext) -> KeyValue:
+    return await jetstream.create_key_value(KeyValueConfig(bucket="disks", history=5))
+
+
+async def interrupted(bucket: KeyValue, key: str, **more: str) -> None:
+    """Put an object whose creation was interrupted."""
+    annotations = {PENDING: INTENT, **more}
+    await bucket.put(
+        key, json.dumps({"spec": {}, "metadata": {"annotations": annotations}}).encode()
+    )
+
+
+async def annotations(bucket: KeyValue, key: str) -> dict[str, str]:
+    document = json.loads((await bucket.get(key)).value or b"{}")
+    found: dict[str, str] = document["metadata"]["annotations"]
+    return found
+
+
+async def test_a_bucket_without_any_says_so(natsctl: Natsctl, disks: KeyValue) -> None:
+    await disks.put("a", b'{"spec": {}}')
+    await disks.put("raw", b"\xff")
+    result = await natsctl("external", "list")
+    assert (result.status, result.out) == (0, "")
+    assert result.err == "there are no creations with an unknown result\n"
+
+
+async def test_those_of_all_buckets_are_listed(
+    natsctl: Natsctl, disks: KeyValue, jetstream: JetStreamContext
+) -> None:
+    nets = await jetstream.create_key_value(KeyValueConfig(bucket="nets"))
+    await interrupted(disks, "a")
+    await interrupted(disks, "done", **{"krateo.io/external-create-failed": INTENT})
+    await interrupted(nets, "b", **{"krateo.io/external-name": "net-1"})
+    result = await natsctl("external", "list")
+    assert [[row[0], row[1], row[-1]] for row in result.rows] == [
+        ["disks", "a", "-"],
+        ["nets", "b", "net-1"],
+    ]
+    assert await natsctl.done("external", "list", "--bucket", "nets", "-o", "name") == "b\n"
+    found = (await natsctl("external", "list", "-o", "json")).json
+    assert found[0]["since"] == "2026-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize("what", ["created", "failed"])
+async def test_what_a_person_says_answers_the_intent(
+    natsctl: Natsctl, disks: KeyValue, what: str
+) -> None:
+    await interrupted(disks, "a", mine="1")
+    words = ("--created", "--name", "disk-9") if what == "created" else ("--not-created",)
+    await natsctl.done("external", "resolve", "a", *words)
+    said = await annotations(disks, "a")
+    result = "succeeded" if what == "created" else "failed"
+    assert said[f"krateo.io/external-create-{result}"].endswith("Z revision 7")
+    assert said.get("krateo.io/external-name") == ("disk-9" if what == "created" else None)
+    assert said["mine"] == "1"
+    assert (await natsctl("external", "list")).rows == []
+
+
+async def test_what_needs_nothing_cannot_be_resolved(natsctl: Natsctl, disks: KeyValue) -> None:
+    await disks.put("a", b'{"spec": {}}')
+    result = await natsctl("external", "resolve", "a", "--created")
+    assert (result.status, "no bucket has a a" in result.err) == (3, True)
+    result = await natsctl("external", "resolve", "a", "--created", "--bucket", "disks")
+    assert (result.status, "no creation with an unknown result" in result.err) == (2, True)
+
+
+async def test_a_key_of_two_buckets_needs_its_bucket(
+    natsctl: Natsctl, disks: KeyValue, jetstream: JetStreamContext
+) -> None:
+    nets = await jetstream.create_key_value(KeyValueConfig(bucket="nets"))
+    await interrupted(disks, "a")
+    await interrupted(nets, "a")
+    result = await natsctl("external", "resolve", "a", "--created")
+    assert (result.status, "one of disks, nets" in result.err) == (2, True)
+    await natsctl.done("external", "resolve", "a", "--created", "--bucket", "nets")
+    assert set(await annotations(disks, "a")) == {PENDING}
+
+
+async def test_a_daemon_goes_on_by_itself_once_a_person_has_said_it(
+    natsctl: Natsctl,
+    folder: Path,
+    disks: KeyValue,
+    daemon: Callable[..., Awaitable[Running]],
+) -> None:
+    (folder / "storage.py").write_text(DISKS)
+    running = await daemon("storage:Disks")
+    await disks.put("a", b'{"spec": {}}')
+    await running.says("natsctl external resolve a")
+    await asyncio.to_thread((folder / "made").read_text)
+    await natsctl.done("external", "resolve", "a", "--created", "--name", "disk-0")
+
+    async def ready() -> bool:
+        status = json.loads((await disks.get("a")).value or b"{}").get("status", {})
+        return ("Ready", "True") in {(at["type"], at["status"]) for at in status["conditions"]}
+
+    await eventually(ready)
+    assert (folder / "made").read_text() == "disk-0"

@@ -1,0 +1,325 @@
+"""`natsctl rbac`: what it prints is enough to run controllers, and none of it can be left out."""
+
+import json
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from acceptance.commands import Natsctl, Running
+from acceptance.shops import Namespace, unreachable, without
+from kube_clusters import KubeCluster
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig
+from servers import NatsServer, eventually
+
+WEBAPPS = "controllers.webapps:WebApps"
+SYNCING = "primaries listed, syncing"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+GUEST = [{"kind": "User", "name": "guest", "apiGroup": "rbac.authorization.k8s.io"}]
+
+LOCAL = """
+from controllers.webapps import WebApps
+from natsctl import kube, secondary
+
+class LocalApps(WebApps):
+    configs = secondary(kube("v1", "ConfigMap", namespace="{namespace}"))
+    deployments = secondary(kube("apps/v1", "Deployment", namespace="{namespace}"))
+    services = secondary(kube("v1", "Service", namespace="{namespace}"))
+"""
+LOCALS = "local:LocalApps"
+
+NAMED = """
+from natsctl import Controller, Object, kube, kv, primary, secondary
+
+class Note(Object, frozen=True):
+    spec: dict[str, str] = {{}}
+
+class Notes(Controller):
+    notes = primary(kv(Note, bucket="notes"))
+    board = secondary(kube("v1", "ConfigMap", namespace="{namespace}", name="board"))
+
+    async def sync_handler(self, key):
+        note = self.notes.get(key)
+        if note is not None:
+            await self.board.apply({{"metadata": {{"name": "board"}}, "data": note.spec}})
+"""
+
+HERD = """
+from natsctl import Controller, Object, kube, kv, primary, tertiary
+
+class Cat(Object, frozen=True):
+    pass
+
+class Cats(Controller):
+    cats = primary(kv(Cat, bucket="cats"))
+    mice = tertiary(kube("zoo.example.com/v1", "Mouse"))
+    dogs = tertiary(kube("zoo.example.com/v1", "Dog"))
+
+    async def sync_handler(self, key):
+        pass
+"""
+
+
+@pytest.fixture
+def namespace(kube_server: KubeCluster, kube_namespace: str) -> Namespace:
+    return Namespace(kube_server, kube_namespace)
+
+
+@pytest.fixture
+def natsctl(folder: Path, nats_server: NatsServer, kube_server: KubeCluster) -> Natsctl:
+    return Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig("guest"))
+
+
+@asynccontextmanager
+async def given(server: KubeCluster, *manifests: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Have these cluster-wide roles and bindings meanwhile."""
+    plurals = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
+    paths = [f"{RBAC}/{plurals[manifest['kind']]}" for manifest in manifests]
+    for path, manifest in zip(paths, manifests, strict=True):
+        await server.call("POST", path, manifest)
+    try:
+        yield
+    finally:
+        for path, manifest in zip(paths, manifests, strict=True):
+            await server.call("DELETE", f"{path}/{manifest['metadata']['name']}")
+
+
+async def test_a_user_with_exactly_that_runs_web_apps_and_collects_their_garbage(
+    natsctl: Natsctl, jetstream: JetStreamContext, kube_server: KubeCluster, namespace: Namespace
+) -> None:
+    text = await natsctl.done("rbac", "-c", WEBAPPS, "--service-account", "nobody")
+    role, binding = yaml.safe_load_all(text)
+    async with given(kube_server, role, {**binding, "subjects": GUEST}):
+        async with natsctl.running("run", "-c", WEBAPPS) as running:
+            await running.says(SYNCING)
+            await natsctl.done("put", "webapps", "shop", namespace.app())
+            await natsctl.done("put", "webapps", "pier", namespace.app())
+            await eventually(lambda: namespace.has("pier", "shop"))
+            await namespace.delete("services", "shop")
+            await eventually(lambda: namespace.has("pier", "shop"))
+            await namespace.edit("deployments", "shop", spec={"replicas": 7})
+            await eventually(lambda: _replicas(namespace, 1))
+            await natsctl.done("delete", "webapps", "pier")
+            await eventually(lambda: namespace.has("shop"))
+            await eventually(lambda: _told(namespace))
+            assert await running.ends(signal.SIGTERM) == 0
+            assert "may not" not in running.log
+        await (await jetstream.key_value("webapps")).purge("shop")
+        await natsctl.done("put", "webapps", "pier", namespace.app())
+        await natsctl.done("gc", "apply", "-c", WEBAPPS, "--yes", "--force")
+        assert await namespace.has()
+        await natsctl.done("delete", "webapps", "pier")
+
+
+async def _replicas(namespace: Namespace, wanted: int) -> bool:
+    return (await namespace.read("deployments", "shop"))["spec"]["replicas"] == wanted
+
+
+async def _told(namespace: Namespace) -> bool:
+    assert ("Service", "shop") in await namespace.events("Synced")
+    return True
+
+
+@asynccontextmanager
+async def missing(
+    natsctl: Natsctl, namespace: Namespace, verb: str, *, of: str = "services"
+) -> AsyncIterator[Running]:
+    """Run web apps of one namespace with all that they need but a verb; give that at the end.
+
+    Whoever leaves the context goes on with everything allowed, and with the daemon still there.
+    """
+    (natsctl.folder / "local.py").write_text(LOCAL.format(namespace=namespace.name))
+    found = json.loads(await natsctl.done("rbac", "-c", LOCALS, "-o", "json", "--no-kube"))
+    (role,) = found["items"]
+    assert (role["kind"], role["metadata"]["namespace"]) == ("Role", namespace.name)
+    less = without(role["rules"], verb, resource=of)
+    assert less != role["rules"]
+    namespace.server.allow("guest", less, namespace=namespace.name)
+    async with natsctl.running("run", "-c", LOCALS) as running:
+        yield running
+        namespace.server.allow("guest", role["rules"], namespace=namespace.name)
+        await eventually(lambda: namespace.has("shop"))
+        await running.says(SYNCING)
+        await natsctl.done("delete", "webapps", "shop")
+        await eventually(namespace.has)
+        assert await running.ends(signal.SIGTERM) == 0
+
+
+async def denied(running: Running, verb: str, resource: str, namespace: Namespace) -> None:
+    """Wait until the log names what is missing, and what to do about it."""
+    told = f"may not {verb} {resource}"
+    await running.says(told)
+    line = next(line for line in running.log.splitlines() if told in line)
+    assert f"in namespace '{namespace.name}'" in line
+    assert "`natsctl rbac` prints the permissions that are needed" in line
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_a_kind_that_may_not_be_seen_is_named_and_seen_as_soon_as_it_may(
+    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace, verb: str
+) -> None:
+    await put_app(jetstream, namespace)
+    async with missing(natsctl, namespace, verb) as running:
+        await denied(running, verb, "services", namespace)
+
+
+@pytest.mark.parametrize("verb", ["create", "patch"])
+async def test_what_may_not_be_made_is_named_and_made_as_soon_as_it_may(
+    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace, verb: str
+) -> None:
+    await put_app(jetstream, namespace)
+    async with missing(natsctl, namespace, verb) as running:
+        await denied(running, verb, "configmaps", namespace)
+        assert await namespace.names("services") == []
+
+
+async def test_what_may_not_be_deleted_is_named_and_goes_as_soon_as_it_may(
+    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
+) -> None:
+    await put_app(jetstream, namespace)
+    async with missing(natsctl, namespace, "delete") as running:
+        await eventually(lambda: namespace.has("shop"))
+        await (await jetstream.key_value("webapps")).put("pier", namespace.app().encode())
+        await eventually(lambda: namespace.has("pier", "shop"))
+        await natsctl.done("delete", "webapps", "pier")
+        await denied(running, "delete", "configmaps", namespace)
+
+
+async def test_who_may_not_read_does_not_learn_whose_an_object_is(
+    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
+) -> None:
+    await namespace.create("configmaps", "shop")
+    await put_app(jetstream, namespace)
+    async with missing(natsctl, namespace, "get") as running:
+        await denied(running, "get", "configmaps", namespace)
+        assert "already exists and is not managed by this controller" not in running.log
+        await namespace.delete("configmaps", "shop")
+
+
+async def test_events_that_may_not_be_made_are_named_and_keep_nothing_from_happening(
+    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
+) -> None:
+    await put_app(jetstream, namespace)
+    async with missing(natsctl, namespace, "create", of="events") as running:
+        await denied(running, "create", "events.events.k8s.io", namespace)
+        await eventually(lambda: namespace.has("shop"))
+        assert await namespace.events("Synced") == set()
+
+
+async def test_an_event_that_repeats_needs_to_be_patched(
+    natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
+) -> None:
+    await namespace.create("services", "shop", spec={"ports": [{"port": 80}]})
+    await put_app(jetstream, namespace)
+    async with missing(natsctl, namespace, "patch", of="events") as running:
+        await running.says(f"may not patch events in namespace '{namespace.name}'")
+        await namespace.delete("services", "shop")
+
+
+async def test_an_object_that_is_named_is_all_that_may_be_touched(
+    natsctl: Natsctl, folder: Path, namespace: Namespace
+) -> None:
+    (folder / "named.py").write_text(NAMED.format(namespace=namespace.name))
+    found = json.loads(await natsctl.done("rbac", "-c", "named:Notes", "-o", "json"))
+    rules = found["items"][0]["rules"]
+    assert rules[0]["resourceNames"] == ["board"]
+    namespace.server.allow("guest", rules, namespace=namespace.name)
+    async with natsctl.running("run", "-c", "named:Notes") as running:
+        await running.says(SYNCING)
+        await natsctl.done("put", "notes", "a", "spec: {text: hi}")
+        await eventually(lambda: _written(namespace, "hi"))
+        await natsctl.done("put", "notes", "a", "spec: {text: ho}")
+        await eventually(lambda: _written(namespace, "ho"))
+        await natsctl.done("delete", "notes", "a")
+        await eventually(lambda: _gone(namespace))
+        assert await running.ends(signal.SIGTERM) == 0
+        assert "may not" not in running.log
+
+
+async def _written(namespace: Namespace, text: str) -> bool:
+    assert await namespace.names("configmaps") == ["board"]
+    return (await namespace.read("configmaps", "board"))["data"] == {"text": text}
+
+
+async def _gone(namespace: Namespace) -> bool:
+    return await namespace.names("configmaps") == []
+
+
+async def put_app(jetstream: JetStreamContext, namespace: Namespace) -> None:
+    apps = await jetstream.create_key_value(KeyValueConfig(bucket="webapps", history=5))
+    await apps.put("shop", namespace.app().encode())
+
+
+async def test_a_kind_is_called_what_the_cluster_calls_it(
+    natsctl: Natsctl, folder: Path, kube_server: KubeCluster
+) -> None:
+    (folder / "herd.py").write_text(HERD)
+    await kube_server.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", MICE)
+    await eventually(lambda: _served(kube_server))
+    found = (await natsctl.done("rbac", "-c", "herd:Cats")).splitlines()
+    assert found[0] == (
+        "# dogs is a guess at what Dog of zoo.example.com is called: the cluster does not have it"
+    )
+    assert [line for line in found if line in {"  - mice", "  - dogs"}] == ["  - dogs", "  - mice"]
+
+    alone = await natsctl("rbac", "-c", "herd:Cats", "-o", "json", "--no-kube")
+    assert alone.json["items"][0]["rules"][0]["resources"] == ["dogs", "mouses"]
+    assert alone.err.splitlines() == [
+        "dogs is a guess at what Dog of zoo.example.com is called: no cluster was asked",
+        "mouses is a guess at what Mouse of zoo.example.com is called: no cluster was asked",
+    ]
+
+
+MICE = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "mice.zoo.example.com"},
+    "spec": {
+        "group": "zoo.example.com",
+        "names": {"kind": "Mouse", "plural": "mice", "singular": "mouse", "listKind": "MouseList"},
+        "scope": "Cluster",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }
+        ],
+    },
+}
+
+
+async def _served(server: KubeCluster) -> bool:
+    groups = (await server.call("GET", "/apis"))["groups"]
+    assert "zoo.example.com" in [group["name"] for group in groups]
+    found = await server.call("GET", "/apis/zoo.example.com/v1")
+    return [each["kind"] for each in found["resources"]] == ["Mouse"]
+
+
+async def test_a_cluster_is_asked_where_one_can_be_and_meant_where_it_is_named(
+    folder: Path,
+) -> None:
+    (folder / "herd.py").write_text(HERD)
+    nowhere = Natsctl(folder)
+    text = await nowhere.done("rbac", "-c", "herd:Cats")
+    assert text.count("is called: there is no cluster to ask\n") == 2
+    away = await nowhere.done("rbac", "-c", "herd:Cats", "--kubeconfig", str(unreachable(folder)))
+    assert away.startswith("# dogs is a guess at what Dog of zoo.example.com is called: cannot")
+    assert "https://127.0.0.1:1" in away.splitlines()[1]
+    named = await nowhere("rbac", "-c", "herd:Cats", "--kubeconfig", "missing.yaml")
+    assert (named.status, "missing.yaml" in named.err) == (2, True)
+    known = await nowhere("rbac", "-c", WEBAPPS, "--kubeconfig", "missing.yaml")
+    assert (known.status, known.out.count("guess")) == (0, 0)
+
+
+async def test_controllers_without_kinds_of_a_cluster_need_no_permissions(folder: Path) -> None:
+    found = await Natsctl(folder)("rbac", "-c", "controllers.greetings:Greetings")
+    assert (found.status, found.out) == (0, "")
+    assert "no permissions are needed" in found.err
+    listed = await Natsctl(folder)("rbac", "-c", "controllers.greetings:Greetings", "-o", "json")
+    assert listed.json["items"] == []

@@ -1,0 +1,44 @@
+"""The streams controller as a user runs it."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from acceptance.commands import Natsctl, Running
+from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
+from servers import eventually
+
+
+async def test_a_stream_and_its_consumer_by_command_line(
+    natsctl: Natsctl,
+    jetstream: JetStreamContext,
+    daemon: Callable[..., Awaitable[Running]],
+) -> None:
+    await daemon("controllers.streams:Streams", "controllers.streams:Consumers")
+    await natsctl.done("put", "streams", "orders", '{"spec": {"config": {"subjects": ["o.>"]}}}')
+    await natsctl.done("put", "consumers", "billing", '{"spec": {"stream": "orders"}}')
+
+    async def there() -> bool:
+        try:
+            info = await jetstream.consumer_info("orders", "billing")
+        except NotFoundError:
+            return False
+        return info.config.durable_name == "billing"
+
+    await eventually(there)
+    await natsctl.done("delete", "consumers", "billing", "--wait-timeout", "60")
+    await natsctl.done("delete", "streams", "orders", "--wait-timeout", "60")
+    with pytest.raises(NotFoundError):
+        await jetstream.stream_info("orders")
+
+
+async def test_streams_are_looked_after_by_hand_too(
+    natsctl: Natsctl, jetstream: JetStreamContext
+) -> None:
+    await natsctl.done(
+        *("put", "streams", "orders", '{"spec": {"config": {"subjects": ["o.>"]}}}'),
+        "--create-bucket",
+    )
+    words = ("resync", "--controller", "controllers.streams:Streams")
+    assert await natsctl.done(*words) == "1 of 1 synced\n"
+    assert (await jetstream.stream_info("orders")).config.subjects == ["o.>"]

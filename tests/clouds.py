@@ -1,0 +1,253 @@
+"""An outside system that keeps disks, and what is needed to reconcile them."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from natsctl import Object, kv
+from natsctl.core.barrier import Barrier
+from natsctl.core.informer import Informer
+from natsctl.core.slots import Primary
+from natsctl.errors import NotFoundError, RetryAfter
+from natsctl.managed import (
+    FINALIZER_NAME,
+    AnnotationNames,
+    ExternalClient,
+    Managed,
+    ManagedReconciler,
+    Observation,
+)
+from natsctl.model.kinds import Kind
+from natsctl.model.store import Store
+from natsctl.testing.memory import MemoryStore
+from natsctl.testing.recorder import MemoryRecorder
+
+NAMES = AnnotationNames()
+EPOCH = datetime.now(UTC)
+
+
+class DiskSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    size: int
+    zone: str | None = None
+
+
+class Disk(Object, frozen=True):
+    spec: DiskSpec
+
+
+DISKS = kv(Disk, bucket="disks")
+
+
+def clock() -> datetime:
+    """Return what time it is in virtual time."""
+    return EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+class Cloud:
+    """Disks by name, with their sizes; `calls` are what was asked of it, in order."""
+
+    def __init__(self) -> None:
+        self.disks: dict[str, int] = {}
+        self.created: list[str] = []  # every disk that was ever created, by its key
+        self.calls: list[str] = []
+        self.appears_after_s = 0.0
+        self.goes_after_s = 0.0
+        self.takes_s: dict[str, float] = {}
+        self.failures: dict[str, Exception] = {}
+        self.creates_and_fails = False
+        self._seen_from: dict[str, float] = {}
+        self._gone_from: dict[str, float] = {}
+
+    async def call(self, what: str) -> None:
+        """Take as long as told to, and fail where told to."""
+        self.calls.append(what)
+        await asyncio.sleep(self.takes_s.get(what, 0.0))
+        if what in self.failures:
+            raise self.failures[what]
+
+    def size(self, name: str) -> int | None:
+        """Return a disk's size, None where no disk of that name can be seen."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._gone_from.get(name, float("inf")):
+            self.disks.pop(name, None)
+            del self._gone_from[name]
+        return self.disks.get(name) if now >= self._seen_from.get(name, 0.0) else None
+
+    def create(self, key: str, name: str, size: int) -> None:
+        """Add a disk, which can be seen a while later."""
+        assert name not in self.disks, f"{name} exists"
+        self.disks[name] = size
+        self.created.append(key)
+        self._seen_from[name] = asyncio.get_running_loop().time() + self.appears_after_s
+
+    def delete(self, name: str) -> None:
+        """Begin to remove a disk."""
+        now = asyncio.get_running_loop().time()
+        self._gone_from.setdefault(name, now + self.goes_after_s)
+        self.size(name)
+
+
+class CloudClient:
+    """An `ExternalClient` of the cloud, which names disks itself, or by their keys."""
+
+    def __init__(self, cloud: Cloud, *, by_key: bool = False) -> None:
+        self._cloud = cloud
+        self._by_key = by_key
+
+    async def observe(self, managed: Managed[Any]) -> Observation:
+        await self._cloud.call("observe")
+        size = self._cloud.size(managed.external_name)
+        if size is None:
+            return Observation()
+        managed.status["size"] = size
+        wanted = managed.spec["size"]
+        diff = "" if size == wanted else f"size is {size}, not {wanted}"
+        return Observation(exists=True, up_to_date=not diff, diff=diff)
+
+    async def create(self, managed: Managed[Any]) -> None:
+        await self._cloud.call("create")
+        number = len(self._cloud.created) + 1
+        name = managed.external_name if self._by_key else f"disk-{number}"
+        self._cloud.create(managed.key, name, managed.spec["size"])
+        managed.external_name = name
+        managed.status["lost"] = True
+        if self._cloud.creates_and_fails:
+            raise TimeoutError("the cloud said nothing")
+
+    async def update(self, managed: Managed[Any]) -> None:
+        await self._cloud.call("update")
+        self._cloud.disks[managed.external_name] = managed.spec["size"]
+
+    async def delete(self, managed: Managed[Any]) -> None:
+        await self._cloud.call("delete")
+        self._cloud.delete(managed.external_name)
+
+
+def primary_of(store: Store) -> Primary[Any]:
+    """Return a primary over the store, which nothing watches."""
+    return Primary(Informer(store, store.kind), Barrier())
+
+
+class Play:
+    """A store of disks, the cloud, and a reconciler between them."""
+
+    def __init__(
+        self,
+        *,
+        store: Store | None = None,
+        cloud: Cloud | None = None,
+        kind: Kind[Any] = DISKS,
+        by_key: bool = False,
+        client: Callable[[Cloud], ExternalClient[Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        self.store = MemoryStore(kind) if store is None else store
+        self.cloud = Cloud() if cloud is None else cloud
+        self.recorder = MemoryRecorder()
+        self.primary = primary_of(self.store)
+        self._client = client
+        self._by_key = by_key
+        if by_key:
+            options["external_name"] = lambda managed: managed.key
+        options = {"connecter": self._connect, "recorder": self.recorder, "clock": clock, **options}
+        self.reconciler: ManagedReconciler[Any] = ManagedReconciler(self.primary, **options)
+
+    async def _connect(self, _managed: Managed[Any]) -> ExternalClient[Any]:
+        await self.cloud.call("connect")
+        if self._client is not None:
+            return self._client(self.cloud)
+        return CloudClient(self.cloud, by_key=self._by_key)
+
+    def connect_with(self, client: Callable[[Cloud], ExternalClient[Any]]) -> None:
+        """Speak to the cloud by this client from now on."""
+        self._client = client
+
+    async def reconcile(self, key: str = "a") -> float | None:
+        return await self.reconciler.reconcile(key)
+
+    async def put(self, key: str = "a", size: int = 1, **annotations: str) -> None:
+        """Write a disk as people do; annotations by their last word, `_` for `-`."""
+        await self.edit(key, lambda document: document.update(spec={"size": size}), create=True)
+        if annotations:
+            await self.annotate(key, **annotations)
+
+    async def annotate(self, key: str = "a", **annotations: str | None) -> None:
+        """Set annotations of our domain; None takes one away."""
+
+        def change(document: dict[str, Any]) -> None:
+            found = document.setdefault("metadata", {}).setdefault("annotations", {})
+            for word, value in annotations.items():
+                name = f"{NAMES.domain}/{word.replace('_', '-')}"
+                found.pop(name, None)
+                if value is not None:
+                    found[name] = value
+
+        await self.edit(key, change)
+
+    async def edit(
+        self, key: str, change: Callable[[dict[str, Any]], None], *, create: bool = False
+    ) -> None:
+        """Change an object, by hand."""
+        try:
+            stored = await self.store.get(key)
+        except NotFoundError:
+            assert create
+            document: dict[str, Any] = {}
+            change(document)
+            await self.store.create(key, json.dumps(document).encode())
+            return
+        document = json.loads(stored.value)
+        change(document)
+        await self.store.update(key, json.dumps(document).encode(), revision=stored.revision)
+
+    async def document(self, key: str = "a") -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((await self.store.get(key)).value)
+        return document
+
+    async def annotations(self, key: str = "a") -> dict[str, str]:
+        """Return the annotations of our domain, by their last words."""
+        metadata = (await self.document(key)).get("metadata", {})
+        return {
+            name.removeprefix(f"{NAMES.domain}/"): value
+            for name, value in metadata.get("annotations", {}).items()
+        }
+
+    async def conditions(self, key: str = "a") -> dict[str, tuple[str, str]]:
+        """Return the status and the reason of each condition."""
+        status = (await self.document(key)).get("status", {})
+        return {at["type"]: (at["status"], at["reason"]) for at in status.get("conditions", ())}
+
+    async def message(self, key: str = "a") -> str:
+        """Return what `Synced` says."""
+        status = (await self.document(key)).get("status", {})
+        found = [at for at in status.get("conditions", ()) if at["type"] == "Synced"]
+        return str(found[0].get("message", ""))
+
+    async def finalizers(self, key: str = "a") -> list[str]:
+        return list((await self.document(key)).get("metadata", {}).get("finalizers", []))
+
+    @property
+    def reasons(self) -> list[str]:
+        """Return the reasons of all events."""
+        return [event.reason for event in self.recorder.events]
+
+    async def settle(self, key: str = "a", *, limit: int = 20) -> None:
+        """Reconcile until nothing but polling is left, coming back when asked to."""
+        for _ in range(limit):
+            try:
+                after_s = await self.reconcile(key)
+            except RetryAfter as wish:
+                after_s = wish.delay_s
+            if after_s is None or after_s >= 60:
+                return
+            await asyncio.sleep(after_s)
+        raise AssertionError("it never came to rest")
+
+
+HELD = [FINALIZER_NAME]
+SYNCED = ("True", "ReconcileSuccess")
+FAILED = ("False", "ReconcileError")

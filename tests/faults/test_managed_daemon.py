@@ -1,0 +1,144 @@
+"""A daemon that reconciles is killed (-9) before and after each of its calls."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+from servers import NatsServer, die_with_parent, eventually
+
+TESTS = Path(__file__).parent.parent
+
+
+class Daemon:
+    """`natsctl run`, which dies at one point of one key's calls, and then of the next one's."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.deaths = 0
+        self._url = url
+        self._folder = folder
+        self._process: Process | None = None
+        self._log = (folder / "log").open("ab")
+
+    async def start(self) -> None:
+        """Start it, to die at the point and in the life of the key that it has not died at yet."""
+        (self._folder / "kill").write_text(f"disk-{self.deaths} {self.deaths}")
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "natsctl.cli", "run"),
+            *("--controller", "faults.disks:Disks", "--server", self._url),
+            cwd=TESTS,
+            env={**os.environ, "DISKS_FOLDER": str(self._folder)},
+            stdout=DEVNULL,
+            stderr=self._log,
+            preexec_fn=die_with_parent,
+        )
+
+    async def revive(self) -> None:
+        """Start it again where it has died."""
+        assert self._process is not None
+        if self._process.returncode is not None:
+            log = (self._folder / "log").read_text()
+            assert self._process.returncode == -signal.SIGKILL, log[-3000:]
+            self.deaths += 1
+            await self.start()
+
+    async def end(self) -> None:
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+        await self._process.wait()
+        self._log.close()
+
+
+class Disks:
+    """The bucket, the files, and the daemon between them."""
+
+    def __init__(self, bucket: KeyValue, folder: Path, daemon: Daemon) -> None:
+        self._bucket = bucket
+        self._folder = folder
+        self._daemon = daemon
+
+    async def put(self, key: str, size: int) -> None:
+        await self._edit(key, lambda found: found.update(spec={"size": size}))
+
+    async def delete(self, key: str) -> None:
+        """Mark the object deleted, as `natsctl delete` does."""
+        mark = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        await self._edit(key, lambda found: found["metadata"].update(mark))
+
+    async def _edit(self, key: str, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change the object as it is, whoever writes it meanwhile."""
+        while True:
+            try:
+                entry = await self._bucket.get(key)
+                found, revision = json.loads(entry.value or b"{}"), entry.revision
+            except KeyNotFoundError:
+                found, revision = {}, None
+            change(found)
+            with suppress(KeyWrongLastSequenceError):
+                await self._bucket.update(key, json.dumps(found).encode(), revision)
+                return
+
+    async def becomes(self, key: str, size: int | None) -> None:
+        """Wait until the disk is so and its object at rest; what dies meanwhile starts again."""
+
+        async def is_so() -> bool:
+            await self._daemon.revive()
+            file = self._folder / "disks" / key
+            found = await self._document(key)
+            if size is None:
+                return found is None and not file.exists()
+            ready = found is not None and "True" in [
+                at["status"]
+                for at in found.get("status", {}).get("conditions", ())
+                if at["type"] == "Ready"
+            ]
+            return ready and file.exists() and file.read_text() == str(size)
+
+        await eventually(is_so, every_s=0.05)
+
+    async def _document(self, key: str) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads((await self._bucket.get(key)).value or b"null") or {}) or None
+        except KeyNotFoundError:
+            return None
+
+
+@pytest.mark.timeout(900)
+async def test_killed_at_each_of_its_calls_it_makes_no_disk_twice_and_forgets_none(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    (tmp_path / "disks").mkdir()
+    (tmp_path / "created").touch()
+    client = await nats.connect(nats_server.url)
+    bucket = await client.jetstream().create_key_value(bucket="disks", history=5)
+    daemon = Daemon(nats_server.url, tmp_path)
+    disks = Disks(bucket, tmp_path, daemon)
+    await daemon.start()
+    lives = 0
+    while daemon.deaths == lives:  # it dies once in each life, until it has no more points
+        key = f"disk-{lives}"
+        await disks.put(key, 1)
+        await disks.becomes(key, 1)
+        await disks.put(key, 2)
+        await disks.becomes(key, 2)
+        await disks.delete(key)
+        await disks.becomes(key, None)
+        lives += 1
+        await disks.put("probe", lives)  # so that a death at the very end is noticed
+        await disks.becomes("probe", lives)
+    await daemon.end()
+    await client.close()
+    created = (tmp_path / "created").read_text().split()
+    assert daemon.deaths > 20
+    assert sorted(created) == sorted(["probe", *(f"disk-{number}" for number in range(lives))])

@@ -1,0 +1,395 @@
+"""Dynamic watches of a real cluster: many watchers, exact counts, permissions, restarts."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from kube_servers import KubeServer
+from kube_things import cluster, define, watches
+from servers import NatsServer, eventually
+
+import natsctl
+from natsctl import Controller, Object, kube, kv, primary
+from natsctl.dynamic import DynamicOptions, DynamicWatcher, GroupVersionKind, ObjectIdentifier
+from natsctl.errors import (
+    InvalidInputError,
+    InvalidKeyError,
+    NotFoundError,
+    NoVersionedResourceError,
+    PermissionDeniedError,
+    StoreError,
+)
+from natsctl.kube.options import KubeOptions
+from natsctl.kube.stores import Kube, connect_kube
+from natsctl.model.selectors import Selector
+from natsctl.model.store import Store
+from natsctl.runtime import ControllerRuntime
+
+CONFIG = GroupVersionKind("", "v1", "ConfigMap")
+CONFIGS = kube("v1", "ConfigMap")
+QUIET = DynamicOptions(enable_cache=True, disable_initial_reconcile=True)
+READ = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}
+
+
+def who(name: str) -> ObjectIdentifier:
+    return ObjectIdentifier(version="v1", kind="Pod", namespace="default", name=name)
+
+
+class Play:
+    """A dynamic watcher at work, in a namespace of its own."""
+
+    def __init__(self, kube: Kube, store: Store, namespace: str, options: DynamicOptions) -> None:
+        self.calls: Counter[str] = Counter()
+        self.reconcile: Callable[[ObjectIdentifier], Awaitable[None]] | None = None
+        self.watcher = DynamicWatcher(self._reconcile, kube=kube, options=options)
+        self.namespace = namespace
+        self._store = store
+
+    def config(self, name: str = "", selector: str = "") -> ObjectIdentifier:
+        return ObjectIdentifier(
+            version="v1",
+            kind="ConfigMap",
+            namespace=self.namespace,
+            name=name,
+            selector=selector,
+        )
+
+    async def put(self, name: str, text: str = "hi", **labels: str) -> None:
+        key = f"{self.namespace}/{name}"
+        body = msgspec.json.encode({"metadata": {"labels": labels}, "data": {"text": text}})
+        try:
+            revision = (await self._store.get(key)).revision
+        except NotFoundError:
+            await self._store.create(key, body)
+        else:
+            await self._store.update(key, body, revision=revision)
+
+    async def delete(self, name: str) -> None:
+        await self._store.delete(f"{self.namespace}/{name}")
+
+    async def called(self, *names: str) -> None:
+        """Wait until the reconciler was called for all of these; it must be for no other."""
+        await eventually(lambda: self.calls.keys() >= set(names))
+        assert self.calls.keys() == set(names)
+        self.calls.clear()
+
+    async def _reconcile(self, watcher: ObjectIdentifier) -> float | None:
+        self.calls[watcher.name] += 1
+        if self.reconcile is not None:
+            await self.reconcile(watcher)
+        return None
+
+
+@asynccontextmanager
+async def playing(
+    server: KubeServer,
+    namespace: str,
+    *,
+    user: str = "admin",
+    options: DynamicOptions = QUIET,
+    **how: Any,
+) -> AsyncIterator[Play]:
+    """Run a dynamic watcher as this user; what is written is written by the admin."""
+    async with cluster(server) as admin, cluster(server, user=user, **how) as theirs:
+        play = Play(theirs, await admin.open(CONFIGS), namespace, options)
+        work = asyncio.create_task(play.watcher.start())
+        await play.watcher.started.wait()
+        try:
+            yield play
+        finally:
+            play.watcher.stop()
+            await work
+
+
+async def test_a_watcher_is_called_for_its_objects_and_selections(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    async with playing(kube_server, kube_namespace) as play:
+        watcher = play.watcher
+        await play.put("one", "1")
+        await watcher.add_or_update_watcher(who("a"), play.config("one"), play.config("", "g=1"))
+        await watcher.add_watcher(who("b"), play.config("one"))
+        await watcher.add_watcher(who("c"), play.config("two"))
+        await play.put("one", "2")
+        await play.called("a", "b")
+        await play.put("three", g="1")
+        await play.called("a")
+        await play.put("three", "2")
+        await play.called("a")
+        await play.put("two")
+        await play.called("c")
+        await play.delete("one")
+        await play.called("a", "b")
+        await play.put("one", "3")
+        await play.called("a", "b")
+        found = watcher.get_from_cache(CONFIG, kube_namespace, "one")
+        assert found is not None
+        assert found["data"] == {"text": "3"}
+        assert (found["kind"], found["metadata"]["name"]) == ("ConfigMap", "one")
+        assert watcher.get_watch_count() == 3
+
+
+async def test_without_a_cache_a_watcher_is_called_all_the_same(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    async with playing(kube_server, kube_namespace, options=DynamicOptions()) as play:
+        await play.put("one", "1")
+        await play.watcher.add_watcher(who("a"), play.config("one"))
+        await play.called("a")
+        await play.put("one", "2")
+        await play.called("a")
+
+
+async def test_a_thousand_watchers_over_two_hundred_objects(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    everyone = [who(f"w{number}") for number in range(1000)]
+    options = KubeOptions(kubeconfig=str(kube_server.kubeconfig()), in_flight_max=4)
+    async with cluster(kube_server) as admin, connect_kube(options) as kube:
+        before = await watches(admin.transport, "configmaps")
+
+        async def counted(play: Play, count: int) -> None:
+            assert play.watcher.get_watch_count() == count
+
+            async def as_many() -> bool:
+                assert await watches(admin.transport, "configmaps") - before == count
+                return True
+
+            await eventually(as_many, every_s=0.2)
+
+        play = Play(kube, await admin.open(CONFIGS), kube_namespace, QUIET)
+        shared = [play.config(f"s{number}") for number in range(200)]
+        watcher = play.watcher
+        work = asyncio.create_task(watcher.start())
+        await watcher.started.wait()
+        await asyncio.gather(
+            *(watcher.add_watcher(one, shared[n % 200]) for n, one in enumerate(everyone))
+        )
+        await counted(play, 200)
+        for number in (3, 77, 199):
+            await play.put(f"s{number}")
+            await play.called(*(f"w{n}" for n in range(number, 1000, 200)))
+        # all streams are open, and calls still have their turn
+        await asyncio.wait_for((await kube.open(CONFIGS)).get(f"{kube_namespace}/s3"), 10)
+        await asyncio.gather(
+            *(
+                watcher.add_or_update_watcher(one, shared[n % 100], shared[199])
+                for n, one in enumerate(everyone)
+            )
+        )
+        await counted(play, 101)
+        await play.put("s199", "2")
+        await play.called(*(one.name for one in everyone))
+        await asyncio.gather(*(watcher.remove_watcher(one) for one in everyone[:999]))
+        await counted(play, 2)
+        watcher.stop()
+        await work
+        await counted(play, 0)
+
+
+async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    async with playing(kube_server, kube_namespace) as play:
+        for number in range(10):
+            await play.put(f"s{number}", str(number), g=str(number % 2))
+
+        async def read(name: str, numbers: range) -> list[str]:
+            one, at = who(name), kube_namespace
+            async with play.watcher.query_batch(one):
+                found = [await play.watcher.get(one, CONFIG, at, f"s{n}") for n in numbers]
+                odd = await play.watcher.list(one, CONFIG, at, Selector.parse("g=1"))
+            assert [at["data"]["text"] for at in odd] == ["1", "3", "5", "7", "9"]
+            return [at["data"]["text"] for at in found if at is not None]
+
+        assert await read("a", range(7)) == [str(n) for n in range(7)]
+        assert await read("b", range(5, 12)) == [str(n) for n in range(5, 10)]
+        assert play.watcher.get_watch_count() == 13
+        assert await read("a", range(2)) == ["0", "1"]
+        assert play.watcher.get_watch_count() == 10
+        for number in (4, 6, 0):
+            await play.put(f"s{number}", "other", g="0")
+        await play.called("a", "b")
+
+
+async def test_one_object_is_watched_with_the_permission_for_it_alone(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    rule = {**READ, "resourceNames": ["one"]}
+    await asyncio.to_thread(kube_server.allow, "guest", [rule], namespace=kube_namespace)
+    async with playing(kube_server, kube_namespace, user="guest") as play:
+
+        async def allowed() -> bool:
+            try:
+                await play.watcher.add_watcher(who("a"), play.config("one"))
+            except PermissionDeniedError:
+                return False
+            return True
+
+        await eventually(allowed)
+        with pytest.raises(PermissionDeniedError):
+            await play.watcher.add_watcher(who("a"), play.config("two"))
+        await play.put("two")
+        await play.put("one")
+        await play.called("a")
+        assert play.watcher.get_watch_count() == 1
+
+
+async def test_a_permission_taken_away_is_seen_and_heals_when_it_is_given_back(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    await asyncio.to_thread(kube_server.allow, "other", [READ], namespace=kube_namespace)
+    seen: list[object] = []
+    async with playing(kube_server, kube_namespace, user="other", watch_timeout_s=2.0) as play:
+
+        async def reconcile(watcher: ObjectIdentifier) -> None:
+            async with play.watcher.query_batch(watcher):
+                try:
+                    found = await play.watcher.get(watcher, CONFIG, kube_namespace, "one")
+                except PermissionDeniedError:
+                    seen.append("denied")
+                    raise
+                seen.append(None if found is None else found["data"]["text"])
+
+        play.reconcile = reconcile
+
+        async def allowed() -> bool:
+            try:
+                await play.watcher.add_watcher(who("a"), play.config("one"))
+            except PermissionDeniedError:
+                return False
+            return True
+
+        await eventually(allowed)
+        await play.put("one", "1")
+        await eventually(lambda: seen == ["1"])
+        await refuse(kube_server, kube_namespace)
+        await eventually(lambda: "denied" in seen)
+        await eventually(lambda: play.watcher.get_watch_count() == 0)
+        await asyncio.to_thread(kube_server.allow, "other", [READ], namespace=kube_namespace)
+        await play.put("one", "2")
+        await eventually(lambda: seen[-1] == "2")
+        assert play.watcher.get_watch_count() == 1
+
+
+async def refuse(server: KubeServer, namespace: str) -> None:
+    """Take all permissions of a namespace away."""
+    bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
+    await server.call("DELETE", bindings)
+
+
+async def test_a_kind_that_is_no_more_wakes_its_watchers_and_comes_back(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    async with playing(kube_server, kube_namespace) as play, cluster(kube_server) as admin:
+        node = ObjectIdentifier(version="v1", kind="Node", namespace="passed-over", name="n1")
+        await play.watcher.add_watcher(who("a"), node)
+        with pytest.raises(InvalidInputError, match="namespace"):
+            await play.watcher.add_watcher(
+                who("a"), ObjectIdentifier(version="v1", kind="ConfigMap", name="x")
+            )
+        gadget = ObjectIdentifier(group="dynamic.test", version="v1", kind="Gadget", name="g")
+        with pytest.raises(NoVersionedResourceError):
+            await play.watcher.add_watcher(who("a"), gadget)
+        await define(admin.transport, "dynamic.test", "Gadget")
+        await play.watcher.add_watcher(who("a"), gadget)
+        found = await play.watcher.gvk_to_gvr(gadget.group_version_kind())
+        assert (found.resource, found.namespaced) == ("gadgets", False)
+        store = await admin.open(kube("dynamic.test/v1", "Gadget"))
+        await store.create("g", b'{"spec": {}}')
+        await play.called("a")
+        definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        await kube_server.call("DELETE", f"{definitions}/gadgets.dynamic.test")
+        await eventually(lambda: play.watcher.get_watch_count() == 1)
+        await play.called("a")
+
+
+async def test_a_kind_that_cannot_be_watched_is_an_error_and_leaves_nothing(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    async with playing(kube_server, kube_namespace) as play:
+        review = ObjectIdentifier(
+            group="authorization.k8s.io", version="v1", kind="SelfSubjectAccessReview", name="x"
+        )
+        with pytest.raises(StoreError, match="selfsubjectaccessreviews"):
+            await play.watcher.add_or_update_watcher(who("a"), play.config("one"), review)
+        assert play.watcher.get_watch_count() == 0
+
+
+async def test_a_server_that_is_restarted_loses_no_watch_and_no_change(
+    own_kube_server: KubeServer,
+) -> None:
+    namespace = await asyncio.to_thread(own_kube_server.new_namespace)
+    async with playing(own_kube_server, namespace) as play:
+        names = [f"s{number}" for number in range(50)]
+        for name in names[:40]:
+            await play.put(name)
+        await asyncio.gather(
+            *(play.watcher.add_watcher(who(name), play.config(name)) for name in names)
+        )
+        own_kube_server.kill()
+        await asyncio.sleep(0.5)
+        await own_kube_server.start()
+        for name in names[:5]:
+            await play.put(name, "2")
+        for name in names[5:10]:
+            await play.delete(name)
+        for name in names[40:45]:
+            await play.put(name)
+        await play.called(*names[:10], *names[40:45])
+        assert play.watcher.get_watch_count() == 50
+
+
+class App(Object, frozen=True):
+    spec: dict[str, str]
+
+
+class Readers(Controller):
+    """Says in an app's status what the ConfigMap says that it names."""
+
+    apps = primary(kv(App, bucket="apps", storage="memory"))
+
+    async def sync_handler(self, key: str) -> float | None:
+        app = self.apps.get(key)
+        if app is not None:
+            try:
+                found = await self.reads.get(CONFIGS, app.spec["config"])
+            except InvalidKeyError:
+                found = {"data": {"text": "no such key"}}
+            text = None if found is None else found["data"]["text"]
+            await self.apps.update_status(key, {"text": text})
+        return None
+
+
+async def test_a_controller_is_woken_by_what_its_syncs_read_in_the_cluster(
+    nats_server: NatsServer, kube_server: KubeServer, kube_namespace: str
+) -> None:
+    controller = Readers()
+    async with (
+        natsctl.connect(nats_server.url) as nats,
+        cluster(kube_server) as admin,
+        playing(kube_server, kube_namespace) as play,
+    ):
+        runtime = ControllerRuntime(controller, nats=nats, kube=admin)
+        work = asyncio.create_task(runtime.run())
+        await runtime.synced.wait()
+        await controller.apps.put("shop", App(spec={"config": f"{kube_namespace}/one"}))
+
+        async def says(text: str | None) -> bool:
+            app = await controller.apps.read("shop")
+            return app is not None and "text" in app.status and app.status["text"] == text
+
+        await eventually(lambda: controller.reads.watch_count == 1)
+        await play.put("one", "1")
+        await eventually(lambda: says("1"))
+        await play.put("one", "2")
+        await eventually(lambda: says("2"))
+        await controller.apps.put("shop", App(spec={"config": "without-a-namespace"}))
+        await eventually(lambda: says("no such key"))
+        assert controller.reads.watch_count == 0
+        runtime.stop()
+        await work

@@ -1,0 +1,148 @@
+"""Custom resources of a real cluster as managed objects."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from clouds import Cloud, CloudClient
+from kube_servers import KubeServer
+from kube_things import cluster, define
+from servers import eventually
+
+from natsctl import ConflictError, Manifest, NotFoundError, kube
+from natsctl.core.slots import Primary
+from natsctl.kube.stores import Kube
+from natsctl.managed import FINALIZER_NAME, Managed, ManagedController, ManagedReconciler
+from natsctl.model.manifests import KubeKind
+from natsctl.model.store import ManifestStore, Stored
+
+GROUP = "managed.natsctl.io"
+
+
+class Shop:
+    """Disks of one namespace, and the cloud that they are made in."""
+
+    def __init__(self, store: ManifestStore, namespace: str) -> None:
+        self.cloud = Cloud()
+        self.store = store
+        self.key = f"{namespace}/a"
+
+    async def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((await self.store.get(self.key)).value)
+        return found
+
+    async def write(self, **spec: object) -> Stored:
+        """Change the spec, whoever writes the object meanwhile."""
+        while True:
+            stored = await self.store.get(self.key)
+            document = {**json.loads(stored.value), "spec": spec}
+            try:
+                value = json.dumps(document).encode()
+                return await self.store.update(self.key, value, revision=stored.revision)
+            except ConflictError:
+                continue
+
+    async def ready(self) -> bool:
+        conditions = (await self.document()).get("status", {}).get("conditions", ())
+        return {(at["type"], at["status"]) for at in conditions} == {
+            ("Ready", "True"),
+            ("Synced", "True"),
+        }
+
+    async def gone(self) -> bool:
+        try:
+            await self.store.get(self.key)
+        except NotFoundError:
+            return True
+        return False
+
+
+@asynccontextmanager
+async def ran(shop: Shop, managed: KubeKind[Manifest], where: Kube) -> AsyncIterator[None]:
+    """Reconcile the shop's disks, until the context ends."""
+
+    class Disks(ManagedController[Manifest]):
+        kind = managed
+
+        def reconciler(self, managed: Primary[Manifest]) -> ManagedReconciler[Manifest]:
+            return ManagedReconciler(
+                managed, connecter=self.connect, recorder=self, poll_interval_s=0.2
+            )
+
+        async def connect(self, _managed: Managed[Manifest]) -> CloudClient:
+            return CloudClient(shop.cloud)
+
+    controller = Disks(kube=where)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(controller.run())
+        await eventually(controller.synced.is_set)
+        yield
+        controller.stop()
+
+
+@pytest.fixture(params=["Disk", "Tape"], ids=["with a status subresource", "without one"])
+async def shop(
+    request: pytest.FixtureRequest, kube_server: KubeServer, kube_namespace: str
+) -> AsyncIterator[Shop]:
+    kind = kube(f"{GROUP}/v1", request.param, namespace=kube_namespace)
+    with_status = request.param == "Disk"
+    async with cluster(kube_server) as connected:
+        await define(
+            connected.transport, GROUP, request.param, scope="Namespaced", status=with_status
+        )
+        shop = Shop(await connected.open(kind), kube_namespace)
+        async with ran(shop, kind, connected):
+            yield shop
+
+
+async def test_a_custom_resource_lives_and_goes_as_it_says(shop: Shop) -> None:
+    await shop.store.create(shop.key, json.dumps({"spec": {"size": 1}}).encode())
+    await eventually(shop.ready)
+    assert shop.cloud.disks == {"disk-1": 1}
+    found = await shop.document()
+    assert found["metadata"]["finalizers"] == [FINALIZER_NAME]
+    assert found["metadata"]["annotations"]["krateo.io/external-name"] == "disk-1"
+    assert found["status"]["observedGeneration"] >= 1
+    await shop.write(size=2)
+    await eventually(lambda: shop.cloud.disks == {"disk-1": 2})
+    await shop.store.delete(shop.key)
+    await eventually(shop.gone)
+    assert (shop.cloud.disks, shop.cloud.created) == ({}, [shop.key])
+
+
+async def test_at_rest_it_is_looked_at_and_not_written(shop: Shop) -> None:
+    await shop.store.create(shop.key, json.dumps({"spec": {"size": 1}}).encode())
+    await eventually(shop.ready)
+    looks = shop.cloud.calls.count("observe")
+    before = await shop.store.get(shop.key)
+    await eventually(lambda: shop.cloud.calls.count("observe") > looks + 3)
+    assert await shop.store.get(shop.key) == before
+
+
+async def test_an_unknown_creation_waits_for_a_person(shop: Shop) -> None:
+    shop.cloud.creates_and_fails = True
+    await shop.store.create(shop.key, json.dumps({"spec": {"size": 1}}).encode())
+
+    async def told() -> bool:
+        conditions = (await shop.document()).get("status", {}).get("conditions", ())
+        return any("external-create-pending" in at.get("message", "") for at in conditions)
+
+    await eventually(told)
+    shop.cloud.creates_and_fails = False
+    while True:
+        stored = await shop.store.get(shop.key)
+        document = json.loads(stored.value)
+        annotations = document["metadata"]["annotations"]
+        del annotations["krateo.io/external-create-pending"]
+        annotations["krateo.io/external-name"] = "disk-1"
+        try:
+            value = json.dumps(document).encode()
+            await shop.store.update(shop.key, value, revision=stored.revision)
+            break
+        except ConflictError:
+            continue
+    await eventually(shop.ready)
+    assert shop.cloud.created == [shop.key]

@@ -1,0 +1,185 @@
+"""Resource streams on a real nats-server: they outlive it, and leave nothing there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+from kube_servers import KubeServer
+from nats.js import JetStreamContext
+from servers import NatsServer, eventually
+from things import THINGS, Thing, value
+
+from controllers.hosts import Hosts
+from natsctl import (
+    EventKind,
+    EventStream,
+    KubeOptions,
+    Manifest,
+    Resource,
+    connect,
+    connect_kube,
+    kube,
+)
+
+
+class Subscriber:
+    """Handles every event, and remembers what it was told."""
+
+    def __init__(self, events: EventStream[Thing]) -> None:
+        self.things: dict[str, str] = {}
+        self.syncs = 0
+        self._events = events
+
+    async def run(self) -> None:
+        async for event in self._events:
+            async with event:
+                match event.kind:
+                    case EventKind.SYNC:
+                        self.syncs += 1
+                    case EventKind.UPSERT:
+                        self.things[event.key] = event.object.spec.text
+                    case EventKind.DELETE:
+                        assert self.things.pop(event.key) == event.object.spec.text
+
+
+@asynccontextmanager
+async def plain(server: NatsServer) -> AsyncIterator[JetStreamContext]:
+    client = await nats.connect(server.url)
+    try:
+        yield client.jetstream()
+    finally:
+        await client.close()
+
+
+async def left_at(server: NatsServer) -> tuple[int, int]:
+    """Return how many consumers the server has and how many tasks we have."""
+    async with plain(server) as js:
+        streams = [info.config.name or "" for info in await js.streams_info()]
+        consumers = [info for name in streams for info in await js.consumers_info(name)]
+    return len(consumers), len(asyncio.all_tasks())
+
+
+async def test_subscribers_see_the_same_whatever_befalls_the_server_and_nothing_is_left(
+    nats_server: NatsServer,
+) -> None:
+    base = await left_at(nats_server)
+    async with connect(nats_server.url, verify_s=1.0) as stores:
+        before = await left_at(nats_server)
+        async with Resource(THINGS, stores) as resource:
+            assert await left_at(nats_server) == before
+            async with (
+                resource.events() as first,
+                resource.events() as second,
+                asyncio.TaskGroup() as group,
+            ):
+                subscribers = [Subscriber(events) for events in (first, second)]
+                for subscriber in subscribers:
+                    group.create_task(subscriber.run())
+                await play(nats_server, subscribers)
+                store = await resource.store()
+                assert {key: store.get_by_key(key) for key in store.iter_keys()} == {
+                    "new": THINGS.decode(value("three"))
+                }
+                assert (await left_at(nats_server))[0] == 1
+                resource.stop()
+        await eventually(lambda: is_left(nats_server, before))
+    await eventually(lambda: is_left(nats_server, base))
+
+
+async def is_left(server: NatsServer, expected: tuple[int, int]) -> bool:
+    assert await left_at(server) == expected
+    return True
+
+
+async def play(server: NatsServer, subscribers: list[Subscriber]) -> None:
+    async def all_see(expected: dict[str, str]) -> None:
+        def they_do() -> bool:
+            assert [subscriber.things for subscriber in subscribers] == [expected] * 2
+            return True
+
+        await eventually(they_do)
+
+    await eventually(lambda: [subscriber.syncs for subscriber in subscribers] == [1, 1])
+    things = {f"key-{number}": "one" for number in range(500)}
+    async with plain(server) as js:
+        bucket = await js.key_value("things")
+        for key, text in things.items():
+            await bucket.put(key, value(text))
+        await all_see(things)
+        server.kill()
+    await server.start()
+    async with plain(server) as js:
+        bucket = await js.key_value("things")
+        await bucket.put("key-1", value("two"))
+        await bucket.delete("key-2")
+        await bucket.purge("key-3")
+        things["key-1"] = "two"
+        del things["key-2"], things["key-3"]
+        await all_see(things)
+        await js.delete_key_value("things")
+        await js.create_key_value(bucket="things", history=5)
+        await (await js.key_value("things")).put("new", value("three"))
+        await all_see({"new": "three"})
+    assert [subscriber.syncs for subscriber in subscribers] == [1, 1]
+
+
+async def test_a_hosts_file_follows_a_bucket(nats_server: NatsServer, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    async with connect(nats_server.url) as stores, plain(nats_server) as js:
+        hosts = Hosts(file)
+        hosts.use(nats=stores)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(hosts.run())
+            await hosts.synced.wait()
+            bucket = await js.key_value("hosts")
+            await bucket.put("gw.berlin", b'{"spec": {"address": "10.0.0.1", "aliases": ["gw"]}}')
+            await eventually(lambda: "10.0.0.1\tgw.berlin gw\n" in file.read_text())
+            await bucket.delete("gw.berlin")
+            await eventually(lambda: "gw.berlin" not in file.read_text())
+            hosts.stop()
+
+
+async def test_objects_of_a_cluster_are_told_and_made_anew_by_their_uid(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    told: list[tuple[str, str, str]] = []
+    path = f"/api/v1/namespaces/{kube_namespace}/configmaps"
+    kind = kube("v1", "ConfigMap", namespace=kube_namespace, labels={"app": "mine"})
+
+    async def read(events: EventStream[Manifest]) -> None:
+        async for event in events:
+            async with event:
+                if event.kind is EventKind.SYNC:
+                    continue
+                assert event.key.namespace == kube_namespace
+                told.append((event.kind.value, event.key.name, event.object["data"]["text"]))
+
+    async def becomes(*expected: tuple[str, str, str]) -> None:
+        def is_there() -> bool:
+            assert told == list(expected)
+            return True
+
+        await eventually(is_there)
+        told.clear()
+
+    def config(text: str) -> dict[str, object]:
+        metadata = {"name": "one", "labels": {"app": "mine"}}
+        return {"metadata": metadata, "data": {"text": text}}
+
+    options = KubeOptions(kubeconfig=str(kube_server.kubeconfig()))
+    async with connect_kube(options) as stores, Resource(kind, stores) as resource:
+        await kube_server.call("POST", path, config("first"))
+        async with resource.events() as events, asyncio.TaskGroup() as group:
+            group.create_task(read(events))
+            await becomes(("upsert", "one", "first"))
+            store = await resource.store()
+            [first] = store.list()
+            assert store.get(first) == first
+            await kube_server.call("PUT", f"{path}/one", config("second"))
+            await becomes(("upsert", "one", "second"))
+            await kube_server.call("DELETE", f"{path}/one")
+            await kube_server.call("POST", path, config("third"))
+            await becomes(("delete", "one", "second"), ("upsert", "one", "third"))
+            resource.stop()

@@ -1,0 +1,228 @@
+"""Watchers on real servers: nothing is missed, told twice or left behind."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import nats
+from kube_clusters import KubeCluster
+from nats.js import JetStreamContext
+from nats.js.errors import KeyNotFoundError, NoKeysError
+from nats.js.kv import KeyValue
+from servers import NatsServer, eventually
+from tellings import FINALIZER, SITES, Notes, site
+
+from controllers.audit import Audit
+from natsctl import (
+    InformerController,
+    Kind,
+    KubeOptions,
+    Operator,
+    OpinionatedWatcher,
+    Snapshot,
+    Stores,
+    connect,
+    connect_kube,
+    kube,
+    kv,
+)
+
+
+class Named(Notes):
+    """Notes only what happened, and to what."""
+
+    async def note(self, what: str, seen: Snapshot[Any]) -> None:
+        await super().note(" ".join(what.split()[:2]), seen)
+
+
+@asynccontextmanager
+async def plain(server: NatsServer) -> AsyncIterator[JetStreamContext]:
+    client = await nats.connect(server.url)
+    try:
+        yield client.jetstream()
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def running(*controllers: InformerController, nats: Stores) -> AsyncIterator[None]:
+    operator = Operator(controllers, nats=nats)
+    task = asyncio.create_task(operator.run())
+    await eventually(lambda: task.done() or operator.synced.is_set())
+    try:
+        yield
+    finally:
+        operator.stop()
+        await task
+
+
+def watching(notes: Notes) -> InformerController:
+    made = InformerController(name="sites")
+    made.add_informer(SITES)
+    watcher = OpinionatedWatcher(SITES, sync_func=notes.sync)
+    watcher.add_func, watcher.update_func = notes.add, notes.update
+    watcher.delete_func = notes.delete
+    made.add_watcher(watcher, SITES)
+    return made
+
+
+async def document(bucket: KeyValue, key: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((await bucket.get(key)).value or b"")
+    except KeyNotFoundError:
+        return None
+    return found
+
+
+async def is_held(bucket: KeyValue, key: str) -> bool:
+    found = await document(bucket, key)
+    return found is not None and found["metadata"].get("finalizers") == [FINALIZER]
+
+
+async def mark_deleted(bucket: KeyValue, key: str) -> None:
+    found = await document(bucket, key)
+    assert found is not None
+    found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    await bucket.put(key, json.dumps(found).encode())
+
+
+async def consumers(js: JetStreamContext) -> list[str]:
+    streams = [info.config.name or "" for info in await js.streams_info()]
+    return [info.name for name in streams for info in await js.consumers_info(name)]
+
+
+async def test_watchers_and_their_trail_outlive_a_server(nats_server: NatsServer) -> None:
+    notes = Named()
+    async with (
+        connect(nats_server.url, verify_s=1.0) as stores,
+        running(watching(notes), Audit(kv(bytes, bucket="sites")), nats=stores),
+    ):
+        async with plain(nats_server) as js:
+            bucket = await js.key_value("sites")
+            await bucket.put("athens", site("one"))
+            await eventually(lambda: is_held(bucket, "athens"))
+            trail = await js.key_value("audit")
+            await eventually(lambda: has_entries(trail, "sites.athens", 3))
+            nats_server.kill()
+        await nats_server.start()
+        async with plain(nats_server) as js:
+            bucket, trail = await js.key_value("sites"), await js.key_value("audit")
+            await bucket.put("berlin", site("one"))
+            await eventually(lambda: is_held(bucket, "berlin"))
+            await mark_deleted(bucket, "athens")
+            await eventually(lambda: ends_deleted(trail, "sites.athens"))
+            assert await document(bucket, "athens") is None
+            # added, held, added for good, marked, let go, deleted
+            assert await audit_of(trail, "sites.athens") == [
+                "created",
+                *["updated"] * 4,
+                "deleted",
+            ]
+    assert notes.told == ["add athens", "add berlin", "delete athens"]
+
+
+async def test_a_restart_tells_what_was_handled_from_what_was_not(nats_server: NatsServer) -> None:
+    first, second = Named(), Named()
+    trailed = Audit(kv(bytes, bucket="sites"))
+    async with connect(nats_server.url) as stores, plain(nats_server) as js:
+        async with running(watching(first), trailed, nats=stores):
+            bucket = await js.key_value("sites")
+            for key in ("athens", "berlin", "calais"):
+                await bucket.put(key, site("one"))
+                await eventually(lambda key=key: is_held(bucket, key))
+        await eventually(lambda: has_none(js))
+        await mark_deleted(bucket, "berlin")
+        await bucket.delete("calais")
+        await bucket.put("dallas", site("one"))
+        expected = ["add dallas", "delete berlin", "delete calais", "sync athens"]
+        trailed = Audit(kv(bytes, bucket="sites"))
+        async with running(watching(second), trailed, nats=stores):
+            trail = await js.key_value("audit")
+            await eventually(lambda: sorted(second.told) == expected)
+            await eventually(lambda: is_held(bucket, "dallas"))
+            await eventually(lambda: ends_deleted(trail, "sites.berlin"))
+            await eventually(lambda: ends_deleted(trail, "sites.calais"))
+        assert await audit_of(trail, "sites.athens") == ["created", "updated", "updated"]
+        await eventually(lambda: has_none(js))
+    assert first.told == ["add athens", "add berlin", "add calais"]
+
+
+async def has_none(js: JetStreamContext) -> bool:
+    assert [name for name in await consumers(js) if name.startswith("natsctl")] == []
+    return True
+
+
+async def has_entries(trail: KeyValue, key: str, count: int) -> bool:
+    return len(await audit_of(trail, key)) == count
+
+
+async def ends_deleted(trail: KeyValue, key: str) -> bool:
+    return (await audit_of(trail, key))[-1:] == ["deleted"]
+
+
+async def audit_of(bucket: KeyValue, key: str) -> list[str]:
+    try:
+        entries = await bucket.history(key)
+    except NoKeysError:
+        return []
+    return [json.loads(entry.value or b"{}")["action"] for entry in entries]
+
+
+async def test_objects_of_a_cluster_are_held_and_let_go(
+    kube_server: KubeCluster, kube_namespace: str
+) -> None:
+    path = f"/api/v1/namespaces/{kube_namespace}/configmaps"
+    kind: Kind[Any] = kube("v1", "ConfigMap", namespace=kube_namespace, labels={"app": "mine"})
+    held = "natsctl.io/operator.v1.ConfigMap"
+    told: list[str] = []
+
+    async def add(new: Snapshot[Any]) -> None:
+        told.append(f"add {new.object['data']['text']}")
+
+    async def update(_old: Snapshot[Any], new: Snapshot[Any]) -> None:
+        told.append(f"update {new.object['data']['text']}")
+
+    async def delete(last: Snapshot[Any]) -> None:
+        told.append(f"delete {last.object['data']['text']}")
+
+    def config(text: str) -> dict[str, Any]:
+        metadata = {"name": "one", "labels": {"app": "mine"}, "finalizers": ["example.com/other"]}
+        return {"metadata": metadata, "data": {"text": text}}
+
+    async def finalizers_are(*names: str) -> None:
+        async def so() -> bool:
+            metadata = (await kube_server.call("GET", f"{path}/one"))["metadata"]
+            assert metadata.get("finalizers") == list(names)
+            return True
+
+        await eventually(so)
+
+    made = InformerController()
+    made.add_informer(kind)
+    made.add_watcher(
+        OpinionatedWatcher(kind, add_func=add, update_func=update, delete_func=delete), kind
+    )
+    options = KubeOptions(kubeconfig=str(kube_server.kubeconfig()))
+    async with connect_kube(options) as cluster, asyncio.TaskGroup() as group:
+        made.use(kube=cluster)
+        group.create_task(made.run())
+        await made.synced.wait()
+        await kube_server.call("POST", path, config("one"))
+        await finalizers_are("example.com/other", held)
+        patch = [{"op": "replace", "path": "/data/text", "value": "two"}]
+        patched = {"content_type": "application/json-patch+json"}
+        await kube_server.call("PATCH", f"{path}/one", patch, **patched)
+        await eventually(lambda: told[-1] == "update two")
+        await kube_server.call("DELETE", f"{path}/one")
+        await finalizers_are("example.com/other")
+        patch = [{"op": "remove", "path": "/metadata/finalizers"}]
+        await kube_server.call("PATCH", f"{path}/one", patch, **patched)
+        await kube_server.call("POST", path, config("three"))
+        await finalizers_are("example.com/other", held)
+        await kube_server.call("DELETE", f"{path}/one")
+        await finalizers_are("example.com/other")
+        await eventually(lambda: made.idle)
+        made.stop()
+    assert told == ["add one", "update two", "delete two", "add three", "delete three"]

@@ -1,0 +1,253 @@
+"""Whatever happens, in whatever order: every subscriber has handled the latest of every object."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scenarios.plays import SlowStores, put
+from things import THINGS, Thing, value
+
+from natsctl import NotFoundError, StoreTimeoutError
+from natsctl.resource import Event, EventKind, EventStream, Resource
+from natsctl.testing.time import VirtualTimeLoop
+
+KEYS = st.sampled_from(["a", "b.c"])
+WHO = st.integers(0, 1)
+
+CHANGES = st.one_of(
+    st.tuples(st.just("put"), KEYS),
+    st.tuples(st.just("make"), KEYS, st.booleans()),
+    st.tuples(st.just("spoil"), KEYS),
+    st.tuples(st.just("delete"), KEYS),
+    st.tuples(st.just("lose"), KEYS),
+)
+TROUBLE = st.one_of(
+    st.tuples(st.just("wait"), st.sampled_from([0.001, 0.05, 1.0, 40.0])),
+    st.tuples(st.just("break"), st.sampled_from([None, 0, 1, 3])),
+    st.tuples(st.just("lag"), st.sampled_from([0.0, 0.02, 2.0])),
+    st.tuples(st.just("refuse"), st.booleans()),
+    st.just(("make the bucket anew",)),
+)
+RESTARTS = st.one_of(
+    st.tuples(st.just("fail"), WHO, st.integers(1, 3)),
+    st.tuples(st.just("cancel"), WHO),
+    st.tuples(st.just("leave"), WHO),
+    st.just(("restart",)),
+)
+AT_ONCE = st.one_of(
+    st.tuples(st.just("unseen"), CHANGES),
+    st.tuples(st.just("failing"), CHANGES),
+)
+STEPS = st.lists(st.one_of(CHANGES, AT_ONCE, TROUBLE, RESTARTS), min_size=5, max_size=30)
+
+
+class Subscriber:
+    """Handles a stream's events, two at a time, and checks what must hold of each.
+
+    Objects say their turn in the order of all writes, so that older and newer can be told.
+    """
+
+    def __init__(self, events: EventStream[Thing]) -> None:
+        self.handled: dict[str, Thing] = {}
+        self.syncs = 0
+        self.failures = 0  # to come
+        self._events = events
+        self._told: dict[str, Thing] = {}
+        self._turns: Counter[str] = Counter()
+        self._out: set[str] = set()
+        self._readers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._readers = [asyncio.create_task(self._read()) for _ in range(2)]
+
+    async def cancel(self) -> None:
+        for reader in self._readers:
+            reader.cancel()
+        for ended in await asyncio.gather(*self._readers, return_exceptions=True):
+            assert isinstance(ended, asyncio.CancelledError), ended
+        assert not self._out
+
+    async def _read(self) -> None:
+        async for event in self._events:
+            assert event.key not in self._out
+            self._out.add(event.key)
+            self._check(event)
+            try:
+                async with event:
+                    await asyncio.sleep(0.01)
+                    if self.failures:
+                        self.failures -= 1
+                        raise RuntimeError("told to")
+                    self._handle(event)
+            finally:
+                self._out.remove(event.key)
+
+    def _check(self, event: Event[Thing]) -> None:
+        last = self._told.get(event.key)
+        match event.kind:
+            case EventKind.UPSERT:
+                turn = int(event.object.spec.text)
+                assert turn >= self._turns[event.key]  # in order
+                uids = {obj.metadata.uid for obj in (last, event.object) if obj is not None}
+                assert len(uids - {""}) <= 1  # the one before was told deleted
+                self._turns[event.key], self._told[event.key] = turn, event.object
+            case EventKind.DELETE:
+                assert event.object == last  # it was told, and told like this
+
+    def _handle(self, event: Event[Thing]) -> None:
+        match event.kind:
+            case EventKind.SYNC:
+                self.syncs += 1
+            case EventKind.UPSERT:
+                self.handled[event.key] = event.object
+            case EventKind.DELETE:
+                self.handled.pop(event.key, None)
+                del self._told[event.key]
+
+
+class World:
+    """A store, a resource with two subscribers that come and go, and what the store holds."""
+
+    def __init__(self) -> None:
+        self.stores = SlowStores()
+        self.store = self.stores.store(THINGS)
+        self.things: dict[str, tuple[str, str]] = {}  # text and uid
+        self.spoiled: set[str] = set()
+        self.turn = 0
+        self.lifetime = AsyncExitStack()
+        self.streams: list[AsyncExitStack] = []
+        self.subscribers: list[Subscriber] = []
+
+    async def step(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("wait", float(seconds)):
+                await asyncio.sleep(seconds)
+            case ("break" | "lag" | "refuse" | "make the bucket anew", *_):
+                self.trouble(step)
+            case ("fail", int(who), int(times)):
+                self.subscribers[who].failures = times
+            case ("unseen", change):
+                self.store.cut()
+                await self.change(change)
+            case ("failing", change):
+                await asyncio.sleep(1)
+                for subscriber in self.subscribers:
+                    subscriber.failures = 1
+                await self.change(change)
+            case ("cancel", int(who)):
+                await self.subscribers[who].cancel()
+                self.subscribers[who].start()
+            case ("leave", int(who)):
+                await self.streams[who].aclose()
+                await self.subscribe(who)
+            case ("restart",):
+                await self.stop()
+                await self.start()
+            case _:
+                await self.change(step)
+
+    async def change(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("put", str(key)):
+                await self.put(key, self.things[key][1] if key in self.things else "")
+            case ("make", str(key), bool(says_uid)):
+                if key in self.things:
+                    await self.delete(key)
+                await self.put(key, f"uid-{self.turn}" if says_uid else "")
+            case ("spoil", str(key)) if key in self.things:
+                await put(self.store, key, b"oops")
+                self.spoiled.add(key)
+            case ("delete", str(key)) if key in self.things:
+                await self.delete(key)
+            case ("lose", str(key)) if key in self.things:
+                self.store.vanish(key)
+                self.forget(key)
+
+    async def put(self, key: str, uid: str) -> None:
+        self.turn += 1
+        text = str(self.turn)
+        await put(self.store, key, value(text, uid=uid))
+        self.things[key] = (text, uid)
+        self.spoiled.discard(key)
+
+    async def delete(self, key: str) -> None:
+        await self.store.delete(key)
+        self.forget(key)
+
+    def forget(self, key: str) -> None:
+        del self.things[key]
+        self.spoiled.discard(key)
+
+    def trouble(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("break", breaks_after):
+                self.store.breaks_after = breaks_after
+                self.store.cut()
+            case ("lag", float(seconds)):
+                self.store.lag_s = seconds
+            case ("refuse", bool(refuses)):
+                self.store.fail(StoreTimeoutError("told to") if refuses else None)
+            case ("make the bucket anew",):
+                self.store.recreate()
+                self.things.clear()
+                self.spoiled.clear()
+
+    async def start(self) -> None:
+        self.resource = await self.lifetime.enter_async_context(Resource(THINGS, self.stores))
+        self.streams = [AsyncExitStack(), AsyncExitStack()]
+        self.subscribers = [await self.subscribe(who) for who in range(2)]
+
+    async def subscribe(self, who: int) -> Subscriber:
+        stream = self.streams[who]
+        events = await stream.enter_async_context(self.resource.events())
+        subscriber = Subscriber(events)
+        subscriber.start()
+        stream.push_async_callback(subscriber.cancel)
+        if self.subscribers:
+            self.subscribers[who] = subscriber
+        return subscriber
+
+    async def stop(self) -> None:
+        for stream in self.streams:
+            await stream.aclose()
+        await self.lifetime.aclose()
+        self.subscribers = []
+        assert self.store.watches == 0
+        assert len(asyncio.all_tasks()) == 1
+
+    async def settle(self) -> None:
+        """Let everything work again, and everything happen that is to happen."""
+        self.store.lag_s, self.store.breaks_after = 0.0, None
+        self.store.fail(None)
+        for key in list(self.spoiled):
+            await self.put(key, self.things[key][1])
+        self.store.break_watches()  # as a watch does that finds keys vanished
+        await asyncio.sleep(300)
+
+
+async def play_out(steps: list[tuple[Any, ...]]) -> None:
+    world = World()
+    await world.start()
+    for step in steps:
+        with suppress(StoreTimeoutError, NotFoundError):  # it was told to refuse
+            await world.step(step)
+    await world.settle()
+    found = [
+        {key: (obj.spec.text, obj.metadata.uid) for key, obj in subscriber.handled.items()}
+        for subscriber in world.subscribers
+    ]
+    assert found == [world.things] * 2
+    assert [subscriber.syncs for subscriber in world.subscribers] == [1, 1]
+    await world.stop()
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_every_subscriber_handles_the_latest_of_every_object_in_order(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(play_out(steps))

@@ -1,0 +1,173 @@
+"""The audit writes down what changed, once, and catches up on what it did not see."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tellings import change, put, running, site
+
+from controllers.audit import TRAIL, Audit, fields, named
+from natsctl import StoreTimeoutError, kube, kv
+from natsctl.model.store import Stored
+from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing.recorder import MemoryRecorder
+
+GREETINGS = kv(bytes, bucket="greetings")
+CONFIGS = kube("v1", "ConfigMap")
+
+
+@pytest.fixture
+def stores() -> MemoryStores:
+    return MemoryStores()
+
+
+@pytest.fixture
+def greetings(stores: MemoryStores) -> MemoryStore:
+    return stores.store(GREETINGS)
+
+
+async def trail(stores: MemoryStores, key: str) -> list[tuple[Any, ...]]:
+    """Return what the key's entries say: action, revisions before and after, what changed."""
+    states = await stores.store(TRAIL).history(key)
+    entries = [TRAIL.decode(state.value) for state in states if isinstance(state, Stored)]
+    return [(at.action, at.old_revision, at.new_revision, at.changed) for at in entries]
+
+
+async def test_every_change_is_an_entry_with_its_revisions_and_fields(
+    stores: MemoryStores, greetings: MemoryStore
+) -> None:
+    async with running(Audit(), stores):
+        await put(greetings, "shop", site("one"))
+        await change(greetings, "shop", "spec", "text", to="two")
+        await change(greetings, "shop", "metadata", "labels", to={"a": "b"})
+        await greetings.delete("shop")
+        await put(greetings, "shop", b"no JSON")
+        await asyncio.sleep(1)
+    assert await trail(stores, "greetings.shop") == [
+        ("created", None, 1, ("metadata", "spec")),
+        ("updated", 1, 2, ("spec.text",)),
+        ("updated", 2, 3, ("metadata.labels",)),
+        ("deleted", 3, None, None),
+        ("created", None, 5, (".",)),
+    ]
+
+
+async def test_no_entry_says_what_a_field_says(
+    stores: MemoryStores, greetings: MemoryStore
+) -> None:
+    async with running(Audit(), stores):
+        await put(greetings, "shop", site("a secret"))
+        await change(greetings, "shop", "spec", "text", to="another secret")
+        await asyncio.sleep(1)
+    entries = await stores.store(TRAIL).history("greetings.shop")
+    assert len(entries) == 2
+    assert b"secret" not in b"".join(at.value for at in entries if isinstance(at, Stored))
+
+
+async def test_a_restart_writes_nothing_twice_and_tells_what_was_missed(
+    stores: MemoryStores, greetings: MemoryStore
+) -> None:
+    async with running(Audit(), stores):
+        for key in ("shop", "same", "gone"):
+            await put(greetings, key, site("one"))
+        await asyncio.sleep(1)
+    await put(greetings, "shop", site("two"))
+    await put(greetings, "shop", site("three"))
+    await greetings.delete("gone")
+    for _ in range(2):
+        async with running(Audit(), stores):
+            await asyncio.sleep(1)
+    assert await trail(stores, "greetings.shop") == [
+        ("created", None, 1, ("metadata", "spec")),
+        ("updated", 1, 5, None),
+    ]
+    assert len(await trail(stores, "greetings.same")) == 1
+    assert await trail(stores, "greetings.gone") == [
+        ("created", None, 3, ("metadata", "spec")),
+        ("deleted", 3, None, None),
+    ]
+
+
+async def test_a_trail_that_cannot_be_written_for_a_while_loses_nothing(
+    stores: MemoryStores, greetings: MemoryStore
+) -> None:
+    async with running(Audit(), stores):
+        entries = stores.store(TRAIL)
+        entries.fail(StoreTimeoutError("no answer"))
+        await put(greetings, "shop", site("one"))
+        await asyncio.sleep(3600)
+        await greetings.delete("shop")
+        await put(greetings, "fair", site("one"))
+        await asyncio.sleep(3600)
+        entries.fail(None)
+        await asyncio.sleep(3600)
+    assert [entry[0] for entry in await trail(stores, "greetings.fair")] == ["created"]
+    assert await trail(stores, "greetings.shop") == [("deleted", 1, None, None)]
+
+
+async def test_objects_of_a_cluster_are_audited_too(stores: MemoryStores) -> None:
+    cluster = MemoryCluster(MemoryRecorder())
+    configs = cluster.store(CONFIGS)
+    async with running(Audit(CONFIGS), stores, cluster):
+        await put(configs, "default/web:a~b", site("one"))
+        await change(configs, "default/web:a~b", "spec", "text", to="two")
+        await configs.delete("default/web:a~b")
+        await asyncio.sleep(1)
+    assert [entry[::3] for entry in await trail(stores, "ConfigMap.default/web=3Aa=7Eb")] == [
+        ("created", ("apiVersion", "kind", "metadata", "spec")),
+        ("updated", ("spec.text",)),
+        ("deleted", None),
+    ]
+
+
+async def test_who_set_fields_in_a_cluster_is_named(stores: MemoryStores) -> None:
+    kind = kube("v1", "ConfigMap", managed_fields=True)
+    cluster = MemoryCluster(MemoryRecorder())
+    configs = cluster.store(kind)
+    place = {"metadata": {"name": "web", "namespace": "default"}}
+    async with running(Audit(kind), stores, cluster):
+        made = await configs.apply({**place, "data": {"a": "1"}}, manager="ann", uid="")
+        uid = kind.metadata(made.value).uid
+        await asyncio.sleep(1)
+        await configs.apply({**place, "data": {"b": "1"}}, manager="ben", uid=uid)
+        await asyncio.sleep(1)
+    states = await stores.store(TRAIL).history("ConfigMap.default/web")
+    entries = [TRAIL.decode(state.value) for state in states if isinstance(state, Stored)]
+    assert [(at.action, at.changed, at.by) for at in entries] == [
+        ("created", ("data", "metadata"), ("ann",)),
+        ("updated", ("data.b",), ("ben",)),
+    ]
+
+
+def test_kinds_of_a_cluster_are_named_by_the_environment_too() -> None:
+    kinds = named({"AUDIT_KINDS": "v1/ConfigMap, apps/v1/Deployment"})
+    assert [kind.name for kind in kinds] == ["ConfigMap", "Deployment.apps"]
+    both = named({"AUDIT_KINDS": "v1/Secret", "AUDIT_BUCKETS": "routes"})
+    assert [kind.name for kind in both] == ["bytes.routes", "Secret"]
+    assert [kind.name for kind in named({})] == ["bytes.greetings"]
+
+
+async def test_the_buckets_are_those_that_the_environment_names(
+    stores: MemoryStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUDIT_BUCKETS", "routes, sites")
+    async with running(Audit(), stores):
+        for bucket in ("routes", "sites", "greetings"):
+            await put(stores.store(kv(bytes, bucket=bucket)), "a", b"{}")
+        await asyncio.sleep(1)
+    assert stores.store(TRAIL).keys() == ["routes.a", "sites.a"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        (b"{}", b"{}", ()),
+        (b'{"a": {"b": 1, "c": 1}}', b'{"a": {"b": 2, "c": 1}}', ("a.b",)),
+        (b'{"a": [1]}', b'{"a": [1, 2], "b": 1}', ("a", "b")),
+        (b'{"metadata": {"generation": 1}}', b'{"metadata": {"generation": 2}}', ()),
+        (b"one", b"two", (".",)),
+    ],
+)
+def test_the_fields_that_differ_are_named(old: bytes, new: bytes, changed: tuple[str, ...]) -> None:
+    assert fields(old, new) == changed

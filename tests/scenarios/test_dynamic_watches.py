@@ -1,0 +1,475 @@
+"""Who watches what: one watch for each distinct thing, shared, counted, and gone with the last."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from scenarios.dependents import (
+    CACHED,
+    QUIET,
+    Dependents,
+    HeldStores,
+    dependents,
+    limit,
+    secret,
+    secrets,
+    watcher_called,
+)
+
+from natsctl.core.retry import ExponentialLimiter, TokenBucket, no_jitter
+from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier
+from natsctl.errors import (
+    CacheDisabledError,
+    InvalidInputError,
+    NotStartedError,
+    StoreTimeoutError,
+    UsageError,
+    WatchStoppingError,
+)
+from natsctl.testing.memory import MemoryStores
+
+A, B = watcher_called("a"), watcher_called("b")
+
+
+async def test_a_watcher_is_reconciled_when_what_it_watches_comes_changes_and_goes() -> None:
+    async with dependents() as play:
+        await play.watcher.add_watcher(A, secret("one"))
+        assert await play.taken() == []
+        await play.put_secret("default/one", "1")
+        assert await play.taken() == ["a"]
+        await play.put_secret("default/one", "2")
+        assert await play.taken() == ["a"]
+        await play.secrets.delete("default/one")
+        assert await play.taken() == ["a"]
+
+
+async def test_a_watcher_of_a_bucket_is_reconciled_alike_whatever_is_in_it() -> None:
+    async with dependents(None) as play:
+        await play.watcher.add_watcher(A, limit("eu"))
+        store = play.limits
+        written = await store.create("eu", b"1")
+        assert await play.taken() == ["a"]
+        await store.update("eu", b"\xff", revision=written.revision)
+        assert await play.taken() == ["a"]
+        await store.delete("eu")
+        assert await play.taken() == ["a"]
+
+
+async def test_nothing_else_wakes_a_watcher() -> None:
+    async with dependents() as play:
+        await play.watcher.add_or_update_watcher(A, secret("one"), limit("eu"))
+        await play.put_secret("default/two")
+        await play.put_secret("other/one")
+        await play.put_limit("eu.west")
+        assert await play.taken() == []
+
+
+async def test_an_object_that_exists_when_it_begins_to_be_watched_is_told() -> None:
+    async with dependents() as play:
+        await play.put_secret("default/one")
+        await play.watcher.add_watcher(A, secret("one"))
+        assert await play.taken() == ["a"]
+        await play.watcher.add_watcher(B, secret("one"))
+        assert await play.taken() == ["b"]
+        await play.watcher.add_watcher(B, secret("one"))
+        assert await play.taken() == []
+
+
+async def test_an_object_that_exists_is_not_told_where_that_is_disabled() -> None:
+    async with dependents(QUIET) as play:
+        await play.put_secret("default/one")
+        await play.watcher.add_watcher(A, secret("one"))
+        await play.watcher.add_watcher(B, secret("one"))
+        assert await play.taken() == []
+        await play.put_secret("default/one", "2")
+        assert await play.taken() == ["a", "b"]
+
+
+async def test_an_object_that_was_deleted_before_it_is_watched_is_not_told() -> None:
+    async with dependents() as play:
+        await play.put_limit("eu")
+        await play.limits.delete("eu")
+        await play.watcher.add_watcher(A, limit("eu"))
+        assert await play.taken() == []
+
+
+async def test_there_is_one_watch_for_each_distinct_thing_however_many_watch_it() -> None:
+    async with dependents() as play:
+        for number in range(10):
+            await play.watcher.add_watcher(watcher_called(f"w{number}"), secret("one"))
+        await play.watcher.add_watcher(A, secrets("a=b,c=d"))
+        await play.watcher.add_watcher(B, secrets("c=d, a==b"))
+        assert (play.watcher.get_watch_count(), play.watches) == (2, 2)
+
+
+async def test_a_namespace_and_a_name_are_one_key_of_a_bucket() -> None:
+    async with dependents() as play:
+        await play.watcher.add_watcher(A, limit("shop", namespace="team-a"))
+        await play.watcher.add_watcher(B, limit("team-a.shop"))
+        assert play.watcher.get_watch_count() == 1
+        await play.put_limit("team-a.shop")
+        assert await play.taken() == ["a", "b"]
+
+
+async def test_a_namespace_of_what_has_none_is_passed_over() -> None:
+    async with dependents() as play:
+        node = ObjectIdentifier(version="v1", kind="Node", name="n1")
+        placed = ObjectIdentifier(version="v1", kind="Node", namespace="x", name="n1")
+        await play.watcher.add_watcher(A, node)
+        await play.watcher.add_watcher(B, placed)
+        assert play.watcher.get_watch_count() == 1
+        await play.nodes.create("n1", b"{}")
+        assert await play.taken() == ["a", "b"]
+
+
+async def test_a_selection_tells_what_comes_into_it_changes_in_it_and_leaves_it() -> None:
+    async with dependents() as play:
+        await play.watcher.add_or_update_watcher(A, secrets("tier=gold"))
+        await play.watcher.add_or_update_watcher(B, limit(selector="tier=gold", namespace="eu"))
+        told = []
+        for tier in ("tin", "gold", "gold", "tin", "tin"):
+            await play.put_secret("default/one", str(len(told)), tier=tier)
+            await play.put_limit("eu.one", len(told), tier=tier)
+            await play.put_limit("us.one", len(told), tier=tier)
+            told.append(await play.taken())
+        assert told == [[], ["a", "b"], ["a", "b"], ["a", "b"], []]
+
+
+async def test_an_update_stops_what_is_not_said_any_more() -> None:
+    async with dependents() as play:
+        await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
+        await play.watcher.add_or_update_watcher(B, secret("two"))
+        await play.watcher.add_or_update_watcher(A, secret("three"))
+        await asyncio.sleep(0.1)
+        assert (play.watcher.get_watch_count(), play.watches) == (2, 2)
+        for name in ("one", "two", "three"):
+            await play.put_secret(f"default/{name}")
+        assert await play.taken() == ["a", "b"]
+        await play.put_secret("default/two", "2")
+        assert await play.taken() == ["b"]
+
+
+async def test_removing_the_last_watcher_of_a_thing_stops_its_watch() -> None:
+    async with dependents() as play:
+        await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
+        await play.watcher.add_or_update_watcher(B, secret("two"))
+        await play.watcher.remove_watcher(A)
+        await asyncio.sleep(0.1)
+        assert (play.watcher.get_watch_count(), play.watches) == (1, 1)
+        await play.watcher.remove_watcher(B)
+        await play.watcher.remove_watcher(B)
+        await asyncio.sleep(0.1)
+        assert (play.watcher.get_watch_count(), play.watches) == (0, 0)
+        await play.put_secret("default/two")
+        assert await play.taken() == []
+
+
+async def test_changes_that_come_faster_than_they_are_told_are_one_call() -> None:
+    async with dependents() as play:
+        await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
+
+        async def slowly(_watcher: ObjectIdentifier) -> None:
+            await asyncio.sleep(10)
+
+        play.reconcile = slowly
+        for text in "xyz":
+            await play.put_secret("default/one", text)
+            await play.put_secret("default/two", text)
+            await asyncio.sleep(1)
+        await asyncio.sleep(30)
+        assert play.calls == ["a", "a"]
+
+
+async def test_a_failed_call_is_repeated_later_and_later() -> None:
+    async with dependents() as play:
+        at: list[float] = []
+
+        async def fail(_watcher: ObjectIdentifier) -> float | None:
+            at.append(asyncio.get_running_loop().time())
+            raise RuntimeError("on purpose")
+
+        play.reconcile = fail
+        await play.watcher.add_watcher(A, secret("one"))
+        await play.put_secret("default/one")
+        await asyncio.sleep(10)
+        pauses = [later - earlier for earlier, later in pairwise(at)]
+        assert len(pauses) > 5
+        assert pauses == sorted(pauses)
+
+
+async def test_a_call_that_asks_for_another_gets_it_in_time() -> None:
+    async with dependents() as play:
+        at: list[float] = []
+
+        async def again(_watcher: ObjectIdentifier) -> float | None:
+            at.append(asyncio.get_running_loop().time())
+            return 60.0 if len(at) < 3 else 0.0
+
+        play.reconcile = again
+        await play.watcher.add_watcher(A, secret("one"))
+        await play.put_secret("default/one")
+        await asyncio.sleep(1000)
+        assert [round(later - at[0]) for later in at] == [0, 60, 120]
+
+
+async def test_a_call_that_takes_too_long_fails_and_is_repeated() -> None:
+    async with dependents(DynamicOptions(reconcile_timeout_s=5)) as play:
+
+        async def hang(_watcher: ObjectIdentifier) -> float | None:
+            if len(play.calls) == 1:
+                await asyncio.sleep(3600)
+            return None
+
+        play.reconcile = hang
+        await play.watcher.add_watcher(A, secret("one"))
+        await play.put_secret("default/one")
+        await asyncio.sleep(6)
+        assert play.calls == ["a", "a"]
+
+
+async def test_a_removed_watcher_is_not_retried_any_more() -> None:
+    async with dependents() as play:
+
+        async def fail(_watcher: ObjectIdentifier) -> float | None:
+            raise RuntimeError("on purpose")
+
+        play.reconcile = fail
+        await play.watcher.add_watcher(A, secret("one"))
+        await play.put_secret("default/one")
+        await asyncio.sleep(30)
+        await play.watcher.remove_watcher(A)
+        await asyncio.sleep(1)
+        play.calls.clear()
+        await asyncio.sleep(3600)
+        assert play.calls == []
+
+
+async def test_a_reconciler_may_be_an_object() -> None:
+    class Noting:
+        def __init__(self) -> None:
+            self.told: list[ObjectIdentifier] = []
+
+        async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
+            self.told.append(watcher)
+            return None
+
+    noting, stores = Noting(), MemoryStores()
+    watcher = DynamicWatcher(noting, kube=stores.kube)
+    work = asyncio.create_task(watcher.start())
+    await watcher.started.wait()
+    await watcher.add_watcher(A, secret("one"))
+    await Dependents(stores, None).put_secret("default/one")
+    await asyncio.sleep(1)
+    assert noting.told == [A]
+    watcher.stop()
+    await work
+
+
+async def test_before_the_start_and_after_the_end_nothing_can_be_done() -> None:
+    async with dependents() as play:
+        await play.watcher.add_watcher(A, secret("one"))
+    watcher = play.watcher
+    assert not watcher.started.is_set()
+    assert (watcher.get_watch_count(), play.watches) == (0, 0)
+    gvk = secret("one").group_version_kind()
+    for attempt in (
+        watcher.add_watcher(A, secret("one")),
+        watcher.add_or_update_watcher(A, secret("one")),
+        watcher.remove_watcher(A),
+        watcher.start_query_batch(A),
+        watcher.end_query_batch(A),
+        watcher.get(A, gvk, "default", "one"),
+        watcher.list(A, gvk, "default"),
+        watcher.gvk_to_gvr(gvk),
+    ):
+        with pytest.raises(NotStartedError):
+            await attempt
+    with pytest.raises(NotStartedError):
+        watcher.get_from_cache(gvk, "default", "one")
+    with pytest.raises(NotStartedError):
+        watcher.list_from_cache(gvk, "default")
+    with pytest.raises(NotStartedError):
+        watcher.list_watched_from_cache(A)
+
+
+async def test_it_can_be_started_again_and_begins_afresh() -> None:
+    stores = MemoryStores()
+    async with dependents(CACHED, stores=stores) as play:
+        await play.watcher.add_watcher(A, secret("one"))
+    again = asyncio.create_task(play.watcher.start())
+    await play.watcher.started.wait()
+    await play.put_secret("default/one")
+    assert await play.taken() == []
+    await play.watcher.add_watcher(A, secret("one"))
+    assert await play.taken() == ["a"]
+    with pytest.raises(UsageError, match="started before"):
+        await play.watcher.start()
+    again.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await again
+    await asyncio.sleep(0.1)
+    assert play.watches == 0
+
+
+async def test_what_is_under_way_is_finished_at_a_stop_and_cut_short_when_it_takes_too_long() -> (
+    None
+):
+    ends = []
+
+    async def slowly(watcher: ObjectIdentifier) -> float | None:
+        try:
+            await asyncio.sleep(5 if watcher == A else 50)
+        finally:
+            ends.append((watcher.name, asyncio.get_running_loop().time()))
+        return None
+
+    async with dependents(DynamicOptions(workers=2, stop_timeout_s=20)) as play:
+        play.reconcile = slowly
+        await play.watcher.add_watcher(A, secret("one"))
+        await play.watcher.add_watcher(B, secret("one"))
+        await play.put_secret("default/one")
+        await asyncio.sleep(1)
+        stopped = asyncio.get_running_loop().time()
+    (first, early), (second, late) = ends
+    assert (first, second) == ("a", "b")
+    assert (round(early - stopped), round(late - stopped)) == (4, 20)
+
+
+async def test_who_waits_for_a_watch_is_told_when_it_is_stopped() -> None:
+    stores = HeldStores()
+    async with dependents(stores=stores) as play:
+        stores.hold()
+        waiting = asyncio.create_task(play.watcher.add_watcher(A, limit("eu")))
+        await asyncio.sleep(1)
+        assert play.watcher.get_watch_count() == 1
+    with pytest.raises(WatchStoppingError):
+        await waiting
+    assert play.watcher.get_watch_count() == 0
+
+
+async def test_a_watch_that_does_not_list_in_time_cannot_be_had() -> None:
+    stores = HeldStores()
+    async with dependents(DynamicOptions(list_timeout_s=10), stores=stores) as play:
+        stores.hold()
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(StoreTimeoutError, match="10 s"):
+            await play.watcher.add_watcher(A, limit("eu"))
+        assert asyncio.get_running_loop().time() - started == 10
+        assert play.watcher.get_watch_count() == 0
+
+
+async def test_who_gives_up_waiting_leaves_no_watch() -> None:
+    stores = HeldStores()
+    async with dependents(stores=stores) as play:
+        stores.hold()
+        for name in ("one", "two"):
+            waiting = asyncio.create_task(play.watcher.add_watcher(A, limit(name)))
+            await asyncio.sleep(1)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        await asyncio.sleep(0.1)
+        assert (play.watcher.get_watch_count(), play.watches) == (0, 0)
+
+
+async def test_calls_for_one_watcher_take_turns_and_the_last_one_counts() -> None:
+    stores = HeldStores()
+    async with dependents(stores=stores) as play:
+        stores.hold()
+        first = asyncio.create_task(play.watcher.add_or_update_watcher(A, limit("one")))
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(play.watcher.add_or_update_watcher(A, limit("two")))
+        third = asyncio.create_task(play.watcher.add_watcher(A, limit("three")))
+        fourth = asyncio.create_task(play.watcher.start_query_batch(A))
+        await asyncio.sleep(0.1)
+        stores.let_go()
+        await asyncio.gather(first, second, third, fourth)
+        names = [at["metadata"]["name"] for at in play.watcher.list_watched_from_cache(A)]
+        assert names == []
+        for name in ("one", "two", "three"):
+            await play.put_limit(name)
+        await asyncio.sleep(0.1)
+        names = [at["metadata"]["name"] for at in play.watcher.list_watched_from_cache(A)]
+        assert sorted(names) == ["three", "two"]
+
+
+@pytest.mark.parametrize(
+    "watched",
+    [
+        ObjectIdentifier(version="v1", namespace="default", name="one"),
+        ObjectIdentifier(kind="Secret", namespace="default", name="one"),
+        ObjectIdentifier(version="v1", kind="Secret", name="one"),
+        ObjectIdentifier(version="v1", kind="Secret", namespace="x", name="a", selector="b=c"),
+        ObjectIdentifier(version="v1", kind="Secret", namespace="x", selector="b=(c"),
+        ObjectIdentifier(version="v1", kind="Secret", namespace="x", name="a/b"),
+        limit("*"),
+        limit("a..b"),
+        limit("shop", namespace=">"),
+    ],
+    ids=str,
+)
+async def test_what_can_name_no_object_is_refused(watched: ObjectIdentifier) -> None:
+    async with dependents() as play:
+        with pytest.raises(InvalidInputError):
+            await play.watcher.add_watcher(A, watched)
+        with pytest.raises(InvalidInputError):
+            await play.watcher.add_or_update_watcher(A, secret("one"), watched)
+        assert play.watcher.get_watch_count() == 0
+
+
+async def test_a_watcher_that_names_nothing_is_refused() -> None:
+    async with dependents() as play:
+        for attempt in (
+            play.watcher.add_watcher(ObjectIdentifier(), secret("one")),
+            play.watcher.add_or_update_watcher(ObjectIdentifier(), secret("one")),
+            play.watcher.remove_watcher(ObjectIdentifier()),
+            play.watcher.start_query_batch(ObjectIdentifier()),
+        ):
+            with pytest.raises(InvalidInputError):
+                await attempt
+
+
+@pytest.mark.parametrize(
+    ("options", "pauses"),
+    [
+        (DynamicOptions(rate_limiter=ExponentialLimiter(base_s=7, jitter=no_jitter)), [7, 14, 28]),
+        (DynamicOptions(overall_rate=TokenBucket(rate_per_s=0.01, burst=1)), [0, 100, 100]),
+    ],
+    ids=["each", "overall"],
+)
+async def test_how_long_a_failed_call_waits_is_an_option(
+    options: DynamicOptions, pauses: list[int]
+) -> None:
+    async with dependents(options) as play:
+        at: list[float] = []
+
+        async def fail(_watcher: ObjectIdentifier) -> float | None:
+            at.append(asyncio.get_running_loop().time())
+            raise RuntimeError("on purpose")
+
+        play.reconcile = fail
+        await play.watcher.add_watcher(A, secret("one"))
+        await play.put_secret("default/one")
+        await asyncio.sleep(300)
+        assert [round(later - earlier) for earlier, later in pairwise(at)][:3] == pauses
+
+
+async def test_an_update_must_name_something() -> None:
+    async with dependents() as play:
+        with pytest.raises(InvalidInputError, match="at least one"):
+            await play.watcher.add_or_update_watcher(A)
+
+
+async def test_without_a_cache_nothing_is_kept_or_read() -> None:
+    async with dependents(None) as play:
+        gvk = secret("one").group_version_kind()
+        await play.watcher.add_watcher(A, secret("one"))
+        with pytest.raises(CacheDisabledError):
+            play.watcher.get_from_cache(gvk, "default", "one")
+        with pytest.raises(CacheDisabledError):
+            play.watcher.list_from_cache(gvk, "default")
+        with pytest.raises(CacheDisabledError):
+            play.watcher.list_watched_from_cache(A)
+        with pytest.raises(CacheDisabledError):
+            await play.watcher.start_query_batch(A)
+        with pytest.raises(CacheDisabledError):
+            await play.watcher.get(A, gvk, "default", "one")

@@ -1,0 +1,381 @@
+"""Whole lives of managed objects: watched, reconciled, polled, deleted, in virtual time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from clouds import DISKS, SYNCED, Cloud, CloudClient, Disk, Play, clock
+
+from natsctl import (
+    Controller,
+    Manifest,
+    Operator,
+    StoreError,
+    UsageError,
+    kube,
+    primary,
+    retry_up_to,
+)
+from natsctl.core.slots import Primary
+from natsctl.daemon.settings import Settings
+from natsctl.managed import Managed, ManagedController, ManagedReconciler
+from natsctl.model.manifests import Reference
+from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.harness import running
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing.recorder import MemoryRecorder
+
+CLUSTER_DISKS = kube("example.org/v1", "Disk", namespace="shop")
+
+
+class Disks(Controller):
+    """A controller whose sync handler is a reconciler."""
+
+    disks = primary(DISKS)
+    sync_timeout_s = 120.0
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+
+    async def start(self) -> None:
+        self.reconciler = ManagedReconciler(
+            self.disks, connecter=self.connect, recorder=self.runtime, clock=clock
+        )
+
+    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+        return CloudClient(self.cloud)
+
+    async def sync_handler(self, key: str) -> float | None:
+        return await self.reconciler.reconcile(key)
+
+
+class NatsDisks(ManagedController[Disk]):
+    """The same without a controller of its own."""
+
+    kind = DISKS
+
+    def __init__(self, cloud: Cloud, **where: Any) -> None:
+        super().__init__(**where)
+        self.cloud = cloud
+        self.started = self.cleaned = 0
+
+    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
+
+    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+        return CloudClient(self.cloud)
+
+    async def start(self) -> None:
+        self.started += 1
+
+    async def clean(self) -> None:
+        self.cleaned += 1
+
+
+class ClusterDisks(ManagedController[Manifest]):
+    """The same for custom resources."""
+
+    kind = CLUSTER_DISKS
+    name = "cluster-disks"
+
+    def __init__(self, cloud: Cloud, **where: Any) -> None:
+        super().__init__(**where)
+        self.cloud = cloud
+
+    def reconciler(self, managed: Primary[Manifest]) -> ManagedReconciler[Manifest]:
+        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
+
+    async def connect(self, _managed: Managed[Manifest]) -> CloudClient:
+        return CloudClient(self.cloud)
+
+
+@asynccontextmanager
+async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
+    """Run the controller until the context ends."""
+    task = asyncio.create_task(controller.run())
+    try:
+        await controller.synced.wait()
+        yield
+    finally:
+        controller.stop()
+        await task
+
+
+@pytest.fixture
+def cloud() -> Cloud:
+    return Cloud()
+
+
+@pytest.fixture(params=["controller", "managed controller"])
+async def play(request: pytest.FixtureRequest, cloud: Cloud) -> AsyncIterator[Play]:
+    """Give a store that one or the other way of running a reconciler works on."""
+    stores = MemoryStores()
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    play.recorder = stores.events
+    if request.param == "controller":
+        async with running(Disks(cloud), stores=stores):
+            yield play
+    else:
+        async with ran(NatsDisks(cloud, nats=stores)):
+            yield play
+
+
+async def test_a_disk_lives_and_goes_as_its_object_says(play: Play, cloud: Cloud) -> None:
+    await play.put(size=1)
+    await asyncio.sleep(5)
+    assert cloud.disks == {"disk-1": 1}
+    assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
+    await play.edit("a", lambda document: document["spec"].update(size=2))
+    await asyncio.sleep(5)
+    assert cloud.disks == {"disk-1": 2}
+    await play.primary.delete("a")
+    await asyncio.sleep(5)
+    assert cloud.disks == {}
+    assert isinstance(play.store, MemoryStore)
+    assert play.store.keys() == []
+    assert play.reasons[-1] == "DeletedExternalResource"
+
+
+async def test_what_changes_outside_is_found_at_the_next_look(play: Play, cloud: Cloud) -> None:
+    await play.put(size=1)
+    await asyncio.sleep(5)
+    cloud.disks["disk-1"] = 9
+    await asyncio.sleep(65)
+    assert cloud.disks == {"disk-1": 1}
+
+
+async def test_at_rest_there_is_one_look_a_minute_and_no_write(play: Play, cloud: Cloud) -> None:
+    await play.put(size=1)
+    await asyncio.sleep(5)
+    assert isinstance(play.store, MemoryStore)
+    writes, calls = play.store.writes, len(cloud.calls)
+    await asyncio.sleep(600)
+    assert play.store.writes == writes
+    assert cloud.calls[calls:] == ["observe"] * 10
+
+
+async def test_a_creation_that_fails_is_tried_less_and_less_often(play: Play, cloud: Cloud) -> None:
+    cloud.failures["create"] = PermissionError("no")
+    await play.put(size=1)
+    await asyncio.sleep(3600)
+    assert 40 <= cloud.calls.count("create") <= 80
+    assert cloud.calls.count("observe") <= 200
+    del cloud.failures["create"]
+    await asyncio.sleep(70)
+    assert cloud.created == ["a"]
+
+
+async def test_a_pause_holds_until_it_is_taken_away(play: Play, cloud: Cloud) -> None:
+    await play.put(size=1)
+    await play.annotate(paused="true")
+    await asyncio.sleep(600)
+    assert cloud.created in ([], ["a"])
+    calls = len(cloud.calls)
+    await play.edit("a", lambda document: document["spec"].update(size=2))
+    await asyncio.sleep(600)
+    assert len(cloud.calls) == calls
+    await play.annotate(paused=None)
+    await asyncio.sleep(5)
+    assert list(cloud.disks.values()) == [2]
+
+
+async def test_one_removed_past_its_finalizer_is_cleaned_up(play: Play, cloud: Cloud) -> None:
+    await play.put(size=1)
+    await asyncio.sleep(5)
+    await play.store.delete("a", purge=True)
+    await asyncio.sleep(5)
+    assert cloud.disks == {}
+
+
+async def test_many_objects_are_kept_apart(play: Play, cloud: Cloud) -> None:
+    for number in range(30):
+        await play.put(f"disk.{number}", size=number)
+    await asyncio.sleep(30)
+    assert sorted(cloud.disks.values()) == list(range(30))
+    assert len(cloud.created) == len(set(cloud.created)) == 30
+
+
+async def test_an_outage_of_the_store_is_survived(play: Play, cloud: Cloud) -> None:
+    await play.put(size=1)
+    await asyncio.sleep(5)
+    assert isinstance(play.store, MemoryStore)
+    play.store.fail(StoreError("away"))
+    await asyncio.sleep(600)
+    play.store.fail(None)
+    await play.edit("a", lambda document: document["spec"].update(size=2))
+    await asyncio.sleep(30)
+    assert cloud.disks == {"disk-1": 2}
+    assert cloud.created == ["a"]
+
+
+async def test_what_was_deleted_while_nobody_ran_is_deleted_outside_at_the_start(
+    cloud: Cloud,
+) -> None:
+    stores = MemoryStores()
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    async with ran(NatsDisks(cloud, nats=stores)):
+        await play.put("a", size=1)
+        await play.put("b", size=2)
+        await asyncio.sleep(5)
+    await play.primary.delete("a")
+    await play.store.delete("b")
+    async with ran(NatsDisks(cloud, nats=stores)):
+        await asyncio.sleep(5)
+    assert cloud.disks == {}
+
+
+async def test_an_object_that_is_invalid_is_left_alone_until_it_is_valid_again(
+    cloud: Cloud, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = MemoryStores()
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    async with ran(NatsDisks(cloud, nats=stores)):
+        await play.put(size=1)
+        await asyncio.sleep(5)
+        calls = len(cloud.calls)
+        await play.edit("a", lambda document: document.update(spec={"size": "huge"}))
+        await asyncio.sleep(600)
+        assert len(cloud.calls) == calls
+        assert [at for at in caplog.records if "failed" in at.getMessage()] == []
+        await play.edit("a", lambda document: document.update(spec={"size": 3}))
+        await asyncio.sleep(5)
+        assert cloud.disks == {"disk-1": 3}
+
+
+class TestManagedController:
+    async def test_it_starts_before_and_cleans_after_its_work(self, cloud: Cloud) -> None:
+        controller = NatsDisks(cloud, nats=MemoryStores())
+        async with ran(controller):
+            assert (controller.started, controller.cleaned) == (1, 0)
+        assert (controller.started, controller.cleaned) == (1, 1)
+
+    async def test_what_is_under_way_is_finished_at_a_stop(self, cloud: Cloud) -> None:
+        cloud.takes_s["create"] = 10.0
+        stores = MemoryStores()
+        play = Play(store=stores.store(DISKS), cloud=cloud)
+        async with ran(NatsDisks(cloud, nats=stores)):
+            await play.put(size=1)
+            await asyncio.sleep(5)
+        assert cloud.created == ["a"]
+        assert "external-create-succeeded" in await play.annotations()
+
+    async def test_it_is_idle_when_nothing_waits(self, cloud: Cloud) -> None:
+        controller = NatsDisks(cloud, nats=MemoryStores())
+        assert not controller.idle
+        async with ran(controller):
+            assert controller.idle
+            assert controller.failure is None
+
+    async def test_a_person_may_have_an_object_reconciled_now(self, cloud: Cloud) -> None:
+        stores = MemoryStores()
+        play = Play(store=stores.store(DISKS), cloud=cloud)
+        controller = NatsDisks(cloud, nats=stores)
+        async with ran(controller):
+            await play.put(size=1)
+            await asyncio.sleep(5)
+            cloud.disks["disk-1"] = 9
+            controller.enqueue_key("a")
+            await asyncio.sleep(1)
+            assert cloud.disks == {"disk-1": 1}
+
+    async def test_without_its_system_it_says_what_is_missing(self, cloud: Cloud) -> None:
+        with pytest.raises(UsageError, match="NATS, and no connection"):
+            await NatsDisks(cloud).run()
+        with pytest.raises(UsageError, match="Kubernetes, and no cluster"):
+            await ClusterDisks(cloud, nats=MemoryStores()).run()
+
+    async def test_its_name_is_its_own_or_its_classes(self, cloud: Cloud) -> None:
+        assert (NatsDisks(cloud).name, ClusterDisks(cloud).name) == ("natsdisks", "cluster-disks")
+
+    async def test_it_works_with_as_many_workers_as_it_is_told(self, cloud: Cloud) -> None:
+        cloud.takes_s["create"] = 10.0
+        stores = MemoryStores()
+        play = Play(store=stores.store(DISKS), cloud=cloud)
+        controller = NatsDisks(cloud)
+        operator = Operator([controller], nats=stores, settings=Settings(workers=1))
+        task = asyncio.create_task(operator.run())
+        await operator.synced.wait()
+        await play.put("a", size=1)
+        await play.put("b", size=2)
+        await asyncio.sleep(15)
+        assert len(cloud.created) == 1
+        operator.stop()
+        await task
+
+    async def test_a_stop_before_the_start_is_a_stop(self, cloud: Cloud) -> None:
+        stores = MemoryStores()
+        await Play(store=stores.store(DISKS)).put(size=1)
+        controller = NatsDisks(cloud, nats=stores)
+        controller.stop()
+        await controller.run()
+        assert cloud.calls == []
+
+    async def test_a_retry_policy_may_end_it(self, cloud: Cloud) -> None:
+        class Short(NatsDisks):
+            retry = retry_up_to(2)
+
+        stores = MemoryStores()
+        cloud.failures["observe"] = ValueError("no")
+        controller = Short(cloud, nats=stores)
+        task = asyncio.create_task(controller.run())
+        await Play(store=stores.store(DISKS)).put(size=1)
+        await task
+        assert cloud.calls == ["observe"] * 3
+
+    async def test_an_operator_runs_it_beside_others(self, cloud: Cloud) -> None:
+        stores = MemoryStores()
+        both = [NatsDisks(cloud), ClusterDisks(cloud)]
+        operator = Operator(both, nats=stores, kube=stores.kube)
+        task = asyncio.create_task(operator.run())
+        await operator.synced.wait()
+        await Play(store=stores.store(DISKS)).put(size=1)
+        await asyncio.sleep(5)
+        operator.stop()
+        await task
+        assert cloud.created == ["a"]
+
+
+class TestClusters:
+    @pytest.fixture
+    async def store(self, cloud: Cloud) -> AsyncIterator[MemoryManifestStore]:
+        self.events = MemoryRecorder()
+        cluster = MemoryCluster(self.events)
+        async with ran(ClusterDisks(cloud, kube=cluster)):
+            yield cluster.store(CLUSTER_DISKS)
+
+    async def test_a_custom_resource_lives_and_goes_likewise(
+        self, store: MemoryManifestStore, cloud: Cloud
+    ) -> None:
+        value = {"spec": {"size": 1}, "metadata": {"labels": {"mine": "1"}}}
+        await store.create("shop/a", json.dumps(value).encode())
+        await asyncio.sleep(5)
+        assert cloud.disks == {"disk-1": 1}
+        document: dict[str, Any] = store.document("shop/a")
+        assert document["metadata"]["labels"] == {"mine": "1"}
+        assert document["status"]["observedGeneration"] == 1
+        await store.delete("shop/a")
+        await asyncio.sleep(5)
+        assert cloud.disks == {}
+        assert store.keys() == []
+
+    async def test_its_events_name_it(self, store: MemoryManifestStore) -> None:
+        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
+        await asyncio.sleep(5)
+        (event,) = self.events.events
+        assert event.reason == "CreatedExternalResource"
+        (about,) = event.regarding
+        assert isinstance(about, Reference)
+        assert (about.kind, about.namespace, about.name) == ("Disk", "shop", "a")
+
+    async def test_at_rest_there_is_no_write(
+        self, store: MemoryManifestStore, cloud: Cloud
+    ) -> None:
+        await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
+        await asyncio.sleep(5)
+        writes, calls = store.writes, len(cloud.calls)
+        await asyncio.sleep(300)
+        assert store.writes == writes
+        assert cloud.calls[calls:] == ["observe"] * 5

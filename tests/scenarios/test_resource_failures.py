@@ -1,0 +1,398 @@
+"""What follows an event that failed, that was given back, or that was lost."""
+
+import asyncio
+import gc
+import linecache
+import logging
+import threading
+
+import pytest
+from scenarios.subscribers import clock, handled, is_silent, quick, staged, synced, told
+from things import Thing
+
+from natsctl import (
+    PermanentError,
+    PermissionDeniedError,
+    RetryAfter,
+    TokenBucket,
+    always_retry,
+    give_up_after,
+    retry_up_to,
+)
+from natsctl.errors import EventNotDoneError
+from natsctl.resource import ErrorAction, Event, EventStream, PerKey
+
+FAILURE = OSError("no room")
+
+
+async def fail(events: EventStream[Thing], times: int = 1) -> list[str]:
+    """Fail the next events and return which they were."""
+    seen = []
+    for _ in range(times):
+        event = await anext(events)
+        seen.append(f"{event.kind} {event.key}".strip())
+        event.done(FAILURE)
+    return seen
+
+
+async def test_a_failed_event_is_told_again_later_and_later_until_it_is_handled() -> None:
+    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+        await fail(events)
+        await handled(events, 1)
+        times = []
+        for _ in range(4):
+            await fail(events)
+            times.append(clock())
+        assert times == [1, 3, 7, 15]
+        assert await handled(events, 1) == [("upsert", "a", "hi")]
+        assert await is_silent(events)
+
+
+async def test_a_token_bucket_limits_all_retries_of_its_stream() -> None:
+    bucket = TokenBucket(rate_per_s=1 / 60, burst=1)
+    async with (
+        staged("a", "b", "c") as stage,
+        stage.resource.events(rate_limiter=bucket) as events,
+    ):
+        await fail(events, 3)
+        await handled(events, 2)
+        assert clock() < 1
+        for minute in (1, 2):
+            await handled(events, 1)
+            assert clock() == pytest.approx(60 * minute)
+
+
+async def test_success_begins_the_backoff_anew() -> None:
+    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+        await fail(events)
+        await synced(events)
+        await handled(events, 1)
+        await stage.put("a", "new")
+        await fail(events)
+        begun = clock()
+        assert await handled(events, 1) == [("upsert", "a", "new")]
+        assert clock() - begun == 1
+
+
+async def test_a_subscriber_that_fails_delays_no_other_key_and_no_other_subscriber() -> None:
+    async with (
+        staged("a", "b") as stage,
+        stage.resource.events(rate_limiter=quick()) as failing,
+        stage.resource.events(rate_limiter=quick()) as other,
+    ):
+        await fail(failing)
+        assert await handled(failing, 2) == [("upsert", "b", "hi"), ("sync", "", "")]
+        assert len(await synced(other)) == 3
+        assert clock() < 1
+
+
+async def test_what_is_told_again_is_the_object_as_it_is_by_then() -> None:
+    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+        await fail(events)
+        await handled(events, 1)
+        await stage.put("a", "newer")
+        assert await handled(events, 1) == [("upsert", "a", "newer")]
+        assert await is_silent(events)
+
+
+async def test_a_failed_upsert_whose_object_is_gone_is_a_delete() -> None:
+    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+        await fail(events)
+        await handled(events, 1)
+        await stage.delete("a")
+        assert await handled(events, 1) == [("delete", "a", "hi")]
+        assert await is_silent(events)
+
+
+async def test_a_failed_delete_whose_object_is_back_is_an_upsert() -> None:
+    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+        await synced(events)
+        await stage.delete("a")
+        assert await fail(events, 2) == ["delete a"] * 2
+        await stage.put("a", "back")
+        assert await handled(events, 1) == [("upsert", "a", "back")]
+        await stage.delete("a")
+        assert await handled(events, 1) == [("delete", "a", "back")]
+
+
+async def test_a_failed_delete_of_an_object_made_anew_is_told_until_it_is_handled() -> None:
+    async with staged("a", uid="1") as stage, stage.resource.events(rate_limiter=quick()) as events:
+        await synced(events)
+        await stage.recreate("a", "second", uid="2")
+        await asyncio.sleep(1)
+        assert await fail(events, 3) == ["delete a"] * 3
+        assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
+        assert await is_silent(events)
+
+
+async def test_a_failed_sync_is_told_again() -> None:
+    async with staged() as stage, stage.resource.events(rate_limiter=quick()) as events:
+        assert await fail(events, 2) == ["sync"] * 2
+        assert await handled(events, 1) == [("sync", "", "")]
+        assert await is_silent(events)
+
+
+async def test_a_key_that_is_given_up_is_told_again_when_it_changes() -> None:
+    async with (
+        staged("a", "b") as stage,
+        stage.resource.events(error_handler=give_up_after(2), rate_limiter=quick()) as events,
+    ):
+        assert await fail(events) == ["upsert a"]
+        assert len(await synced(events)) == 2
+        assert await fail(events, 2) == ["upsert a"] * 2
+        assert await is_silent(events)
+        await stage.put("a", "changed")
+        assert await handled(events, 1) == [("upsert", "a", "changed")]
+
+
+async def test_a_delete_that_is_given_up_is_over() -> None:
+    async with (
+        staged("a", uid="1") as stage,
+        stage.resource.events(error_handler=give_up_after(0)) as events,
+    ):
+        await synced(events)
+        await stage.recreate("a", "second", uid="2")
+        await asyncio.sleep(1)
+        assert await fail(events) == ["delete a"]
+        assert await handled(events, 1) == [("upsert", "a", "second")]
+        await stage.delete("a")
+        assert await fail(events) == ["delete a"]
+        assert await is_silent(events)
+
+
+async def test_a_key_that_fails_too_often_ends_its_stream_and_no_other() -> None:
+    async with (
+        staged("a", "b") as stage,
+        stage.resource.events(error_handler=retry_up_to(2), rate_limiter=quick()) as events,
+        stage.resource.events() as other,
+    ):
+        assert await fail(events) == ["upsert a"]
+        held = await anext(events)
+        await handled(events, 1)
+        assert await fail(events, 2) == ["upsert a"] * 2
+        assert [event async for event in events] == []
+        held.done()
+        assert len(await synced(other)) == 3
+        await stage.put("a", "changed")
+        assert await handled(other, 1) == [("upsert", "a", "changed")]
+        assert [event async for event in events] == []
+
+
+async def test_who_waits_for_the_next_event_is_told_that_the_stream_ended() -> None:
+    async with staged() as stage, stage.resource.events(error_handler=retry_up_to(0)) as events:
+        sync = await anext(events)
+
+        async def rest() -> list[Event[Thing]]:
+            return [event async for event in events]
+
+        waiting = asyncio.create_task(rest())
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        sync.done(FAILURE)
+        assert await waiting == []
+
+
+async def test_what_follows_may_depend_on_the_key() -> None:
+    per_key = PerKey(lambda key: give_up_after(0) if key == "a" else always_retry)
+    async with (
+        staged("a", "b") as stage,
+        stage.resource.events(error_handler=per_key, rate_limiter=quick()) as events,
+    ):
+        assert await fail(events, 2) == ["upsert a", "upsert b"]
+        assert await handled(events, 2) == [("sync", "", ""), ("upsert", "b", "hi")]
+        assert await is_silent(events)
+
+
+async def test_what_follows_depends_on_the_error_and_on_how_often_the_key_failed() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def handler(error: Exception, failures: int) -> ErrorAction:
+        asked.append((str(error), failures))
+        return always_retry(error, failures)
+
+    async with staged("a") as stage, stage.resource.events(error_handler=handler) as events:
+        for text in ("one", "two"):
+            event = await anext(events)
+            if event.key:
+                event.done(OSError(text))
+            else:
+                event.done()
+                (await anext(events)).done(OSError(text))
+        assert asked == [("one", 1), ("two", 2)]
+
+
+async def test_a_failure_may_say_when_to_come_back_or_never() -> None:
+    async with staged("a") as stage, stage.resource.events() as events:
+        (await anext(events)).done(RetryAfter(600))
+        await handled(events, 1)
+        event = await anext(events)
+        assert clock() == pytest.approx(600, abs=1)
+        event.done(PermanentError("no"))
+        assert await is_silent(events)
+        await stage.delete("a")
+        held = await anext(events)
+        held.done(RetryAfter(600))
+        assert await handled(events, 1) == [("delete", "a", "hi")]
+
+
+async def test_a_block_that_ends_well_marks_its_event_handled() -> None:
+    async with staged() as stage, stage.resource.events() as events:
+        async with await anext(events) as event:
+            assert told(event) == ("sync", "", "")
+        assert await is_silent(events)
+
+
+async def test_a_block_that_raises_marks_its_event_failed_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+        async with await anext(events):
+            raise FAILURE
+        assert await handled(events, 2) == [("sync", "", ""), ("upsert", "a", "hi")]
+    [record] = [at for at in caplog.records if at.levelno == logging.ERROR]
+    assert record.getMessage() == "Thing.things: the upsert of a failed: OSError: no room"
+
+
+async def test_people_are_told_what_failed_what_is_given_up_and_what_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    per_key = PerKey(lambda key: give_up_after(0) if key else retry_up_to(0))
+    async with staged("a") as stage, stage.resource.events(error_handler=per_key) as events:
+        (await anext(events)).done(PermanentError("never"))
+        await stage.put("a", "new")
+        await asyncio.sleep(1)
+        (await anext(events)).done(TimeoutError("too late"))
+        (await anext(events)).done(PermissionDeniedError("no"))
+        assert [event async for event in events] == []
+    assert [at.getMessage() for at in caplog.records if at.levelno == logging.ERROR] == [
+        "Thing.things: the upsert of a failed: PermanentError: never",
+        "Thing.things: the upsert of a failed: TimeoutError: too late",
+        "Thing.things: the upsert of a is given up until it changes",
+        "Thing.things: the sync failed: PermissionDeniedError: no",
+        "Thing.things: the sync ends the stream",
+    ]
+
+
+async def test_a_delay_that_was_asked_for_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async with staged() as stage, stage.resource.events() as events:
+        (await anext(events)).done(RetryAfter(1))
+        await handled(events, 1)
+    assert [at for at in caplog.records if at.levelno == logging.ERROR] == []
+
+
+async def test_a_block_that_awaits_something_cancelled_marks_its_event_failed() -> None:
+    async with staged() as stage, stage.resource.events(rate_limiter=quick()) as events:
+        async with await anext(events):
+            never = asyncio.get_running_loop().create_future()
+            never.cancel()
+            await never
+        assert await handled(events, 1) == [("sync", "", "")]
+        assert clock() == 1
+
+
+async def test_a_block_may_mark_its_event_by_hand() -> None:
+    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+        async with await anext(events) as event:
+            event.done(FAILURE)
+
+        async def raise_after_done() -> None:
+            async with await anext(events) as event:
+                event.done()
+                raise FAILURE
+
+        with pytest.raises(OSError, match="no room"):
+            await raise_after_done()
+        assert await handled(events, 1) == [("upsert", "a", "hi")]
+
+
+async def test_an_event_whose_handler_is_cancelled_is_told_to_the_next_as_if_never_told() -> None:
+    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+
+        async def hang() -> None:
+            async for event in events:
+                async with event:
+                    await asyncio.sleep(1000 if event.key else 0)
+
+        hanging = asyncio.create_task(hang())
+        await asyncio.sleep(10)
+        hanging.cancel()
+        await asyncio.wait({hanging})
+        assert hanging.cancelled()
+        assert clock() == 10
+        assert await synced(events) == [("upsert", "a", "hi"), ("sync", "", "")]
+        assert clock() == 10
+
+
+class TestLosing:
+    async def test_an_event_that_is_dropped_fails_its_stream_and_names_the_line(self) -> None:
+        async def forgetful() -> None:
+            async with stage.resource.events() as events:  # this line is named
+                async for event in events:
+                    assert event.kind
+
+        async with staged("a", "b") as stage:
+            with pytest.raises(EventNotDoneError, match="the upsert of a was dropped") as caught:
+                await forgetful()
+        file, _, line = str(caught.value).rpartition(" ")[2].partition(":")
+        assert "this line is named" in linecache.getline(file, int(line))
+
+    async def test_who_waits_for_the_next_event_is_told(self) -> None:
+        async def waiting() -> None:
+            async with stage.resource.events() as events:
+                lost = [await anext(events)]
+                await handled(events, 1)
+                asyncio.get_running_loop().call_later(60, lost.clear)
+                await anext(events)
+
+        async with staged("a") as stage:
+            with pytest.raises(EventNotDoneError):
+                await waiting()
+            assert clock() == 60
+
+    async def test_who_reads_no_more_is_told_at_leaving(self) -> None:
+        async def leaving() -> None:
+            async with stage.resource.events() as events:
+                await anext(events)
+
+        async with staged("a") as stage:
+            with pytest.raises(EventNotDoneError):
+                await leaving()
+
+    async def test_no_other_stream_is_harmed(self) -> None:
+        async with staged("a") as stage, stage.resource.events() as other:
+            with pytest.raises(EventNotDoneError):
+                async with stage.resource.events() as events:
+                    await anext(events)
+            assert len(await synced(other)) == 2
+
+    async def test_one_that_the_garbage_collector_finds_in_another_thread_counts_too(self) -> None:
+        async def losing() -> None:
+            async with stage.resource.events() as events:
+                cycle: list[object] = [await anext(events)]
+                cycle.append(cycle)
+                del cycle
+                collector = threading.Thread(target=gc.collect)
+                collector.start()
+                collector.join()
+                await anext(events)
+
+        async with staged("a") as stage:
+            with pytest.raises(EventNotDoneError):
+                await losing()
+
+    async def test_an_event_that_outlives_its_stream_need_not_be_done(self) -> None:
+        asked: list[Exception] = []
+
+        def handler(error: Exception, failures: int) -> ErrorAction:
+            asked.append(error)
+            return always_retry(error, failures)
+
+        async with staged("a") as stage:
+            async with stage.resource.events(error_handler=handler) as events:
+                late, dropped = await anext(events), await anext(events)
+            late.done(FAILURE)
+            assert asked == []
+            del dropped
+            assert [event async for event in events] == []
+            async with stage.resource.events() as events:
+                assert len(await synced(events)) == 2

@@ -1,0 +1,234 @@
+"""A resource begins when it is needed, outlives every trouble, and leaves nothing behind."""
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+from scenarios.plays import SlowStores, put
+from scenarios.subscribers import Stage, clock, handled, is_silent, staged, synced
+from things import THINGS, Thing, value
+
+from natsctl import RetryPolicy, StoreMissingError, UsageError, retry_up_to
+from natsctl.errors import StoppedError
+from natsctl.resource import Event, Resource
+from natsctl.testing.memory import MemoryStore, MemoryStores
+
+
+class Refusing(MemoryStores):
+    """Stores that cannot be opened."""
+
+    async def open(self, kind: object) -> MemoryStore:
+        await asyncio.sleep(1)
+        raise StoreMissingError("there is no such bucket")
+
+
+def left_behind(stage: Stage) -> tuple[int, int]:
+    """Return how many watches the store has, and how many tasks there are but this one."""
+    return stage.store.watches, len(asyncio.all_tasks()) - 1
+
+
+class TestLeaving:
+    async def test_a_stream_that_is_left_is_told_nothing_more_and_others_go_on(self) -> None:
+        async with staged("a") as stage, stage.resource.events() as other:
+            async with stage.resource.events() as left:
+                await synced(left)
+            await stage.put("a", "new")
+            await asyncio.sleep(1)
+            assert [event async for event in left] == []
+            assert await synced(other) == [("upsert", "a", "new"), ("sync", "", "")]
+
+    async def test_a_stream_that_is_left_is_forgotten(self) -> None:
+        async def subscribe() -> weakref.ref[RetryPolicy]:
+            handler = retry_up_to(3)
+            async with stage.resource.events(error_handler=handler) as events:
+                await synced(events)
+            return weakref.ref(handler)
+
+        async with staged("a") as stage:
+            handler = await subscribe()
+            await stage.put("a", "new")
+            await asyncio.sleep(1)
+            gc.collect()
+            assert handler() is None
+
+    async def test_a_resource_that_is_left_has_no_watch_and_no_task(self) -> None:
+        async with staged("a") as stage, stage.resource.events() as events:
+            await synced(events)
+            assert left_behind(stage) == (1, 1)
+        assert left_behind(stage) == (0, 0)
+
+    async def test_a_resource_that_nobody_needed_has_none_either(self) -> None:
+        async with staged("a") as stage:
+            assert left_behind(stage) == (0, 0)
+        assert left_behind(stage) == (0, 0)
+
+    @pytest.mark.parametrize("after_s", [0, 0.001, 5, 15])
+    async def test_a_cancelled_subscriber_leaves_nothing_behind(self, after_s: float) -> None:
+        stores = MemoryStores()
+        store = stores.store(THINGS)
+        await put(store, "a", value())
+
+        async def subscribe() -> None:
+            async with Resource(THINGS, stores) as resource, resource.events() as events:
+                async for event in events:
+                    async with event:
+                        await asyncio.sleep(10)
+
+        subscribing = asyncio.create_task(subscribe())
+        await asyncio.sleep(after_s)
+        subscribing.cancel()
+        await asyncio.wait({subscribing})
+        assert subscribing.cancelled()
+        assert (store.watches, len(asyncio.all_tasks())) == (0, 1)
+
+    async def test_a_subscriber_that_raises_ends_the_block_with_what_it_raised(self) -> None:
+        async def fail() -> None:
+            async with staged("a") as stage, stage.resource.events() as events:
+                async for event in events:
+                    event.done()
+                    raise KeyError(event.key)
+
+        with pytest.raises(KeyError, match="a"):
+            await fail()
+        assert len(asyncio.all_tasks()) == 1
+
+    async def test_streams_end_with_their_resource_wherever_they_are_read(self) -> None:
+        seen: list[Event[Thing]] = []
+
+        async def read(resource: Resource[Thing]) -> None:
+            async with resource.events() as events:
+                async for event in events:
+                    async with event:
+                        seen.append(event)
+
+        async with staged("a") as stage:
+            reading = asyncio.create_task(read(stage.resource))
+            await asyncio.sleep(1)
+            assert not reading.done()
+        await reading
+        assert len(seen) == 2
+
+    async def test_a_resource_that_is_stopped_ends_its_streams_once_they_have_finished(
+        self,
+    ) -> None:
+        async with staged("a") as stage, stage.resource.events() as events:
+            seen = []
+            async for event in events:
+                async with event:
+                    stage.resource.stop()
+                    await asyncio.sleep(1)
+                    seen.append(event.key)
+            assert seen == ["a"]
+            assert left_behind(stage) == (0, 0)
+
+    async def test_a_resource_that_was_left_gives_no_more(self) -> None:
+        async with staged("a") as stage:
+            pass
+        with pytest.raises(StoppedError, match=r"Thing\.things was stopped"):
+            await stage.resource.store()
+        with pytest.raises(StoppedError):
+            await stage.resource.events().__aenter__()
+
+    async def test_who_waits_for_the_store_is_told_that_the_resource_was_left(self) -> None:
+        stores = SlowStores()
+        with stores.store(THINGS).held_up():
+            async with Resource(THINGS, stores) as resource:
+                waiting = asyncio.create_task(resource.store())
+                await asyncio.sleep(60)
+                assert not waiting.done()
+            with pytest.raises(StoppedError, match="not complete yet"):
+                await waiting
+
+
+class TestBeginning:
+    async def test_a_resource_is_used_only_after_it_was_entered_and_entered_once(self) -> None:
+        resource = Resource(THINGS, MemoryStores())
+        stream = resource.events()
+        with pytest.raises(UsageError, match="used within `async with`"):
+            await resource.store()
+        async with resource, stream as events:
+            assert len(await synced(events)) == 1
+            with pytest.raises(UsageError, match="entered before"):
+                await resource.__aenter__()
+
+    async def test_a_store_that_cannot_be_opened_ends_the_block(self) -> None:
+        async def subscribe() -> None:
+            async with Resource(THINGS, Refusing()) as resource, resource.events() as events:
+                await synced(events)
+
+        with pytest.raises(StoreMissingError, match="no such bucket"):
+            await subscribe()
+        assert clock() == 1
+
+    async def test_the_store_is_given_when_every_object_is_there(self) -> None:
+        stores = SlowStores()
+        await put(stores.store(THINGS), "a", value())
+        stores.store(THINGS).lag_s = 10
+        async with Resource(THINGS, stores) as resource:
+            store = await resource.store()
+            assert clock() == 30  # the listing's begin, its object, its end
+            assert [thing.spec.text for thing in store.list()] == ["hi"]
+
+    async def test_no_sync_is_told_before_a_large_listing_was_told_all_of_it(self) -> None:
+        count = 3000  # more than an informer tells at once
+        async with staged(*(f"key-{number}" for number in range(count))) as stage:
+            early = stage.resource.events()
+            async with early as events:
+                store = await stage.resource.store()
+                async with stage.resource.events() as late:
+                    for stream in (events, late):
+                        seen = await synced(stream)
+                        assert len({key for _, key, _ in seen}) == len(seen) == count + 1
+                        assert await is_silent(stream)
+                assert len(store) == count
+
+
+class TestTrouble:
+    async def test_what_changed_while_the_watch_was_broken_is_told_and_no_second_sync(self) -> None:
+        keys = ("kept", "changed", "deleted", "vanished")
+        async with staged(*keys) as stage, stage.resource.events() as events:
+            await synced(events)
+            stage.store.break_watches()
+            await stage.put("changed", "new")
+            await stage.put("added")
+            await stage.delete("deleted")
+            stage.store.vanish("vanished")
+            assert sorted(await handled(events, 4)) == [
+                ("delete", "deleted", "hi"),
+                ("delete", "vanished", "hi"),
+                ("upsert", "added", "hi"),
+                ("upsert", "changed", "new"),
+            ]
+            assert await is_silent(events)
+
+    async def test_of_a_bucket_made_anew_everything_is_told_as_it_is_there(self) -> None:
+        async with staged("kept", "lost", uid="1") as stage, stage.resource.events() as events:
+            await synced(events)
+            stage.store.recreate()
+            await stage.put("kept", "new", uid="2")
+            seen = await handled(events, 3)
+            assert [each for each in seen if each[1] == "kept"] == [
+                ("delete", "kept", "hi"),
+                ("upsert", "kept", "new"),
+            ]
+            assert ("delete", "lost", "hi") in seen
+            assert await is_silent(events)
+
+    async def test_a_store_that_is_lost_is_waited_for(self) -> None:
+        async with staged("a") as stage, stage.resource.events() as events:
+            stage.store.fail(StoreMissingError("gone"))
+            await asyncio.sleep(3600)
+            stage.store.fail(None)
+            assert await synced(events) == [("upsert", "a", "hi"), ("sync", "", "")]
+            assert stage.store.watches == 1
+
+    async def test_a_stream_entered_while_the_watch_is_broken_has_what_was_last_seen(self) -> None:
+        async with staged("a") as stage, stage.resource.events() as early:
+            await synced(early)
+            stage.store.fail(StoreMissingError("gone"))
+            await asyncio.sleep(60)
+            async with stage.resource.events() as late:
+                assert await synced(late) == [("upsert", "a", "hi"), ("sync", "", "")]
+                stage.store.fail(None)
+                assert await is_silent(late)

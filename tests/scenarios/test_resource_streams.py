@@ -1,0 +1,245 @@
+"""A stream tells every object, then one sync, then what changes; each key one event at a time."""
+
+import asyncio
+
+from scenarios.subscribers import clock, handled, is_silent, staged, synced
+from things import value
+
+from natsctl.resource import EventKind
+from natsctl.testing.time import VirtualTimeLoop
+
+
+async def test_nothing_is_watched_before_the_first_stream_is_entered() -> None:
+    async with staged("a") as stage:
+        stream = stage.resource.events()
+        await asyncio.sleep(60)
+        assert stage.store.watches == 0
+        async with stream as events:
+            await synced(events)
+            assert stage.store.watches == 1
+
+
+async def test_nothing_is_watched_before_the_store_is_asked_for() -> None:
+    async with staged("a") as stage:
+        await asyncio.sleep(60)
+        assert stage.store.watches == 0
+        await stage.resource.store()
+        assert stage.store.watches == 1
+
+
+async def test_every_object_is_told_and_then_one_sync() -> None:
+    async with staged("a", "b") as stage, stage.resource.events() as events:
+        assert await handled(events, 3) == [
+            ("upsert", "a", "hi"),
+            ("upsert", "b", "hi"),
+            ("sync", "", ""),
+        ]
+        assert await is_silent(events)
+
+
+async def test_where_there_is_no_object_the_sync_comes_at_once() -> None:
+    async with staged() as stage, stage.resource.events() as events:
+        assert await handled(events, 1) == [("sync", "", "")]
+
+
+async def test_the_sync_does_not_wait_until_events_are_done() -> None:
+    async with staged("a", "b") as stage, stage.resource.events() as events:
+        out = [await anext(events) for _ in range(3)]
+        assert [event.kind for event in out] == [EventKind.UPSERT, EventKind.UPSERT, EventKind.SYNC]
+        for event in out:
+            event.done()
+
+
+async def test_what_changes_after_the_sync_is_told() -> None:
+    async with staged("a") as stage, stage.resource.events() as events:
+        await synced(events)
+        await stage.put("b", "new")
+        assert await handled(events, 1) == [("upsert", "b", "new")]
+        await stage.put("a", "changed")
+        assert await handled(events, 1) == [("upsert", "a", "changed")]
+        await stage.delete("a")
+        assert await handled(events, 1) == [("delete", "a", "changed")]
+        assert await is_silent(events)
+
+
+async def test_a_change_goes_before_the_rest_of_the_replay_and_the_sync_behind_it() -> None:
+    async with staged("a", "b", "c") as stage, stage.resource.events() as events:
+        first = await handled(events, 1)
+        await stage.put("new")
+        await asyncio.sleep(1)
+        rest = await synced(events)
+    assert [key for _, key, _ in first + rest] == ["a", "new", "b", "c", ""]
+
+
+async def test_a_late_subscriber_is_told_everything_from_the_beginning() -> None:
+    async with staged("a", "b") as stage, stage.resource.events() as early:
+        await synced(early)
+        await stage.delete("a")
+        await stage.put("c")
+        await handled(early, 2)
+        async with stage.resource.events() as late:
+            assert await handled(late, 3) == [
+                ("upsert", "b", "hi"),
+                ("upsert", "c", "hi"),
+                ("sync", "", ""),
+            ]
+        assert await is_silent(early)
+
+
+async def test_subscribers_share_one_watch_and_none_waits_for_another() -> None:
+    async with (
+        staged("a") as stage,
+        stage.resource.events() as slow,
+        stage.resource.events() as quick,
+    ):
+        held = await anext(slow)
+        assert len(await synced(quick)) == 2
+        await stage.put("a", "changed")
+        assert await handled(quick, 1) == [("upsert", "a", "changed")]
+        assert stage.store.watches == 1
+        held.done()
+        assert await synced(slow) == [("upsert", "a", "changed"), ("sync", "", "")]
+
+
+async def test_while_a_key_is_out_only_others_are_told() -> None:
+    async with staged("a") as stage, stage.resource.events() as events:
+        held = await anext(events)
+        await handled(events, 1)
+        for text in ("one", "two", "three"):
+            await stage.put("a", text)
+        await stage.put("b")
+        assert await handled(events, 1) == [("upsert", "b", "hi")]
+        assert await is_silent(events)
+        held.done()
+        assert await handled(events, 1) == [("upsert", "a", "three")]
+        assert await is_silent(events)
+
+
+async def test_what_came_and_went_unseen_is_not_told() -> None:
+    async with staged() as stage, stage.resource.events() as events:
+        await synced(events)
+        await stage.put("a")
+        await stage.delete("a")
+        await asyncio.sleep(1)
+        await stage.put("b")
+        await asyncio.sleep(1)
+        await stage.delete("b")
+        await asyncio.sleep(1)
+        assert await is_silent(events)
+
+
+async def test_what_was_deleted_before_a_subscriber_came_is_not_told_to_it() -> None:
+    async with staged("a") as stage, stage.resource.events() as early:
+        await synced(early)
+        await stage.delete("a")
+        async with stage.resource.events() as late:
+            await asyncio.sleep(1)
+            assert await synced(late) == [("sync", "", "")]
+            assert await is_silent(late)
+            assert await handled(early, 1) == [("delete", "a", "hi")]
+
+
+async def test_a_deleted_object_is_told_as_this_subscriber_last_knew_it() -> None:
+    async with staged("a") as stage, stage.resource.events() as events:
+        held = await anext(events)
+        await stage.put("a", "never told")
+        await stage.delete("a")
+        await asyncio.sleep(1)
+        held.done()
+        assert await synced(events) == [("delete", "a", "hi"), ("sync", "", "")]
+
+
+async def test_an_object_made_anew_is_a_delete_and_then_an_upsert() -> None:
+    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+        await synced(events)
+        await stage.recreate("a", "second", uid="2")
+        await asyncio.sleep(1)
+        assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
+        assert await is_silent(events)
+
+
+async def test_an_object_made_anew_while_its_key_is_out_is_a_delete_and_then_an_upsert() -> None:
+    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+        held = await anext(events)
+        await handled(events, 1)
+        await stage.recreate("a", "second", uid="2")
+        await asyncio.sleep(1)
+        held.done()
+        assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
+
+
+async def test_an_object_made_anew_while_its_delete_is_out_is_an_upsert_after_it() -> None:
+    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+        await synced(events)
+        await stage.delete("a")
+        held = await anext(events)
+        await stage.put("a", "second", uid="2")
+        await asyncio.sleep(1)
+        held.done()
+        assert await handled(events, 1) == [("upsert", "a", "second")]
+        await stage.delete("a")
+        assert await handled(events, 1) == [("delete", "a", "second")]
+
+
+async def test_an_object_made_anew_twice_unseen_is_told_as_its_first_and_its_last() -> None:
+    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+        await synced(events)
+        await stage.recreate("a", "second", uid="2")
+        await stage.recreate("a", "third", uid="3")
+        await asyncio.sleep(1)
+        assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "third")]
+
+
+async def test_an_object_that_does_not_say_its_uid_is_the_same_as_its_key() -> None:
+    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+        await synced(events)
+        await stage.put("a", "by hand")
+        assert await handled(events, 1) == [("upsert", "a", "by hand")]
+        await stage.put("a", "third", uid="3")
+        assert await handled(events, 1) == [("upsert", "a", "third")]
+
+
+async def test_a_subscriber_that_never_waits_lets_others_run() -> None:
+    async with staged(*(f"key-{number}" for number in range(10))) as stage:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        async with stage.resource.events() as events:
+            await stage.resource.store()
+            turns: list[float] = []
+            loop.call_later(0.001, lambda: turns.append(clock()))
+            for _ in range(10):
+                (await anext(events)).done()
+                loop.jump(0.02)  # as if computing
+            assert len(turns) == 1
+
+
+async def test_what_no_thing_can_be_is_not_told_until_it_is_one() -> None:
+    async with staged("a") as stage, stage.resource.events() as events:
+        await stage.store.create("b", b"oops")
+        assert await synced(events) == [("upsert", "a", "hi"), ("sync", "", "")]
+        a = await stage.store.get("a")
+        await stage.store.update("a", b"oops", revision=a.revision)
+        assert await is_silent(events)
+        b = await stage.store.get("b")
+        await stage.store.update("b", value("healed"), revision=b.revision)
+        assert await handled(events, 1) == [("upsert", "b", "healed")]
+        await stage.delete("a")
+        assert await handled(events, 1) == [("delete", "a", "hi")]
+
+
+async def test_several_tasks_may_read_one_stream() -> None:
+    seen: list[str] = []
+    async with staged("a", "b", "c") as stage, stage.resource.events() as events:
+
+        async def read() -> None:
+            async for event in events:
+                async with event:
+                    await asyncio.sleep(1)
+                    seen.append(event.key)
+
+        readers = [asyncio.create_task(read()) for _ in range(4)]
+        await asyncio.sleep(1.5)
+        assert sorted(seen) == ["", "a", "b", "c"]
+        for reader in readers:
+            reader.cancel()
+        await asyncio.wait(readers)

@@ -1,0 +1,685 @@
+"""Watchers are told of everything, in order, and told again where they failed."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tellings import SITES, Notes, change, put, running, site, text
+
+from natsctl import (
+    Drop,
+    Object,
+    PermanentError,
+    Retry,
+    RetryAfter,
+    Stop,
+    StoreTimeoutError,
+    UsageError,
+    kv,
+)
+from natsctl.errors import InformerAlreadyAddedError
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.watchers import InformerController, ResourceAction, Snapshot
+
+SITE = SITES.name
+
+
+@pytest.fixture
+def stores() -> MemoryStores:
+    return MemoryStores()
+
+
+@pytest.fixture
+def sites(stores: MemoryStores) -> MemoryStore:
+    return stores.store(SITES)
+
+
+def controller(*watchers: Notes, **options: Any) -> InformerController:
+    made = InformerController(name="sites", **options)
+    made.add_informer(SITES)
+    for watcher in watchers:
+        made.add_watcher(watcher, SITE)
+    return made
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class TestTelling:
+    async def test_what_is_there_is_added_and_what_happens_is_told_one_by_one(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, "athens", site("one"))
+        notes = Notes()
+        async with running(controller(notes), stores):
+            for said in ("two", "three"):
+                await put(sites, "athens", site(said))
+            await sites.delete("athens")
+            await asyncio.sleep(1)
+        assert notes.told == [
+            "add athens one",
+            "update athens one two",
+            "update athens two three",
+            "delete athens three",
+        ]
+        assert [seen.revision for seen in notes.seen] == [1, 2, 3, 3]
+
+    async def test_each_change_goes_to_every_watcher_in_the_order_they_were_added(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        told: list[str] = []
+        first, second = Notes("first", told), Notes("second", told)
+        first.takes_s = 1
+        async with running(controller(first, second), stores):
+            await put(sites, "athens", site("one"))
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(10)
+        assert told == [
+            "first add athens one",
+            "second add athens one",
+            "first update athens one two",
+            "second update athens one two",
+        ]
+
+    async def test_a_watcher_that_fails_holds_up_no_other(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        failing, other = Notes(), Notes()
+        failing.failures = 1
+        async with running(controller(failing, other), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            assert failing.told == ["add athens one fails"]
+            assert other.told == ["add athens one"]
+            await asyncio.sleep(5)
+        assert failing.told == ["add athens one fails", "add athens one"]
+        assert other.told == ["add athens one"]
+
+    async def test_an_object_is_never_with_a_watcher_twice_at_once(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        inside = most = 0
+
+        class Slow(Notes):
+            async def note(self, what: str, seen: Snapshot[Any]) -> None:
+                nonlocal inside, most
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(3)
+                inside -= 1
+                await super().note(what, seen)
+
+        slow = Slow()
+        slow.failures = 2
+        async with running(controller(slow), stores):
+            for number in range(4):
+                await put(sites, "athens", site(str(number)))
+                await asyncio.sleep(2)
+            await asyncio.sleep(60)
+        assert most == 1
+        assert text(slow.seen[-1]) == "3"
+
+    async def test_objects_that_are_not_valid_go_to_the_error_handler(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes, errors = Notes(), list[Exception]()
+        async with running(controller(notes, error_handler=errors.append), stores):
+            await put(sites, "athens", b"oops")
+            await asyncio.sleep(1)
+        assert notes.told == []
+        assert [type(error).__name__ for error in errors] == ["InvalidObjectError"]
+
+    async def test_a_broken_watch_tells_nothing_twice_and_misses_nothing(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, "athens", site("one"))
+        await put(sites, "berlin", site("one"))
+        notes = Notes()
+        async with running(controller(notes), stores):
+            sites.break_watches()
+            await put(sites, "athens", site("two"))
+            await sites.delete("berlin")
+            await asyncio.sleep(10)
+        assert sorted(notes.told[2:]) == ["delete berlin one", "update athens one two"]
+
+
+class TestAddingAndRemoving:
+    async def test_a_watcher_added_later_is_told_what_is_there_by_then(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, "athens", site("one"))
+        early, late = Notes(), Notes()
+        running_controller = controller(early)
+        async with running(running_controller, stores):
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(1)
+            running_controller.add_watcher(late, SITES)
+            await put(sites, "athens", site("three"))
+            await asyncio.sleep(1)
+        assert late.told == ["add athens two", "update athens two three"]
+        assert early.told[-1] == "update athens two three"
+
+    async def test_a_removed_watcher_is_told_nothing_more_not_even_what_it_failed_on(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        removed, staying = Notes(), Notes()
+        removed.failures = 100
+        both = controller(removed, staying)
+        async with running(both, stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            both.remove_watcher(removed, SITE)
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(60)
+            assert both.idle
+        assert removed.told == ["add athens one fails"]
+        assert staying.told == ["add athens one", "update athens one two"]
+
+    async def test_one_removed_while_another_is_told_is_not_told_after_it(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        slow, removed = Notes(), Notes()
+        slow.takes_s = 5
+        both = controller(slow, removed)
+        async with running(both, stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            both.remove_watcher(removed, SITE)
+            await asyncio.sleep(60)
+        assert slow.told == ["add athens one"]
+        assert removed.told == []
+
+    async def test_a_watcher_added_twice_is_told_twice_and_removed_once(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        twice = controller(notes, notes)
+        async with running(twice, stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            twice.remove_watcher(notes, SITE)
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(1)
+            twice.remove_watcher(Notes(), SITE)
+        assert notes.told == ["add athens one", "add athens one", "update athens one two"]
+
+    async def test_all_watchers_of_a_resource_kind_can_be_removed(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        one, other = Notes(), Notes()
+        both = controller(one, other)
+        async with running(both, stores):
+            both.remove_all_watchers_for_resource(SITES)
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+        assert one.told == other.told == []
+
+
+class TestRetries:
+    async def test_the_delays_double_and_then_it_is_given_up(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        times: list[float] = []
+        errors: list[Exception] = []
+        notes = Notes()
+        notes.failures = 100
+        notes.error = lambda: (times.append(now()), ValueError("told to"))[1]
+        failing = controller(notes, error_handler=errors.append)
+        async with running(failing, stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            assert failing.failing == {SITE: {"athens": "ValueError: told to"}}
+            await asyncio.sleep(1000)
+            assert failing.failing == {SITE: {}}
+        gaps = [round(later - at) for at, later in pairwise(times)]
+        assert gaps == [5, 10, 20, 40, 80, 160]
+        assert len(errors) == 7
+
+    async def test_one_slow_retry_does_not_delay_another(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        done: dict[str, float] = {}
+
+        class Slow(Notes):
+            async def note(self, what: str, seen: Snapshot[Any]) -> None:
+                await super().note(what, seen)
+                await asyncio.sleep(50 if seen.key == "athens" else 0)
+                done[seen.key] = now()
+
+        notes = Slow()
+        notes.failures = 2
+        async with running(controller(notes), stores):
+            await put(sites, "athens", site("one"))
+            await put(sites, "berlin", site("one"))
+            began = now()
+            await asyncio.sleep(100)
+        assert done["athens"] - began == pytest.approx(55, abs=1)
+        assert done["berlin"] - began == pytest.approx(5, abs=1)
+
+    async def test_a_failed_add_survives_a_status_write_and_a_new_listing(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.failures = 2
+        async with running(controller(notes), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            await change(sites, "athens", "status", to={"seen": True})
+            sites.break_watches()
+            await asyncio.sleep(3)
+            assert notes.told == ["add athens one fails"]  # nothing is asked for sooner
+            await asyncio.sleep(30)
+        assert notes.told == ["add athens one fails", "add athens one fails", "add athens one"]
+        assert notes.seen[-1].revision == 2  # it is told what there is, not what there was
+
+    async def test_a_failed_add_of_an_object_that_changed_is_an_add_of_what_it_is(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.failures = 1
+        async with running(controller(notes), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(1)
+            assert notes.told == ["add athens one fails", "add athens two"]  # at once
+            await asyncio.sleep(1000)
+        assert notes.told == ["add athens one fails", "add athens two"]  # and never back
+
+    async def test_a_failed_update_is_told_even_if_everything_is_as_it_was(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes, retry_dequeue_policy=lambda *_: False), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            notes.failures = 1
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(1)
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+        assert notes.told[1:] == ["update athens one two fails", "update athens two one"]
+
+    async def test_a_newer_desire_replaces_the_retry_of_an_update(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            notes.failures = 1
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(1)
+            await put(sites, "athens", site("three"))
+            await asyncio.sleep(1000)
+        assert notes.told[1:] == ["update athens one two fails", "update athens two three"]
+
+    async def test_a_delete_ends_every_retry(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.failures = 1
+        async with running(controller(notes), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            await sites.delete("athens")
+            await asyncio.sleep(1000)
+        assert notes.told == ["add athens one fails", "delete athens one"]
+
+    async def test_a_failed_delete_comes_before_the_add_of_what_was_made_anew(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, "athens", site("one"))
+        notes = Notes()
+        async with running(controller(notes), stores):
+            notes.failures = 1
+            await sites.delete("athens")
+            await asyncio.sleep(1)
+            await put(sites, "athens", site("two"))
+            await put(sites, "athens", site("three"))
+            await asyncio.sleep(60)
+        assert notes.told[1:] == [
+            "delete athens one fails",
+            "delete athens one",
+            "add athens three",
+        ]
+
+    async def test_failures_are_counted_anew_for_what_comes_after(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        counted: list[int] = []
+
+        def policy(_error: Exception, failures: int) -> Retry:
+            counted.append(failures)
+            return Retry(10.0)
+
+        class Unable(Notes):
+            async def add(self, new: Snapshot[Any]) -> None:
+                self.failures = 1 if text(new) == "two" and len(self.told) < 5 else 0
+                await super().add(new)
+
+        await put(sites, "athens", site("one"))
+        notes = Unable()
+        async with running(controller(notes, retry_policy=policy), stores):
+            notes.failures = 2
+            await sites.delete("athens")
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(100)
+        deleted = ["delete athens one fails"] * 2 + ["delete athens one"]
+        assert notes.told[1:] == [*deleted, "add athens two fails", "add athens two"]
+        assert counted == [1, 2, 1]
+
+    async def test_the_dequeue_policy_is_given_the_last_error_every_time(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        asked: list[tuple[str, str, str]] = []
+
+        def keep(
+            new: ResourceAction,
+            new_object: Snapshot[Any],
+            retry: ResourceAction,
+            retry_object: Snapshot[Any],
+            error: Exception,
+        ) -> bool:
+            asked.append((f"{new} {text(new_object)}", f"{retry} {text(retry_object)}", str(error)))
+            return False
+
+        notes = Notes()
+        notes.failures = 3
+        errors = iter(["first", "second", "third"])
+        notes.error = lambda: ValueError(next(errors))
+        async with running(controller(notes, retry_dequeue_policy=keep), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            await put(sites, "athens", site("two"))
+            await asyncio.sleep(1)
+            await put(sites, "athens", site("three"))
+            await asyncio.sleep(1000)
+        assert asked == [
+            ("UPDATE two", "CREATE one", "first"),
+            ("UPDATE three", "CREATE two", "second"),
+        ]
+
+    async def test_without_a_dequeue_policy_any_change_ends_a_retry(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.failures = 1
+        async with running(controller(notes, retry_dequeue_policy=None), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1)
+            await change(sites, "athens", "status", to={"seen": True})
+            await asyncio.sleep(1000)
+        assert notes.told == ["add athens one fails", "update athens one one"]
+
+    async def test_the_policy_may_leave_the_delay_to_the_controller(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.failures = 3
+        async with running(
+            controller(notes, retry_policy=lambda _error, _failures: Retry()), stores
+        ):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(0.1)
+        assert notes.told == [*["add athens one fails"] * 3, "add athens one"]
+
+    async def test_a_policy_that_says_stop_ends_the_controller_with_that_error(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, "athens", site("one"))
+        notes = Notes()
+        notes.failures = 1
+        stopping = controller(notes, retry_policy=lambda _error, _failures: Stop())
+        stopping.use(nats=stores)
+        with pytest.raises(ValueError, match="told to"):
+            await stopping.run()
+        assert sites.watches == 0
+
+    async def test_a_watcher_may_ask_for_a_delay_or_for_no_retry(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        errors: list[Exception] = []
+        for error, told in ((RetryAfter(100.0), 2), (PermanentError("never"), 1)):
+            notes = Notes()
+            notes.failures = 1
+            notes.error = lambda error=error: error  # type: ignore[misc]  # bound here
+            async with running(controller(notes, error_handler=errors.append), stores):
+                await put(sites, "athens", site("one"))
+                await asyncio.sleep(99)
+                assert len(notes.told) == 1
+                await asyncio.sleep(1000)
+            assert len(notes.told) == told
+            await sites.delete("athens")
+        assert [type(error) for error in errors] == [PermanentError]  # asking is no failure
+
+    async def test_a_call_that_takes_too_long_fails_and_is_made_again(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes, errors = Notes(), list[Exception]()
+        notes.takes_s = 100
+        async with running(controller(notes, timeout_s=10, error_handler=errors.append), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(12)
+            assert [type(error) for error in errors] == [TimeoutError]
+            notes.takes_s = 0
+            await asyncio.sleep(10)
+        assert notes.told == ["add athens one"]
+
+    async def test_an_error_handler_that_fails_harms_nothing(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        def fails(error: Exception) -> None:
+            raise RuntimeError(str(error))
+
+        notes = Notes()
+        notes.failures = 1
+        async with running(controller(notes, error_handler=fails), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(10)
+        assert notes.told == ["add athens one fails", "add athens one"]
+
+    async def test_what_failed_because_of_a_store_is_never_given_up_and_told_once_it_is_back(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.failures = 1
+        notes.error = lambda: StoreTimeoutError("no answer")
+        async with running(
+            controller(notes, retry_policy=lambda _error, _failures: Drop()), stores
+        ):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(1000)
+            assert notes.told == ["add athens one fails"]
+            sites.break_watches()
+            await asyncio.sleep(1)
+        assert notes.told == ["add athens one fails", "add athens one"]
+
+    async def test_a_watcher_that_waited_for_what_was_cancelled_has_failed(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        errors: list[Exception] = []
+
+        class Careless(Notes):
+            async def note(self, what: str, seen: Snapshot[Any]) -> None:
+                if not self.told:
+                    self.told.append("waits")
+                    cancelled = asyncio.create_task(asyncio.sleep(1))
+                    cancelled.cancel()
+                    await cancelled
+                await super().note(what, seen)
+
+        notes = Careless()
+        async with running(controller(notes, error_handler=errors.append), stores):
+            await put(sites, "athens", site("one"))
+            await asyncio.sleep(10)
+        assert notes.told == ["waits", "add athens one"]
+        assert [str(error) for error in errors] == ["it waited for something that was cancelled"]
+
+    async def test_a_policy_that_fails_ends_the_controller_with_its_error(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        def fails(error: Exception, failures: int) -> Drop:
+            raise LookupError(f"{error} {failures}")
+
+        await put(sites, "athens", site("one"))
+        notes = Notes()
+        notes.failures = 1
+        with pytest.raises(LookupError, match="told to 1"):
+            await controller(notes, retry_policy=fails, nats=stores).run()
+
+
+class TestParts:
+    async def test_objects_whose_labels_nobody_can_read_are_not_meant(
+        self, stores: MemoryStores
+    ) -> None:
+        class Odd(Object, frozen=True):
+            metadata: dict[str, Any]  # type: ignore[assignment]  # it is odd
+
+        odd = kv(Odd, bucket="odd")
+        notes = Notes()
+        made = InformerController()
+        made.add_informer(odd, labels={"region": "eu"})
+        made.add_watcher(notes, odd)
+        async with running(made, stores):
+            store = stores.store(odd)
+            await put(store, "a", b'{"metadata": {"labels": [1]}, "spec": {"text": "a"}}')
+            await put(store, "b", site("b", labels={"region": "eu"}))
+            await asyncio.sleep(1)
+        assert notes.told == ["add b b"]
+
+    async def test_labels_are_for_objects_that_have_them(self) -> None:
+        with pytest.raises(UsageError, match="no labels, finalizers or status"):
+            InformerController().add_informer(kv(dict, bucket="plain"), labels={"a": "b"})
+
+    async def test_several_informers_of_one_kind_share_its_watchers(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        parts = [kv(SITES.type, bucket="sites", keys=keys) for keys in ("eu.*", "us.*")]
+        notes = Notes()
+        made = InformerController()
+        for part in parts:
+            made.add_informer(part, "sites")
+        made.add_watcher(notes, "sites")
+        async with running(made, stores):
+            for key in ("eu.berlin", "us.dallas", "ap.delhi"):
+                await put(sites, key, site("one"))
+            await asyncio.sleep(1)
+        assert sorted(notes.told) == ["add eu.berlin one", "add us.dallas one"]
+
+    async def test_an_informer_may_be_limited_to_labels(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        made = InformerController()
+        made.add_informer(SITES, labels="region in (eu,us)")
+        made.add_watcher(notes, SITES)
+        async with running(made, stores):
+            await put(sites, "berlin", site("one", labels={"region": "eu"}))
+            await put(sites, "delhi", site("one", labels={"region": "ap"}))
+            await put(sites, "berlin", site("two", labels={"region": "us"}))
+            await put(sites, "berlin", site("three", labels={"region": "ap"}))
+            await put(sites, "delhi", site("two", labels={"region": "eu"}))
+            await sites.delete("berlin")
+            await asyncio.sleep(1)
+        assert notes.told == [
+            "add berlin one",
+            "update berlin one two",
+            "delete berlin two",
+            "add delhi two",
+        ]
+
+    async def test_an_object_that_moves_between_parts_is_there_in_the_end(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        made = InformerController()
+        for region in ("eu", "us"):
+            made.add_informer(SITES, labels={"region": region})
+        made.add_watcher(notes, SITES)
+        async with running(made, stores):
+            for said, region in (("one", "eu"), ("two", "us"), ("three", "eu")):
+                await put(sites, "berlin", site(said, labels={"region": region}))
+                await asyncio.sleep(1)
+                assert notes.told[-1] == f"add berlin {said}"
+            await sites.delete("berlin")
+            await asyncio.sleep(1)
+        assert notes.told[-1] == "delete berlin three"
+
+
+class TestRunning:
+    async def test_a_controller_prepares_before_it_tells_and_lets_go_after_it(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        told: list[str] = []
+
+        class Prepared(InformerController):
+            async def start(self) -> None:
+                told.append("start")
+
+            async def clean(self) -> None:
+                told.append("clean")
+
+        await put(sites, "athens", site("one"))
+        made = Prepared()
+        assert made.name == "prepared"
+        made.add_informer(SITES)
+        made.add_watcher(Notes(told=told), SITES)
+        async with running(made, stores):
+            pass
+        assert told == ["start", "add athens one", "clean"]
+        assert sites.watches == 0
+
+    async def test_what_is_under_way_is_finished_but_not_for_ever(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        for stop_timeout_s, finished in ((30, True), (5, False)):
+            notes = Notes()
+            notes.takes_s = 10
+            async with running(controller(notes, stop_timeout_s=stop_timeout_s), stores):
+                await put(sites, "athens", site("one"))
+                await asyncio.sleep(1)
+            assert bool(notes.told) is finished
+            await sites.delete("athens")
+
+    async def test_one_that_has_not_begun_stops_at_once(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        sites.fail(StoreTimeoutError("no answer"))
+        made = controller(Notes())
+        made.use(nats=stores)
+        task = asyncio.create_task(made.run())
+        await asyncio.sleep(100)
+        assert made.failure is not None
+        assert not made.synced.is_set()
+        stopped_at = now()
+        made.stop()
+        await task
+        assert now() == stopped_at
+
+    async def test_what_cannot_be_meant_is_refused(self, stores: MemoryStores) -> None:
+        nothing = InformerController(nats=stores)
+        with pytest.raises(UsageError, match="nothing to watch"):
+            await nothing.run()
+        nothing.add_informer(SITES)
+        nothing.add_watcher(Notes(), "places")
+        with pytest.raises(UsageError, match=r"watchers of places.*informers are of Site\.sites"):
+            await nothing.run()
+        nowhere = controller(Notes())
+        with pytest.raises(UsageError, match="kept in NATS"):
+            await nowhere.run()
+
+    async def test_the_same_part_of_a_kind_cannot_be_added_twice(self) -> None:
+        made = controller(Notes())
+        with pytest.raises(InformerAlreadyAddedError, match="exactly these objects"):
+            made.add_informer(SITES)
+        made.add_informer(SITES, labels={"region": "eu"})
+        made.add_informer(SITES, "other")
+
+    async def test_informers_are_added_before_it_runs(self, stores: MemoryStores) -> None:
+        made = controller(Notes())
+        async with running(made, stores):
+            with pytest.raises(UsageError, match="add informers before"):
+                made.add_informer(SITES, "other")

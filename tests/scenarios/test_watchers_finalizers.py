@@ -1,0 +1,658 @@
+"""An opinionated watcher misses nothing: not across failures, restarts and time away."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tellings import (
+    FINALIZER,
+    IN_PROGRESS,
+    SITES,
+    Notes,
+    change,
+    finalizers,
+    mark_deleted,
+    put,
+    running,
+    site,
+)
+
+from natsctl import StoreTimeoutError, UsageError, kube
+from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing.recorder import MemoryRecorder
+from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
+
+WIDGETS = kube("example.com/v1", "Widget")
+KEY = "athens"
+WIDGET = "ns/one"
+
+
+@pytest.fixture
+def stores() -> MemoryStores:
+    return MemoryStores()
+
+
+@pytest.fixture
+def sites(stores: MemoryStores) -> MemoryStore:
+    return stores.store(SITES)
+
+
+def opinionated(notes: Notes, **options: Any) -> OpinionatedWatcher:
+    return OpinionatedWatcher(
+        SITES,
+        add_func=notes.add,
+        update_func=notes.update,
+        delete_func=notes.delete,
+        sync_func=notes.sync,
+        **options,
+    )
+
+
+def controller(notes: Notes, *others: OpinionatedWatcher) -> InformerController:
+    made = InformerController(name="sites")
+    made.add_informer(SITES)
+    for watcher in (opinionated(notes), *others):
+        made.add_watcher(watcher, SITES)
+    return made
+
+
+async def settled() -> None:
+    await asyncio.sleep(100)
+
+
+class TestAdding:
+    async def test_the_object_is_held_before_the_add_and_says_afterwards_that_it_was_added(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        held: list[list[str]] = []
+
+        class Looking(Notes):
+            async def note(self, what: str, seen: Snapshot[Any]) -> None:
+                held.append(await finalizers(sites, KEY))
+                await super().note(what, seen)
+
+        await put(sites, KEY, site("one", finalizers=["another's"]))
+        notes = Looking()
+        async with running(controller(notes), stores):
+            await settled()
+        assert notes.told == ["add athens one"]
+        assert held == [["another's", IN_PROGRESS]]
+        assert await finalizers(sites, KEY) == ["another's", FINALIZER]
+
+    async def test_own_writes_are_no_updates_and_the_add_is_not_told_twice(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.takes_s = 5
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            assert sites.writes == 3
+        assert notes.told == ["add athens one"]
+
+    async def test_an_add_that_fails_leaves_the_object_held_and_is_told_again_as_an_add(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.failures = 2
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await asyncio.sleep(1)
+            assert await finalizers(sites, KEY) == [IN_PROGRESS]
+            await settled()
+        assert notes.told == ["add athens one fails", "add athens one fails", "add athens one"]
+        assert await finalizers(sites, KEY) == [FINALIZER]
+
+    async def test_an_add_is_told_with_the_object_as_it_is_once_held(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+        assert notes.seen[0].revision == 2
+        assert notes.seen[0].metadata.finalizers == (IN_PROGRESS,)
+
+    async def test_an_object_that_changes_while_it_is_added_is_added_and_then_updated(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        class Meddled(Notes):
+            async def note(self, what: str, seen: Snapshot[Any]) -> None:
+                if not self.told:
+                    await change(sites, KEY, "spec", "text", to="two")
+                await super().note(what, seen)
+
+        notes = Meddled()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+        assert notes.told == ["add athens one", "update athens one two"]
+        assert await finalizers(sites, KEY) == [FINALIZER]
+
+    async def test_a_finalizer_that_another_adds_meanwhile_stays(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        class Meddled(Notes):
+            async def note(self, what: str, seen: Snapshot[Any]) -> None:
+                others = [*await finalizers(sites, KEY), "another's"]
+                await change(sites, KEY, "metadata", "finalizers", to=others)
+                await super().note(what, seen)
+
+        async with running(controller(Meddled()), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+        assert await finalizers(sites, KEY) == ["another's", FINALIZER]
+
+    async def test_an_object_that_is_gone_before_it_is_held_is_never_told(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes, first = Notes(), Notes()
+        first.takes_s = 5
+        made = InformerController()
+        made.add_informer(SITES)
+        made.add_watcher(first, SITES)
+        made.add_watcher(opinionated(notes), SITES)
+        async with running(made, stores):
+            await put(sites, KEY, site("one"))
+            await asyncio.sleep(1)
+            await sites.delete(KEY)
+            await settled()
+        assert first.told == ["add athens one", "delete athens one"]
+        assert notes.told == []
+        assert made.failing == {SITES.name: {}}
+
+    async def test_an_object_that_is_marked_deleted_before_it_is_held_gets_no_finalizer(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes, first = Notes(), Notes()
+        first.takes_s = 5
+        made = InformerController()
+        made.add_informer(SITES)
+        made.add_watcher(first, SITES)
+        made.add_watcher(opinionated(notes), SITES)
+        async with running(made, stores):
+            await put(sites, KEY, site("one", finalizers=["another's"]))
+            await asyncio.sleep(1)
+            await mark_deleted(sites, KEY)
+            await settled()
+        assert notes.told == []
+        assert await finalizers(sites, KEY) == ["another's"]
+
+    async def test_an_object_that_is_marked_deleted_while_it_is_added_is_deleted_afterwards(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.takes_s = 5
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await asyncio.sleep(1)
+            await mark_deleted(sites, KEY)
+            await settled()
+        assert notes.told == ["add athens one", "delete athens one"]
+        assert sites.keys() == []
+
+
+class TestUpdating:
+    async def test_only_what_desires_something_else_is_told(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            await change(sites, KEY, "status", to={"seen": True})
+            await change(sites, KEY, "spec", "text", to="two")
+            await change(sites, KEY, "metadata", "labels", to={"region": "eu"})
+            await settled()
+        assert notes.told == ["add athens one", "update athens one two", "update athens two two"]
+
+    async def test_a_change_after_a_failed_add_is_told_once_and_as_an_add(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        notes.failures = 1
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await asyncio.sleep(1)
+            await change(sites, KEY, "spec", "text", to="two")
+            await settled()
+        assert notes.told == ["add athens one fails", "add athens two"]
+
+    async def test_an_object_written_over_by_hand_is_held_again_and_updated(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            await put(sites, KEY, site("two"))
+            await settled()
+        assert notes.told == ["add athens one", "update athens one two"]
+        assert await finalizers(sites, KEY) == [FINALIZER]
+
+    async def test_a_failed_update_is_not_lost_to_a_status_write(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            notes.failures = 1
+            await change(sites, KEY, "spec", "text", to="two")
+            await asyncio.sleep(1)
+            await change(sites, KEY, "status", to={"seen": True})
+            await settled()
+        assert notes.told[1:] == ["update athens one two fails", "update athens one two"]
+
+
+class TestDeleting:
+    async def test_an_object_that_is_going_is_told_as_deleted_once_and_then_goes(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            await mark_deleted(sites, KEY)
+            await settled()
+        assert notes.told == ["add athens one", "delete athens one"]
+        assert sites.keys() == []
+
+    async def test_an_object_that_is_going_is_never_told_as_an_update(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one", finalizers=["another's"]))
+            await settled()
+            await mark_deleted(sites, KEY)
+            await settled()
+            await change(sites, KEY, "spec", "text", to="two")
+            await settled()
+            assert await finalizers(sites, KEY) == ["another's"]
+        assert notes.told == ["add athens one", "delete athens one"]
+
+    async def test_what_changes_while_it_is_let_go_is_not_deleted_twice(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        class Meddled(Notes):
+            async def delete(self, last: Snapshot[Any]) -> None:
+                await change(sites, KEY, "status", to={"seen": True})
+                await super().delete(last)
+
+        notes = Meddled()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one", finalizers=["another's"]))
+            await settled()
+            await mark_deleted(sites, KEY)
+            await settled()
+        assert notes.told == ["add athens one", "delete athens one"]
+        assert await finalizers(sites, KEY) == ["another's"]
+
+    async def test_a_failed_delete_keeps_the_object_and_is_told_again(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            notes.failures = 1
+            await mark_deleted(sites, KEY)
+            await asyncio.sleep(1)
+            assert sites.keys() == [KEY]
+            await settled()
+        assert notes.told[1:] == ["delete athens one fails", "delete athens one"]
+        assert sites.keys() == []
+
+    async def test_an_object_held_by_others_only_is_left_alone(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        going = site("one", finalizers=["another's"], deletionTimestamp="2026-01-01T00:00:00Z")
+        await put(sites, KEY, going)
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await settled()
+        assert notes.told == []
+        assert sites.writes == 1
+
+    async def test_an_object_that_nobody_holds_any_more_goes(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, KEY, site("one", deletionTimestamp="2026-01-01T00:00:00Z"))
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await settled()
+        assert notes.told == []
+        assert sites.keys() == []
+
+    async def test_one_deleted_past_its_finalizer_is_cleaned_up_with_its_last_state(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            notes.failures = 1
+            await sites.delete(KEY)
+            await settled()
+        assert notes.told[1:] == ["delete athens one fails", "delete athens one"]
+        again = Notes()
+        async with running(controller(again), stores):
+            await settled()
+        assert again.told == []
+
+    async def test_one_written_over_and_deleted_is_cleaned_up_though_its_finalizer_is_not_on_it(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        for away in (False, True):
+            notes, again = Notes(), Notes()
+            async with running(controller(notes), stores):
+                await put(sites, KEY, site("one"))
+                await settled()
+                if not away:
+                    await put(sites, KEY, site("two"))
+                    await sites.delete(KEY)
+                    await settled()
+            if away:
+                await put(sites, KEY, site("two"))
+                await sites.delete(KEY)
+            async with running(controller(again), stores):
+                await settled()
+            assert [*notes.told, *again.told][-1] == "delete athens two"
+            assert again.told == (["delete athens two"] if away else [])
+
+    async def test_one_never_held_is_not_cleaned_up_whoever_had_its_name_before(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        async with running(controller(Notes()), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            await mark_deleted(sites, KEY)
+            await settled()
+        await put(sites, KEY, site("two"))
+        await sites.delete(KEY)
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await settled()
+        assert notes.told == []
+
+    async def test_one_lost_without_a_trace_is_not_cleaned_up(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            sites.vanish(KEY)
+            sites.break_watches()
+            await settled()
+        assert notes.told == ["add athens one"]
+
+    async def test_one_that_was_lost_with_its_bucket_and_made_anew_is_added(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            sites.recreate()
+            await settled()
+            await put(sites, KEY, site("two"))
+            await settled()
+        assert notes.told == ["add athens one", "add athens two"]
+
+
+class TestRestarts:
+    async def test_what_was_handled_before_is_synced_and_what_is_new_is_added(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, KEY, site("one"))
+        async with running(controller(Notes()), stores):
+            await settled()
+        await put(sites, "berlin", site("new"))
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await settled()
+        assert sorted(notes.told) == ["add berlin new", "sync athens one"]
+
+    async def test_an_add_that_never_succeeded_is_told_as_an_add(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        failing = Notes()
+        failing.failures = 100
+        await put(sites, KEY, site("one"))
+        async with running(controller(failing), stores):
+            await settled()
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await settled()
+        assert notes.told == ["add athens one"]
+        assert await finalizers(sites, KEY) == [FINALIZER]
+
+    async def test_a_failed_sync_is_told_again_as_a_sync(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, KEY, site("one", finalizers=[FINALIZER]))
+        notes = Notes()
+        notes.failures = 1
+        async with running(controller(notes), stores):
+            await settled()
+        assert notes.told == ["sync athens one fails", "sync athens one"]
+
+    @pytest.mark.parametrize("name", [FINALIZER, IN_PROGRESS])
+    async def test_one_marked_deleted_meanwhile_is_deleted(
+        self, stores: MemoryStores, sites: MemoryStore, name: str
+    ) -> None:
+        marked = "2026-01-01T00:00:00Z"
+        await put(sites, KEY, site("one", finalizers=[name], deletionTimestamp=marked))
+        notes = Notes()
+        async with running(controller(notes), stores):
+            await settled()
+        assert notes.told == ["delete athens one"]
+        assert sites.keys() == []
+
+    async def test_one_deleted_meanwhile_past_its_finalizer_is_deleted_once(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, KEY, site("one", finalizers=[FINALIZER]))
+        await sites.delete(KEY)
+        await put(sites, "berlin", site("of nobody"))
+        await sites.delete("berlin")
+        notes = Notes()
+        notes.failures = 1
+        for _ in range(2):
+            async with running(controller(notes), stores):
+                await settled()
+        assert notes.told == ["delete athens one fails", "delete athens one"]
+
+
+class TestWrapping:
+    @pytest.mark.parametrize("told", [["add athens one"], []])
+    async def test_what_was_handled_before_is_told_to_the_wrapped_add_where_asked_for(
+        self, stores: MemoryStores, sites: MemoryStore, told: list[str]
+    ) -> None:
+        await put(sites, KEY, site("one", finalizers=[FINALIZER]))
+        notes = Notes()
+        watcher = OpinionatedWatcher(SITES)
+        watcher.wrap(notes, sync_to_add=bool(told))
+        made = InformerController()
+        made.add_informer(SITES)
+        made.add_watcher(watcher, SITES)
+        async with running(made, stores):
+            await settled()
+            assert notes.told == told
+            await change(sites, KEY, "spec", "text", to="two")
+            await put(sites, "berlin", site("new"))
+            await settled()
+            await mark_deleted(sites, KEY)
+            await settled()
+        assert notes.told[len(told) :] == [
+            "update athens one two",
+            "add berlin new",
+            "delete athens two",
+        ]
+
+
+class TestTrouble:
+    async def test_a_store_that_is_away_for_long_loses_no_add(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        notes, first = Notes(), Notes()
+        first.takes_s = 5
+        made = InformerController()
+        made.add_informer(SITES)
+        made.add_watcher(first, SITES)
+        made.add_watcher(opinionated(notes), SITES)
+        async with running(made, stores):
+            await put(sites, KEY, site("one"))
+            await asyncio.sleep(1)
+            sites.fail(StoreTimeoutError("no answer"))
+            await asyncio.sleep(3600)
+            sites.fail(None)
+            await settled()
+        assert notes.told == ["add athens one"]
+
+    async def test_two_watchers_with_one_finalizer_are_refused(self) -> None:
+        made = controller(Notes())
+        with pytest.raises(UsageError, match=f"have the finalizer {FINALIZER}"):
+            made.add_watcher(opinionated(Notes()), SITES)
+        made.add_watcher(opinionated(Notes(), finalizer_supplier=lambda _kind: "another"), SITES)
+
+    async def test_two_watchers_hold_and_let_go_each_for_itself(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        one, other = Notes(), Notes()
+        another = opinionated(other, finalizer_supplier=lambda _kind: "another")
+        async with running(controller(one, another), stores):
+            await put(sites, KEY, site("one"))
+            await settled()
+            assert await finalizers(sites, KEY) == [FINALIZER, "another"]
+            other.failures = 2  # once more when the first lets go
+            await mark_deleted(sites, KEY)
+            await asyncio.sleep(1)
+            assert await finalizers(sites, KEY) == ["another"]
+            await settled()
+        assert one.told == ["add athens one", "delete athens one"]
+        fails = "delete athens one fails"
+        assert other.told == ["add athens one", fails, fails, "delete athens one"]
+        assert sites.keys() == []
+
+
+class TestCluster:
+    """A cluster removes an object itself, with its last finalizer and without an update."""
+
+    @pytest.fixture
+    def cluster(self) -> MemoryCluster:
+        return MemoryCluster(MemoryRecorder())
+
+    @pytest.fixture
+    def widgets(self, cluster: MemoryCluster) -> MemoryManifestStore:
+        return cluster.store(WIDGETS)
+
+    @staticmethod
+    def watching(notes: Notes) -> InformerController:
+        made = InformerController()
+        made.add_informer(WIDGETS)
+        watcher = OpinionatedWatcher(WIDGETS)
+        watcher.wrap(notes, sync_to_add=True)
+        made.add_watcher(watcher, WIDGETS)
+        return made
+
+    async def test_it_is_added_updated_and_deleted_once(
+        self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
+    ) -> None:
+        notes = Notes()
+        async with running(self.watching(notes), stores, cluster):
+            await put(widgets, WIDGET, site("one"))
+            await settled()
+            await change(widgets, WIDGET, "spec", "text", to="two")
+            await settled()
+            assert await finalizers(widgets, WIDGET) == ["operator.v1.Widget.example.com"]
+            await widgets.delete(WIDGET)
+            await settled()
+        assert notes.told == ["add ns/one one", "update ns/one one two", "delete ns/one two"]
+        assert widgets.keys() == []
+
+    async def test_what_changes_while_it_is_let_go_is_not_deleted_twice(
+        self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
+    ) -> None:
+        class Meddled(Notes):
+            async def delete(self, last: Snapshot[Any]) -> None:
+                await widgets.patch_status(WIDGET, {"seen": True})
+                await super().delete(last)
+
+        notes = Meddled()
+        async with running(self.watching(notes), stores, cluster):
+            await put(widgets, WIDGET, site("one"))
+            await settled()
+            await widgets.delete(WIDGET)
+            await settled()
+        assert notes.told == ["add ns/one one", "delete ns/one one"]
+        assert widgets.keys() == []
+
+    async def test_one_made_anew_under_the_same_name_is_another(
+        self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
+    ) -> None:
+        notes = Notes()
+        async with running(self.watching(notes), stores, cluster):
+            for number in ("1", "2", "3"):
+                await put(widgets, WIDGET, site(number))
+                await settled()
+                widgets.break_watches()  # so that one listing shows another object
+                await widgets.delete(WIDGET)
+                await until(lambda: not widgets.keys())
+        told = [what.split()[0::2] for what in notes.told]
+        assert told == [[what, number] for number in "123" for what in ("add", "delete")]
+
+    async def test_finalizers_taken_off_by_hand_are_heeded(
+        self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
+    ) -> None:
+        notes = Notes()
+        async with running(self.watching(notes), stores, cluster):
+            await put(widgets, WIDGET, site("one"))
+            await settled()
+            notes.failures = 100
+            await widgets.delete(WIDGET)
+            await asyncio.sleep(1)
+            await change(widgets, WIDGET, "metadata", "finalizers", to=[])
+            await asyncio.sleep(3600)
+        assert notes.told == ["add ns/one one", "delete ns/one one fails"]
+        assert widgets.keys() == []
+
+    async def test_a_part_of_it_by_labels_is_selected_by_the_cluster(
+        self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
+    ) -> None:
+        notes = Notes()
+        made = InformerController()
+        made.add_informer(WIDGETS, labels="region!=ap")
+        made.add_informer(kube("v1", "ConfigMap", namespace="ns"), "configs")
+        made.add_watcher(notes, WIDGETS)
+        made.add_watcher(notes, "configs")
+        async with running(made, stores, cluster):
+            await put(widgets, "ns/a", site("one", labels={"region": "eu"}))
+            await put(widgets, "ns/b", site("one", labels={"region": "ap"}))
+            configs = cluster.store(kube("v1", "ConfigMap"))
+            await put(configs, "ns/c", site("one"))
+            await put(configs, "elsewhere/c", site("one"))
+            await change(widgets, "ns/a", "metadata", "labels", to={"region": "ap"})
+            await asyncio.sleep(1)
+        assert sorted(notes.told) == ["add ns/a one", "add ns/c one", "delete ns/a one"]
+
+    async def test_where_no_cluster_is_given_kinds_of_one_are_refused(
+        self, stores: MemoryStores
+    ) -> None:
+        made = self.watching(Notes())
+        assert made.kinds == [WIDGETS]
+        made.use(nats=stores)
+        with pytest.raises(UsageError, match="kept in Kubernetes"):
+            await made.run()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("it never came about")

@@ -1,0 +1,317 @@
+"""Every web app runs in the cluster as it says, and says how it runs."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenarios.plays import document, put
+
+from controllers.webapps import WebApps, name_of
+from natsctl import InvalidObjectError, StoreMissingError
+from natsctl.model import documents
+from natsctl.testing.cluster import MemoryManifestStore
+from natsctl.testing.harness import Harness, running
+
+APPS, DEFAULTS = WebApps.apps.kind, WebApps.defaults.kind
+SLOTS = (WebApps.configs, WebApps.deployments, WebApps.services)
+WEB = "example.com/web:1"
+
+
+class Cluster:
+    """A running WebApps, as people on both sides of it see it."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        kinds = [slot.kind for slot in SLOTS]
+        self.configs, self.deployments, self.services = map(harness.stores.kube.store, kinds)
+
+    async def app(self, key: str, **spec: object) -> None:
+        await put(self.harness.stores.store(APPS), key, {"spec": {"image": WEB, **spec}})
+        await self.harness.run_until_idle()
+
+    async def defaults(self, key: str, **spec: object) -> None:
+        await put(self.harness.stores.store(DEFAULTS), key, {"spec": spec})
+        await self.harness.run_until_idle()
+
+    async def status(self, key: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await document(self.harness.stores.store(APPS), key))["status"]
+        return found
+
+    async def condition(self, key: str, of: str) -> dict[str, str] | None:
+        conditions = (await self.status(key))["conditions"]
+        return next((each for each in conditions if each["type"] == of), None)
+
+    async def edit(self, store: MemoryManifestStore, key: str, **changes: object) -> None:
+        """Change an object as `kubectl edit` does."""
+        stored = await store.get(key)
+        changed = documents.merge_patch(documents.parse(stored.value), changes)
+        await store.update(key, documents.render(changed), revision=stored.revision)
+        await self.harness.run_until_idle()
+
+    async def runs(self, key: str, *, ready: int) -> None:
+        """Report in a Deployment's status, as a cluster does, what runs of its newest state."""
+        made = documents.metadata_of(self.deployments.document(key))
+        status = {"observedGeneration": made["generation"], "readyReplicas": ready}
+        await self.deployments.patch_status(key, status)
+        await self.harness.run_until_idle()
+
+    def keys(self) -> list[list[str]]:
+        """Return the keys of the ConfigMaps, the Deployments and the Services."""
+        return [store.keys() for store in (self.configs, self.deployments, self.services)]
+
+    def deployment(self, key: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.deployments.document(key)["spec"]  # type: ignore[assignment]
+        return found
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[Cluster]:
+    async with running(WebApps()) as harness:
+        yield Cluster(harness)
+
+
+async def test_an_app_becomes_three_objects_that_fit_each_other() -> None:
+    async with cluster() as shown:
+        await shown.app("shop", port=3000, replicas=2, env={"MODE": "demo"})
+
+        assert shown.keys() == [["default/shop"]] * 3
+        assert shown.configs.document("default/shop")["data"] == {"PORT": "3000", "MODE": "demo"}
+        made = shown.deployment("default/shop")
+        (container,) = made["template"]["spec"]["containers"]
+        assert (made["replicas"], container["image"]) == (2, WEB)
+        assert container["envFrom"] == [{"configMapRef": {"name": "shop"}}]
+        service: Any = shown.services.document("default/shop")["spec"]
+        assert service["selector"] == made["selector"]["matchLabels"]
+        assert service["selector"] == made["template"]["metadata"]["labels"]
+        (served,), (listening,) = service["ports"], container["ports"]
+        assert served["targetPort"] == listening["name"]
+        assert listening["containerPort"] == 3000
+
+
+async def test_it_is_ready_when_the_cluster_has_seen_its_newest_state_and_runs_it() -> None:
+    async with cluster() as shown:
+        await shown.app("shop", replicas=2)
+        assert (await shown.status("shop"))["ready"] is False
+        await shown.runs("default/shop", ready=1)
+        waiting = await shown.status("shop")
+        assert (waiting["ready"], waiting["readyReplicas"]) == (False, 1)
+        await shown.runs("default/shop", ready=2)
+        status = await shown.status("shop")
+        assert (status["ready"], status["readyReplicas"], status["replicas"]) == (True, 2, 2)
+        assert status["at"] == "default/shop"
+        available = await shown.condition("shop", "Available")
+        assert available == {
+            "type": "Available",
+            "status": "True",
+            "reason": "ReplicasReady",
+            "message": "2 of 2 replicas are ready",
+        }
+        await shown.app("shop", replicas=2, image="example.com/web:2")
+        assert (await shown.status("shop"))["ready"] is False
+
+
+async def test_an_app_whose_environment_changes_runs_anew() -> None:
+    async with cluster() as shown:
+        await shown.app("shop", env={"MODE": "a"})
+        before = shown.deployment("default/shop")["template"]
+        await shown.app("shop", env={"MODE": "b"})
+        assert shown.deployment("default/shop")["template"] != before
+
+
+async def test_what_an_app_does_not_say_its_namespace_says_or_everybody() -> None:
+    async with cluster() as shown:
+        await shown.defaults("all", replicas=2, env={"TEAM": "all", "LOG": "info"})
+        await shown.defaults("shops", replicas=3, env={"TEAM": "shops"})
+        await shown.app("pier", env={"LOG": "debug"})
+        await shown.app("market", namespace="shops")
+        await shown.app("fair", namespace="shops", replicas=0)
+
+        environ = {"PORT": "8080", "TEAM": "all", "LOG": "debug"}
+        assert shown.configs.document("default/pier")["data"] == environ
+        assert shown.configs.document("shops/market")["data"] == {"PORT": "8080", "TEAM": "shops"}
+        keys = ("default/pier", "shops/market", "shops/fair")
+        assert [shown.deployment(key)["replicas"] for key in keys] == [2, 3, 0]
+
+
+async def test_a_changed_default_is_taken_at_the_next_resync() -> None:
+    async with cluster() as shown:
+        await shown.app("shop")
+        await shown.defaults("all", replicas=4)
+        assert shown.deployment("default/shop")["replicas"] == 1
+        shown.harness.runtime.resync()
+        await shown.harness.run_until_idle()
+        assert shown.deployment("default/shop")["replicas"] == 4
+
+
+async def test_a_wrong_default_is_not_taken() -> None:
+    async with cluster() as shown:
+        await shown.defaults("all", replicas=3)
+        await shown.defaults("all", replicas=-1)
+        await shown.app("shop")
+        assert shown.deployment("default/shop")["replicas"] == 3
+        await shown.defaults("all", env={"a b": "x"})
+        await shown.app("pier")
+        assert shown.configs.document("default/pier")["data"] == {"PORT": "8080"}
+
+
+@pytest.mark.parametrize("at", range(3), ids=["config", "deployment", "service"])
+async def test_what_is_deleted_by_hand_comes_back(at: int) -> None:
+    async with cluster() as shown:
+        await shown.app("shop")
+        await (shown.configs, shown.deployments, shown.services)[at].delete("default/shop")
+        await shown.harness.run_until_idle()
+        assert shown.keys() == [["default/shop"]] * 3
+
+
+async def test_what_is_edited_or_taken_by_hand_is_put_right() -> None:
+    async with cluster() as shown:
+        await shown.app("shop", replicas=2)
+        await shown.edit(shown.deployments, "default/shop", spec={"replicas": 9})
+        assert shown.deployment("default/shop")["replicas"] == 2
+        theirs = shown.deployments.document("default/shop")
+        scaled: documents.Document = {
+            **{name: theirs[name] for name in ("apiVersion", "kind")},
+            "metadata": {"name": "shop", "namespace": "default"},
+            "spec": {"replicas": 5},
+        }
+        uid = str(documents.metadata_of(theirs)["uid"])
+        await shown.deployments.apply(scaled, manager="kubectl", uid=uid, force=True)
+        await shown.harness.run_until_idle()
+        assert shown.deployment("default/shop")["replicas"] == 2
+
+
+async def test_a_deleted_app_takes_its_objects_with_it_and_no_others() -> None:
+    async with cluster() as shown:
+        await shown.app("shop")
+        await shown.app("pier")
+        await shown.harness.stores.store(APPS).delete("shop")
+        await shown.harness.run_until_idle()
+        assert shown.keys() == [["default/pier"]] * 3
+
+
+async def test_an_app_that_moves_to_another_namespace_leaves_nothing_behind() -> None:
+    async with cluster() as shown:
+        await shown.app("shop")
+        await shown.app("shop", namespace="shops")
+        assert shown.keys() == [["shops/shop"]] * 3
+        assert (await shown.status("shop"))["at"] == "shops/shop"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"image": " "}, "image is empty"),
+        ({"port": 0}, "port 0 is not between 1 and 65535"),
+        ({"port": 65536}, "port 65536 is not between 1 and 65535"),
+        ({"replicas": -1}, "replicas -1 is below 0"),
+        ({"env": {"a b": "x"}}, "env has 'a b', which name no variable"),
+        ({"namespace": "a/b"}, "namespace 'a/b' can be none"),
+        ({"image": "", "port": -1}, "image is empty; port -1 is not between 1 and 65535"),
+    ],
+)
+async def test_a_wrong_spec_is_told_in_the_status_and_harms_nothing(
+    spec: dict[str, object], told: str
+) -> None:
+    async with cluster() as shown:
+        await shown.app("shop")
+        await shown.app("shop", **spec)
+        status = await shown.status("shop")
+        assert status["ready"] is False
+        accepted = await shown.condition("shop", "Accepted")
+        assert accepted == {
+            "type": "Accepted",
+            "status": "False",
+            "reason": "InvalidSpec",
+            "message": told,
+        }
+        assert shown.keys() == [["default/shop"]] * 3
+        assert shown.deployment("default/shop")["template"]["spec"]["containers"][0]["image"] == WEB
+        await shown.app("shop", image="example.com/web:2")
+        accepted = await shown.condition("shop", "Accepted")
+        assert accepted is not None
+        assert accepted["status"] == "True"
+
+
+async def test_what_the_cluster_calls_invalid_is_not_tried_again_until_the_app_changes() -> None:
+    async with cluster() as shown:
+        shown.configs.fail(InvalidObjectError("spec.what: no such thing"))
+        await put(shown.harness.stores.store(APPS), "shop", {"spec": {"image": WEB}})
+        await shown.harness.run_until_idle()
+        accepted = await shown.condition("shop", "Accepted")
+        assert accepted is not None
+        assert accepted["message"] == "spec.what: no such thing"
+        shown.configs.fail(None)
+        shown.harness.runtime.resync()
+        await shown.harness.run_until_idle()
+        assert shown.keys() == [[]] * 3
+        await shown.app("shop", image="example.com/web:2")
+        assert shown.keys() == [["default/shop"]] * 3
+
+
+async def test_a_namespace_that_is_missing_is_waited_for() -> None:
+    async with cluster() as shown:
+        shown.configs.fail(StoreMissingError("there is no namespace 'shops'"))
+        await put(shown.harness.stores.store(APPS), "shop", {"spec": {"image": WEB}})
+        with pytest.raises(TimeoutError):
+            await shown.harness.run_until_idle(limit_s=5)
+        assert "no namespace 'shops'" in shown.harness.runtime.status().failing["shop"]
+        shown.configs.fail(None)
+        await shown.harness.run_until_idle()
+        assert shown.keys() == [["default/shop"]] * 3
+
+
+async def test_a_deletion_by_hand_is_all_that_a_settled_app_writes_for() -> None:
+    async with cluster() as shown:
+        await shown.app("shop", replicas=1)
+        await shown.runs("default/shop", ready=1)
+        stores = (shown.configs, shown.deployments, shown.services)
+        writes = [store.writes for store in stores]
+        shown.harness.runtime.resync()
+        await shown.harness.run_until_idle()
+        assert [store.writes for store in stores] == writes
+        await shown.services.delete("default/shop")
+        await shown.harness.run_until_idle()
+        deleted_and_made = [writes[0], writes[1], writes[2] + 2]
+        assert [store.writes for store in stores] == deleted_and_made
+
+
+def test_a_key_that_can_name_a_service_does() -> None:
+    assert [name_of(key) for key in ("shop", "a", "team-a", "x" * 63)] == [
+        "shop",
+        "a",
+        "team-a",
+        "x" * 63,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "begins"),
+    [
+        ("team-a.shop", "team-a-shop-"),
+        ("Shop", "shop-"),
+        ("1st", "app-1st-"),
+        ("a/b=c", "a-b-c-"),
+        ("=", "app-"),
+        ("k" * 200, "k" * 40),
+        ("shop-", "shop-"),
+    ],
+)
+def test_what_is_legal_of_another_key_can_be_read_in_its_name(key: str, begins: str) -> None:
+    assert name_of(key).startswith(begins)
+    assert name_of(key) != name_of(name_of(key))
+
+
+def test_keys_that_look_alike_have_other_names() -> None:
+    keys = ("a.b", "a/b", "a-b", "A.b", "a_b", "a=b", "a..b", "-a-b", "a-b-")
+    assert len({name_of(key) for key in keys}) == len(keys)
+
+
+@given(st.text(alphabet="abAB01-_=./", min_size=1, max_size=250))
+def test_every_name_is_legal_for_a_service_and_no_other_keys(key: str) -> None:
+    name = name_of(key)
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)
+    assert name == key or name_of(name) != name  # a name that was made up is no key's own

@@ -1,0 +1,115 @@
+from collections.abc import Callable
+
+import pytest
+
+from natsctl.dynamic import GroupVersionKind, ObjectCache, ObjectIdentifier
+from natsctl.errors import InvalidInputError, NoCacheEntryError, UsageError
+from natsctl.model.documents import Document
+from natsctl.model.selectors import Selector
+from natsctl.testing.memory import MemoryStores
+
+SECRET = GroupVersionKind("", "v1", "Secret")
+GOLD = Selector.parse("tier=gold")
+ONE: Document = {"metadata": {"name": "one"}, "data": {"a": "1"}}
+TWO: Document = {"metadata": {"name": "two"}}
+IDENTIFIER = ObjectIdentifier(version="v1", kind="Secret", namespace="default", name="one")
+
+
+def test_an_object_is_found_as_it_was_put_by() -> None:
+    cache = ObjectCache()
+    cache.cache_object(SECRET, "default", "one", ONE)
+    assert cache.get(SECRET, "default", "one") == ONE
+    assert cache.from_object_identifier(IDENTIFIER) == [ONE]
+
+
+def test_that_there_is_none_can_be_put_by() -> None:
+    cache = ObjectCache()
+    cache.cache_object(SECRET, "default", "one", None)
+    assert cache.get(SECRET, "default", "one") is None
+    assert cache.from_object_identifier(IDENTIFIER) == []
+
+
+def test_a_list_is_found_by_the_same_selector_however_it_is_written() -> None:
+    cache = ObjectCache()
+    cache.cache_list(SECRET, "default", Selector.parse("a=b,tier=gold"), [ONE, TWO])
+    assert cache.list(SECRET, "default", Selector.parse("tier==gold, a=b")) == [ONE, TWO]
+    cache.cache_list(SECRET, "default", GOLD, [])
+    assert cache.list(SECRET, "default", GOLD) == []
+
+
+def test_objects_are_put_by_for_an_identifier() -> None:
+    cache = ObjectCache()
+    cache.cache_from_object_identifier(IDENTIFIER, [ONE])
+    assert cache.get(SECRET, "default", "one") == ONE
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda cache: cache.get(SECRET, "default", "two"),
+        lambda cache: cache.get(SECRET, "other", "one"),
+        lambda cache: cache.get(GroupVersionKind("", "v2", "Secret"), "default", "one"),
+        lambda cache: cache.list(SECRET, "default"),
+        lambda cache: cache.list(SECRET, "default", GOLD),
+        lambda cache: cache.from_object_identifier(ObjectIdentifier()),
+    ],
+)
+def test_what_was_never_put_by_is_an_error(ask: Callable[[ObjectCache], object]) -> None:
+    cache = ObjectCache()
+    cache.cache_object(SECRET, "default", "one", ONE)
+    with pytest.raises(NoCacheEntryError):
+        ask(cache)
+
+
+def test_what_is_let_go_of_is_unknown_again_and_nothing_else() -> None:
+    cache = ObjectCache()
+    cache.cache_object(SECRET, "default", "one", ONE)
+    cache.cache_object(SECRET, "default", "two", TWO)
+    cache.cache_list(SECRET, "default", GOLD, [ONE])
+    cache.uncache_object(SECRET, "default", "one")
+    cache.uncache_object(SECRET, "default", "one")
+    with pytest.raises(NoCacheEntryError):
+        cache.get(SECRET, "default", "one")
+    assert cache.get(SECRET, "default", "two") == TWO
+    assert cache.list(SECRET, "default", GOLD) == [ONE]
+    cache.uncache_list(SECRET, "default", GOLD)
+    with pytest.raises(NoCacheEntryError):
+        cache.list(SECRET, "default", GOLD)
+    cache.uncache_from_object_identifier(
+        ObjectIdentifier(version="v1", kind="Secret", namespace="default", name="two")
+    )
+    with pytest.raises(NoCacheEntryError):
+        cache.get(SECRET, "default", "two")
+
+
+def test_what_goes_in_and_what_comes_out_are_copies() -> None:
+    cache = ObjectCache()
+    mine: Document = {"data": {"a": "1"}}
+    cache.cache_object(SECRET, "default", "one", mine)
+    mine["data"]["a"] = "spoilt"
+    theirs = cache.get(SECRET, "default", "one")
+    assert theirs == {"data": {"a": "1"}}
+    theirs["data"]["a"] = "spoilt"
+    assert cache.get(SECRET, "default", "one") == {"data": {"a": "1"}}
+
+
+async def test_clearing_forgets_objects_and_kinds() -> None:
+    cluster = MemoryStores().kube
+    cache = ObjectCache(cluster)
+    cache.cache_object(SECRET, "default", "one", ONE)
+    await cache.gvk_to_gvr(SECRET)
+    cache.clear()
+    with pytest.raises(NoCacheEntryError):
+        cache.get(SECRET, "default", "one")
+    await cache.gvk_to_gvr(SECRET)
+    assert cluster.kinds.lookups == 2
+
+
+def test_an_object_without_a_name_is_none() -> None:
+    with pytest.raises(InvalidInputError):
+        ObjectCache().get(SECRET, "default", "")
+
+
+async def test_without_a_cluster_no_kind_is_known() -> None:
+    with pytest.raises(UsageError, match="no cluster"):
+        await ObjectCache().gvk_to_gvr(SECRET)

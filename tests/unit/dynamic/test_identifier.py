@@ -1,0 +1,82 @@
+import pytest
+
+from natsctl.dynamic import GroupVersionKind, ObjectIdentifier, kv_kind
+from natsctl.errors import InvalidInputError
+
+DEPLOYMENT = ObjectIdentifier(
+    group="apps", version="v1", kind="Deployment", namespace="shop", name="web"
+)
+SELECTED = ObjectIdentifier(version="v1", kind="Secret", selector="a=b,c in (d,e)")
+LIMIT = ObjectIdentifier(group="nats", version="kv", kind="limits", namespace="eu", name="west")
+
+
+def test_its_text_says_all_that_it_is() -> None:
+    assert str(DEPLOYMENT) == "apps/v1, Kind=Deployment, Namespace=shop, Name=web, Selector="
+    assert str(SELECTED) == "/v1, Kind=Secret, Namespace=, Name=, Selector=a=b,c in (d,e)"
+
+
+def test_it_is_of_a_kind() -> None:
+    assert DEPLOYMENT.group_version_kind() == GroupVersionKind("apps", "v1", "Deployment")
+    assert LIMIT.group_version_kind() == kv_kind("limits")
+
+
+@pytest.mark.parametrize(
+    ("gvk", "api_version", "text"),
+    [
+        (GroupVersionKind("apps", "v1", "Deployment"), "apps/v1", "apps/v1, Kind=Deployment"),
+        (GroupVersionKind("", "v1", "Secret"), "v1", "/v1, Kind=Secret"),
+        (kv_kind("limits"), "nats/kv", "nats/kv, Kind=limits"),
+    ],
+)
+def test_a_kind_is_written_as_manifests_do_and_as_people_read_it(
+    gvk: GroupVersionKind, api_version: str, text: str
+) -> None:
+    assert (gvk.api_version, str(gvk)) == (api_version, text)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "key"),
+    [
+        (DEPLOYMENT, "shop/web"),
+        (ObjectIdentifier(version="v1", kind="Node", name="n1"), "n1"),
+        (LIMIT, "eu.west"),
+        (ObjectIdentifier(group="nats", version="kv", kind="limits", name="eu.west"), "eu.west"),
+        (SELECTED, ""),
+    ],
+    ids=str,
+)
+def test_its_key_is_that_of_its_store(identifier: ObjectIdentifier, key: str) -> None:
+    assert identifier.key == key
+
+
+@pytest.mark.parametrize(
+    "identifier",
+    [DEPLOYMENT, SELECTED, LIMIT, ObjectIdentifier(version="v1", kind="Secret")],
+    ids=str,
+)
+def test_what_names_something_is_valid(identifier: ObjectIdentifier) -> None:
+    identifier.validate()
+
+
+@pytest.mark.parametrize(
+    "identifier",
+    [
+        ObjectIdentifier(),
+        ObjectIdentifier(version="v1", name="x"),
+        ObjectIdentifier(kind="Secret", name="x"),
+        ObjectIdentifier(version="v1", kind="Secret", name="x", selector="a=b"),
+        ObjectIdentifier(version="v1", kind="Secret", selector="a in"),
+    ],
+    ids=str,
+)
+def test_what_names_nothing_is_refused(identifier: ObjectIdentifier) -> None:
+    with pytest.raises(InvalidInputError):
+        identifier.validate()
+
+
+def test_equal_ones_are_one_in_a_set_and_they_have_an_order() -> None:
+    again = ObjectIdentifier(
+        group="apps", version="v1", kind="Deployment", namespace="shop", name="web"
+    )
+    assert {DEPLOYMENT, again} == {DEPLOYMENT}
+    assert min([DEPLOYMENT, SELECTED]) == SELECTED

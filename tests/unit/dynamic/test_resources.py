@@ -1,0 +1,96 @@
+import asyncio
+
+import pytest
+
+from natsctl.dynamic import GroupVersionKind, ObjectCache, ObjectCacheOptions, ScopedGVR, kv_kind
+from natsctl.errors import NoVersionedResourceError, StoreError
+from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.kinds import MemoryResource
+from natsctl.testing.memory import MemoryStores
+
+POLICY = GroupVersionKind("x.io", "v1", "Policy")
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    return MemoryStores().kube
+
+
+async def test_a_kind_is_a_resource_in_namespaces_or_not(cluster: MemoryCluster) -> None:
+    cache = ObjectCache(cluster)
+    assert await cache.gvk_to_gvr(POLICY) == ScopedGVR("x.io", "v1", "policies", namespaced=True)
+    node = await cache.gvk_to_gvr(GroupVersionKind("", "v1", "Node"))
+    assert node == ScopedGVR("", "v1", "nodes", namespaced=False)
+
+
+async def test_a_bucket_is_the_resource_that_its_kind_is() -> None:
+    found = await ObjectCache().gvk_to_gvr(kv_kind("limits"))
+    assert found == ScopedGVR("nats", "kv", "limits", namespaced=True)
+
+
+async def test_a_conversion_is_believed_for_ten_minutes(cluster: MemoryCluster) -> None:
+    cache = ObjectCache(cluster)
+    await cache.gvk_to_gvr(POLICY)
+    cluster.kinds.define("x.io/v1", "Policy", MemoryResource("politika"))
+    await asyncio.sleep(599)
+    assert (await cache.gvk_to_gvr(POLICY)).resource == "policies"
+    await asyncio.sleep(2)
+    assert (await cache.gvk_to_gvr(POLICY)).resource == "politika"
+    assert cluster.kinds.lookups == 2
+
+
+async def test_how_long_is_an_option(cluster: MemoryCluster) -> None:
+    cache = ObjectCache(cluster, options=ObjectCacheOptions(gvk_to_gvr_cache_ttl_s=5))
+    await cache.gvk_to_gvr(POLICY)
+    await asyncio.sleep(6)
+    await cache.gvk_to_gvr(POLICY)
+    assert cluster.kinds.lookups == 2
+
+
+async def test_a_missing_kind_is_looked_for_each_time(cluster: MemoryCluster) -> None:
+    cache = ObjectCache(cluster)
+    cluster.kinds.remove("x.io/v1", "Policy")
+    for _ in range(2):
+        with pytest.raises(NoVersionedResourceError, match="Policy"):
+            await cache.gvk_to_gvr(POLICY)
+    assert cluster.kinds.lookups == 2
+    cluster.kinds.define("x.io/v1", "Policy", MemoryResource("policies"))
+    assert (await cache.gvk_to_gvr(POLICY)).resource == "policies"
+
+
+async def test_a_miss_is_believed_for_as_long_as_the_option_says(cluster: MemoryCluster) -> None:
+    options = ObjectCacheOptions(missing_api_resource_cache_ttl_s=30)
+    cache = ObjectCache(cluster, options=options)
+    cluster.kinds.remove("x.io/v1", "Policy")
+    for _ in range(2):
+        with pytest.raises(NoVersionedResourceError):
+            await cache.gvk_to_gvr(POLICY)
+    assert cluster.kinds.lookups == 1
+    cluster.kinds.define("x.io/v1", "Policy", MemoryResource("policies"))
+    await asyncio.sleep(31)
+    assert (await cache.gvk_to_gvr(POLICY)).resource == "policies"
+
+
+async def test_who_asks_at_the_same_time_shares_the_answer(cluster: MemoryCluster) -> None:
+    cache = ObjectCache(cluster)
+    found = await asyncio.gather(*(cache.gvk_to_gvr(POLICY) for _ in range(20)))
+    assert len(set(map(id, found))) == 1
+    assert cluster.kinds.lookups == 1
+
+
+async def test_a_lookup_that_failed_otherwise_is_no_miss() -> None:
+    class Away:
+        def __init__(self) -> None:
+            self.error: StoreError | None = StoreError("away")
+
+        async def resource(self, _api_version: str, _kind: str) -> MemoryResource:
+            if self.error is not None:
+                raise self.error
+            return MemoryResource("policies")
+
+    away = Away()
+    cache = ObjectCache(away, options=ObjectCacheOptions(missing_api_resource_cache_ttl_s=600))
+    with pytest.raises(StoreError, match="away"):
+        await cache.gvk_to_gvr(POLICY)
+    away.error = None
+    assert (await cache.gvk_to_gvr(POLICY)).resource == "policies"

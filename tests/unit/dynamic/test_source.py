@@ -1,0 +1,81 @@
+import asyncio
+
+import pytest
+from scenarios.dependents import limit, secret, watcher_called
+from scenarios.plays import APPS, Apps, put
+
+from natsctl import Operation, kv
+from natsctl.dynamic import (
+    DynamicWatcher,
+    GenericEvent,
+    ObjectIdentifier,
+    controller_runtime_source,
+    kv_kind,
+)
+from natsctl.testing.harness import running
+
+
+async def test_what_the_reconciler_is_called_for_comes_out_of_the_source() -> None:
+    reconciler, source = controller_runtime_source()
+    await reconciler.reconcile(watcher_called("a"))
+    await reconciler.reconcile(secret("b"))
+    source.close()
+    assert [event async for event in source] == [
+        GenericEvent(watcher_called("a")),
+        GenericEvent(secret("b")),
+    ]
+
+
+async def test_events_that_nobody_took_yet_are_one_and_later_ones_are_more() -> None:
+    reconciler, source = controller_runtime_source()
+    for _ in range(3):
+        await reconciler.reconcile(watcher_called("a"))
+    assert (await anext(source)).object == watcher_called("a")
+    await reconciler.reconcile(watcher_called("a"))
+    source.close()
+    assert len([event async for event in source]) == 1
+
+
+async def test_who_waits_for_an_event_gets_it() -> None:
+    reconciler, source = controller_runtime_source()
+    waiting = asyncio.create_task(anext(source))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    await reconciler.reconcile(watcher_called("a"))
+    assert (await waiting).object == watcher_called("a")
+
+
+async def test_a_source_that_is_closed_ends_and_takes_nothing_more() -> None:
+    _, source = controller_runtime_source()
+    source.close()
+    source.send(watcher_called("a"))
+    with pytest.raises(StopAsyncIteration):
+        await anext(source)
+
+
+async def test_it_feeds_the_queue_of_a_controller() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        reconciler, source = controller_runtime_source()
+        watcher = DynamicWatcher(reconciler, nats=harness.stores)
+        tasks = [
+            asyncio.create_task(watcher.start()),
+            asyncio.create_task(
+                source.feed(lambda key: harness.runtime.enqueue_key(key, Operation.SECONDARY))
+            ),
+        ]
+        await watcher.started.wait()
+        apps = kv_kind("apps")
+        shop = ObjectIdentifier(
+            group=apps.group, version=apps.version, kind=apps.kind, namespace="eu", name="shop"
+        )
+        await watcher.add_watcher(shop, limit("eu"))
+        await put(harness.stores.store(APPS), "eu.shop", {"spec": {}})
+        await harness.run_until_idle()
+        controller.syncs.clear()
+        await put(harness.stores.store(kv(bytes, bucket="limits")), "eu", {"spec": {}})
+        await harness.run_until_idle()
+        assert controller.syncs == ["eu.shop"]
+        watcher.stop()
+        source.close()
+        await asyncio.gather(*tasks)

@@ -1,0 +1,112 @@
+"""Annotations that must not be lost."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from clouds import DISKS, clock
+
+from natsctl.errors import ConflictError, NotFoundError, StoreError
+from natsctl.managed import AnnotationNames, Managed, RetryingCriticalAnnotationUpdater
+from natsctl.testing.memory import MemoryStore
+
+NAMES = AnnotationNames()
+
+
+async def managed_in(store: MemoryStore) -> Managed[Any]:
+    value = {"spec": {"size": 1}, "metadata": {"annotations": {"old": "1", "gone": "1"}}}
+    stored = await store.create("a", json.dumps(value).encode())
+    managed = Managed(DISKS, stored, names=NAMES, clock=clock)
+    managed.annotations["new"] = "2"
+    del managed.annotations["gone"]
+    return managed
+
+
+async def annotations(store: MemoryStore) -> dict[str, str]:
+    document = json.loads((await store.get("a")).value)
+    found: dict[str, str] = document["metadata"]["annotations"]
+    return found
+
+
+async def edit(store: MemoryStore, **annotations: str) -> None:
+    stored = await store.get("a")
+    document = json.loads(stored.value)
+    document["metadata"]["annotations"].update(annotations)
+    await store.update("a", json.dumps(document).encode(), revision=stored.revision)
+
+
+async def test_changes_are_laid_over_what_others_wrote_meanwhile() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    await edit(store, others="3", old="4")
+    await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
+    assert await annotations(store) == {"old": "4", "new": "2", "others": "3"}
+
+
+async def test_other_pending_changes_are_reset() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    managed.spec["size"] = 5
+    managed.status["x"] = 1
+    await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
+    assert (managed.spec, managed.status) == ({"size": 1}, {})
+    assert managed.stored == await store.get("a")
+
+
+async def test_any_store_error_is_tried_again() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    store.fail(StoreError("away"))
+    updater = RetryingCriticalAnnotationUpdater(store)
+    work = asyncio.create_task(updater.update_critical_annotations(managed))
+    await asyncio.sleep(5)
+    store.fail(None)
+    await work
+    assert (await annotations(store))["new"] == "2"
+
+
+async def test_it_gives_up_in_the_end() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    store.fail(StoreError("away"))
+    updater = RetryingCriticalAnnotationUpdater(store, within_s=7.0)
+    with pytest.raises(StoreError, match="away"):
+        await updater.update_critical_annotations(managed)
+    assert asyncio.get_running_loop().time() == pytest.approx(7.0)
+    assert managed.annotations["new"] == "2"
+
+
+async def test_an_object_that_is_gone_is_an_error_at_once() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    await store.delete("a")
+    with pytest.raises(NotFoundError):
+        await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
+    assert asyncio.get_running_loop().time() == 0
+
+
+async def test_another_creation_is_not_written_over() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    await edit(store, **{NAMES.create_pending: "2030-01-01T00:00:00Z revision 3"})
+    with pytest.raises(ConflictError, match="another creation"):
+        await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
+    assert "new" not in await annotations(store)
+
+
+async def test_another_object_of_the_same_key_is_not_written_over() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    await store.delete("a")
+    await store.create("a", b'{"spec": {"size": 1}, "metadata": {"uid": "another"}}')
+    with pytest.raises(ConflictError, match="another by now"):
+        await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
+
+
+async def test_without_changes_nothing_is_written() -> None:
+    store = MemoryStore(DISKS)
+    managed = await managed_in(store)
+    managed.reset(managed.stored)
+    await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
+    assert store.writes == 1

@@ -1,0 +1,57 @@
+"""A simple watcher calls what it was given, and a snapshot shows an object as it was."""
+
+import pytest
+from tellings import SITES, Notes, Site, SiteSpec, site
+
+from natsctl import UsageError, kv
+from natsctl.model.kinds import Kind
+from natsctl.model.store import Stored
+from natsctl.testing.memory import MemoryStore
+from natsctl.watchers import SimpleWatcher, Snapshot
+
+
+def snapshot(value: bytes, kind: Kind[object] = SITES) -> Snapshot[object]:
+    return Snapshot(kind, Stored("berlin", 7, value), MemoryStore(kind))
+
+
+async def test_each_thing_that_happens_calls_its_function() -> None:
+    notes = Notes()
+    watcher = SimpleWatcher(add_func=notes.add, update_func=notes.update, delete_func=notes.delete)
+    one, two = snapshot(site("one")), snapshot(site("two"))
+    await watcher.add(one)
+    await watcher.update(one, two)
+    await watcher.delete(two)
+    assert notes.told == ["add berlin one", "update berlin one two", "delete berlin two"]
+
+
+async def test_where_there_is_no_function_nothing_is_called() -> None:
+    notes = Notes()
+    watcher = SimpleWatcher(update_func=notes.update)
+    one = snapshot(site("one"))
+    await watcher.add(one)
+    await watcher.delete(one)
+    await watcher.update(one, one)
+    assert notes.told == ["update berlin one one"]
+
+
+def test_a_snapshot_shows_an_object_as_it_was_at_one_revision() -> None:
+    shown = snapshot(site("one", labels={"region": "eu"}))
+    assert (shown.key, shown.revision, shown.value) == (
+        "berlin",
+        7,
+        site("one", labels={"region": "eu"}),
+    )
+    assert isinstance(shown.object, Site)
+    assert shown.object.spec == SiteSpec("one")
+    assert shown.metadata.labels == {"region": "eu"}
+    assert not shown.is_going
+    assert snapshot(site(deletionTimestamp="2026-01-01T00:00:00Z")).is_going
+
+
+def test_what_has_no_metadata_is_never_going_and_says_so() -> None:
+    plain: Kind[object] = kv(dict, bucket="plain")
+    shown = snapshot(b'{"a": 1}', plain)
+    assert shown.object == {"a": 1}
+    assert not shown.is_going
+    with pytest.raises(UsageError, match="a subclass of"):
+        assert shown.metadata
