@@ -1,0 +1,258 @@
+"""The image, and the stack of docker-compose.yml, for a user with Docker and nothing else."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import nats
+import pytest
+from containers import ROOT, Stack, docker, inspected
+from nats.js import JetStreamContext
+from nats.js.errors import KeyNotFoundError, NotFoundError
+from servers import eventually
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]  # the first one builds the image
+
+MB = 1_000_000
+OWN_MAX = 250 * MB  # bytes, on top of what Python has
+WEBAPPS = "controllers.webapps:WebApps"
+SHOP = ("configmap/shop", "service/shop", "deployment.apps/shop")
+BUCKETS = ("greetings", "routes", "defaults")
+
+SLOW = """
+import asyncio
+from natsctl import Controller, Object, kv, primary
+
+class Job(Object, frozen=True):
+    spec: dict[str, str] = {}
+
+class Jobs(Controller):
+    jobs = primary(kv(Job, bucket="jobs"))
+
+    async def sync_handler(self, key):
+        print("begun", flush=True)
+        await asyncio.sleep(3600)
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """A folder with a controller that takes an hour, for anybody to read."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+@asynccontextmanager
+async def connected(stack: Stack) -> AsyncIterator[JetStreamContext]:
+    """A NATS client of the host, which knows nothing of natsctl; natsctl watches its buckets."""
+    client = await nats.connect(stack.url, allow_reconnect=False)
+    try:
+        jetstream = client.jetstream()
+        await eventually(lambda: _watched(jetstream))
+        yield jetstream
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def jetstream(stack: Stack) -> AsyncIterator[JetStreamContext]:
+    async with connected(stack) as connection:
+        yield connection
+
+
+async def greet(jetstream: JetStreamContext, key: str, text: str) -> None:
+    greetings = await jetstream.key_value("greetings")
+    await greetings.put(key, json.dumps({"spec": {"text": text}}).encode())
+
+
+def commands(*, about: str) -> list[str]:
+    """Return what a section of the page tells to run in containers."""
+    page = (ROOT / "docs" / "compose.md").read_text()
+    section = page.partition(f"## {about}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^docker compose exec .*$", section, re.MULTILINE)
+
+
+async def run(stack: Stack, command: str) -> str:
+    """Type it in a shell, where it succeeds; return what it wrote."""
+    status, told = await stack.tried("sh", "-c", command)
+    assert status == 0, f"{command}: {told}"
+    return told
+
+
+async def heard(jetstream: JetStreamContext, key: str) -> str | None:
+    """What a route says; None where there is none."""
+    routes = await jetstream.key_value("routes")
+    try:
+        entry = await routes.get(key)
+    except KeyNotFoundError:
+        return None
+    return str(json.loads(entry.value or b"")["spec"]["payload"])
+
+
+async def test_what_is_put_through_the_published_port_becomes_a_secondary(
+    jetstream: JetStreamContext,
+) -> None:
+    await greet(jetstream, "shop", "hi")
+    await eventually(lambda: _says(jetstream, "shop", "hi!"))
+
+
+async def test_a_restart_of_nats_loses_nothing_and_stops_nothing(stack: Stack) -> None:
+    async with connected(stack) as before:
+        await greet(before, "shop", "hi")
+        await eventually(lambda: _says(before, "shop", "hi!"))
+    started = (await stack.state("natsctl"))["StartedAt"]
+
+    await stack.compose("restart", "nats")
+    await stack.up()
+
+    async with connected(stack) as after:
+        await greet(after, "pier", "ho")
+        await eventually(lambda: _says(after, "pier", "ho!"))
+        assert await heard(after, "shop") == "hi!"
+    assert (await stack.state("natsctl"))["StartedAt"] == started
+
+
+async def test_what_is_taken_down_comes_back_with_its_objects(stack: Stack) -> None:
+    async with connected(stack) as before:
+        await greet(before, "shop", "hi")
+        await eventually(lambda: _says(before, "shop", "hi!"))
+    await stack.compose("down")
+    await stack.up()
+    async with connected(stack) as after:
+        assert await heard(after, "shop") == "hi!"
+
+
+async def test_told_to_stop_it_exits_with_zero_and_leaves_no_consumer_behind(
+    stack: Stack, jetstream: JetStreamContext
+) -> None:
+    await stack.compose("stop", "natsctl")
+    state = await stack.state("natsctl")
+    assert (state["Status"], state["ExitCode"]) == ("exited", 0)
+    assert await _consumers(jetstream) == 0
+
+
+async def test_a_second_signal_ends_it_at_once(stack: Stack, slow: Path) -> None:
+    mounted = f"--volume={slow}:/app/controllers:ro"
+    words = ("run", "--detach", mounted, "natsctl", "run", "-c", "controllers.slow:Jobs")
+    name = (await stack.compose(*words)).split()[-1]
+    await eventually(lambda: _logged(name, "primaries listed, syncing"))
+    status, told = await stack.inside("natsctl", "put", "jobs", "one", '{"spec": {}}')
+    assert status == 0, told
+    await eventually(lambda: _logged(name, "begun"))
+
+    await docker("kill", "--signal=TERM", name)
+    await eventually(lambda: _logged(name, "SIGTERM: stopping"))
+    await docker("kill", "--signal=TERM", name)
+
+    assert (await docker("wait", name)).strip() == str(128 + 15)
+
+
+async def test_its_user_is_not_root_and_its_file_system_is_read_only(
+    image: str, stack: Stack
+) -> None:
+    told = (await stack.inside("id", "-u"))[1].strip()
+    assert told == (await inspected(image))["Config"]["User"].partition(":")[0]
+    assert int(told) > 0
+
+    folders = ("/", "/app", "/app/controllers", "/home/natsctl", "/opt/natsctl", "/var/tmp")
+    for folder in folders:
+        status, told = await stack.inside("touch", f"{folder}/new")
+        assert status != 0, folder
+        assert "Read-only file system" in told
+    assert await stack.inside("touch", "/tmp/new") == (0, "")
+
+
+async def test_it_needs_nowhere_to_write_and_no_rights(image: str) -> None:
+    assert await _bare(image, "--version") == f"natsctl {version('natsctl')}\n"
+    printed = await _bare(image, "rbac", "--no-kube", "--controller", WEBAPPS)
+    assert "kind: ClusterRole" in printed
+
+
+async def test_processes_that_others_leave_behind_do_not_stay(stack: Stack) -> None:
+    status, left = await stack.inside("sh", "-c", "sleep 0.1 >/dev/null & echo $!")
+    assert status == 0, left
+    await eventually(lambda: _gone(stack, int(left)))
+
+
+async def test_the_image_is_no_larger_than_it_has_to_be(
+    image: str, record_property: Callable[[str, object], None]
+) -> None:
+    history = await docker("history", "--human=false", "--format={{.Size}} {{.CreatedBy}}", image)
+    newest_first = [line for line in history.splitlines() if line[:1].isdigit()]
+    pythons = next(at for at, line in enumerate(newest_first) if 'CMD ["python3"]' in line)
+    own = sum(int(line.split()[0]) for line in newest_first[:pythons])
+    assert 0 < own < OWN_MAX
+    whole = (await inspected(image))["Size"]
+    told = f"the image has {whole / MB:.0f} MB, {own / MB:.0f} of them beyond Python's own"
+    record_property("docker", told)
+
+
+async def test_the_page_says_what_works(stack: Stack, jetstream: JetStreamContext) -> None:
+    put, *others = commands(about="Greetings")
+    await run(stack, put)
+    await eventually(lambda: _says(jetstream, "shop", "hi!"))
+    assert others
+    for command in others:
+        await run(stack, command)
+
+
+@pytest.mark.long
+async def test_webapps_run_in_the_cluster_of_the_stack(stack: Stack) -> None:
+    put, get = commands(about="Kubernetes")
+    await stack.compose("--profile", "kubernetes", "up", "--no-build", "--wait", "webapps")
+    await eventually(lambda: _succeeds(stack, "natsctl", "list", "webapps"))
+    await run(stack, put)
+    await eventually(lambda: _in_cluster(stack, *SHOP))
+    assert set(SHOP) <= set((await run(stack, get)).split())
+
+    assert await _succeeds(stack, "kubectl", "delete", SHOP[1], service="k3s")
+    await eventually(lambda: _in_cluster(stack, *SHOP))
+
+    assert await _succeeds(stack, "natsctl", "delete", "webapps", "shop")
+    await eventually(lambda: _in_cluster(stack))
+    await stack.compose("stop", "webapps")
+    assert (await stack.state("webapps"))["ExitCode"] == 0
+
+
+async def _bare(image: str, *words: str) -> str:
+    """Run the image as nobody in particular, who may do nothing; return what it wrote."""
+    limits = ("--read-only", "--cap-drop=ALL", "--network=none", "--user=12345:12345")
+    return await docker("run", "--rm", *limits, image, *words)
+
+
+async def _says(jetstream: JetStreamContext, key: str, text: str) -> bool:
+    return await heard(jetstream, key) == text
+
+
+async def _watched(jetstream: JetStreamContext) -> bool:
+    try:
+        return await _consumers(jetstream) >= len(BUCKETS)
+    except NotFoundError:  # a bucket is still to be made
+        return False
+
+
+async def _consumers(jetstream: JetStreamContext) -> int:
+    return sum([len(await jetstream.consumers_info(f"KV_{bucket}")) for bucket in BUCKETS])
+
+
+async def _logged(name: str, text: str) -> bool:
+    return text in await docker("logs", name)
+
+
+async def _gone(stack: Stack, pid: int) -> bool:
+    return (await stack.inside("test", "-e", f"/proc/{pid}"))[0] == 1
+
+
+async def _succeeds(stack: Stack, *words: str, service: str = "natsctl") -> bool:
+    return (await stack.inside(*words, service=service))[0] == 0
+
+
+async def _in_cluster(stack: Stack, *wanted: str) -> bool:
+    """Say whether these, of all that an app can have, are there, and nothing else."""
+    words = ("kubectl", "get", *SHOP, "--ignore-not-found", "--output=name")
+    status, found = await stack.inside(*words, service="k3s")
+    return status == 0 and sorted(found.split()) == sorted(wanted)
