@@ -335,7 +335,7 @@ class ControllerRuntime:
         if after is None:
             if before is not None:
                 self._opened.primary.gone[key] = before
-            operation = Operation.DELETE
+            operation = Operation.PURGE if change.purged else Operation.DELETE
         elif (
             before is None
             or key in self._visits.skipped

@@ -107,8 +107,8 @@ class Cache(Generic[T]):
                 listing.put(event.stored)
             case Deleted():
                 if listing is None:
-                    return self._remove(event.key, event.revision)
-                listing.remove(event.key, event.revision)
+                    return self._remove(event)
+                listing.remove(event)
             case Listing():
                 self._listing = _Listing(event.incarnation)
             case Listed():
@@ -147,11 +147,12 @@ class Cache(Generic[T]):
         changes = [change for change in folded if change is not None]
         for key in [key for key in (*self._objects, *self.invalid) if key not in listing.objects]:
             if key in self:
-                listing.deleted.pop(key, None)
-                changes.append(self._drop(key))
-        for key, deleted_at in listing.deleted.items():
-            if deleted_at > known:
-                changes.append(Change(self.kind, key, None, None, initial=True))
+                told = listing.deleted.pop(key, None)
+                changes.append(self._drop(key, purged=told is not None and told.purged))
+        for key, deleted in listing.deleted.items():
+            if deleted.revision > known:
+                purged = deleted.purged
+                changes.append(Change(self.kind, key, None, None, initial=True, purged=purged))
         self.incarnation = listing.incarnation
         self._reach(revision)
         self.complete.set()
@@ -162,9 +163,9 @@ class Cache(Generic[T]):
         self._reach(stored.revision)
         return () if change is None else (change,)
 
-    def _remove(self, key: str, revision: int) -> Sequence[Change[T]]:
-        change = self._drop(key)
-        self._reach(revision)
+    def _remove(self, deleted: Deleted) -> Sequence[Change[T]]:
+        change = self._drop(deleted.key, purged=deleted.purged)
+        self._reach(deleted.revision)
         return (change,)
 
     def _fold(self, stored: Stored, *, initial: bool = False) -> Change[T] | None:
@@ -186,13 +187,13 @@ class Cache(Generic[T]):
             index.put(key, values)
         return Change(self.kind, key, old, stored, initial)
 
-    def _drop(self, key: str) -> Change[T]:
+    def _drop(self, key: str, *, purged: bool = False) -> Change[T]:
         self.invalid.pop(key, None)
         old = self._objects.pop(key, None)
         for index in self._indexes.values():
             index.remove(key)
         self._moved(key)
-        return Change(self.kind, key, old, None)
+        return Change(self.kind, key, old, None, purged=purged)
 
     def _reject(self, invalid: Invalid) -> None:
         known = self.invalid.get(invalid.stored.key)
@@ -219,15 +220,15 @@ class _Listing:
     def __init__(self, incarnation: str) -> None:
         self.incarnation = incarnation
         self.objects: dict[str, Stored] = {}
-        self.deleted: dict[str, int] = {}
+        self.deleted: dict[str, Deleted] = {}
 
     def put(self, stored: Stored) -> None:
         self.objects[stored.key] = stored
         self.deleted.pop(stored.key, None)
 
-    def remove(self, key: str, revision: int) -> None:
-        self.objects.pop(key, None)
-        self.deleted[key] = revision
+    def remove(self, deleted: Deleted) -> None:
+        self.objects.pop(deleted.key, None)
+        self.deleted[deleted.key] = deleted
 
 
 class _Index(Generic[T]):

@@ -60,7 +60,7 @@ class BucketStore(KvStore):
         """Return what a watch of this store has told, with when it was written, if told."""
         ns = self._times.get(stored.key)
         created = "" if ns is None else datetime.fromtimestamp(ns / NANOSECONDS, UTC).isoformat()
-        return Message(stored.key, stored.revision, stored.value, marker=False, created=created)
+        return Message(stored.key, stored.revision, stored.value, marker=None, created=created)
 
     async def _listing(self) -> list[Message]:
         found: dict[str, Stored] = {}

@@ -16,9 +16,10 @@ from natsctl.errors import (
     StoreMissingError,
     StoreTimeoutError,
 )
-from natsctl.kv.codec import is_marker, parse_headers, prefix_of, stream_of
+from natsctl.kv.codec import Marker, marker, parse_headers, prefix_of, stream_of
 from natsctl.kv.connection import Connection
 from natsctl.model.kinds import KvKind
+from natsctl.model.store import Deleted
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,13 @@ class Message(msgspec.Struct, frozen=True):
     key: str
     revision: int
     value: bytes
-    marker: bool
+    marker: Marker | None
     created: str
+
+    @property
+    def deleted(self) -> Deleted:
+        """What the marker says."""
+        return Deleted(self.key, self.revision, self.marker is Marker.PURGED)
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -138,7 +144,7 @@ class Bucket:
             key=raw["subject"][len(self.prefix) :],
             revision=raw["seq"],
             value=base64.b64decode(raw.get("data", "")),
-            marker=is_marker(headers),
+            marker=marker(headers),
             created=raw.get("time", ""),
         )
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from enum import Enum
 from typing import Final
 
 import msgspec
@@ -20,6 +21,13 @@ STALLED: Final = "Nats-Consumer-Stalled"
 _KEY = re.compile(r"[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*\Z")
 _BUCKET = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _TOKENS_PLAIN = 9
+
+
+class Marker(Enum):
+    """What became of a key."""
+
+    DELETED = "deleted"
+    PURGED = "purged"
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
@@ -73,15 +81,18 @@ def written_ns(reply: bytes) -> int:
     return int(tokens[7 if len(tokens) == _TOKENS_PLAIN else 9])
 
 
-def is_marker(headers: Mapping[str, str] | None) -> bool:
-    """Say whether a message with these headers marks its key deleted.
+def marker(headers: Mapping[str, str] | None) -> Marker | None:
+    """Return what a message with these headers marks, None where it is a value.
 
-    A client wrote `KV-Operation: DEL` or `PURGE`, or the server put a marker where a limit took
-    the last value away.
+    A client wrote `KV-Operation: DEL` or `PURGE`, or the server put a marker where a limit, or
+    somebody's purge, took the last value away.
     """
     if not headers:
-        return False
-    return headers.get(OPERATION) in {"DEL", "PURGE"} or MARKER_REASON in headers
+        return None
+    if headers.get(OPERATION) == "PURGE" or headers.get(MARKER_REASON) == "Purge":
+        return Marker.PURGED
+    deleted = headers.get(OPERATION) == "DEL" or MARKER_REASON in headers
+    return Marker.DELETED if deleted else None
 
 
 def header_size(headers: Mapping[str, str]) -> int:

@@ -11,7 +11,15 @@ from collections.abc import Awaitable, Callable
 from nats.errors import Error as NatsError
 
 from natsctl.errors import WatchBrokenError
-from natsctl.kv.codec import LAST_CONSUMER, STALLED, STATUS, is_marker, parse_headers, position
+from natsctl.kv.codec import (
+    LAST_CONSUMER,
+    STALLED,
+    STATUS,
+    Marker,
+    marker,
+    parse_headers,
+    position,
+)
 from natsctl.model.store import Deleted, Stored
 
 HEARTBEAT_S = 0.5  # how often the server shows that an idle consumer lives
@@ -50,20 +58,23 @@ class Feed:
 
     def _receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         self._silent = 0
-        marker = False
+        mark = None
         if headers is not None:
             told = parse_headers(headers)
             if not subject.startswith(self._prefix):
                 self._control(reply.decode(), told)
                 return
-            marker = is_marker(told)
+            mark = marker(told)
         at = position(reply)
         if at.consumer != self._consumed + 1:
             self.fail(f"messages {self._consumed + 1} to {at.consumer - 1} were lost")
             return
         self._consumed, self._pending = at.consumer, at.pending
         key = str(subject[len(self._prefix) :], "utf-8", "replace")
-        self._items.append(Deleted(key, at.stream) if marker else Stored(key, at.stream, data))
+        if mark is None:
+            self._items.append(Stored(key, at.stream, data))
+        else:
+            self._items.append(Deleted(key, at.stream, mark is Marker.PURGED))
         if len(self._items) > BUFFERED_MAX:
             self.fail(f"{BUFFERED_MAX} messages wait to be taken in")
         self._wake()

@@ -77,9 +77,7 @@ class KvStore:
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`: at most as many as the bucket's history."""
         return [
-            Deleted(key, message.revision)
-            if message.marker
-            else Stored(key, message.revision, message.value)
+            message.deleted if message.marker else Stored(key, message.revision, message.value)
             for message in await self.messages(key)
         ]
 

@@ -272,7 +272,7 @@ class _Known:
             key, revision = message.key, message.revision
             self._ahead[key] = revision
             stored = Stored(key, revision, message.value)
-            yield self._told(Deleted(key, revision) if message.marker else stored)
+            yield self._told(message.deleted if message.marker else stored)
 
     def _told(self, item: Stored | Deleted) -> WatchEvent:
         if isinstance(item, Stored):

@@ -44,10 +44,14 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
 
 class Deleted(msgspec.Struct, frozen=True, gc=False):
-    """The object is gone; the store says so at this revision."""
+    """The object is gone; the store says so at this revision.
+
+    `purged` says that its history was forgotten with it.
+    """
 
     key: str
     revision: int
+    purged: bool = False
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +74,8 @@ class Action(Enum):
 class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """One object before and after; `initial` marks what a listing found.
 
-    Both are None for an object that was deleted before anyone here saw it.
+    Both are None for an object that was deleted before anyone here saw it. `purged` says of one
+    that is gone that its history was forgotten too, where the store told so.
     """
 
     kind: Kind[T]
@@ -78,6 +83,7 @@ class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
     before: Stored | None
     after: Stored | None
     initial: bool = False
+    purged: bool = False
 
     @property
     def action(self) -> Action:

@@ -72,7 +72,7 @@ class MemoryStore:
             self._expect(key, revision)
         elif last is None or not purge:
             self._existing(key)
-        deleted = Deleted(key, self._bucket.revision + 1)
+        deleted = Deleted(key, self._bucket.revision + 1, purge)
         self._bucket.append(deleted, purge=purge)
         return deleted.revision
 
@@ -138,7 +138,7 @@ class MemoryStore:
         match self._bucket.last(key):
             case Stored() as stored:
                 return stored
-            case Deleted(_, revision):
+            case Deleted(revision=revision):
                 message = f"{self._name} has no {key}: it was deleted"
                 raise NotFoundError(message, deleted_at=revision)
             case None:

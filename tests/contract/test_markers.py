@@ -64,7 +64,7 @@ class TestPurging:
         await put(store, "shop", "1")
         await put(store, "shop", "2")
         purged_at = await store.delete("shop", purge=True)
-        assert await store.history("shop") == [Deleted("shop", purged_at)]
+        assert await store.history("shop") == [Deleted("shop", purged_at, purged=True)]
 
     async def test_it_leaves_other_keys_alone(self, store: Store) -> None:
         await put(store, "a")
@@ -81,7 +81,7 @@ class TestPurging:
         await put(store, "shop")
         deleted_at = await store.delete("shop")
         purged_at = await store.delete("shop", revision=deleted_at, purge=True)
-        assert await store.history("shop") == [Deleted("shop", purged_at)]
+        assert await store.history("shop") == [Deleted("shop", purged_at, purged=True)]
 
     async def test_of_what_never_was_it_finds_nothing(self, store: Store) -> None:
         with pytest.raises(NotFoundError):
@@ -123,7 +123,7 @@ class TestWatching:
         async with store.watch() as events:
             await listing(events)
             purged_at = await store.delete("a", purge=True)
-            assert await take(events, 1) == [Deleted("a", purged_at)]
+            assert await take(events, 1) == [Deleted("a", purged_at, purged=True)]
 
     async def test_a_purge_of_what_was_deleted_is_told_once_more(self, store: Store) -> None:
         await put(store, "a")
@@ -131,4 +131,4 @@ class TestWatching:
         async with store.watch() as events:
             await listing(events)
             purged_at = await store.delete("a", purge=True)
-            assert await take(events, 1) == [Deleted("a", purged_at)]
+            assert await take(events, 1) == [Deleted("a", purged_at, purged=True)]

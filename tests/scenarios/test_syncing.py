@@ -463,3 +463,17 @@ async def test_an_unforeseen_failure_is_logged_with_its_traceback_and_a_foreseen
         if at.levelno == logging.ERROR
     }
     assert logged == {"oops", "answer"}
+
+
+@pytest.mark.parametrize(
+    ("purge", "operation"), [(False, Operation.DELETE), (True, Operation.PURGE)]
+)
+async def test_a_purge_is_told_from_a_deletion(purge: bool, operation: Operation) -> None:  # noqa: FBT001 - a parameter
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await play.apps.delete("shop", purge=purge)
+        await harness.run_until_idle()
+        assert harness.runtime.explain("shop").syncs[-1].operation is operation
+        assert play.part_keys == []

@@ -15,7 +15,7 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 def entry(value: object, key: str = "a", revision: int = 7) -> Message:
     data = value if isinstance(value, bytes) else msgspec.json.encode(value)
     created = (NOW - timedelta(seconds=200)).isoformat()
-    return Message(key, revision, data, marker=False, created=created)
+    return Message(key, revision, data, marker=None, created=created)
 
 
 @pytest.mark.parametrize("value", [{"spec": 1}, {"metadata": {}}, {"spec": None, "x": 1}])

@@ -4,10 +4,11 @@ import pytest
 
 from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.kv.codec import (
+    Marker,
     Position,
     check_key,
     header_size,
-    is_marker,
+    marker,
     parse_headers,
     position,
     prefix_of,
@@ -100,10 +101,22 @@ class TestMarkers:
         ],
     )
     def test_clients_and_the_server_mark_deletions(self, headers: dict[str, str]) -> None:
-        assert is_marker(headers)
+        assert marker(headers) is not None
 
     @pytest.mark.parametrize(
         "headers", [None, {}, {"KV-Operation": "PUT"}, {"Nats-TTL": "1s"}, {"DEL": "KV-Operation"}]
     )
     def test_anything_else_is_a_value(self, headers: dict[str, str] | None) -> None:
-        assert not is_marker(headers)
+        assert marker(headers) is None
+
+    @pytest.mark.parametrize(
+        ("headers", "marks"),
+        [
+            ({"KV-Operation": "DEL"}, Marker.DELETED),
+            ({"KV-Operation": "PURGE"}, Marker.PURGED),
+            ({"Nats-Marker-Reason": "MaxAge"}, Marker.DELETED),
+            ({"Nats-Marker-Reason": "Purge"}, Marker.PURGED),
+        ],
+    )
+    def test_a_purge_is_told_from_a_deletion(self, headers: dict[str, str], marks: Marker) -> None:
+        assert marker(headers) is marks
