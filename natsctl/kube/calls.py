@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import lru_cache
 from http import HTTPStatus
 from urllib.parse import urlencode
 
@@ -192,7 +193,7 @@ class Transport:
     def _request(
         self, ask: _Ask, access: Access
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        query = f"?{urlencode(ask.query)}" if ask.query else ""
+        query = _encoded(tuple(ask.query.items())) if ask.query else ""
         return self._session.request(
             ask.method,
             URL(f"{access.server}{ask.path}{query}", encoded=True),
@@ -267,6 +268,12 @@ class Transport:
             broken = WatchBrokenError(str(failed.error))
             broken.__cause__ = error
             return msgspec.structs.replace(failed, error=broken)
+
+
+@lru_cache(maxsize=256)
+def _encoded(query: tuple[tuple[str, str], ...]) -> str:
+    """Return the end of a URL; that of writes is the same again and again."""
+    return f"?{urlencode(query)}"
 
 
 def _sendable(body: bytes | None) -> bytes | io.BytesIO | None:

@@ -1,5 +1,6 @@
 """Where a kind's objects are at a kube-apiserver: URL paths."""
 
+import re
 from urllib.parse import quote
 
 import msgspec
@@ -7,6 +8,8 @@ import msgspec
 from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.kube.discovery import ResourceType
 from natsctl.model.manifests import KubeKind, split
+
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # as nearly every name is
 
 
 class Paths(msgspec.Struct, frozen=True):
@@ -18,7 +21,7 @@ class Paths(msgspec.Struct, frozen=True):
 
     def all(self, namespace: str = "") -> str:
         """Return the path of all objects, or of those of a namespace."""
-        place = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        place = f"/namespaces/{_quoted(namespace)}" if namespace else ""
         return f"{self.root}{place}/{self.plural}"
 
     def beside(self, key: str) -> str:
@@ -28,7 +31,7 @@ class Paths(msgspec.Struct, frozen=True):
     def one(self, key: str, subresource: str = "") -> str:
         """Return the path of the object with this key, or of a part of it, such as `status`."""
         namespace, name = self.parts(key)
-        path = f"{self.all(namespace)}/{quote(name, safe='')}"
+        path = f"{self.all(namespace)}/{_quoted(name)}"
         return f"{path}/{subresource}" if subresource else path
 
     def parts(self, key: str) -> tuple[str, str]:
@@ -41,6 +44,10 @@ class Paths(msgspec.Struct, frozen=True):
             rule = "live in namespaces: namespace/name" if self.namespaced else "have no namespace"
             raise InvalidKeyError(f"key {key!r} is none of {self.plural}, which {rule}")
         return namespace, name
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else quote(name, safe="")
 
 
 def paths_of(resource: ResourceType, kind: KubeKind[object]) -> Paths:

@@ -118,20 +118,14 @@ class KubeStore:
 
     async def locate(self, manifest: Document) -> str:
         """See `ManifestStore.locate`."""
-        metadata = documents.metadata_of(manifest)
-        namespace = metadata.get("namespace") or self._kind.namespace or ""
-        key = joined(str(namespace), str(metadata.get("name") or ""))
-        try:
-            (await self._paths()).one(self._own(key))
-        except InvalidKeyError as error:
-            raise InvalidObjectError(f"a manifest of {self.kind.name} says: {error}") from error
+        key, _ = await self._located(manifest)
         return key
 
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
         """See `ManifestStore.apply`, and `Applier`."""
-        path = await self._path(await self.locate(manifest))
+        _, path = await self._located(manifest)
         return await self._applier.apply(path, manifest, manager=manager, uid=uid, force=force)
 
     async def patch_status(
@@ -156,6 +150,16 @@ class KubeStore:
 
     async def _resource(self) -> ResourceType:
         return await self._find(self._kind.api_version, self._kind.kind)
+
+    async def _located(self, manifest: Document) -> tuple[str, str]:
+        """Return the key and the path of the object that the manifest describes."""
+        metadata = documents.metadata_of(manifest)
+        namespace = metadata.get("namespace") or self._kind.namespace or ""
+        key = joined(str(namespace), str(metadata.get("name") or ""))
+        try:
+            return key, (await self._paths()).one(self._own(key))
+        except InvalidKeyError as error:
+            raise InvalidObjectError(f"a manifest of {self.kind.name} says: {error}") from error
 
     async def _paths(self) -> Paths:
         return paths_of(await self._resource(), self._kind)

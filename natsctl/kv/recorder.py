@@ -22,6 +22,7 @@ STREAM = "natsctl_events"
 PREFIX = "natsctl.events"
 AGE_S = 24 * 3600  # how long events are kept
 BYTES_MAX = 256 * 1024 * 1024
+PAUSE_S = 0.005  # between two events: objects come first
 REPEAT_S = 10.0  # an event that repeats within this time is told once more, with its count
 
 
@@ -42,7 +43,7 @@ class EventRecorder:
     """Sends a controller's events, in the background; a `Recorder`. Made by `recording`."""
 
     def __init__(self, connection: Connection, controller: str) -> None:
-        self.outbox = Outbox(self._send, repeat_s=REPEAT_S)
+        self.outbox = Outbox(self._send, repeat_s=REPEAT_S, pause_s=PAUSE_S)
         self._connection = connection
         self._controller = controller
         self._ready = False
