@@ -16,6 +16,7 @@ from natsctl.core.cache import Cache
 from natsctl.core.informer import Informer
 from natsctl.core.write import Written
 from natsctl.errors import NotFoundError
+from natsctl.model.manifests import Reference
 from natsctl.model.store import Stored
 
 AnyInformer = Informer[Any]
@@ -27,7 +28,7 @@ class Sync:
     Used as `with Sync(key) as sync:`; within, it is what is read and written on behalf of.
     """
 
-    __slots__ = ("_token", "created", "deleted", "generation", "key", "updated")
+    __slots__ = ("_token", "created", "deleted", "generation", "key", "touched", "updated")
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -35,6 +36,7 @@ class Sync:
         self.created = 0
         self.updated = 0
         self.deleted = 0
+        self.touched: list[Reference] = []  # of a cluster: what was created, updated or deleted
 
     def __enter__(self) -> Self:
         self._token = current_sync.set(self)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from natsctl.core.barrier import Barrier
+from natsctl.core.barrier import Barrier, current_sync
 from natsctl.core.informer import Informer
 from natsctl.core.lastapplied import LastApplied
 from natsctl.core.owned import Owned
@@ -91,6 +91,7 @@ class KubeSecondary(Owned[T]):
         if not self.is_going(stored):
             await super().delete_stored(stored)
             self._last.deleted(stored.key)
+            self._touched(stored)
 
     def is_going(self, stored: Stored) -> bool:
         """See `Owned.is_going`."""
@@ -128,7 +129,15 @@ class KubeSecondary(Owned[T]):
         stored = await self._manifests.apply(wanted, manager=self._manager, uid=uid, force=force)
         self._last.applied(wanted, stored)
         base = 0 if current is None else current.revision
-        return self._landed(Rewritten(stored, None if stored.revision == base else base))
+        if stored.revision == base:
+            return stored.revision
+        self._touched(stored)
+        return self._landed(Rewritten(stored, base))
+
+    def _touched(self, stored: Stored) -> None:
+        sync = current_sync.get()
+        if sync is not None:
+            sync.touched.append(self._of.reference(stored.value))
 
     def _wanted(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
         """Return the manifest with its owner and its digest on it."""

@@ -33,9 +33,20 @@ class Reports:
         self._regarding = regarding
         self._refused = ""
 
-    def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        """Send an event; without a recorder nobody hears it."""
-        regarding = self._regarding(key)
+    def event(
+        self,
+        key: str,
+        type: EventType,  # noqa: A002 - the field's word
+        reason: str,
+        message: str,
+        regarding: Sequence[Reference] | None = None,
+    ) -> None:
+        """Send an event; without a recorder nobody hears it.
+
+        It is about what *regarding* names in a cluster; None means everything made for the key.
+        """
+        if regarding is None:
+            regarding = self._regarding(key)
         for recorder in self.recorders:
             recorder.event(key, type, reason, message, regarding)
 
@@ -49,7 +60,7 @@ class Reports:
             message = MESSAGE_DELETED
         else:
             return
-        self.event(key, EventType.NORMAL, REASON_SYNCED, message % key)
+        self.event(key, EventType.NORMAL, REASON_SYNCED, message % key, sync.touched)
 
     def failed(self, key: str, error: Exception) -> None:
         """Tell that a sync failed; the traceback of what nobody foresaw goes to the log."""

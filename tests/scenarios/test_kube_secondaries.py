@@ -10,6 +10,7 @@ from natsctl import (
     KUMORI,
     Controller,
     ControllerRuntime,
+    EventType,
     InvalidObjectError,
     KubeObject,
     Manifest,
@@ -410,13 +411,25 @@ async def test_objects_of_other_namespaces_and_kinds_are_refused() -> None:
     ]
 
 
-async def test_events_about_a_primary_name_what_was_made_for_it() -> None:
+async def test_events_about_a_sync_name_what_it_touched() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi", "a", "b"))
         await harness.run_until_idle()
+        await controller.sites.put("shop", site("hi", "b", "c"))
+        await harness.run_until_idle()
         synced = [event for event in harness.stores.events.events if event.reason == "Synced"]
-        assert [at.name for at in synced[-1].regarding] == ["shop-a", "shop-b"]
+        told = [[at.name for at in event.regarding] for event in synced if event.regarding]
+        assert told[::2] == [["shop-a", "shop-b"], ["shop-c", "shop-a"]]  # one of two recorders
         assert {at.kind for at in synced[-1].regarding} == {"ConfigMap"}
+
+
+async def test_other_events_about_a_primary_name_all_that_was_made_for_it() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi", "a", "b"))
+        await harness.run_until_idle()
+        controller.runtime.event("shop", EventType.WARNING, "Odd", "look at this")
+        (event, _) = [at for at in harness.stores.events.events if at.reason == "Odd"]
+        assert [at.name for at in event.regarding] == ["shop-a", "shop-b"]
 
 
 async def test_tertiaries_of_a_cluster_are_read() -> None:
