@@ -42,11 +42,17 @@ class ExistsError(ConflictError):
 
 
 class FieldConflictError(ConflictError):
-    """Another manager owns fields that an apply would change; `managers` names them."""
+    """Other managers own fields that an apply would change.
 
-    def __init__(self, message: str, managers: tuple[str, ...]) -> None:
+    `managers` names them, `fields` what they own, as in `.spec.replicas`.
+    """
+
+    def __init__(
+        self, message: str, managers: tuple[str, ...], fields: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.managers = managers
+        self.fields = fields
 
 
 class InvalidKeyError(StoreError):

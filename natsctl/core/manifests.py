@@ -48,6 +48,10 @@ class KubeSecondary(Owned[T]):
         self._manager = manager
         self._of: KubeKind[T] = manifests.kind
         self._last = LastApplied(names.applied, partly=self._of.metadata_only)
+        self._bookkeeping = {  # fields that are nobody else's
+            *(f".metadata.labels.{name}" for name in (names.kind, names.key)),
+            *(f".metadata.annotations.{name}" for name in (names.kind, names.key, names.applied)),
+        }
 
     async def apply(
         self, manifest: T | Manifest | msgspec.Struct, *, force: bool = False, adopt: bool = False
@@ -126,13 +130,21 @@ class KubeSecondary(Owned[T]):
 
     async def _send(self, wanted: Document, current: Stored | None, *, force: bool) -> int:
         uid = "" if current is None else self._of.metadata(current.value).uid
-        stored = await self._manifests.apply(wanted, manager=self._manager, uid=uid, force=force)
+        try:
+            stored = await self._at_once(wanted, uid, force=force)
+        except FieldConflictError as conflict:
+            if not self._bookkeeping.issuperset(conflict.fields or {""}):
+                raise
+            stored = await self._at_once(wanted, uid, force=True)  # whose it is, we say
         self._last.applied(wanted, stored)
         base = 0 if current is None else current.revision
         if stored.revision == base:
             return stored.revision
         self._touched(stored)
         return self._landed(Rewritten(stored, base))
+
+    async def _at_once(self, wanted: Document, uid: str, *, force: bool) -> Stored:
+        return await self._manifests.apply(wanted, manager=self._manager, uid=uid, force=force)
 
     def _touched(self, stored: Stored) -> None:
         sync = current_sync.get()

@@ -164,6 +164,7 @@ def _conflict(refusal: Refusal, what: Asked) -> StoreError:
     return FieldConflictError(
         f"cannot {what}: {told}. Leave these fields to it, or apply with force",
         managers=tuple(rivals),
+        fields=tuple(dict.fromkeys(field for fields in rivals.values() for field in fields)),
     )
 
 

@@ -28,6 +28,8 @@ from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, Watch
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.recorder import MemoryRecorder
 
+MANAGER = "natsctl"  # of what is stored as a whole
+
 Path = tuple[str, ...]
 _SERVERS_OWN = ("uid", "resourceVersion", "creationTimestamp", "generation", "deletionTimestamp")
 _Happening = tuple[Document | None, Document, int]  # before, after or last, at which revision
@@ -55,13 +57,16 @@ class MemoryManifestStore:
         """See `Store.create`."""
         await self._pass()
         self._expect_none(key)
-        return self._stored(self._objects.put(key, self._named(key, documents.parse(value))))
+        made = self._named(key, documents.parse(value))
+        self._objects.take_over(key, {}, made)
+        return self._stored(self._objects.put(key, made))
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
         await self._pass()
         before = self._expect(key, revision)
         after = self._named(key, {**documents.parse(value), "status": before.get("status")})
+        self._objects.take_over(key, before, after)
         return self._stored(self._objects.put(key, after))
 
     async def delete(
@@ -231,11 +236,12 @@ class MemoryManifestStore:
         now = dict(_leaves(before))
         differing = {path for path, value in wanted.items() if now.get(path, value) != value}
         managers = self._objects.managers.get(key, {})
-        theirs = {n: paths & differing for n, paths in managers.items() if n != manager}
-        said = [f"{n} says .{'.'.join(path)}" for n in theirs for path in sorted(theirs[n])]
+        theirs = {n: sorted(at & differing) for n, at in managers.items() if n != manager}
+        said = {(n, f".{'.'.join(path)}"): None for n, paths in theirs.items() for path in paths}
         if said:
-            others = tuple(sorted(n for n, paths in theirs.items() if paths))
-            raise FieldConflictError(f"{self.kind.name} {key}: {', '.join(said)}", others)
+            told = ", ".join(f"{name} says {field}" for name, field in said)
+            others, fields = (tuple(dict.fromkeys(found)) for found in zip(*said, strict=True))
+            raise FieldConflictError(f"{self.kind.name} {key}: {told}", others, fields)
 
     def _listing(self) -> Iterator[WatchEvent]:
         yield Listing("memory")
@@ -325,6 +331,15 @@ class _Objects:
         gone = {k: v for k, v in _meta(last).items() if k != "resourceVersion"}
         self._tell(last, {**last, "metadata": gone})
         return last
+
+    def take_over(self, key: str, before: Document, after: Document) -> None:
+        """Have whoever stores an object as a whole say the fields that it changes."""
+        old, new = dict(_leaves(before)), dict(_leaves(after))
+        changed = {path for path in new if path not in old or old[path] != new[path]}
+        managers = self.managers.setdefault(key, {})
+        for name in managers:
+            managers[name] -= changed | (old.keys() - new.keys())
+        managers.setdefault(MANAGER, set()).update(changed)
 
     def managed_fields(self, key: str) -> list[Document]:
         """Return who said which fields."""

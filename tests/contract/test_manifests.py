@@ -202,6 +202,25 @@ class TestConflictsOfFields:
             await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
         assert raised.value.managers == (THEIRS,)
 
+    async def test_the_fields_in_question_are_told(self, store: ManifestStore) -> None:
+        created = await store.apply(manifest(labels={"a.b/c": "1"}), manager=OURS, uid="")
+        other = manifest(labels={"a.b/c": "2"}, text="2")
+        with pytest.raises(FieldConflictError) as raised:
+            await store.apply(other, manager=THEIRS, uid=uid(created))
+        assert set(raised.value.fields) == {".metadata.labels.a.b/c", ".spec.text"}
+
+    async def test_who_stores_it_as_a_whole_owns_what_that_changed(
+        self, store: ManifestStore
+    ) -> None:
+        created = await create(store, text="1", more="1")
+        document = parse(created.value)
+        document["spec"] = {"text": "2", "more": "1"}
+        value = msgspec.json.encode(document)
+        updated = await store.update("shop", value, revision=created.revision)
+        with pytest.raises(FieldConflictError) as raised:
+            await store.apply(manifest(text="1", more="2"), manager=OURS, uid=uid(updated))
+        assert raised.value.fields == (".spec.text",)
+
     async def test_force_takes_the_field(self, store: ManifestStore) -> None:
         created = await create(store, text="1")
         taken = await store.apply(manifest(text="2"), manager=THEIRS, uid=uid(created), force=True)

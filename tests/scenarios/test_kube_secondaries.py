@@ -152,8 +152,8 @@ async def test_after_convergence_nothing_is_written_and_nothing_synced_but_resyn
         assert set(controller.syncs[syncs:]) == {f"s{number}" for number in range(20)}
 
 
-async def test_an_edit_by_hand_is_put_right() -> None:
-    async with running(controller := Sites()) as harness:
+async def test_an_edit_by_hand_is_put_right_by_force() -> None:
+    async with running(controller := Sites(force=True)) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
         await edit(configs(harness), "default/shop-main", data={"text": "edited"})
@@ -189,8 +189,19 @@ async def test_a_label_that_moved_wakes_the_old_owner_and_the_new() -> None:
         moved = {"natsctl.io/owner-key": "new"}
         change = {"labels": moved, "annotations": moved}
         await edit(configs(harness), "default/old-main", metadata=change)
-        await harness.run_until_idle()
+        await asyncio.sleep(1)
         assert {"old", "new"} <= set(controller.syncs)
+
+
+async def test_a_label_that_somebody_else_set_is_taken_back() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        moved = {"labels": {"natsctl.io/owner-key": "nobody"}}
+        await edit(configs(harness), "default/shop-main", metadata=moved)
+        await harness.run_until_idle()
+        labels = documents.metadata_of(configs(harness).document("default/shop-main"))["labels"]
+        assert labels == {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "shop"}
 
 
 @pytest.mark.parametrize("key", ["a/b=c", "k" * 200, "h.looks-hashed", "with.dots-and_all"])
@@ -243,7 +254,7 @@ async def test_an_object_of_nobody_is_refused_unless_adopted() -> None:
         failing = harness.runtime.status().failing["shop"]
         assert message in failing
         assert any(event.reason == "ErrResourceExists" for event in stores.events.events)
-    async with running(adopting := Sites(adopt=True), stores=stores) as harness:
+    async with running(adopting := Sites(adopt=True, force=True), stores=stores) as harness:
         await harness.run_until_idle()
         assert texts(harness) == {"default/shop-main": "hi"}
         assert adopting.configs.owned("shop").keys() == {"default/shop-main"}
@@ -354,7 +365,8 @@ async def test_text_of_a_secret_is_kept_right_as_data() -> None:
             found = self.sites.get(key)
             if found is not None:
                 text = {"password": found.spec.text}
-                await self.secrets.apply({"metadata": {"name": key}, "stringData": text})
+                manifest = {"metadata": {"name": key}, "stringData": text}
+                await self.secrets.apply(manifest, force=True)
             return None
 
     async with running(controller := Secrets()) as harness:
@@ -371,7 +383,7 @@ async def test_what_only_metadata_is_watched_of_is_still_put_right() -> None:
     class Slim(Sites):
         configs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
 
-    async with running(controller := Slim()) as harness:
+    async with running(controller := Slim(force=True)) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
         cached = controller.configs.get("default/shop-main")

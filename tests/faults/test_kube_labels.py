@@ -1,0 +1,46 @@
+"""What somebody does to the labels of an object in a real cluster is put right, without force."""
+
+from typing import Any
+
+import pytest
+from faults.kube_play import KubePlay, Maps, Site, kube_playing
+from kube_servers import KubeServer
+from servers import NatsServer, eventually
+
+KIND, KEY = "natsctl.io/owner-kind", "natsctl.io/owner-key"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"labels": {KEY: "nobody"}},
+        {"labels": {KEY: None}},
+        {"labels": {KIND: None, KEY: None}},
+        {"labels": {KIND: "Other.kind"}},
+        {"annotations": {"natsctl.io/applied": "changed"}},
+    ],
+)
+async def test_whose_an_object_is_only_its_owner_says(
+    nats_server: NatsServer,
+    own_kube_server: KubeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    metadata: dict[str, Any],
+) -> None:
+    async def gently(self: Maps, key: str) -> None:
+        site: Site | None = self.sites.get(key)
+        if site is not None:
+            await self.maps.apply({"metadata": {"name": key}, "data": {"text": site.spec.text}})
+
+    monkeypatch.setattr(Maps, "sync_handler", gently)
+    async with kube_playing(nats_server.url, own_kube_server, keys=2) as play:
+        await play.edit("k0", {"metadata": metadata})
+        await eventually(lambda: owned(play))
+
+
+async def owned(play: KubePlay) -> bool:
+    found = await play.cluster.call("GET", "/api/v1/namespaces/maps/configmaps/k0")
+    labels, annotations = (found["metadata"].get(name, {}) for name in ("labels", "annotations"))
+    assert (labels.get(KIND), labels.get(KEY)) == ("Site.sites", "k0")
+    assert (annotations.get(KIND), annotations.get(KEY)) == ("Site.sites", "k0")
+    assert annotations.get("natsctl.io/applied") != "changed"
+    return True
