@@ -23,5 +23,8 @@ def alive(pid: int) -> bool:
 
 
 def name(pid: int) -> str:
-    """Return the name of the program that a process runs."""
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+    """Return the name of the program that a process runs; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
