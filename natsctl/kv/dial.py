@@ -43,6 +43,7 @@ class Dial:
         try:
             async with asyncio.timeout(limit_s):
                 found = await self._round()
+                await _end_if_cancelled(found)
         except TimeoutError:
             raise ConnectError(
                 f"cannot connect to NATS: none of {self} answers within {limit_s:g} s"

@@ -1,6 +1,7 @@
 """Trying servers until one answers ends when it is cancelled, whenever that comes."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 
 import pytest
 
@@ -40,9 +41,12 @@ def _ignore(_told: object) -> None:
     pass
 
 
-async def test_a_cancellation_that_an_attempt_loses_is_heeded_all_the_same() -> None:
+@pytest.mark.parametrize("way", [Dial.once, Dial.patiently])
+async def test_a_cancellation_that_an_attempt_loses_is_heeded_all_the_same(
+    way: Callable[[Dial], Coroutine[None, None, Link]],
+) -> None:
     dial = Deaf([])
-    task = asyncio.create_task(dial.patiently())
+    task = asyncio.create_task(way(dial))
     await asyncio.sleep(0.5)
     task.cancel()
     await asyncio.wait({task}, timeout=60)
