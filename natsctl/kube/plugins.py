@@ -13,6 +13,7 @@ from natsctl.errors import ConnectError, UsageError
 from natsctl.kube.kubeconfig import Cluster, Exec
 
 OUTPUT_MAX = 1024 * 1024  # bytes of a credential
+END_S = 5.0  # in which one that was killed is gone
 
 _CONFIG = "client.authentication.k8s.io/exec"  # the cluster's extension meant for plugins
 
@@ -95,6 +96,15 @@ async def _run(plugin: Exec, environment: dict[str, str]) -> tuple[int, bytes]:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            await _ended(process, process.stdout)
+
+
+async def _ended(process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
+    """Wait until the process is gone; as long as its output is not read, its pipe stays open."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END_S):
+            while await output.read(OUTPUT_MAX):
+                pass
             await process.wait()
 
 

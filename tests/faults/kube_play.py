@@ -108,10 +108,11 @@ class KubePlay:
         return {name: at["metadata"]["uid"] for name, at in (await self.documents()).items()}
 
     async def equal(self) -> bool:
-        """Say whether the cluster says what the bucket says; for `eventually`."""
-        with suppress(*FAILURES, AssertionError):
+        """Assert that the cluster says what the bucket says; for `eventually`."""
+        with suppress(*FAILURES, OSError):
             sites, maps = await self.sites(), await self.maps()
-            assert maps == sites
+            differing = {key: (sites.get(key), maps.get(key)) for key in sites.keys() | maps.keys()}
+            assert not {key: both for key, both in differing.items() if both[0] != both[1]}
             return True
         return False
 
