@@ -54,9 +54,12 @@ class OwnerNames(msgspec.Struct, frozen=True):
         return {self.kind: owner.kind, self.key: owner.key}
 
     def owner(self, metadata: Metadata) -> Owner | None:
-        """Return whom the object was made for; None where it does not say, or only by a hash."""
+        """Return whom the object was made for; None where it does not say, or only by a hash.
+
+        The label of the kind says that it was made; the key's label is for search only.
+        """
         kind = self._exact(metadata, self.kind)
-        key = self._exact(metadata, self.key)
+        key = metadata.annotations.get(self.key) or self._exact(metadata, self.key)
         return None if kind is None or key is None else Owner(kind, key)
 
     def claimed(self, metadata: Metadata) -> Owner | None:

@@ -293,6 +293,29 @@ async def test_a_deleted_primary_takes_its_objects_with_it_and_no_others() -> No
         assert texts(harness) == {"default/bar-main": "hi", "default/theirs": "x"}
 
 
+async def test_an_object_whose_key_label_was_taken_goes_with_its_owner_all_the_same() -> None:
+    class Slow(Sites):
+        go_on = asyncio.Event()
+
+        async def sync_handler(self, key: str) -> float | None:
+            await self.go_on.wait()
+            return await super().sync_handler(key)
+
+    controller = Slow()
+    controller.go_on.set()
+    async with running(controller) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        controller.go_on.clear()
+        taken = {"labels": {"natsctl.io/owner-key": None}}
+        await edit(configs(harness), "default/shop-main", metadata=taken)
+        await controller.sites.delete("shop")
+        await asyncio.sleep(1)
+        controller.go_on.set()
+        await harness.run_until_idle()
+        assert texts(harness) == {}
+
+
 async def test_an_object_held_by_finalizers_is_deleted_once() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))

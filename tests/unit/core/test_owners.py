@@ -65,10 +65,15 @@ class TestReading:
     def test_an_object_with_annotations_only_has_no_owner(self) -> None:
         assert NAMES.owner(Metadata(annotations=NAMES.annotations(SHOP))) is None
 
-    @pytest.mark.parametrize("name", [NAMES.kind, NAMES.key])
-    def test_an_object_with_half_the_labels_has_no_owner(self, name: str) -> None:
-        labels = {k: v for k, v in NAMES.labels(SHOP).items() if k != name}
+    def test_an_object_without_the_kinds_label_has_no_owner(self) -> None:
+        labels = {NAMES.key: NAMES.labels(SHOP)[NAMES.key]}
         assert NAMES.owner(Metadata(labels=labels, annotations=NAMES.annotations(SHOP))) is None
+
+    def test_without_the_keys_label_its_annotation_tells(self) -> None:
+        labels = {NAMES.kind: NAMES.labels(SHOP)[NAMES.kind]}
+        metadata = Metadata(labels=labels, annotations=NAMES.annotations(SHOP))
+        assert NAMES.owner(metadata) == SHOP
+        assert NAMES.owner(Metadata(labels=labels)) is None
 
     def test_labels_alone_will_do_where_they_are_exact(self) -> None:
         assert NAMES.owner(Metadata(labels=NAMES.labels(SHOP))) == SHOP
