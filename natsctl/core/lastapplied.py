@@ -7,7 +7,6 @@ as `1`); what it made of a manifest is remembered, so that this is no reason to 
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -71,13 +70,4 @@ def _revision(_manifest: Document, stored: Stored) -> object:
 
 
 def _seen(manifest: Document, stored: Stored) -> object:
-    return view(manifest, documents.parse(stored.value))
-
-
-def view(wanted: Any, found: Any) -> Any:
-    """Return what *found* says where *wanted* says something."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return {name: view(of, found[name]) for name, of in wanted.items() if name in found}
-    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        return [view(one, other) for one, other in zip(wanted, found, strict=True)]
-    return found
+    return documents.view(manifest, documents.parse(stored.value))

@@ -70,16 +70,5 @@ def took_effect(found: Document, wanted: Document) -> bool:
     metadata = documents.metadata_of(wanted)
     given = {name: value for name, value in metadata.items() if name not in _SERVERS_OWN}
     rest = {name: value for name, value in wanted.items() if name != "status"}
-    return _says(found, {**rest, "metadata": given})
-
-
-def _says(found: object, wanted: object) -> bool:
-    """Say whether *found* has all of *wanted*: a server adds what it takes as given."""
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(
-            name in found and _says(found[name], value) for name, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        same = isinstance(found, list) and len(found) == len(wanted)
-        return same and all(map(_says, found, wanted))  # type: ignore[call-overload]  # a list
-    return found == wanted
+    said = {**rest, "metadata": given}
+    return bool(documents.view(said, found) == said)

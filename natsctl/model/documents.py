@@ -81,6 +81,15 @@ def laid(old: object, new: object) -> object:
     return plain(new)
 
 
+def view(wanted: Any, found: Any) -> Any:
+    """Return what *found* says where *wanted* says something; equal to it, it says all of that."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return {name: view(of, found[name]) for name, of in wanted.items() if name in found}
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        return [view(one, other) for one, other in zip(wanted, found, strict=True)]
+    return found
+
+
 def merge_patch(document: Document, patch: Document) -> Document:
     """Return *document* with the JSON merge patch applied (RFC 7396): null removes a field."""
     result = dict(document)

@@ -158,10 +158,6 @@ class KubeKind(Kind[T]):
         namespace, _, name = key.rpartition("/")
         return self.namespace in {None, namespace} and self.object_name in {None, name}
 
-    def differs(self, old: bytes, new: bytes) -> bool:
-        """See `Kind.differs`."""
-        return documents.desire_differs(old, new)
-
     def describes(self, obj: object) -> bool:
         """See `Kind.describes`."""
         if isinstance(obj, dict):
