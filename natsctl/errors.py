@@ -83,12 +83,20 @@ class StoreTimeoutError(StoreError):
     """The store did not answer in time; whether a write took effect is unknown."""
 
 
+class NotLeadingError(StoreError):
+    """Another process may be leading: this one writes nothing until it leads again."""
+
+
 class WatchBrokenError(StoreError):
     """A watch ended and has to be established anew."""
 
 
 class QueueShutDownError(NatsctlError):
     """The workqueue was shut down and hands out nothing more."""
+
+
+class NoDaemonError(NatsctlError):
+    """No daemon answers for what was asked."""
 
 
 class StoppedError(NatsctlError):

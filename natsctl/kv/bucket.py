@@ -71,8 +71,9 @@ class Bucket:
         While a cluster has no leader nobody answers: then it is asked again, for `ELECTION_S`.
         """
         info = await self._found_in_the_end(kind)
-        if kind.checked:
-            self._compare(kind, info["config"])
+        different = self.difference(kind, info["config"]) if kind.checked else None
+        if different is not None:
+            raise StoreDiffersError(different)
         if not info["config"].get("deny_delete"):
             log.warning(
                 "%s lets single messages be deleted. Where that brings an older revision of a key "
@@ -211,15 +212,18 @@ class Bucket:
             config["subject_delete_marker_ttl"] = MARKER_TTL_S * NANOSECONDS
         return config
 
-    def _compare(self, kind: KvKind[Any], found: dict[str, Any]) -> None:
+    def difference(self, kind: KvKind[Any], config: Mapping[str, Any]) -> str | None:
+        """Return how a bucket with this configuration is not as *kind* declares; None: it is."""
         wanted = self._config(kind)
         for option, field in _DECLARED.items():
-            if wanted[field] is not None and found.get(field, 0) != wanted[field]:
-                raise StoreDiffersError(
-                    f"bucket {self.name} exists with {option} {_shown(option, found.get(field, 0))}"
+            found = config.get(field, 0)
+            if wanted[field] is not None and found != wanted[field]:
+                return (
+                    f"bucket {self.name} exists with {option} {_shown(option, found)}"
                     f", but {_shown(option, wanted[field])} is declared: change the declaration, "
                     f"or the bucket with `nats stream edit {self.stream}`"
                 )
+        return None
 
     def _missing(self) -> StoreMissingError:
         return StoreMissingError(

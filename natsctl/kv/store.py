@@ -91,6 +91,13 @@ class KvStore:
             except NotFoundError:
                 return found
 
+    async def newest_revision(self) -> int:
+        """Return the revision of the newest message of any key here, 0 where there is none."""
+        try:
+            return (await self._bucket.last(self._pattern)).revision
+        except NotFoundError:
+            return 0
+
     def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """See `Store.watch` and `KvWatch`."""
         return self._watch()

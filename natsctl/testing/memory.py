@@ -89,6 +89,12 @@ class MemoryStore:
             async with aclosing(self._events(queue, self._listing())) as events:
                 yield events
 
+    async def newest_revision(self) -> int:
+        """See `natsctl.core.measures.Sequenced`."""
+        await self._pass()
+        newest = self._newest()
+        return newest[-1].revision if newest else 0
+
     def keys(self) -> list[str]:
         """Return the keys of the objects that exist, in order."""
         return sorted(at.key for at in self._newest() if isinstance(at, Stored))

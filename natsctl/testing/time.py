@@ -1,9 +1,12 @@
 """Virtual time: an event loop that jumps to its next timer instead of waiting for it."""
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
 
 RESOLUTION_S = 1e-7  # fits thirty years into a float
 
@@ -55,3 +58,17 @@ class _Jump(selectors.BaseSelector):
 
     def close(self) -> None:
         self._real.close()
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a plain test of an async one, that runs in an event loop with virtual time.
+
+    Any test runner can run it; it needs no plugin.
+    """
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return run

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing.time import VirtualTimeLoop, in_virtual_time
 
 
 def run(coro: object) -> None:
@@ -84,3 +84,15 @@ def test_a_thread_that_calls_back_is_heard() -> None:
         await heard.wait()
 
     run(ask())
+
+
+def test_an_async_test_becomes_one_that_anybody_can_run() -> None:
+    @in_virtual_time
+    async def sleeps(seconds: float, *, then: list[float]) -> None:
+        await asyncio.sleep(seconds)
+        then.append(asyncio.get_running_loop().time())
+
+    woken: list[float] = []
+    sleeps(3600.0, then=woken)
+    assert woken == [3600.0]
+    assert sleeps.__name__ == "sleeps"
