@@ -20,7 +20,9 @@ from natsctl.core.cache import Invalid
 from natsctl.core.declare import only_primary
 from natsctl.core.explain import Explanation, Status, explain, status
 from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
+from natsctl.core.leadership import led
 from natsctl.core.loop import SyncLoop
+from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags, upkeep_measures
 from natsctl.core.opening import Listeners, Opened
 from natsctl.core.owners import Owner, OwnerNames
 from natsctl.core.reads import Reads
@@ -30,6 +32,7 @@ from natsctl.core.resync import resync
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.systems import Systems
 from natsctl.core.tasks import together
+from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.visit import DeletionPolicy, Operation, Visits
 from natsctl.core.workqueue import Priority
 from natsctl.errors import NotFoundError, StoreError
@@ -134,6 +137,7 @@ class ControllerRuntime:
         self.name = controller.name
         self.kind = only_primary(type(controller)).kind.name  # as owner labels say it
         self.synced = asyncio.Event()  # every cache is complete, and syncing has begun
+        self.prepared = False  # the slots are open, so there is something to explain
         self.nats = nats  # for who needs more of it than slots
         controller.runtime = self
         self._systems = Systems(type(controller), nats, kube)
@@ -152,6 +156,7 @@ class ControllerRuntime:
         self._stop_timeout_s = stop_timeout_s
         self._stopping = asyncio.Event()
         self._reasons = Reasons()
+        self._plan = GarbagePlan(())  # of the last sweep
         self._visits: Visits
         self._collector: GarbageCollector
 
@@ -244,11 +249,14 @@ class ControllerRuntime:
         found = [self._names.owner(change.kind.metadata(stored.value)) for stored in states]
         return list(dict.fromkeys(owner.key for owner in found if self._is_ours(owner)))
 
-    async def garbage_plan(self) -> GarbagePlan:
-        """Return every orphan with the reason, and why none would be removed, if so."""
+    async def garbage_plan(self, *, at_once: bool = False) -> GarbagePlan:
+        """Return every orphan with the reason, and why none would be removed, if so.
+
+        *at_once* leaves the grace period out, for a person who has looked.
+        """
         if self.controller.deletion_policy == "orphan":
             return GarbagePlan((), "the deletion policy is to leave orphans where they are")
-        return await self._collector.plan()
+        return await self._collector.plan(at_once=at_once)
 
     async def garbage_apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
         """Remove what the plan says and nothing else, at a person's command; returns what went."""
@@ -258,7 +266,7 @@ class ControllerRuntime:
         """Collect the orphans whose grace is over, each while its owner's key is held."""
         if self.controller.deletion_policy == "orphan":
             return
-        plan = await self.garbage_plan()
+        self._plan = plan = await self.garbage_plan()
         self._reports.refused(plan)
         if plan.refused:
             return
@@ -269,14 +277,36 @@ class ControllerRuntime:
 
     def explain(self, key: str) -> Explanation:
         """Return what is known of a key: its place in the queue, its last syncs, what it owns."""
-        at, queue, journal = self._opened, self._loop.queue, self._visits.journal
-        return explain(key, at.primary, at.secondaries, queue, journal)
+        return explain(key, self._opened, self._loop.queue, self._visits.journal)
+
+    def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
+        """Return a primary with all that was made for it, in its stores and *beyond* them."""
+        return tree(key, self._opened.primary, self._opened.secondaries, beyond)
 
     def status(self) -> Status:
         """Return how the controller is doing as a whole."""
         synced, journal = self.synced.is_set(), self._visits.journal
         opened, queue = self._opened, self._loop.queue
         return status(self.name, opened.primary, opened.informers, queue, journal, synced=synced)
+
+    def measures(self) -> Measures:
+        """Return what was measured since this was made, for metrics and health checks."""
+        queue = QueueMeasures(self.name, self.controller.workers, self._loop.queue.stats())
+        return Measures(
+            controller=self.name,
+            synced=self.synced.is_set(),
+            caches=cache_measures(self._opened.by_slot),
+            queues=(queue,),
+            syncs=self._loop.tally.read(asyncio.get_running_loop().time()),
+            upkeep=upkeep_measures(self._barrier, self._plan),
+        )
+
+    async def lags(self) -> dict[str, int]:
+        """Return by how many revisions each slot's cache is behind its store, where that is known.
+
+        Asks the stores; takes a second at most.
+        """
+        return await lags(self._opened.by_slot)
 
     @property
     def idle(self) -> bool:
@@ -300,8 +330,12 @@ class ControllerRuntime:
             policy=self.controller.deletion_policy,
             timeout_s=self.controller.sync_timeout_s,
         )
+        self.prepared = True
 
     async def _begin(self) -> None:
+        if self.synced.is_set():  # it leads again: whatever another process left half done
+            self.resync()
+            return
         await self.controller.start()
         self.synced.set()
         log.info("%s: %d primaries listed, syncing", self.name, len(self._opened.primary.keys()))
@@ -346,6 +380,12 @@ class ControllerRuntime:
         else:
             return
         self._enqueue(key, operation, Priority.RESYNC if change.initial else Priority.USER)
+        self._note_change(key)
+
+    def _note_change(self, key: str) -> None:
+        """Begin to measure how soon a change is answered, if it is to be answered here."""
+        if self._loop.queue.place(key) is not None:
+            self._loop.tally.changed(key, asyncio.get_running_loop().time())
 
     def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
         """Visit the keys that the change concerns, but not the one whose sync made it."""
@@ -395,6 +435,7 @@ class ControllerRuntime:
     async def _collect(self) -> None:
         await self.synced.wait()
         while True:
+            await led()
             try:
                 await self.controller.garbage_secondaries()
             except Exception:

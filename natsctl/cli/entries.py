@@ -9,6 +9,7 @@ import msgspec
 from natsctl.kv.bucket import Message
 from natsctl.model import documents
 from natsctl.model.documents import Document
+from natsctl.model.readiness import ready
 
 ENVELOPE = ("bucket", "key", "revision", "event")
 """What is said of an entry beside its object's own fields."""
@@ -95,26 +96,6 @@ def row(message: Message, headings: Sequence[str], now: datetime) -> list[str]:
         "VALUE": NONE if document is not None else preview(message.value),
     }
     return [cells[heading] for heading in headings]
-
-
-def ready(document: Document | None) -> str:
-    """Return how an object is: deleting, pending (not seen as it is by its controller), ready."""
-    if document is None:
-        return NONE
-    metadata, status = documents.metadata_of(document), document.get("status")
-    status = status if isinstance(status, dict) else {}
-    if metadata.get("deletionTimestamp"):
-        return "Deleting"
-    generation, observed = metadata.get("generation"), status.get("observedGeneration")
-    if isinstance(generation, int) and isinstance(observed, int) and observed < generation:
-        return "Pending"
-    if isinstance(status.get("ready"), bool):
-        return str(status["ready"])
-    conditions = status.get("conditions")
-    for condition in conditions if isinstance(conditions, list) else ():
-        if isinstance(condition, dict) and condition.get("type") == "Ready":
-            return str(condition.get("status"))
-    return NONE
 
 
 def age(created: str, now: datetime) -> str:

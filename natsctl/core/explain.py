@@ -7,6 +7,7 @@ import msgspec
 
 from natsctl.core.informer import Informer
 from natsctl.core.journal import Journal, SyncRecord
+from natsctl.core.opening import Opened
 from natsctl.core.owned import Owned
 from natsctl.core.slots import Primary
 from natsctl.core.workqueue import Place, QueueStats, Workqueue
@@ -16,7 +17,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """Everything known about why a key is as it is.
 
     `place` is where it is in the queue, `invalid` why its newest state is left alone, `owned` the
-    keys of what was made for it, by kind.
+    keys of what was made for it, by kind; `reads` is what else wakes it.
     """
 
     key: str
@@ -27,6 +28,7 @@ class Explanation(msgspec.Struct, frozen=True):
     failures: int
     syncs: list[SyncRecord]
     owned: dict[str, list[str]]
+    reads: list[str]
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -43,14 +45,9 @@ class Status(msgspec.Struct, frozen=True):
     queue: QueueStats
 
 
-def explain(
-    key: str,
-    primary: Primary[Any],
-    secondaries: Sequence[Owned[Any]],
-    queue: Workqueue[str],
-    journal: Journal,
-) -> Explanation:
+def explain(key: str, at: Opened, queue: Workqueue[str], journal: Journal) -> Explanation:
     """Return what is known of a key."""
+    primary = at.primary
     stored = primary.informer.cache.get(key)
     invalid = primary.error(key)
     return Explanation(
@@ -61,11 +58,17 @@ def explain(
         place=queue.place(key),
         failures=queue.failures(key),
         syncs=journal.of(key),
-        owned={
-            secondary.kind.name: [stored.key for stored in secondary.owned_stored(key)]
-            for secondary in secondaries
-        },
+        owned=_owned(key, at.secondaries),
+        reads=list(at.reads.depends_on(key)),
     )
+
+
+def _owned(key: str, secondaries: Sequence[Owned[Any]]) -> dict[str, list[str]]:
+    """Return what was made for the key, by kind: slots may share one."""
+    found: dict[str, list[str]] = {secondary.kind.name: [] for secondary in secondaries}
+    for secondary in secondaries:
+        found[secondary.kind.name] += [stored.key for stored in secondary.owned_stored(key)]
+    return found
 
 
 def status(

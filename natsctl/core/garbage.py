@@ -121,8 +121,11 @@ class GarbageCollector:
         self._limits = limits
         self._suspected: dict[tuple[str, str, str], float] = {}  # since when
 
-    async def plan(self) -> GarbagePlan:
-        """Return every orphan, each confirmed at the leader, and whether a sweep may run."""
+    async def plan(self, *, at_once: bool = False) -> GarbagePlan:
+        """Return every orphan, each confirmed at the leader, and whether a sweep may run.
+
+        *at_once* leaves the grace period out.
+        """
         incomplete = self._incomplete()
         if incomplete:
             return GarbagePlan((), incomplete)
@@ -130,7 +133,7 @@ class GarbageCollector:
         self._remember_suspects(suspects)
         try:
             owners = await self._confirm({suspect.owner for suspect in suspects})
-            found = self._orphans(suspects, owners)
+            found = self._orphans(suspects, owners, 0.0 if at_once else self._limits.grace_s)
             orphans = tuple(sorted(found, key=lambda orphan: (orphan.kind, orphan.key)))
             refused = await self._refusal(orphans, seen)
         except StoreMissingError as error:
@@ -225,7 +228,7 @@ class GarbageCollector:
         return gone
 
     def _orphans(
-        self, suspects: Sequence[_Suspect], gone: dict[str, int | None]
+        self, suspects: Sequence[_Suspect], gone: dict[str, int | None], grace_s: float
     ) -> Iterator[Orphan]:
         now = asyncio.get_running_loop().time()
         for suspect in suspects:
@@ -241,7 +244,7 @@ class GarbageCollector:
                 reason=_reason(suspect.owner, deleted_at),
                 proven=deleted_at is not None,
                 suspected_s=round(age_s, 3),
-                due=age_s >= self._limits.grace_s,
+                due=age_s >= grace_s,
                 uid=suspect.uid,
             )
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from natsctl.core.about import detach
 from natsctl.core.cache import Cache, IndexFunc, Invalid
 from natsctl.core.retry import backoff
 from natsctl.errors import StoreError
@@ -67,6 +68,7 @@ class Informer(Generic[T]):
 
         A failure that is the end, as *over* says, is raised; by default none is.
         """
+        detach()
         clock = asyncio.get_running_loop().time
         failures = 0
         while True:

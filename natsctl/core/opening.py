@@ -64,6 +64,7 @@ class Opened:
         self.reads = Reads(systems, listeners.read_changed)
         self.secondaries: list[Owned[Any]] = []
         self.informers: list[Informer[Any]] = []
+        self.by_slot: dict[str, Informer[Any]] = {}
         self.subscriptions: list[tuple[Informer[Any], OnChange[Any]]] = []
         self._systems = systems
         self._barrier = barrier
@@ -79,7 +80,8 @@ class Opened:
         """
         vars(controller)["reads"] = self.reads
         for slot in slots(type(controller)):
-            vars(controller)[slot.name] = await self._open(slot)
+            vars(controller)[slot.name] = reader = await self._open(slot)
+            self.by_slot[slot.name] = reader.informer
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:

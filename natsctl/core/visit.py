@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
+from natsctl.core.about import bind
 from natsctl.core.barrier import Barrier, Sync
 from natsctl.core.journal import Journal, SyncRecord
 from natsctl.core.limit import TimeLimit
@@ -92,6 +93,7 @@ class Visits:
         Left alone are keys whose newest state is invalid, or failed for good and is still the
         same, unless a person asks.
         """
+        bind(operation=operation)
         if self._to_be_left_alone(key, operation):
             return None
         self.skipped.discard(key)

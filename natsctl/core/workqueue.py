@@ -228,6 +228,11 @@ class Workqueue(Generic[K]):
         self._getters.wake_all()
         self._joiners.wake_all()
 
+    async def closed(self) -> None:
+        """Wait until the queue is shut down."""
+        while not self._shut_down:
+            await self._joiners.wait()
+
     async def join(self) -> None:
         """Wait until no key is held, nor left for workers to drain after a shut-down.
 

@@ -4,6 +4,7 @@ import asyncio
 import io
 import logging
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
@@ -40,12 +41,15 @@ _READS = ("GET", "HEAD")
 _PASSING = (429, 500, 502, 503, 504)
 _SUCCESS = range(200, 300)
 
+NO_ANSWER = "<error>"  # in the place of a status, as client-go counts it
+
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """What the server answered: a status of 2xx, and the body."""
+    """What the server answered: a status of 2xx, the body, and when, as HTTP says it."""
 
     status: int
     body: bytes
+    date: str = ""
 
 
 class _Ask(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +79,8 @@ class _Failed(msgspec.Struct, frozen=True):
 class Transport:
     """Calls and watch streams to one cluster, as one user; made by `transport.connecting`.
 
-    `server` is its URL, without secrets; `namespace` that of what names none.
+    `server` is its URL, without secrets; `namespace` that of what names none. `answers` counts
+    attempts by the status of the answer, `<error>` where none came or it broke off, and the method.
 
     *Guarantees.* Every call ends within its deadline. Not more calls than the options say are on
     their way at once. What may have been done is never sent twice, unless it reads, or the caller
@@ -87,6 +92,7 @@ class Transport:
     ) -> None:
         self.server = access.server
         self.namespace = access.namespace
+        self.answers: Counter[tuple[str, str]] = Counter()
         self._session = session
         self._login = login
         self._options = options
@@ -132,6 +138,7 @@ class Transport:
             async with asyncio.timeout_at(deadline):
                 return await self._persist(ask, deadline)
         except TimeoutError as error:
+            self.answers[NO_ANSWER, method] += 1
             raise _unknown(ask, f"{self.server} does not answer within {limit_s:g} s") from error
 
     def stream(
@@ -208,6 +215,7 @@ class Transport:
     async def _answer(
         self, ask: _Ask, access: Access, response: aiohttp.ClientResponse
     ) -> Reply | _Failed:
+        self.answers[str(response.status), ask.method] += 1
         if response.status not in _SUCCESS:
             return _refused(ask, access, response, await _read(response, REFUSAL_MAX_BYTES))
         body = await _read(response, self._options.answer_max_bytes)
@@ -218,9 +226,10 @@ class Transport:
                     f"{self._options.answer_max_bytes} bytes; ask for less at a time"
                 )
             )
-        return Reply(response.status, body)
+        return Reply(response.status, body, response.headers.get("Date", ""))
 
     def _unanswered(self, ask: _Ask, error: Exception) -> _Failed:
+        self.answers[NO_ANSWER, ask.method] += 1
         broken = explained(error)
         if not broken.sent:
             told = f"cannot {ask.what}: {self.server} is not reached: {broken.reason}"
@@ -259,6 +268,7 @@ class Transport:
         """Send the request and return the response, whose body is still to come."""
         try:
             response = await self._request(ask, access).__aenter__()
+            self.answers[str(response.status), ask.method] += 1
             if response.status in _SUCCESS:
                 return response
             async with response:

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from natsctl.errors import ConnectError, PermissionDeniedError, StoreError, UsageError
 from natsctl.kube.discovery import Discovery, ResourceType
@@ -49,6 +50,11 @@ class Kube:
             identity,
             timeout_s=self._watch_timeout_s,
         )
+
+    def requests(self) -> dict[tuple[str, ...], int]:
+        """Return how many requests were sent, by status (or `<error>`), method and host."""
+        host = urlsplit(self.transport.server).netloc
+        return {(*each, host): count for each, count in self.transport.answers.items()}
 
     async def resource(self, api_version: str, kind: str) -> ResourceType:
         """Return what the server calls a kind now, and can do with it.

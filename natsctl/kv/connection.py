@@ -22,6 +22,7 @@ from natsctl.kv.dial import Dial
 from natsctl.kv.link import Link
 from natsctl.kv.options import NatsOptions
 from natsctl.kv.repeats import Repeats
+from natsctl.kv.requests import NextAnswer
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,11 @@ class Connection:
         """How often the connection was lost so far."""
         return self._state.losses
 
+    @property
+    def kept(self) -> bool:
+        """Whether it comes back by itself when it is lost: not at its end, nor by our own fault."""
+        return self._keeper is not None and not self._keeper.done()
+
     def state(self) -> ConnectionState:
         """Return how the connection is now."""
         return msgspec.structs.replace(
@@ -210,6 +216,16 @@ class Connection:
         if timeout_s is None:
             timeout_s = self._options.request_timeout_s
         return await self._current().requests.ask(subject, payload, headers, timeout_s)
+
+    @asynccontextmanager
+    async def asking(self, subject: str, payload: bytes) -> AsyncIterator[NextAnswer]:
+        """Send a request to all who listen, and give what waits for the next answer to it.
+
+        There is no deadline: whoever waits sets one. Waiting raises as `request` does, except for
+        an answer that does not come.
+        """
+        async with self._current().requests.asking(subject, payload) as answer:
+            yield answer
 
     async def api(
         self,

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import msgspec
 from nats.aio.client import Client
@@ -13,16 +14,22 @@ from nats.errors import Error as NatsError
 
 from natsctl.errors import PermissionDeniedError, StoreError, StoreTimeoutError, TooLargeError
 
+ANSWERS_MAX = 1000  # to one question that are heard and not taken yet; others are dropped
+
+NextAnswer = Callable[[], Awaitable[Msg]]
+"""Waits for the next answer."""
+
 _VIOLATION = re.compile(
     r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE
 )
 
 
 class _Open(msgspec.Struct, frozen=True):
-    """A request without an answer yet."""
+    """A request that is answered to yet; without `heard` the first answer is all of it."""
 
     subject: str
     answer: asyncio.Future[Msg]
+    heard: asyncio.Queue[Msg] | None = None
 
 
 class Requests:
@@ -69,6 +76,35 @@ class Requests:
             del self._open[token]
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # told or not, it is seen
+
+    @asynccontextmanager
+    async def asking(self, subject: str, payload: bytes) -> AsyncIterator[NextAnswer]:
+        """Send a request to all who listen, and give what waits for the next answer.
+
+        Raises as `Connection.asking` says.
+        """
+        if self._failed is not None:
+            raise self._failed(subject)
+        token = str(next(self._numbers))
+        failure = asyncio.get_running_loop().create_future()
+        heard = asyncio.Queue[Msg](ANSWERS_MAX)
+        self._open[token] = _Open(subject, failure, heard)
+
+        async def answer() -> Msg:
+            taken = asyncio.ensure_future(heard.get())
+            try:
+                await asyncio.wait((taken, failure), return_when=asyncio.FIRST_COMPLETED)
+                return _answer(taken.result() if taken.done() else failure.result(), subject)
+            finally:
+                taken.cancel()
+
+        try:
+            await self._send(subject, payload, f"{self._inbox}.{token}", None)
+            yield answer
+        finally:
+            del self._open[token]
+            if not failure.cancel() and not failure.cancelled():
+                failure.exception()  # told or not, it is seen
 
     def lost(self, reason: str) -> None:
         """Fail every request, those that wait and those to come: the connection is gone."""
@@ -117,8 +153,12 @@ class Requests:
 
     async def _answered(self, msg: Msg) -> None:
         request = self._open.get(msg.subject.rpartition(".")[2])
-        if request is not None and not request.answer.done():
+        if request is None or request.answer.done():
+            return
+        if request.heard is None:
             request.answer.set_result(msg)
+        elif not request.heard.full():
+            request.heard.put_nowait(msg)
 
 
 def _answer(msg: Msg, subject: str) -> Msg:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from natsctl.core.barrier import Barrier
 from natsctl.core.informer import Informer
 from natsctl.core.loop import SyncLoop
+from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.slots import Primary
 from natsctl.core.tasks import together
@@ -57,6 +58,8 @@ class ManagedController(Generic[T]):
         self._queue = Workqueue[str]()
         self._stopping = asyncio.Event()
         self._recorders: list[Recorder] = []
+        self._informers: dict[str, Informer[T]] = {}  # the one, once opened
+        self._loop: SyncLoop[str] | None = None
         self._primary: Primary[T]
         self._reconciler: ManagedReconciler[T]
 
@@ -119,6 +122,24 @@ class ManagedController(Generic[T]):
         """Why there is no watch just now, None where there is."""
         return self._primary.informer.failure
 
+    def measures(self) -> Measures:
+        """Return what was measured so far, for metrics and health checks."""
+        now, loop = asyncio.get_running_loop().time(), self._loop
+        return Measures(
+            controller=self.name,
+            synced=self.synced.is_set(),
+            caches=cache_measures(self._informers),
+            queues=(QueueMeasures(self.name, self.workers, self._queue.stats()),),
+            syncs=None if loop is None else loop.tally.read(now),
+        )
+
+    async def lags(self) -> dict[str, int]:
+        """Return by how many revisions the cache is behind its store, where that is known.
+
+        Asks the store; takes a second at most.
+        """
+        return await lags(self._informers)
+
     @property
     def idle(self) -> bool:
         """Whether reconciling has begun and no key waits for its time, a worker or a result."""
@@ -136,6 +157,7 @@ class ManagedController(Generic[T]):
             raise UsageError(f"{kind.name} is kept in {where} is given")
         store = await stores.open(kind)
         informer = Informer(store, kind, on_listed=self._queue.hasten_retries)
+        self._informers = {"primary": informer}
         self._primary = Primary(informer, Barrier())
         self._reconciler = self.reconciler(self._primary)
         async with AsyncExitStack() as stack, together() as group:
@@ -148,11 +170,17 @@ class ManagedController(Generic[T]):
 
     async def _work(self) -> None:
         retry = type(self).retry  # on an instance it would be a method
-        loop = SyncLoop(self._sync, queue=self._queue, retry=retry, workers=self.workers)
+        self._loop = loop = SyncLoop(
+            self._sync, queue=self._queue, retry=retry, workers=self.workers
+        )
         loop.watch(self._primary.informer, self._changed)
         await loop.run(self._begin)
 
     async def _begin(self) -> None:
+        if self.synced.is_set():  # it leads again: whatever another process left half done
+            for key in list(self._primary.informer.cache.keys()):
+                self._queue.add(key, priority=Priority.RESYNC)
+            return
         await self.start()
         self.synced.set()
         objects = len(self._primary.informer.cache)

@@ -16,6 +16,9 @@ from functools import partial
 from typing import Any
 
 from natsctl.core.cache import Invalid
+from natsctl.core.informer import Informer
+from natsctl.core.leadership import led
+from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.tasks import together
 from natsctl.core.workqueue import Priority
@@ -234,6 +237,29 @@ class InformerController:
         """Why objects wait to be told again, by resource kind and key."""
         return {at.resource_kind: at.failures() for at in self._deliveries.values()}
 
+    def measures(self) -> Measures:
+        """Return what was measured so far, for metrics and health checks.
+
+        There is a queue for each resource kind. Deliveries are not counted as syncs.
+        """
+        queues = (
+            QueueMeasures(at.resource_kind, self.workers, at.queue.stats())
+            for at in self._deliveries.values()
+        )
+        return Measures(
+            controller=self.name,
+            synced=self.synced.is_set(),
+            caches=cache_measures(self._informers()),
+            queues=tuple(queues),
+        )
+
+    async def lags(self) -> dict[str, int]:
+        """Return by how many revisions each cache is behind its store, where that is known.
+
+        Asks the stores; takes a second at most.
+        """
+        return await lags(self._informers())
+
     @property
     def idle(self) -> bool:
         """Whether telling has begun and nothing waits to be told."""
@@ -248,6 +274,14 @@ class InformerController:
     def _opened_sources(self) -> list[Source]:
         every = (source for sources in self._sources.values() for source in sources)
         return list(every) if self._running else []
+
+    def _informers(self) -> dict[str, Informer[Any]]:
+        """Return them by resource kind, those after the first of a kind by their number too."""
+        return {
+            resource_kind if number == 1 else f"{resource_kind}/{number}": source.informer
+            for resource_kind, sources in (self._sources if self._running else {}).items()
+            for number, source in enumerate(sources, 1)
+        }
 
     def _check(self) -> None:
         if not self._sources:
@@ -282,6 +316,7 @@ class InformerController:
     async def _start(self) -> None:
         for source in self._opened_sources():
             await source.informer.cache.complete.wait()
+        await led()
         await self.start()
         self.synced.set()
         objects = sum(len(source.informer.cache) for source in self._opened_sources())

@@ -14,11 +14,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from natsctl.core.leadership import leading
 from natsctl.core.limit import TimeLimit
 from natsctl.core.loop import SyncLoop
 from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop, backoff
 from natsctl.core.workqueue import Priority, Workqueue
-from natsctl.errors import PermanentError, RetryAfter, StoreError
+from natsctl.errors import PermanentError, RetryAfter, StoppedError, StoreError
 from natsctl.watchers.news import News, followed
 from natsctl.watchers.retries import RetryDequeuePolicy
 from natsctl.watchers.watcher import RecallingWatcher, ResourceWatcher
@@ -142,9 +143,14 @@ class Deliveries:
         if line.fresh:
             news, targets = line.fresh.popleft()
             self._fresh -= 1
-            for registration in targets:
+            for told, registration in enumerate(targets, 1):
                 if registration in self.registrations:
-                    await self._tell_fresh(line, registration, news)
+                    try:
+                        await self._tell_fresh(line, registration, news)
+                    except asyncio.CancelledError:  # the others are told when somebody goes on
+                        line.fresh.appendleft((news, targets[told:]))
+                        self._fresh += 1
+                        raise
         else:
             for debtor, owed in list(line.owed.items()):
                 if owed.to not in self.registrations:
@@ -188,7 +194,9 @@ class Deliveries:
                     await _call(to.watcher, waiting[0])
             except asyncio.CancelledError as cancelled:
                 worker = asyncio.current_task()
-                if worker is None or worker.cancelling():
+                if worker is None or worker.cancelling() or not leading():
+                    cut = StoppedError("it was cut short")
+                    line.owed[debtor] = _Owed(to, waiting, failures, cut, _now())
                     raise
                 error: Exception = RuntimeError("it waited for something that was cancelled")
                 error.__cause__ = cancelled

@@ -478,3 +478,23 @@ async def test_a_missing_permission_is_named_and_may_be_granted(
                 raise AssertionError from error
 
         await eventually(listed)
+
+
+async def test_what_came_of_every_attempt_is_counted_by_status_and_method() -> None:
+    answers = in_turn(busy(503), reset, OK, busy(404), lines(b"{}\n"))
+    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        await transport.call("GET", PATH)
+        with pytest.raises(StoreMissingError):
+            await transport.call("DELETE", PATH)
+        async with transport.stream(PATH, query={}, silence_s=5) as events:
+            assert [line async for line in events] == [b"{}"]
+        server.handler = hang
+        with pytest.raises(StoreTimeoutError):
+            await transport.call("PATCH", PATH, timeout_s=0.1)
+    assert transport.answers == {
+        ("503", "GET"): 1,
+        ("<error>", "GET"): 1,
+        ("200", "GET"): 2,
+        ("404", "DELETE"): 1,
+        ("<error>", "PATCH"): 1,
+    }

@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from natsctl.cli.entries import age, columns, described, object_in, preview, ready, row
+from natsctl.cli.entries import age, columns, described, object_in, preview, row
 from natsctl.cli.values import Desired, Whole, of_document
 from natsctl.kv.bucket import Message
+from natsctl.model.readiness import ready
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 

@@ -1,0 +1,100 @@
+"""What was made for a primary, and how each thing is: read from the caches, for people."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from natsctl.core.owned import Owned
+from natsctl.core.slots import Primary
+from natsctl.errors import InvalidObjectError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.readiness import UNKNOWN, ready, reason
+from natsctl.model.store import Stored
+
+MISSING = "Missing"
+INVALID = "Invalid"
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """One object, and what was made for it.
+
+    Attributes:
+        kind: what it is, as owner labels say it.
+        key: its name within its kind.
+        bucket: where in NATS it is kept; empty for what is kept elsewhere.
+        ready: how it is; `Missing` for a primary that does not exist, `Invalid` where its newest
+            state is no valid object, else as `natsctl.model.readiness.ready` says.
+        reason: why, where that is known.
+        revision: of the state that is shown; None where there is none.
+        created: since when it is so (RFC 3339); empty where that is not known.
+        branches: what was made for it.
+    """
+
+    kind: str
+    key: str
+    bucket: str = ""
+    ready: str = UNKNOWN
+    reason: str = ""
+    revision: int | None = None
+    created: str = ""
+    branches: tuple["Branch", ...] = ()
+
+
+Beyond = Callable[[Document], Iterable[Branch]]
+"""Says what a primary's document tells of things that no store keeps."""
+
+
+def tree(
+    key: str,
+    primary: Primary[Any],
+    secondaries: Sequence[Owned[Any]],
+    beyond: Beyond = lambda _: (),
+) -> Branch:
+    """Return the primary *key*, be it there or not, with what was made for it.
+
+    That is what it owns in every store, and what its document tells *beyond* them.
+    """
+    made = tuple(
+        _branch(secondary.kind, secondary.informer.cache.newest(stored.key) or stored)
+        for secondary in secondaries
+        for stored in secondary.owned_stored(key)
+    )
+    newest, error = primary.informer.cache.newest(key), primary.error(key)
+    if newest is None:
+        bucket = _bucket(primary.kind)
+        top = Branch(kind=primary.kind.name, key=key, bucket=bucket, ready=MISSING)
+    else:
+        top = _branch(primary.kind, newest)
+        made += tuple(beyond(_document(primary.kind, newest) or {}))
+    if error is not None:
+        top = msgspec.structs.replace(top, ready=INVALID, reason=str(error))
+    return msgspec.structs.replace(top, branches=made)
+
+
+def _branch(kind: Kind[Any], stored: Stored) -> Branch:
+    document = _document(kind, stored)
+    created = documents.metadata_of(document or {}).get("creationTimestamp")
+    return Branch(
+        kind=kind.name,
+        key=stored.key,
+        bucket=_bucket(kind),
+        ready=ready(document),
+        reason=reason(document),
+        revision=stored.revision,
+        created=created if isinstance(created, str) else "",
+    )
+
+
+def _document(kind: Kind[Any], stored: Stored) -> Document | None:
+    """Return the object's document; None where it has none that says how it is."""
+    try:
+        return None if kind.plain else documents.parse(stored.value)
+    except InvalidObjectError:
+        return None
+
+
+def _bucket(kind: Kind[Any]) -> str:
+    return kind.bucket if isinstance(kind, KvKind) else ""

@@ -1,0 +1,279 @@
+"""What a controller measured can be read at any time, and is what has happened."""
+
+import asyncio
+
+import pytest
+from clouds import DISKS, Disk
+from scenarios.plays import APPS, PARTS, Apps, SlowStores, edit, put, stage
+from tellings import SITES, Notes, site
+
+from natsctl import ControllerRuntime, PermanentError, StoreError
+from natsctl.core.measures import CacheMeasures, Measures
+from natsctl.core.slots import Primary
+from natsctl.core.tally import Counts
+from natsctl.managed import ManagedController, ManagedReconciler
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStores
+from natsctl.watchers import InformerController
+
+A_MINUTE = 60.0
+
+
+class Late(Apps):
+    """Takes its time, and fails as long as it is told to."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        super().__init__()
+        self.takes_s = takes_s
+        self.failure: Exception | None = None
+
+    async def sync_handler(self, key: str) -> float | None:
+        await asyncio.sleep(self.takes_s)
+        if self.failure is not None:
+            raise self.failure
+        return await super().sync_handler(key)
+
+
+def cache(measures: Measures, slot: str) -> CacheMeasures:
+    return next(each for each in measures.caches if each.slot == slot)
+
+
+def counts(harness: Harness) -> Counts:
+    found = harness.runtime.measures().syncs
+    assert found is not None
+    return found
+
+
+async def test_before_it_runs_there_is_little_to_tell() -> None:
+    measures = ControllerRuntime(Apps(), nats=MemoryStores()).measures()
+    assert (measures.controller, measures.synced, measures.caches) == ("apps", False, ())
+    assert [(queue.name, queue.workers, queue.stats.depth) for queue in measures.queues] == [
+        ("apps", 4, 0)
+    ]
+
+
+async def test_each_slot_says_what_its_cache_holds() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop", parts=("a", "b"))
+        await put(play.apps, "bad", b"{}")
+        await harness.run_until_idle()
+        measures = harness.runtime.measures()
+
+        apps, parts = cache(measures, "apps"), cache(measures, "parts")
+        assert (apps.kind, apps.complete, apps.failure) == ("App.apps", True, "")
+        assert (apps.objects, apps.invalid, parts.objects, parts.invalid) == (1, 1, 2, 0)
+        assert apps.revision == await play.apps.newest_revision()
+
+
+async def test_a_watch_that_breaks_is_counted_and_says_why_until_it_is_back() -> None:
+    async with running(Apps()) as harness:
+        store = stage(harness).apps
+        store.fail(StoreError("out of order"))
+        await asyncio.sleep(A_MINUTE)
+        broken = cache(harness.runtime.measures(), "apps")
+        assert (broken.complete, broken.failure) == (True, "out of order")
+        assert broken.restarts >= 2
+        store.fail(None)
+        await asyncio.sleep(A_MINUTE)
+        assert cache(harness.runtime.measures(), "apps").failure == ""
+        assert cache(harness.runtime.measures(), "parts").restarts == 0
+
+
+async def test_a_change_is_measured_from_when_it_is_seen_until_it_is_synced() -> None:
+    stores = MemoryStores()
+    await put(stores.store(APPS), "old", {"spec": {}})
+    async with running(controller := Late(), stores=stores) as harness:
+        await harness.run_until_idle()
+        assert counts(harness).convergence_s.count == 0  # it was desired before we looked
+        controller.takes_s = 3.0
+        await stage(harness).app("shop")
+        await harness.run_until_idle()
+        assert counts(harness).convergence_s.count == 1
+        assert counts(harness).convergence_s.sum == pytest.approx(3.0, abs=0.1)
+
+
+async def test_retries_are_part_of_the_wait_for_convergence() -> None:
+    async with running(controller := Late()) as harness:
+        controller.failure = StoreError("not now")
+        await stage(harness).app("shop")
+        await asyncio.sleep(A_MINUTE)
+        assert counts(harness).convergence_s.count == 0
+        assert counts(harness).unanswered == 1
+        assert counts(harness).oldest_s == pytest.approx(A_MINUTE)
+        controller.failure = None
+        await harness.run_until_idle()
+        assert counts(harness).convergence_s.count == 1
+        assert counts(harness).convergence_s.sum > A_MINUTE
+
+
+async def test_neither_resyncs_nor_a_status_nor_secondaries_are_changes_to_answer() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        before = counts(harness)
+        await edit(play.apps, "shop", "status", "parts", to=7)
+        await edit(play.parts, "shop.main", "spec", "text", to="by hand")
+        harness.runtime.resync()
+        await harness.run_until_idle()
+        assert counts(harness).succeeded > before.succeeded
+        assert counts(harness).convergence_s.count == before.convergence_s.count == 1
+
+
+async def test_what_changed_while_nobody_could_look_is_measured_from_when_it_is_seen() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        for name in ("shop", "market"):
+            await play.app(name)
+        await harness.run_until_idle()
+        assert counts(harness).convergence_s.count == 2
+        play.apps.break_watches()
+        await play.app("shop", text="ho")
+        await asyncio.sleep(A_MINUTE)
+        assert counts(harness).convergence_s.count == 3  # the other one has not changed
+        assert counts(harness).convergence_s.sum < 1.0
+
+
+async def test_a_deletion_converges_too() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await play.apps.delete("shop")
+        await harness.run_until_idle()
+        assert play.part_keys == []
+        assert counts(harness).convergence_s.count == 2
+
+
+async def test_what_fails_for_good_is_told_from_what_is_retried() -> None:
+    async with running(controller := Late()) as harness:
+        controller.failure = PermanentError("never")
+        await stage(harness).app("shop")
+        await harness.run_until_idle()
+        assert (counts(harness).failed, counts(harness).final) == (1, 1)
+        controller.failure = StoreError("later")
+        await stage(harness).app("market")
+        await asyncio.sleep(1)
+        assert counts(harness).final == 1
+        assert counts(harness).failed > 2
+
+
+async def test_orphans_of_the_last_sweep_are_counted_until_they_are_gone() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        for name in ("shop", "market"):
+            await play.app(name)
+        await harness.run_until_idle()
+        play.apps.vanish("shop")
+        play.apps.break_watches()
+        await asyncio.sleep(A_MINUTE)
+        upkeep = harness.runtime.measures().upkeep
+        assert upkeep is not None
+        assert (upkeep.orphans, upkeep.refused) == (1, False)
+        await asyncio.sleep(3 * A_MINUTE)
+        upkeep = harness.runtime.measures().upkeep
+        assert upkeep is not None
+        assert (play.part_keys, upkeep.orphans) == (["market.main"], 0)
+
+
+async def test_a_sweep_that_may_not_collect_says_so() -> None:
+    async with running(Apps()) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        await asyncio.sleep(A_MINUTE)
+        play.apps.recreate()
+        await asyncio.sleep(5 * A_MINUTE)
+        upkeep = harness.runtime.measures().upkeep
+        assert upkeep is not None
+        assert (upkeep.orphans, upkeep.refused, play.part_keys) == (1, True, ["shop.main"])
+
+
+async def test_the_wait_for_own_writes_is_measured() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        play = stage(harness)
+        stores.store(PARTS).lag_s = 2.0
+        await play.app("shop")
+        await asyncio.sleep(0.5)
+        await play.app("shop", text="ho")
+        await harness.run_until_idle()
+        upkeep = harness.runtime.measures().upkeep
+        assert upkeep is not None
+        assert upkeep.barrier_waited_s > 1.0
+        assert upkeep.barrier_timeouts == 0
+
+
+async def test_a_cache_says_by_how_many_revisions_it_is_behind() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        play = stage(harness)
+        await play.app("shop")
+        await harness.run_until_idle()
+        assert await harness.runtime.lags() == {"apps": 0, "parts": 0}
+        with stores.store(APPS).held_up():
+            for text in ("a", "b", "c"):
+                await play.app("shop", text=text)
+            assert await harness.runtime.lags() == {"apps": 3, "parts": 0}
+        await harness.run_until_idle()
+        assert await harness.runtime.lags() == {"apps": 0, "parts": 0}
+
+
+async def test_of_a_store_that_refuses_the_lag_is_not_known() -> None:
+    async with running(Apps()) as harness:
+        stage(harness).apps.fail(StoreError("out of order"))
+        assert await harness.runtime.lags() == {"parts": 0}
+
+
+async def test_watchers_have_a_queue_and_a_cache_for_each_resource_kind() -> None:
+    stores, notes = MemoryStores(), Notes()
+    await stores.store(SITES).create("athens", site("one"))
+    watching = InformerController(name="watching", nats=stores, workers=2)
+    watching.add_informer(SITES)
+    watching.add_watcher(notes, SITES)
+    before = watching.measures()
+    assert (before.synced, before.caches, await watching.lags()) == (False, (), {})
+    task = asyncio.create_task(watching.run())
+    await watching.synced.wait()
+    await asyncio.sleep(1)
+    measures = watching.measures()
+    assert (measures.synced, measures.syncs, measures.upkeep) == (True, None, None)
+    assert [(at.slot, at.objects, at.complete) for at in measures.caches] == [(SITES.name, 1, True)]
+    assert [(at.name, at.workers, at.stats.adds) for at in measures.queues] == [(SITES.name, 2, 1)]
+    assert await watching.lags() == {SITES.name: 0}
+    watching.stop()
+    await task
+
+
+class Disks(ManagedController[Disk]):
+    """Reconciles with nothing outside."""
+
+    kind = DISKS
+    workers = 3
+
+    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+        return ManagedReconciler(managed)
+
+
+async def test_managed_objects_are_measured_as_syncs() -> None:
+    stores = MemoryStores()
+    await stores.store(DISKS).create("one", b'{"spec": {"size": 1}}')
+    controller = Disks(nats=stores)
+    before = controller.measures()
+    assert (before.synced, before.caches, before.syncs) == (False, (), None)
+    task = asyncio.create_task(controller.run())
+    await controller.synced.wait()
+    await asyncio.sleep(1)
+    measures = controller.measures()
+    assert [(at.slot, at.kind, at.objects) for at in measures.caches] == [
+        ("primary", "Disk.disks", 1)
+    ]
+    assert [(at.name, at.workers) for at in measures.queues] == [("disks", 3)]
+    assert measures.syncs is not None
+    assert measures.syncs.failed == 0
+    assert measures.syncs.succeeded + measures.syncs.asked >= 1
+    assert measures.upkeep is None
+    assert await controller.lags() == {"primary": 0}
+    controller.stop()
+    await task

@@ -1,0 +1,117 @@
+"""Numbers are read when they are asked for, and written as Prometheus reads them."""
+
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client import Counter as OwnCounter
+from prometheus_client.parser import text_string_to_metric_families
+
+from natsctl.core.histogram import Histogram as Values
+from natsctl.telemetry.metrics import Counter, Gauge, Histogram, Table, exposed
+
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+class Pump:
+    def __init__(self, *, litres: float = 0.0, pressure: float | None = None) -> None:
+        self.litres = litres
+        self.pressure = pressure
+        self.strokes_s = Values((0.1, 1.0))
+
+
+PUMPS = Table[Pump](
+    ("pump", "site"),
+    (
+        Counter("pump_litres_total", "How much was pumped.", lambda pump: pump.litres),
+        Gauge("pump_pressure", "What it holds up to.", lambda pump: pump.pressure),
+        Histogram("pump_stroke_seconds", "Strokes.", lambda pump: pump.strokes_s.read()),
+    ),
+)
+
+
+def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+def test_each_number_is_under_its_name_and_the_labels_of_its_thing() -> None:
+    pumps = {("a", "hill"): Pump(litres=3, pressure=1.5), ("b", "hill"): Pump(litres=4)}
+    page, _ = exposed(PUMPS.of(pumps))
+    found = samples(page)
+    hill_a, hill_b = (("pump", "a"), ("site", "hill")), (("pump", "b"), ("site", "hill"))
+    assert found["pump_litres_total", hill_a] == 3
+    assert found["pump_litres_total", hill_b] == 4
+    assert found["pump_pressure", hill_a] == 1.5
+    assert (
+        b"# HELP pump_litres_total How much was pumped.\n# TYPE pump_litres_total counter" in page
+    )
+
+
+def test_a_number_that_there_is_not_is_left_out() -> None:
+    page, _ = exposed(PUMPS.of({("b", "hill"): Pump()}))
+    assert b"# TYPE pump_pressure gauge" in page
+    assert b"pump_pressure{" not in page
+
+
+def test_without_things_there_are_names_and_no_numbers() -> None:
+    families = PUMPS.of({})
+    assert [family.name for family in families] == [
+        "pump_litres",
+        "pump_pressure",
+        "pump_stroke_seconds",
+    ]
+    assert not any(family.samples for family in families)
+
+
+def test_a_histogram_counts_each_value_in_every_bucket_that_it_fits_into() -> None:
+    pump = Pump()
+    for stroke_s in (0.05, 0.1, 0.5, 20):
+        pump.strokes_s.observe(stroke_s)
+    found = samples(exposed(PUMPS.of({("a", "hill"): pump}))[0])
+    counts = {
+        dict(labels)["le"]: value
+        for (name, labels), value in found.items()
+        if name == "pump_stroke_seconds_bucket"
+    }
+    assert counts == {"0.1": 2, "1.0": 3, "+Inf": 4}
+    hill_a = (("pump", "a"), ("site", "hill"))
+    assert found["pump_stroke_seconds_count", hill_a] == 4
+    assert found["pump_stroke_seconds_sum", hill_a] == pytest.approx(20.65)
+
+
+def test_a_number_is_read_anew_at_every_scrape() -> None:
+    pump = Pump(litres=1)
+    labels = (("pump", "a"), ("site", "hill"))
+    assert samples(exposed(PUMPS.of({("a", "hill"): pump}))[0])["pump_litres_total", labels] == 1
+    pump.litres = 2
+    assert samples(exposed(PUMPS.of({("a", "hill"): pump}))[0])["pump_litres_total", labels] == 2
+
+
+def test_who_scrapes_chooses_the_format() -> None:
+    families = PUMPS.of({("a", "hill"): Pump(litres=1)})
+    text, text_type = exposed(families)
+    assert text_type.startswith("text/plain; version=0.0.4")
+    assert not text.endswith(b"# EOF\n")
+    open_metrics, open_metrics_type = exposed(families, OPEN_METRICS)
+    assert open_metrics_type.startswith("application/openmetrics-text")
+    assert open_metrics.endswith(b"# EOF\n")
+
+
+@pytest.fixture
+def visits() -> Iterator[OwnCounter]:
+    counter = OwnCounter("visits_of_a_handler", "What a user counts.")
+    yield counter
+    REGISTRY.unregister(counter)
+
+
+def test_what_handlers_count_with_the_clients_own_registry_is_there_too(
+    visits: OwnCounter,
+) -> None:
+    visits.inc(5)
+    found = samples(exposed(())[0])
+    assert found["visits_of_a_handler_total", ()] == 5
+    assert found["process_resident_memory_bytes", ()] > 0
