@@ -1,0 +1,228 @@
+"""A micro service on our connection: found by others, asked over reconnects, never overrun."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.errors import NoRespondersError
+from nats.micro.service import PING_RESPONSE_TYPE, ServiceInfo, ServiceStats
+from servers import CutProxy, NatsServer, eventually
+
+from natsctl.errors import ConflictError, NatsctlError, StoreError, TooLargeError
+from natsctl.kv.asking import ask, ask_all, services
+from natsctl.kv.connection import Connection, connect
+from natsctl.kv.options import NatsOptions
+from natsctl.kv.refusals import ERROR, ERROR_CODE
+from natsctl.kv.service import WORKING_MAX, Endpoint, Identity, serving
+
+IDENTITY = Identity(
+    name="shops", version="1.2.3", description="d", metadata={"host": "h"}, id="one"
+)
+
+
+async def echo(asked: bytes) -> bytes:
+    return b"you said " + asked
+
+
+async def conflict(_: bytes) -> bytes:
+    raise ConflictError("it changed\nmeanwhile")
+
+
+async def stumble(_: bytes) -> bytes:
+    raise ValueError("s3cret")
+
+
+async def flood(_: bytes) -> bytes:
+    return b"x" * 2_000_000
+
+
+ENDPOINTS = [
+    Endpoint(name="echo", subject="shops.echo", handler=echo, metadata={"a": "b"}),
+    Endpoint(name="conflict", subject="shops.conflict", handler=conflict, group="q"),
+    Endpoint(name="stumble", subject="shops.stumble", handler=stumble),
+    Endpoint(name="flood", subject="shops.flood", handler=flood),
+]
+
+
+@pytest.fixture
+async def connection(nats_server: NatsServer) -> AsyncIterator[Connection]:
+    async with connect(nats_server.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def other(nats_server: NatsServer) -> AsyncIterator[Client]:
+    """A client that knows nothing of natsctl."""
+    client = await nats.connect(nats_server.url)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def service(connection: Connection) -> AsyncIterator[None]:
+    async with serving(connection, IDENTITY) as opened:
+        opened.offer(ENDPOINTS)
+        await eventually(lambda: answers(connection, "shops.echo"))
+        yield
+
+
+async def answers(connection: Connection, subject: str) -> bool:
+    try:
+        await ask(connection, subject, timeout_s=2)
+    except StoreError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("whom", ["", ".shops", ".shops.one"])
+async def test_it_is_found_by_whoever_speaks_the_protocol(
+    service: None, other: Client, whom: str
+) -> None:
+    ping = json.loads((await other.request(f"$SRV.PING{whom}")).data)
+    assert ping == {
+        "type": PING_RESPONSE_TYPE,
+        "name": "shops",
+        "id": "one",
+        "version": "1.2.3",
+        "metadata": {"host": "h"},
+    }
+    info = ServiceInfo.from_dict(json.loads((await other.request(f"$SRV.INFO{whom}")).data))
+    assert (info.name, info.description) == ("shops", "d")
+    assert [(at.name, at.subject, at.queue_group) for at in info.endpoints][:2] == [
+        ("echo", "shops.echo", ""),
+        ("conflict", "shops.conflict", "q"),
+    ]
+    assert info.endpoints[0].metadata == {"a": "b"}
+
+
+async def test_another_service_is_not_meant(service: None, other: Client) -> None:
+    for subject in ("$SRV.PING.others", "$SRV.PING.shops.two"):
+        with pytest.raises(NoRespondersError):
+            await other.request(subject)
+
+
+async def test_what_is_asked_is_answered_and_counted(service: None, other: Client) -> None:
+    assert (await other.request("shops.echo", b"hello")).data == b"you said hello"
+    refused = await other.request("shops.conflict")
+    assert refused.headers == {ERROR: "it changed meanwhile", ERROR_CODE: "409"}
+    message = json.loads((await other.request("$SRV.STATS.shops")).data)
+    told = {at["name"]: at for at in message["endpoints"]}
+    assert (told["echo"]["num_requests"], told["echo"]["num_errors"]) == (2, 0)
+    assert (told["conflict"]["num_requests"], told["conflict"]["num_errors"]) == (1, 1)
+    assert told["conflict"]["last_error"] == "it changed meanwhile"
+    assert told["conflict"]["processing_time"] == told["conflict"]["average_processing_time"] > 0
+    message["endpoints"] = [{**at, "data": None} for at in message["endpoints"]]
+    assert ServiceStats.from_dict(message).id == "one"
+
+
+async def test_our_errors_come_back_as_they_were(service: None, connection: Connection) -> None:
+    with pytest.raises(ConflictError, match="it changed meanwhile"):
+        await ask(connection, "shops.conflict", timeout_s=2)
+    with pytest.raises(TooLargeError, match="larger than NATS takes"):
+        await ask(connection, "shops.flood", timeout_s=2)
+
+
+async def test_what_nobody_foresaw_goes_to_the_log_and_not_to_whoever_asked(
+    service: None, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR), pytest.raises(NatsctlError) as caught:
+        await ask(connection, "shops.stumble", timeout_s=2)
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" in caplog.text
+
+
+async def test_it_answers_again_when_the_connection_is_another_one(
+    cut_proxy: CutProxy, connection: Connection
+) -> None:
+    options = NatsOptions(servers=(cut_proxy.url,), silence_s=0.5)
+    async with connect(options) as theirs, serving(theirs, IDENTITY) as service:
+        service.offer(ENDPOINTS)
+        await eventually(lambda: answers(connection, "shops.echo"))
+        before = theirs.losses
+        cut_proxy.cut()
+        await eventually(lambda: theirs.losses > before)
+        await cut_proxy.heal()
+        await eventually(lambda: answers(connection, "shops.echo"))
+        found = await ask_all(connection, "shops.echo", b"once", timeout_s=5)
+        assert [answer.data for answer in found] == [b"you said once"]
+        assert service.stats().endpoints[0].num_requests >= 3
+
+
+async def test_all_are_asked_where_there_is_no_group_and_one_where_there_is(
+    service: None, nats_server: NatsServer, connection: Connection
+) -> None:
+    twin = Identity(name="shops", version="1.2.3", id="two")
+    async with connect(nats_server.url) as theirs, serving(theirs, twin) as second:
+        second.offer(ENDPOINTS)
+
+        async def both_are_found() -> bool:
+            found = await services(connection, "shops", timeout_s=2)
+            return sorted(info.id for info in found) == ["one", "two"]
+
+        await eventually(both_are_found)
+        found = await ask_all(connection, "shops.echo", expected=2, timeout_s=5)
+        assert len(found) == 2
+        found = await ask_all(connection, "shops.conflict", timeout_s=5)
+        assert [type(answer.error) for answer in found] == [ConflictError]
+
+
+async def test_what_is_offered_no_more_is_asked_of_nobody(connection: Connection) -> None:
+    async with serving(connection, IDENTITY) as service:
+        service.offer(ENDPOINTS)
+        await eventually(lambda: answers(connection, "shops.echo"))
+        service.offer(ENDPOINTS[1:])
+
+        async def nobody() -> bool:
+            try:
+                await ask(connection, "shops.echo", timeout_s=2)
+            except StoreError as error:
+                return isinstance(error.__cause__, NoRespondersError)
+            return False
+
+        await eventually(nobody)
+        assert [info.id for info in await services(connection, "shops", timeout_s=2)] == ["one"]
+    assert await services(connection, "shops", timeout_s=2) == []
+    with pytest.raises(StoreError, match="answered by no one"):
+        await ask_all(connection, "shops.conflict", timeout_s=2)
+
+
+async def test_more_requests_than_can_be_worked_on_are_told_to_come_again(
+    connection: Connection,
+) -> None:
+    go = asyncio.Event()
+
+    async def wait(_: bytes) -> bytes:
+        await go.wait()
+        return b"done"
+
+    async with serving(connection, IDENTITY) as service:
+        service.offer([Endpoint(name="wait", subject="shops.wait", handler=wait), ENDPOINTS[0]])
+        await eventually(lambda: answers(connection, "shops.echo"))
+        asked = [
+            asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
+            for _ in range(WORKING_MAX + 3)
+        ]
+        done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
+        assert {type(task.exception()) for task in done} == {NatsctlError}
+        go.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert results.count(b"done") == WORKING_MAX
+
+
+async def test_who_waits_for_answers_is_told_that_the_connection_is_lost(
+    cut_proxy: CutProxy,
+) -> None:
+    async with connect(cut_proxy.url) as theirs:
+        await theirs.client.subscribe("silent")
+        await theirs.client.flush()
+        asking = asyncio.create_task(ask_all(theirs, "silent", expected=1, timeout_s=60))
+        await asyncio.sleep(0)
+        cut_proxy.cut()
+        with pytest.raises(StoreError, match=r"whether it took effect is unknown|was not sent"):
+            await asking
