@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec
 import typer
 from typer.core import TyperCommand
 
-from natsctl.cli import connection
+from natsctl.cli.configured import PANELS, handed
 from natsctl.kv.options import NatsOptions
 
 P = ParamSpec("P")
@@ -35,8 +35,8 @@ class Command(TyperCommand):
             if record is not None:
                 usual = "Arguments" if param.param_type_name == "argument" else "Options"
                 sections[getattr(param, "rich_help_panel", None) or usual].append(record)
-        last = (connection.SECTION,)
-        for title in sorted(sections, key=lambda title: title in last):
+        last = PANELS["nats"]
+        for title in sorted(sections, key=lambda title: title == last):
             with formatter.section(title):
                 formatter.write_dl(sections[title])
 
@@ -63,17 +63,13 @@ def connected_on(loop: LoopMaker | None) -> Callable[[Work[P]], Callable[..., No
     """Return `connected`, with commands that run on event loops that *loop* makes."""
 
     def decorate(work: Work[P]) -> Callable[..., None]:
-        _, *own = inspect.signature(work).parameters.values()
+        started = handed("options", "nats", of=lambda effective: effective.settings.nats)(work)
 
-        @functools.wraps(work)
+        @functools.wraps(started)
         def command(**given: Any) -> None:
-            flags = {name: given.pop(name) for name in connection.NAMES}
-            options = connection.nats_options(flags, os.environ)
-            started = work(options, **given)  # type: ignore[call-arg]  # as the signature says
-            complete(started, loop)
+            complete(started(**given), loop)
 
-        described = inspect.Signature([*own, *connection.parameters()])
-        command.__signature__ = described  # type: ignore[attr-defined]  # what typer reads
+        command.__signature__ = inspect.signature(started)  # type: ignore[attr-defined]  # what typer reads
         return command
 
     return decorate

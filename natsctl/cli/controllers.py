@@ -1,7 +1,6 @@
 """The controllers that a command is about, and what commands that run them take."""
 
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,22 +11,6 @@ from natsctl.daemon.operator import Guest
 from natsctl.runtime import Controller
 
 _HELP = "a controller class, package.module:Name; the current folder is looked in first"
-
-
-class LogFormat(Enum):
-    """How log lines look."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(Enum):
-    """From which level on there are log lines."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 ControllersOption = Annotated[
@@ -46,14 +29,6 @@ PortOption = Annotated[
 WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="keys that each controller syncs at once")
 ]
-ResyncOption = Annotated[
-    float | None,
-    typer.Option("--resync", min=0.001, metavar="SECONDS", help="visit every primary so often"),
-]
-LogFormatOption = Annotated[
-    LogFormat, typer.Option("--log-format", help="for people or for machines")
-]
-LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="the least that is logged")]
 
 
 def controller_of(path: str) -> Controller:

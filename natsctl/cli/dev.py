@@ -7,22 +7,18 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.cluster import clustered, words
 from natsctl.cli.command import Command, commands, complete, examples
-from natsctl.cli.connection import ENVIRONMENT
+from natsctl.cli.configured import handed, words
 from natsctl.cli.controllers import (
     ControllersOption,
-    LogLevel,
-    LogLevelOption,
     PortOption,
-    ResyncOption,
-    WorkersOption,
 )
 from natsctl.daemon.logs import log_to_stderr
 from natsctl.daemon.private import private_server, while_it_runs
 from natsctl.daemon.reload import reloading
+from natsctl.daemon.settings import LogSettings
 from natsctl.daemon.signals import until_signalled
-from natsctl.kube.options import KubeOptions
+from natsctl.daemon.sources import Effective
 
 app = commands()
 
@@ -34,18 +30,15 @@ app = commands()
         "natsctl dev -c fleet.sites:Sites --log-level debug",
     ),
 )
-@clustered
+@handed("effective", "kube", "controllers", "logs.level", of=lambda effective: effective)
 def dev(
     *,
-    cluster: KubeOptions | None,
+    effective: Effective,
     controller: ControllersOption,
     store_dir: Annotated[
         Path, typer.Option(help="where the private nats-server keeps its data")
     ] = Path(".natsctl"),
     port: PortOption = None,
-    workers: WorkersOption = None,
-    resync: ResyncOption = None,
-    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Run controllers beside a private nats-server, anew at every change.
 
@@ -53,20 +46,16 @@ def dev(
     mistake in it is shown, and the next good one is taken. What the server keeps stays from one
     time to the next.
     """
-    log_to_stderr("text", log_level.value)
-    command = ["run", "--end-with-parent", "--log-level", log_level.value, *words(cluster)]
+    log_to_stderr(LogSettings(level=effective.settings.logs.level))
+    command = ["run", "--end-with-parent", "--log-format", "text", *words(effective)]
     for path in controller:
         command += ["--controller", path]
-    if workers is not None:
-        command += ["--workers", str(workers)]
-    if resync is not None:
-        command += ["--resync", str(resync)]
     complete(until_signalled(_dev(command, store_dir, port)))
 
 
 async def _dev(command: list[str], store_dir: Path, port: int | None) -> None:
-    environ = {name: text for name, text in os.environ.items() if name not in ENVIRONMENT}
-    environ["PYTHONDONTWRITEBYTECODE"] = "1"  # that of a file saved twice in a second is stale
+    # the code of a file that is saved twice in a second would be stale
+    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     async with private_server(store_dir, port) as server:
         program = [sys.executable, "-m", "natsctl.cli", *command, "--server", server.url]
         await while_it_runs(server, reloading(program, Path.cwd(), environ))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import typer
 
 from natsctl.cli.terminal import coloured
+from natsctl.daemon.hiding import Hider
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -15,6 +16,8 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
+
+_hide = Hider()
 
 FAILED, USAGE, NOT_FOUND, CONFLICT = 1, 2, 3, 4
 
@@ -42,14 +45,14 @@ def tell(error: BaseException) -> int:
         if isinstance(leaf, NatsctlError):
             say_error(str(leaf))
         else:
-            traceback.print_exception(leaf)
+            sys.stderr.write(_hide("".join(traceback.format_exception(leaf))))
     return status(found[0])
 
 
 def say_error(message: str) -> None:
     """Write one error to standard error."""
     label = coloured("error:", typer.colors.RED, sys.stderr)
-    print(f"natsctl: {label} {message}", file=sys.stderr)  # noqa: T201 - a command's output
+    print(f"natsctl: {label} {_hide(message)}", file=sys.stderr)  # noqa: T201 - a command's output
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

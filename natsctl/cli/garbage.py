@@ -1,14 +1,17 @@
 """`natsctl gc`: secondaries whose owner is gone."""
 
 import logging
-from typing import Annotated
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Protocol
 
 import msgspec
 import typer
 
 from natsctl.cli.cluster import clustered
 from natsctl.cli.command import Command, commands, connected, examples
-from natsctl.cli.controllers import ControllerOption, controller_of
+from natsctl.cli.daemons import LOCALLY, LocalOption, NamedOption, asked
+from natsctl.cli.daemons import local as local_controller
 from natsctl.cli.failures import CONFLICT
 from natsctl.cli.printing import (
     Output,
@@ -19,21 +22,18 @@ from natsctl.cli.printing import (
     write_yaml,
 )
 from natsctl.cli.terminal import confirm, say
-from natsctl.cli.upkeep import connected_to
+from natsctl.cli.upkeep import connected_to, linked
 from natsctl.cli.values import parsed_or_none, read_bytes
 from natsctl.core.garbage import GarbagePlan, Orphan
+from natsctl.core.owners import OwnerNames
+from natsctl.daemon.answers import ControllerPlan
+from natsctl.daemon.asking import Daemons
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.options import NatsOptions
-from natsctl.runtime import Controller
+from natsctl.runtime import ControllerRuntime
 
 app = commands()
-
-
-class PlanFile(GarbagePlan, frozen=True, kw_only=True):
-    """A plan as it is written down: for which controller."""
-
-    controller: str
 
 
 @app.callback()
@@ -45,30 +45,34 @@ def gc() -> None:
     "plan",
     cls=Command,
     epilog=examples(
-        "natsctl gc plan --controller controllers.greetings:Greetings",
-        "natsctl gc plan -c controllers.greetings:Greetings -o json > plan.json",
+        "natsctl gc plan --controller greetings",
+        "natsctl gc plan -c greetings -o json > plan.json",
+        "natsctl gc plan --local -c controllers.greetings:Greetings",
     ),
 )
 @connected
 @clustered
+@linked
 async def show(
     options: NatsOptions,
     *,
     cluster: KubeOptions | None,
-    controller: ControllerOption,
+    owner_names: OwnerNames,
+    controller: NamedOption = None,
+    local: LocalOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show every secondary whose owner does not exist, and why nothing would be removed, if so.
 
     Each owner was looked for at its bucket's leader. Nothing is removed.
     """
-    work = controller_of(controller)
-    plan = await _plan(options, cluster, work)
+    async with _collector(options, cluster, controller, owner_names, local=local) as collector:
+        plan = await collector.plan()
     match output:
         case Output.JSON:
-            write_json(_file(work, plan))
+            write_json(plan)
         case Output.YAML:
-            write_yaml([msgspec.to_builtins(_file(work, plan))])
+            write_yaml([msgspec.to_builtins(plan)])
         case Output.NAME | Output.VALUE:
             for orphan in plan.orphans:
                 line(_name(orphan))
@@ -80,17 +84,21 @@ async def show(
     "apply",
     cls=Command,
     epilog=examples(
-        "natsctl gc apply --controller controllers.greetings:Greetings",
-        "natsctl gc apply -c controllers.greetings:Greetings --plan plan.json --yes",
+        "natsctl gc apply --controller greetings",
+        "natsctl gc apply -c greetings --plan plan.json --yes",
+        "natsctl gc apply --local -c controllers.greetings:Greetings",
     ),
 )
 @connected
 @clustered
+@linked
 async def apply(
     options: NatsOptions,
     *,
     cluster: KubeOptions | None,
-    controller: ControllerOption,
+    owner_names: OwnerNames,
+    controller: NamedOption = None,
+    local: LocalOption = False,
     plan: Annotated[str | None, typer.Option(help="what gc plan -o json wrote; - reads it")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
     force: Annotated[
@@ -103,8 +111,8 @@ async def apply(
     only while its owner does not exist. Exits with 4 where something was left alone.
     """
     logging.getLogger("natsctl.core.garbage").setLevel(logging.ERROR)
-    work = controller_of(controller)
-    wanted = await _plan(options, cluster, work) if plan is None else _read(plan, work)
+    async with _collector(options, cluster, controller, owner_names, local=local) as collector:
+        wanted = await collector.plan() if plan is None else _read(plan, collector.controller)
     if not wanted.orphans:
         return _show(wanted)
     if plan is None:
@@ -115,30 +123,76 @@ async def apply(
             )
     these = f"these {len(wanted.orphans)} objects" if len(wanted.orphans) > 1 else "this object"
     confirm(f"Remove {these}?", yes=yes)
-    if await _apply(options, cluster, work, wanted) < len(wanted.orphans):
+    async with _collector(options, cluster, controller, owner_names, local=local) as collector:
+        removed = await collector.apply(wanted)
+    _tell(wanted, removed)
+    if len(removed) < len(wanted.orphans):
         raise typer.Exit(CONFLICT)
     return None
 
 
-async def _plan(
-    options: NatsOptions, cluster: KubeOptions | None, controller: Controller
-) -> GarbagePlan:
-    async with connected_to(controller, options, cluster) as runtime:
-        return await runtime.garbage_plan()
+class _Collector(Protocol):
+    """Who plans, and does what a plan says."""
+
+    controller: str
+
+    async def plan(self) -> ControllerPlan: ...
+
+    async def apply(self, plan: ControllerPlan) -> tuple[Orphan, ...]: ...
 
 
-async def _apply(
-    options: NatsOptions, cluster: KubeOptions | None, controller: Controller, plan: GarbagePlan
-) -> int:
-    """Remove what the plan says; return how many objects went."""
-    async with connected_to(controller, options, cluster) as runtime:
-        removed = set(await runtime.garbage_apply(plan))
+class _Here:
+    """This process."""
+
+    def __init__(self, runtime: ControllerRuntime) -> None:
+        self.controller = runtime.name
+        self._runtime = runtime
+
+    async def plan(self) -> ControllerPlan:
+        return ControllerPlan.of(await self._runtime.garbage_plan(), self.controller)
+
+    async def apply(self, plan: ControllerPlan) -> tuple[Orphan, ...]:
+        return await self._runtime.garbage_apply(plan)
+
+
+class _There:
+    """The daemon that leads the controller."""
+
+    def __init__(self, daemons: Daemons, controller: str) -> None:
+        self.controller = controller
+        self._daemons = daemons
+
+    async def plan(self) -> ControllerPlan:
+        return await self._daemons.plan(self.controller)
+
+    async def apply(self, plan: ControllerPlan) -> tuple[Orphan, ...]:
+        return (await self._daemons.apply(plan)).orphans
+
+
+@asynccontextmanager
+async def _collector(
+    options: NatsOptions,
+    cluster: KubeOptions | None,
+    named: str | None,
+    owner_names: OwnerNames,
+    *,
+    local: bool,
+) -> AsyncIterator[_Collector]:
+    if local:
+        async with connected_to(local_controller(named), options, cluster, owner_names) as runtime:
+            yield _Here(runtime)
+    else:
+        async with asked(options, named, advice=LOCALLY) as (daemons, name):
+            yield _There(daemons, name)
+
+
+def _tell(plan: GarbagePlan, removed: tuple[Orphan, ...]) -> None:
+    gone = set(removed)
     for orphan in plan.orphans:
-        if orphan in removed:
+        if orphan in gone:
             line(f"{_name(orphan)} deleted")
         else:
             say(f"{_name(orphan)} left alone: it changed, is gone, or its owner exists again")
-    return len(removed)
 
 
 def _show(plan: GarbagePlan) -> None:
@@ -157,15 +211,11 @@ def _name(orphan: Orphan) -> str:
     return f"{orphan.kind}/{orphan.key}"
 
 
-def _file(controller: Controller, plan: GarbagePlan) -> PlanFile:
-    return PlanFile(plan.orphans, plan.refused, plan.stores, controller=controller.name)
-
-
-def _read(file: str, controller: Controller) -> PlanFile:
+def _read(file: str, controller: str) -> ControllerPlan:
     try:
-        plan = msgspec.convert(parsed_or_none(read_bytes(file)), PlanFile)
+        plan = msgspec.convert(parsed_or_none(read_bytes(file)), ControllerPlan)
     except msgspec.ValidationError as error:
         raise UsageError(f"{file} is no plan of natsctl gc plan -o json: {error}") from error
-    if plan.controller != controller.name:
-        raise UsageError(f"{file} is a plan of {plan.controller}, not of {controller.name}")
+    if plan.controller != controller:
+        raise UsageError(f"{file} is a plan of {plan.controller}, not of {controller}")
     return plan

@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from natsctl.cli.command import commands
 from natsctl.cli.failures import USAGE, say_error, tell
+from natsctl.daemon.hiding import HidingFormatter
 from natsctl.daemon.names import meant
 from natsctl.errors import UsageError
 
@@ -26,12 +27,16 @@ COMMANDS = {
     "delete": ("delete", "Delete objects; finalizers hold them until they are released."),
     "watch": ("watch", "Show objects, and every change of them."),
     "history": ("history", "Show what a bucket still knows of a key."),
-    "resync": ("resync", "Sync keys once, here and now."),
+    "status": ("status", "Show what daemons run, and which keys fail."),
+    "explain": ("explain", "Show why a key is as it is."),
+    "tree": ("tree", "Show a primary with all that was made for it."),
+    "resync": ("resync", "Sync keys now."),
     "gc": ("garbage", "See and remove secondaries whose owner is gone."),
     "external": (
         "external",
         "See and settle creations in outside systems whose result is unknown.",
     ),
+    "config": ("config", "Show what is set, and where: by a flag, a variable, a line of a file."),
     "rbac": ("rbac", "Show the least permissions that controllers need in a cluster."),
 }
 """By name, in the order of the help: the module, loaded when it is needed, and what it does."""
@@ -83,7 +88,9 @@ def natsctl(
 
 def run(args: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    logging.basicConfig(format="natsctl: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(HidingFormatter("natsctl: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
         ended = get_command(app).main(
             list(args) or ["--help"], prog_name="natsctl", standalone_mode=False

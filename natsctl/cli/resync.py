@@ -1,22 +1,28 @@
-"""`natsctl resync`: keys, once, here and now."""
+"""`natsctl resync`: keys, now: by the daemon that leads, or once in this process."""
 
 import logging
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from natsctl.cli.cluster import clustered
 from natsctl.cli.command import Command, commands, connected, examples
-from natsctl.cli.controllers import ControllerOption, WorkersOption, controller_of
-from natsctl.cli.failures import say_error, status
+from natsctl.cli.controllers import WorkersOption
+from natsctl.cli.daemons import LOCALLY, LocalOption, NamedOption, asked
+from natsctl.cli.daemons import local as local_controller
+from natsctl.cli.failures import FAILED, NOT_FOUND, say_error, status
 from natsctl.cli.printing import line
 from natsctl.cli.terminal import Progress
-from natsctl.cli.upkeep import connected_to
+from natsctl.cli.upkeep import connected_to, linked
+from natsctl.core.owners import OwnerNames
+from natsctl.daemon.answers import Queuing
 from natsctl.daemon.once import Visited, primaries, sync_once
-from natsctl.errors import NatsctlError
+from natsctl.errors import NatsctlError, UsageError
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
+from natsctl.runtime import Controller
 
 app = commands()
 
@@ -24,39 +30,88 @@ app = commands()
 @app.command(
     cls=Command,
     epilog=examples(
-        "natsctl resync --controller controllers.greetings:Greetings",
-        "natsctl resync -c controllers.greetings:Greetings shop market --verbose",
+        "natsctl resync",
+        "natsctl resync shop market --controller greetings",
+        "natsctl resync --local -c controllers.greetings:Greetings shop --verbose",
     ),
 )
 @connected
 @clustered
+@linked
 async def resync(
     options: NatsOptions,
     *,
     cluster: KubeOptions | None,
-    controller: ControllerOption,
+    owner_names: OwnerNames,
     keys: Annotated[
         list[str] | None, typer.Argument(help="primaries; all by default", metavar="[KEY]...")
     ] = None,
+    controller: NamedOption = None,
+    local: LocalOption = False,
     workers: WorkersOption = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="show where each failure comes from")
+        bool,
+        typer.Option("--verbose", "-v", help="with --local: show where each failure comes from"),
     ] = False,
 ) -> None:
-    """Sync keys once, here and now.
+    """Sync keys now.
 
-    Calls the controller's sync handler in this process, whether or not a daemon runs beside it.
-    Failures are told at the end of their line, and nothing is retried.
+    The daemon that leads the controller puts them on its queue: all of them behind whatever is
+    urgent, keys that are named before it, even those that failed for good. It does not wait;
+    natsctl explain KEY tells what came of it.
+
+    With --local the sync handler is called once for each key in this process, whether or not a
+    daemon runs. Failures are told at the end of their line, and nothing is retried.
     """
+    named = list(dict.fromkeys(check_key(key) for key in keys or ()))
+    if not local:
+        if verbose or workers is not None:
+            raise UsageError("--verbose and --workers are about what --local does")
+        return await _ask(options, controller, named)
+    work = local_controller(controller)
+    work.workers = work.workers if workers is None else workers
+    return await _sync_here(options, cluster, owner_names, work, named, verbose=verbose)
+
+
+async def _ask(options: NatsOptions, controller: str | None, keys: Sequence[str]) -> None:
+    async with asked(options, controller, advice=LOCALLY) as (daemons, name):
+        found = await daemons.resync(name, keys)
+    for each in found:
+        line(f"{_counted(each.queued)} of {name} queued in {each.daemon}")
+    _tell_of_others(found)
+
+
+def _tell_of_others(found: Sequence[Queuing]) -> None:
+    """Tell of keys that no daemon has put on its queue, and fail where there are any."""
+    unknown = set(found[0].unknown).intersection(*(each.unknown for each in found))
+    invalid = {key: why for each in found for key, why in each.invalid.items()}
+    for key in sorted(unknown):
+        say_error(f"{key}: it does not exist")
+    for key, why in sorted(invalid.items()):
+        say_error(f"{key}: {why}")
+    if unknown or invalid:
+        raise typer.Exit(FAILED if invalid else NOT_FOUND)
+
+
+def _counted(keys: int) -> str:
+    return "1 key" if keys == 1 else f"{keys} keys"
+
+
+async def _sync_here(
+    options: NatsOptions,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames,
+    work: Controller,
+    named: Sequence[str],
+    *,
+    verbose: bool,
+) -> None:
     if not verbose:
         for name in ("reports", "informer"):  # what they tell is told below, in a line each
             logging.getLogger(f"natsctl.core.{name}").setLevel(logging.CRITICAL)
-    work = controller_of(controller)
-    work.workers = work.workers if workers is None else workers
-    named = [check_key(key) for key in keys or ()]
     failures: list[Exception] = []
-    async with connected_to(work, options, cluster) as runtime:
-        wanted = list(dict.fromkeys(named)) or primaries(runtime)
+    async with connected_to(work, options, cluster, owner_names) as runtime:
+        wanted = list(named) or primaries(runtime)
         with Progress("syncing", len(wanted)) as progress:
 
             def tell(visited: Visited) -> None:

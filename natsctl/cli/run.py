@@ -1,5 +1,7 @@
 """`natsctl run`: the daemon."""
 
+import logging
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,31 +11,37 @@ import typer
 
 from natsctl.cli.cluster import clustered
 from natsctl.cli.command import Command, commands, connected_on, examples
+from natsctl.cli.configured import handed
 from natsctl.cli.controllers import (
     ControllersOption,
-    LogFormat,
-    LogFormatOption,
-    LogLevel,
-    LogLevelOption,
     PortOption,
-    ResyncOption,
-    WorkersOption,
     runnable_of,
 )
 from natsctl.cli.loop import daemon_loop
+from natsctl.daemon.address import Address
 from natsctl.daemon.cluster import cluster_for
+from natsctl.daemon.election import Election, elections
+from natsctl.daemon.hiding import secrets_of
 from natsctl.daemon.logs import log_to_stderr
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.private import private_server, while_it_runs
-from natsctl.daemon.settings import Settings
+from natsctl.daemon.service import answering
+from natsctl.daemon.settings import ControllerSettings, HttpSettings, Settings
 from natsctl.daemon.signals import end_with_parent, until_signalled
+from natsctl.daemon.sources import mistaken
+from natsctl.daemon.vitals import Vitals
 from natsctl.errors import UsageError
 from natsctl.kube.options import KubeOptions
+from natsctl.kv.contexts import with_context
 from natsctl.kv.options import NatsOptions
-from natsctl.kv.stores import connect
+from natsctl.kv.stores import Nats, connect
 from natsctl.runtime import Controller
 
+log = logging.getLogger(__name__)
+
 app = commands()
+
+Serve = Callable[[NatsOptions], Coroutine[None, None, None]]
 
 
 @app.command(
@@ -43,14 +51,18 @@ app = commands()
         "natsctl run -c fleet.sites:Sites -c fleet.routes:Routes -s hub:4222 --creds hub.creds",
         "natsctl run -c fleet.sites:Sites --workers 10 --resync 60 --log-format json",
         "natsctl run -c controllers.webapps:WebApps --kubeconfig lab.yaml --kube-context lab",
+        "natsctl run -c fleet.sites:Sites --listen :8080",
+        "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
     ),
 )
 @connected_on(daemon_loop)
 @clustered
+@handed("settings", "controllers", "logs", "http", of=lambda effective: effective.settings)
 async def run(
     options: NatsOptions,
     *,
     cluster: KubeOptions | None,
+    settings: Settings,
     controller: ControllersOption,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="start a private nats-server, and use that")
@@ -59,10 +71,6 @@ async def run(
         Path | None, typer.Option(help="where it keeps its data; nowhere for long by default")
     ] = None,
     port: PortOption = None,
-    workers: WorkersOption = None,
-    resync: ResyncOption = None,
-    log_format: LogFormatOption = LogFormat.TEXT,
-    log_level: LogLevelOption = LogLevel.INFO,
     with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
 ) -> None:
     """Run controllers until told to stop.
@@ -70,43 +78,80 @@ async def run(
     They start in this order and stop in reverse; when one fails, all stop. The first SIGTERM or
     SIGINT finishes what is under way, the second ends at once. A server that cannot be reached is
     waited for, and so is a cluster, which is looked for where a controller has kinds of one.
+
+    With --leader-elect, of several processes that run a controller one works; the others stand by.
     """
     if not embedded and (store_dir is not None or port is not None):
         raise UsageError("--store-dir and --port are about the server that --embedded starts")
-    log_to_stderr(log_format.value, log_level.value)
     if with_parent:
         end_with_parent()
+        options = _alone(options, *options.servers)
+    log_to_stderr(settings.logs, secrets_of(with_context(options), cluster))
+    for mistake in mistaken(os.environ):
+        log.warning("%s", mistake)
     controllers = [runnable_of(path) for path in controller]
-    settings = Settings(workers=workers, resync_s=resync)
-    serve = partial(_serve, controllers, settings, cluster)
-    await until_signalled(
-        _beside_server(serve, options, store_dir, port) if embedded else serve(options)
-    )
+    vitals = Vitals()
+    serve: Serve = partial(_serve, controllers, settings.controllers, cluster, vitals)
+    if embedded:
+        serve = partial(_beside_server, serve, store_dir, port)
+    await until_signalled(_heard(serve, options, vitals, settings.http))
 
 
 async def _serve(
     controllers: Sequence[Controller | Runnable],
-    settings: Settings,
+    settings: ControllerSettings,
     cluster: KubeOptions | None,
+    vitals: Vitals,
     options: NatsOptions,
 ) -> None:
     async with (
         cluster_for(controllers, cluster, wait=True) as kube,
         connect(options, wait=True) as nats,
     ):
-        await Operator(controllers, nats=nats, kube=kube, settings=settings).run()
+        operator = Operator(
+            controllers,
+            nats=nats,
+            kube=kube,
+            settings=settings,
+            election=_election(nats, settings),
+        )
+        elected = tuple(operator.elections.values())
+        with vitals.of(nats.connection, operator.runtimes, elected, kube):
+            async with answering(nats.connection, operator.runtimes, leads=operator.leads):
+                await operator.run()
+
+
+def _election(nats: Nats, settings: ControllerSettings) -> Callable[[str], Election] | None:
+    if not settings.leader_elect:
+        return None
+    ttl_s = settings.lease_ttl_s
+    return elections(nats.leases(ttl_s=ttl_s), ttl_s=ttl_s)
+
+
+async def _heard(
+    serve: Serve, options: NatsOptions, vitals: Vitals, settings: HttpSettings
+) -> None:
+    """Serve, and say over HTTP meanwhile how that goes, where anybody may ask."""
+    if settings.listen is None:
+        await serve(options)
+        return
+    from natsctl.daemon.server import serving  # noqa: PLC0415 - it takes a fifth of a second
+
+    async with serving(Address.parse(settings.listen), vitals):
+        await serve(options)
 
 
 async def _beside_server(
-    serve: Callable[[NatsOptions], Coroutine[None, None, None]],
-    options: NatsOptions,
-    store_dir: Path | None,
-    port: int | None,
+    serve: Serve, store_dir: Path | None, port: int | None, options: NatsOptions
 ) -> None:
     async with private_server(store_dir, port) as server:
-        there = NatsOptions(
-            servers=(server.url,),
-            connect_timeout_s=options.connect_timeout_s,
-            request_timeout_s=options.request_timeout_s,
-        )
-        await while_it_runs(server, serve(there))
+        await while_it_runs(server, serve(_alone(options, server.url)))
+
+
+def _alone(options: NatsOptions, *servers: str) -> NatsOptions:
+    """Return how to connect to a private server: whatever else is set is about another."""
+    return NatsOptions(
+        servers=servers,
+        connect_timeout_s=options.connect_timeout_s,
+        request_timeout_s=options.request_timeout_s,
+    )

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from natsctl.cli.configured import handed
+from natsctl.core.owners import OwnerNames
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.once import looking
 from natsctl.kube.options import KubeOptions
@@ -10,15 +12,24 @@ from natsctl.kv.options import NatsOptions
 from natsctl.kv.stores import connect
 from natsctl.runtime import Controller, ControllerRuntime
 
+linked = handed(
+    *("owner_names", "controllers.owner_domain"),
+    of=lambda effective: effective.settings.controllers.owner_names,
+)
+"""Hand a command, as `owner_names`, the labels that link secondaries to primaries."""
+
 
 @asynccontextmanager
 async def connected_to(
-    controller: Controller, options: NatsOptions, cluster: KubeOptions | None
+    controller: Controller,
+    options: NatsOptions,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames | None = None,
 ) -> AsyncIterator[ControllerRuntime]:
     """Connect to what keeps the controller's kinds, and give its runtime; see `looking`."""
     async with (
         cluster_for([controller], cluster) as kube,
         connect(options) as nats,
-        looking(controller, nats, kube) as runtime,
+        looking(controller, nats, kube, owner_names=owner_names) as runtime,
     ):
         yield runtime

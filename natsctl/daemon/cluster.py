@@ -2,14 +2,17 @@
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from natsctl.core.declare import slots
 from natsctl.daemon.operator import Guest, Runnable
 from natsctl.errors import UsageError
 from natsctl.kube.options import KubeOptions
 from natsctl.model.manifests import KubeKind
-from natsctl.model.store import ManifestStores
 from natsctl.runtime import Controller
+
+if TYPE_CHECKING:
+    from natsctl.kube.stores import Kube
 
 
 @asynccontextmanager
@@ -18,7 +21,7 @@ async def cluster_for(
     options: KubeOptions | None,
     *,
     wait: bool = False,
-) -> AsyncIterator[ManifestStores | None]:
+) -> AsyncIterator["Kube | None"]:
     """Connect to the cluster that the controllers need, for as long as the context lasts.
 
     Nothing is looked for, and None given, where none of them has kinds of a cluster. *options* of

@@ -10,6 +10,7 @@ import msgspec
 
 from natsctl.core.declare import only_primary
 from natsctl.core.garbage import MEMORY
+from natsctl.core.owners import OwnerNames
 from natsctl.core.slots import Primary
 from natsctl.core.tasks import together
 from natsctl.errors import InvalidObjectError, NotFoundError
@@ -61,17 +62,21 @@ class ExistingNats(Existing):
 
 @asynccontextmanager
 async def looking(
-    controller: Controller, nats: Stores, kube: ManifestStores | None = None
+    controller: Controller,
+    nats: Stores,
+    kube: ManifestStores | None = None,
+    *,
+    owner_names: OwnerNames | None = None,
 ) -> AsyncIterator[ControllerRuntime]:
     """Give the controller's runtime with every cache complete, and nothing running.
 
-    A plan made here has no grace: whoever carries it out has looked at it. Raises
-    `StoreMissingError` for a bucket or a kind of the cluster that does not exist, and why a cache
-    cannot be had.
+    *owner_names* are the labels that link secondaries to primaries. A plan made here has no grace:
+    whoever carries it out has looked at it. Raises `StoreMissingError` for a bucket or a kind of
+    the cluster that does not exist, and why a cache cannot be had.
     """
     controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
     existing = ExistingNats(nats, nats) if isinstance(nats, JetStream) else Existing(nats)
-    runtime = ControllerRuntime(controller, nats=existing, kube=kube)
+    runtime = ControllerRuntime(controller, nats=existing, kube=kube, owner_names=owner_names)
     async with runtime.opened():
         await _complete(runtime)
         yield runtime

@@ -1,11 +1,15 @@
 """Running the controllers of one process, all or none."""
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from natsctl.daemon.settings import Settings
+from natsctl.core.about import bind
+from natsctl.core.fence import FencedCluster, fenced
+from natsctl.daemon.election import Election
+from natsctl.daemon.settings import ControllerSettings
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
@@ -64,6 +68,9 @@ class Operator:
         nats: where kinds declared with `kv` are kept; None where each knows by itself.
         kube: where kinds declared with `kube` are kept, likewise.
         settings: what a person may set.
+        election: makes the election of who leads a controller, by the controller's name, as
+            `elections` returns it; then each controller works in one process at a time, and where
+            it stands by, its caches are kept complete all the same.
 
     Raises `UsageError` where two controllers have the same name, or one has kinds of a system
     that is not given.
@@ -77,12 +84,15 @@ class Operator:
         *,
         nats: Stores | None = None,
         kube: ManifestStores | None = None,
-        settings: Settings | None = None,
+        settings: ControllerSettings | None = None,
+        election: Callable[[str], Election] | None = None,
     ) -> None:
-        self._settings = Settings() if settings is None else settings
+        self._settings = ControllerSettings() if settings is None else settings
         self._nats, self._kube = nats, kube
+        self._election = election
+        self.elections: dict[str, Election] = {}  # of each controller by name, where there are
         self.runtimes: tuple[Runnable, ...] = ()
-        self.synced = asyncio.Event()  # every controller has begun to sync
+        self.synced = asyncio.Event()  # every controller has begun to sync, or stands by
         self._stopping = asyncio.Event()
         for controller in controllers:
             self.add_controller(controller)
@@ -125,12 +135,17 @@ class Operator:
         """Have `run` stop every controller and return."""
         self._stopping.set()
 
+    def leads(self, name: str) -> bool:
+        """Say whether this process works for the controller of that name now."""
+        election = self.elections.get(name)
+        return election is None or election.leadership.leads
+
     def _runtime(self, controller: Controller | Runnable) -> Runnable:
-        for name in ("workers", "resync_s"):
+        for name in ("workers", "resync_s", "sync_timeout_s"):
             value = getattr(self._settings, name)
             if value is not None and hasattr(controller, name):
                 setattr(controller, name, value)
-        nats, kube = self._nats, self._kube
+        nats, kube = self._stores(controller.name)
         if not isinstance(controller, Controller):
             if isinstance(controller, Guest) and (nats is not None or kube is not None):
                 controller.use(nats=nats, kube=kube)
@@ -138,14 +153,38 @@ class Operator:
         if nats is None:
             raise UsageError(f"{controller.name} has its primary in NATS: give nats=")
         return ControllerRuntime(
-            controller, nats=nats, kube=kube, stop_timeout_s=self._settings.stop_timeout_s
+            controller,
+            nats=nats,
+            kube=kube,
+            owner_names=self._settings.owner_names,
+            stop_timeout_s=self._settings.stop_timeout_s,
         )
+
+    def _stores(self, name: str) -> tuple[Stores | None, ManifestStores | None]:
+        """Return where its kinds are kept; with an election, only a leader writes there."""
+        nats, kube = self._nats, self._kube
+        if self._election is None:
+            return nats, kube
+        self.elections[name] = self._election(name)
+        leadership = self.elections[name].leadership
+        return nats and fenced(nats, leadership), kube and FencedCluster(kube, leadership)
+
+    def _work(self, runtime: Runnable) -> tuple[Coroutine[None, None, None], asyncio.Event]:
+        """Return what runs it, and what tells that the next one may start."""
+        election = self.elections.get(runtime.name)
+        if election is None:
+            return runtime.run(), runtime.synced
+        return election.during(runtime.run(), runtime.synced), election.leadership.sought
 
     async def _go(self, running: Running) -> None:
         for runtime in self.runtimes:
-            task = asyncio.create_task(runtime.run(), name=f"controller {runtime.name}")
+            context = contextvars.copy_context()
+            context.run(bind, controller=runtime.name)
+            name = f"controller {runtime.name}"
+            work, begun = self._work(runtime)
+            task = asyncio.create_task(work, name=name, context=context)
             running[task] = runtime
-            if not await self._came(runtime.synced, running):
+            if not await self._came(begun, running):
                 return
         self.synced.set()
         await self._came(self._stopping, running)

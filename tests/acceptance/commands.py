@@ -6,7 +6,7 @@ import os
 import pty
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,11 +67,16 @@ class Running:
 class Natsctl:
     """Runs commands in a folder, with the environment of a user whose server is `url`.
 
-    The cluster is what *kubeconfig* names: without one there is none.
+    The cluster is what *kubeconfig* names: without one there is none. *environ* is more of it.
     """
 
     def __init__(
-        self, folder: Path, url: str | None = None, *, kubeconfig: Path | None = None
+        self,
+        folder: Path,
+        url: str | None = None,
+        *,
+        kubeconfig: Path | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         theirs = ("NATS", "KUBE")
@@ -81,6 +86,7 @@ class Natsctl:
             self._environ["NATSCTL_SERVER"] = url
         if kubeconfig is not None:
             self._environ["KUBECONFIG"] = str(kubeconfig)
+        self._environ |= environ or {}
         self._logs = 0
 
     async def __call__(self, *words: str, stdin: str = "") -> Result:

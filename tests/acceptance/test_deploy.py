@@ -10,7 +10,7 @@ import yaml
 from acceptance.commands import ROOT, Natsctl
 from kube_clusters import KubeCluster
 
-from natsctl.daemon.settings import Settings
+from natsctl.daemon.settings import ControllerSettings
 
 DEPLOY = ROOT / "docs" / "deploy"
 FILES = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
@@ -50,7 +50,7 @@ def test_who_stops_it_waits_longer_than_syncs_have() -> None:
     graces = [service.get("stop_grace_period") for service in compose["services"].values()]
     waits = [pod()["terminationGracePeriodSeconds"], *(int(s[:-1]) for s in graces if s)]
     assert len(waits) > 2
-    assert min(waits) > Settings().stop_timeout_s
+    assert min(waits) > ControllerSettings().stop_timeout_s
 
 
 def test_it_runs_as_the_image_s_own_user_wherever_it_runs() -> None:

@@ -86,6 +86,21 @@ async def test_a_mistake_at_the_start_is_healed_too(folder: Path) -> None:
         assert await running.ends(signal.SIGTERM) == 0
 
 
+async def test_what_is_set_of_another_server_is_left_aside_and_all_else_holds(
+    folder: Path,
+) -> None:
+    (folder / "natsctl.toml").write_text(
+        "[nats]\ncontext = 'nowhere'\ntls_ca = 'none.pem'\n[logs]\nlevel = 'debug'\n"
+    )
+    natsctl = Natsctl(folder, "nats://127.0.0.1:1", environ={"NATSCTL_LOG_FORMAT": "json"})
+    write(folder, SOURCE)
+    words = ("dev", "-c", "things:Things", "--port", "0", "--workers", "2")
+    async with natsctl.running(*words) as running:
+        await running.says("INFO    things: 0 primaries listed, syncing")
+        assert await running.ends(signal.SIGTERM) == 0
+    assert "DEBUG " in running.log
+
+
 async def test_nothing_outlives_a_killed_dev(folder: Path) -> None:
     natsctl = Natsctl(folder)
     write(folder, SOURCE)

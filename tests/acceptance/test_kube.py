@@ -205,20 +205,20 @@ async def test_upkeep_works_without_a_daemon_and_writes_no_more_than_it_must(
     running = await daemon(WEBAPPS)  # makes the buckets
     assert await running.ends(signal.SIGTERM) == 0
     await natsctl.done("put", "webapps", "shop", namespace.app())
-    assert await natsctl.done("resync", "-c", WEBAPPS) == "1 of 1 synced\n"
+    assert await natsctl.done("resync", "--local", "-c", WEBAPPS) == "1 of 1 synced\n"
     assert await namespace.has("shop")
     since = namespace.server.mark()
-    assert await natsctl.done("resync", "-c", WEBAPPS) == "1 of 1 synced\n"
+    assert await natsctl.done("resync", "--local", "-c", WEBAPPS) == "1 of 1 synced\n"
     assert namespace.server.writes(since, namespace=namespace.name) == []
     await (await jetstream.key_value("webapps")).purge("shop")
     await natsctl.done("put", "webapps", "pier", namespace.app())
 
-    plan = await natsctl("gc", "plan", "-c", WEBAPPS, "-o", "json")
+    plan = await natsctl("gc", "plan", "--local", "-c", WEBAPPS, "-o", "json")
     mine = [each for each in plan.json["orphans"] if each["key"].startswith(namespace.name)]
     assert sorted(each["kind"] for each in mine) == ["ConfigMap", "Deployment.apps", "Service"]
     assert {each["owner"] for each in mine} == {"shop"}
-    refused = await natsctl("gc", "plan", "-c", WEBAPPS, "--no-kube")
+    refused = await natsctl("gc", "plan", "--local", "-c", WEBAPPS, "--no-kube")
     assert (refused.status, "--no-kube" in refused.err) == (2, True)
-    await natsctl.done("gc", "apply", "-c", WEBAPPS, "--yes", "--force")
+    await natsctl.done("gc", "apply", "--local", "-c", WEBAPPS, "--yes", "--force")
     assert await namespace.has()
     await natsctl.done("delete", "webapps", "pier")

@@ -110,7 +110,7 @@ async def test_a_user_with_exactly_that_runs_web_apps_and_collects_their_garbage
             assert "may not" not in running.log
         await (await jetstream.key_value("webapps")).purge("shop")
         await natsctl.done("put", "webapps", "pier", namespace.app())
-        await natsctl.done("gc", "apply", "-c", WEBAPPS, "--yes", "--force")
+        await natsctl.done("gc", "apply", "--local", "-c", WEBAPPS, "--yes", "--force")
         assert await namespace.has()
         await natsctl.done("delete", "webapps", "pier")
 

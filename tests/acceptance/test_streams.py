@@ -39,6 +39,6 @@ async def test_streams_are_looked_after_by_hand_too(
         *("put", "streams", "orders", '{"spec": {"config": {"subjects": ["o.>"]}}}'),
         "--create-bucket",
     )
-    words = ("resync", "--controller", "controllers.streams:Streams")
+    words = ("resync", "--local", "--controller", "controllers.streams:Streams")
     assert await natsctl.done(*words) == "1 of 1 synced\n"
     assert (await jetstream.stream_info("orders")).config.subjects == ["o.>"]

@@ -33,7 +33,7 @@ class Apps(Controller):
         await self.parts.apply(key, Part(spec=app.spec))
         await self.apps.update_status(key, {"ready": True})
 """
-APPS = ("--controller", "shop:Apps")
+APPS = ("--local", "--controller", "shop:Apps")
 
 
 @pytest.fixture

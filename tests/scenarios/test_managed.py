@@ -20,7 +20,7 @@ from natsctl import (
     retry_up_to,
 )
 from natsctl.core.slots import Primary
-from natsctl.daemon.settings import Settings
+from natsctl.daemon.settings import ControllerSettings
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.manifests import Reference
 from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
@@ -295,7 +295,7 @@ class TestManagedController:
         stores = MemoryStores()
         play = Play(store=stores.store(DISKS), cloud=cloud)
         controller = NatsDisks(cloud)
-        operator = Operator([controller], nats=stores, settings=Settings(workers=1))
+        operator = Operator([controller], nats=stores, settings=ControllerSettings(workers=1))
         task = asyncio.create_task(operator.run())
         await operator.synced.wait()
         await play.put("a", size=1)

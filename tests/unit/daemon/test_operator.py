@@ -10,7 +10,7 @@ from tellings import SITES, Notes, site
 
 from natsctl import Controller, ControllerRuntime, Object, Stop, kv, primary
 from natsctl.daemon.operator import Operator
-from natsctl.daemon.settings import Settings
+from natsctl.daemon.settings import ControllerSettings
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
@@ -121,7 +121,7 @@ async def test_a_stop_waits_for_what_is_under_way_but_not_for_ever() -> None:
         told: list[str] = []
         stores = MemoryStores()
         await stores.store(Slow.apps.kind).create("a", b"{}")
-        settings = Settings(stop_timeout_s=stop_timeout_s)
+        settings = ControllerSettings(stop_timeout_s=stop_timeout_s)
         operator = Operator([Slow(told)], nats=stores, settings=settings)
         async with running(operator):
             await asyncio.sleep(1)
@@ -133,7 +133,7 @@ async def test_a_stop_waits_for_what_is_under_way_but_not_for_ever() -> None:
 
 async def test_settings_override_what_controllers_say() -> None:
     controller = First([])
-    Operator([controller], nats=MemoryStores(), settings=Settings(workers=9, resync_s=5))
+    Operator([controller], nats=MemoryStores(), settings=ControllerSettings(workers=9, resync_s=5))
     assert (controller.workers, controller.resync_s) == (9, 5)
     assert (First.workers, First.resync_s) == (4, 600)
 
@@ -178,7 +178,9 @@ class Guest:
 async def test_others_than_controllers_are_run_and_waited_for_and_told_where_things_are() -> None:
     told: list[str] = []
     stores, guest = MemoryStores(), Guest(told)
-    operator = Operator([First(told)], nats=stores, settings=Settings(workers=9, resync_s=5))
+    operator = Operator(
+        [First(told)], nats=stores, settings=ControllerSettings(workers=9, resync_s=5)
+    )
     operator.add_controller(guest)
     async with running(operator) as task:
         assert (guest.nats, guest.kube, guest.workers) == (stores, None, 9)

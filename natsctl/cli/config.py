@@ -1,0 +1,90 @@
+"""`natsctl config`: what is set, and where."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from natsctl.cli.command import Command, commands, examples
+from natsctl.cli.configured import handed
+from natsctl.cli.entries import NONE
+from natsctl.cli.printing import Output, OutputOption, line, write_json, write_table, write_yaml
+from natsctl.cli.terminal import say
+from natsctl.daemon.catalogue import BY_NAME, FIELDS
+from natsctl.daemon.hiding import MASK, Hider
+from natsctl.daemon.sources import Effective, mistaken
+from natsctl.kv.options import NatsOptions, redacted
+
+app = commands()
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A setting as it holds; a secret is not shown."""
+
+    setting: str
+    value: Any
+    source: str
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "natsctl config --config production.toml",
+        "natsctl config --context hub",
+        "natsctl config -o json | jq '.[] | select(.source != \"default\")'",
+    ),
+)
+@handed(
+    *("effective", "nats", "kube", "controllers", "logs", "http"),
+    of=lambda effective: effective.with_context(),
+)
+def config(*, effective: Effective, output: OutputOption = Output.TABLE) -> None:
+    """Show what is set, and where: by a flag, a variable, a line of a file.
+
+    Flags are the strongest, then the environment, then natsctl.toml. What a NATS context says is
+    shown as well. Secrets are hidden.
+    """
+    for mistake in mistaken(os.environ):
+        say(mistake)
+    held = list(_held(effective))
+    match output:
+        case Output.JSON:
+            write_json(held)
+        case Output.YAML:
+            write_yaml([msgspec.to_builtins(held)])
+        case Output.NAME | Output.VALUE:
+            for each in held:
+                line(each.setting)
+        case _:
+            headings = ["SETTING", "VALUE", "SOURCE"]
+            write_table(headings, [[each.setting, _cell(each.value), each.source] for each in held])
+    effective.settings.check()
+
+
+def _held(effective: Effective) -> Iterator[Held]:
+    for field in FIELDS:
+        yield Held(field, _shown(field, effective.value(field)), effective.source(field))
+
+
+def _shown(field: str, value: object) -> object:
+    """Return the value as it may be shown."""
+    if value is not None and BY_NAME[field].secret:
+        return MASK
+    if isinstance(value, tuple):
+        return [redacted(url) for url in NatsOptions(servers=value).urls] if value else []
+    return Hider()(value) if isinstance(value, str) else value
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None | []:
+            return NONE
+        case list():
+            return ",".join(value)
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)

@@ -1,0 +1,137 @@
+"""`natsctl explain`: why a key is as it is."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+import typer
+
+from natsctl.cli.command import Command, commands, connected, examples
+from natsctl.cli.daemons import NamedOption, asked
+from natsctl.cli.entries import NONE, age
+from natsctl.cli.printing import Output, OutputOption, line, write_json, write_table, write_yaml
+from natsctl.core.journal import SyncRecord
+from natsctl.daemon.answers import Event, KeyExplanation, Queued
+from natsctl.errors import NotFoundError
+from natsctl.kv.codec import check_key
+from natsctl.kv.options import NatsOptions
+
+app = commands()
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "natsctl explain shop",
+        "natsctl explain shop -c greetings -o json | jq '.[].syncs[-1].error'",
+    ),
+)
+@connected
+async def explain(
+    options: NatsOptions,
+    *,
+    key: Annotated[str, typer.Argument(help="a primary's key", metavar="KEY")],
+    controller: NamedOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show why a key is as it is.
+
+    Where it is in the queue and when it is next, its last syncs and what came of them, what was
+    made for it, what else wakes it, and what was told about it.
+    """
+    check_key(key)
+    async with asked(options, controller) as (daemons, name):
+        found = await daemons.explain(name, key)
+    telling = [each for each in found if _tells(each)]
+    if not telling:
+        raise NotFoundError(f"{name} has no {key}, and nothing is known of it")
+    match output:
+        case Output.JSON:
+            write_json(telling)
+        case Output.YAML:
+            write_yaml([msgspec.to_builtins(each) for each in telling])
+        case Output.NAME | Output.VALUE:
+            line(key)
+        case _:
+            for each in telling:
+                _show(each, datetime.now(UTC))
+
+
+def _tells(at: KeyExplanation) -> bool:
+    """Say whether anything is known of the key."""
+    owned = any(at.owned.values())
+    return bool(at.exists or at.invalid or owned or at.queued or at.syncs or at.events)
+
+
+def _show(at: KeyExplanation, now: datetime) -> None:
+    line(f"{at.key} of {at.controller}, in {at.daemon}")
+    _field("object", _object(at))
+    if at.invalid:
+        _field("left alone", at.invalid)
+    _field("queue", _place(at.queued, at.failures))
+    _field("owns", ", ".join(f"{kind}/{key}" for kind, keys in at.owned.items() for key in keys))
+    for number, read in enumerate(at.reads):
+        _field("" if number else "reads", read)
+    _table(
+        "last syncs",
+        ["STARTED", "OPERATION", "TOOK", "REVISION", "WRITES", "OUTCOME"],
+        [_sync_row(each, now) for each in reversed(at.syncs)],
+    )
+    _table(
+        "last events",
+        ["LAST", "TYPE", "REASON", "COUNT", "MESSAGE"],
+        [_event_row(each, now) for each in reversed(at.events)],
+    )
+    if at.events_error:
+        _field("events", f"cannot be read: {at.events_error}")
+
+
+def _object(at: KeyExplanation) -> str:
+    if at.revision is not None:
+        return f"revision {at.revision}"
+    return "no state of it was valid" if at.exists or at.invalid else "does not exist"
+
+
+def _field(name: str, text: str) -> None:
+    line(f"  {name:<12}{text or NONE}")
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
+        line(f"\n{title}:")
+        write_table(headings, rows)
+
+
+def _place(at: Queued | None, failures: int) -> str:
+    after = f", after {failures} failures in a row" if failures else ""
+    match at:
+        case None:
+            return f"not in it{after}"
+        case Queued("waiting", s):
+            return f"{'tried again' if failures else 'visited'} in {s:.1f} s{after}"
+        case Queued("held", s):
+            return f"being synced for {s:.1f} s{after}"
+        case Queued(_, s, priority):
+            return f"ready for {s:.1f} s, at priority {priority}{after}"
+
+
+def _sync_row(at: SyncRecord, now: datetime) -> list[str]:
+    counts = ((at.created, "created"), (at.updated, "updated"), (at.deleted, "deleted"))
+    writes = ", ".join(f"{count} {what}" for count, what in counts if count)
+    revision = NONE if at.revision is None else str(at.revision)
+    started = f"{age(at.started.isoformat(), now)} ago"
+    return [started, at.operation, _seconds(at.duration_s), revision, writes or NONE, _outcome(at)]
+
+
+def _outcome(at: SyncRecord) -> str:
+    return " ".join(at.error.split()) or "ok"
+
+
+def _event_row(at: Event, now: datetime) -> list[str]:
+    message = " ".join(at.message.split())
+    return [f"{age(at.last, now)} ago", at.type, at.reason, str(at.count), message]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"

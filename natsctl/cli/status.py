@@ -1,0 +1,86 @@
+"""`natsctl status`: what is running, synced, failing."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from natsctl.cli.command import Command, commands, connected, examples
+from natsctl.cli.daemons import NamedOption, name_of
+from natsctl.cli.entries import NONE
+from natsctl.cli.printing import Output, OutputOption, line, write_json, write_table, write_yaml
+from natsctl.cli.terminal import say
+from natsctl.daemon.answers import ControllerStatus
+from natsctl.daemon.asking import Daemons
+from natsctl.kv.connection import connect
+from natsctl.kv.options import NatsOptions
+
+app = commands()
+
+HEADINGS = ("CONTROLLER", "DAEMON", "STATE", "PRIMARIES", "INVALID", "FAILING", "QUEUED", "WAITING")
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "natsctl status",
+        "natsctl status -c greetings -o json | jq '.[].failing'",
+    ),
+)
+@connected
+async def status(
+    options: NatsOptions, *, controller: NamedOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Show what daemons run, and which keys fail.
+
+    QUEUED counts keys that are ready or being synced, WAITING those whose next visit has a time:
+    failing keys wait to be tried again.
+    """
+    found = await _found(options, controller)
+    match output:
+        case Output.JSON:
+            write_json(found)
+        case Output.YAML:
+            write_yaml([msgspec.to_builtins(each) for each in found])
+        case Output.NAME | Output.VALUE:
+            for name in dict.fromkeys(each.controller for each in found):
+                line(name)
+        case _:
+            write_table(HEADINGS, [_row(each) for each in found])
+            for each in found:
+                _tell_of_keys(each)
+
+
+async def _found(options: NatsOptions, named: str | None) -> list[ControllerStatus]:
+    name = None if named is None else name_of(named)
+    async with connect(options) as connection:
+        daemons = await Daemons.find(connection)
+        names = daemons.controllers if name is None else [daemons.controller(name)]
+        return [each for name in names for each in await daemons.status(name)]
+
+
+def _row(at: ControllerStatus) -> list[str]:
+    head = [at.controller, str(at.daemon), at.state]
+    if at.primaries is None or at.queue is None:
+        return [*head, *[NONE] * (len(HEADINGS) - len(head))]
+    queued = at.queue.depth + at.queue.held
+    counts = (at.primaries, at.invalid_count, at.failing_count, queued, at.queue.waiting)
+    return [*head, *map(str, counts)]
+
+
+def _tell_of_keys(at: ControllerStatus) -> None:
+    if at.failure:
+        say(f"{at.controller}: {at.failure}")
+    _tell(at.controller, "is left alone", at.invalid, at.invalid_count)
+    _tell(at.controller, "fails", at.failing, at.failing_count)
+
+
+def _tell(controller: str, what: str, shown: dict[str, str], count: int) -> None:
+    for key, why in shown.items():
+        say(f"{controller}: {key} {what}: {_first_line(why)}")
+    if count > len(shown):
+        say(f"{controller}: and {count - len(shown)} more")
+
+
+def _first_line(text: str) -> str:
+    lines: Sequence[str] = text.splitlines()
+    return lines[0] if lines else text

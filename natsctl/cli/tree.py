@@ -1,0 +1,77 @@
+"""`natsctl tree`: a primary with all that was made for it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+import typer
+
+from natsctl.cli.command import Command, commands, connected, examples
+from natsctl.cli.daemons import NamedOption, asked
+from natsctl.cli.entries import NONE, age
+from natsctl.cli.printing import Output, OutputOption, line, write_json, write_table, write_yaml
+from natsctl.core.tree import MISSING, Branch
+from natsctl.errors import NotFoundError
+from natsctl.kv.codec import check_key
+from natsctl.kv.options import NatsOptions
+
+app = commands()
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "natsctl tree shop",
+        "natsctl tree shop -c webapps -o name",
+    ),
+)
+@connected
+async def tree(
+    options: NatsOptions,
+    *,
+    key: Annotated[str, typer.Argument(help="a primary's key", metavar="KEY")],
+    controller: NamedOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a primary with all that was made for it.
+
+    What is kept in NATS, in a cluster and in outside systems, as the daemon's caches have it.
+    READY is Pending while an object's controller has not seen its newest generation. AGE is that
+    of the revision in NATS, of the object elsewhere.
+    """
+    check_key(key)
+    async with asked(options, controller) as (daemons, name):
+        top = await daemons.tree(name, key)
+    if top.ready == MISSING and not top.branches:
+        raise NotFoundError(f"{name} has no {key}, and nothing was made for it")
+    match output:
+        case Output.JSON:
+            write_json(top)
+        case Output.YAML:
+            write_yaml([msgspec.to_builtins(top)])
+        case Output.NAME | Output.VALUE:
+            for each in (top, *top.branches):
+                line(_name(each))
+        case _:
+            headings = ["OBJECT", "READY", "REASON", "REVISION", "AGE"]
+            now = datetime.now(UTC)
+            write_table(headings, [_row(stem, each, now) for stem, each in _drawn(top)])
+
+
+def _drawn(branch: Branch, stem: str = "", below: str = "") -> Iterator[tuple[str, Branch]]:
+    """Return every branch with what is drawn before it; *below* is drawn before its own."""
+    yield stem, branch
+    for number, each in enumerate(branch.branches, 1):
+        last = number == len(branch.branches)
+        turn, on = ("└─", "  ") if last else ("├─", "│ ")
+        yield from _drawn(each, below + turn, below + on)
+
+
+def _row(stem: str, at: Branch, now: datetime) -> list[str]:
+    revision = NONE if at.revision is None else str(at.revision)
+    return [stem + _name(at), at.ready, at.reason or NONE, revision, age(at.created, now)]
+
+
+def _name(at: Branch) -> str:
+    return f"{at.kind}/{at.key}"

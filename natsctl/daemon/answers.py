@@ -1,0 +1,195 @@
+"""What a daemon answers about itself, its controllers and their keys: the JSON of its service."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from natsctl.core.explain import Explanation, Status
+from natsctl.core.garbage import GarbagePlan, Orphan
+from natsctl.core.journal import SyncRecord
+from natsctl.core.workqueue import Held, Place, QueueStats, Ready, Waiting
+
+SHOWN_MAX = 100  # keys with something wrong that a status names; it counts all of them
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A daemon: `id` is its own in the service, `started` is RFC 3339."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    started: str
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.pid}"
+
+
+class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a controller is doing in one daemon.
+
+    Attributes:
+        controller: its name.
+        daemon: where it runs.
+        state: `starting`, `listing`, `standby` where another daemon leads, `syncing`.
+        failure: why a cache has no watch just now; empty where all have.
+        primaries: how many there are; None where nobody can tell (yet), and so for what follows.
+        invalid_count: of them, how many are left alone because they are no valid objects.
+        failing_count: how many keys' last sync failed.
+        invalid: why, by key, of some of them.
+        failing: with what, by key, of some of them.
+        syncs: how many there were since the start.
+        failures: how many of them failed.
+        watch_restarts: how often a watch was begun anew.
+        queue: what waits to be synced.
+    """
+
+    controller: str
+    daemon: Process
+    state: str
+    failure: str = ""
+    primaries: int | None = None
+    invalid_count: int = 0
+    failing_count: int = 0
+    invalid: dict[str, str] = {}
+    failing: dict[str, str] = {}
+    syncs: int = 0
+    failures: int = 0
+    watch_restarts: int = 0
+    queue: QueueStats | None = None
+
+
+class Queued(msgspec.Struct, frozen=True):
+    """Where a key is in the queue.
+
+    `place` is `waiting`, for `s` seconds more; `ready`, or `held` by a worker, for `s` seconds so
+    far. `priority` is that of its visit; empty for one that waits.
+    """
+
+    place: str
+    s: float
+    priority: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was told about a key, `count` times; times are RFC 3339."""
+
+    type: str
+    reason: str
+    message: str
+    first: str
+    last: str
+    count: int = 1
+
+
+class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a daemon knows about why a key is as it is.
+
+    Attributes:
+        controller: whose key it is.
+        key: which.
+        daemon: who tells.
+        exists: whether there is a valid object.
+        revision: the revision of that.
+        invalid: why its newest state is left alone; empty where it is not.
+        queued: where it is in the queue; None where it is not in it.
+        failures: how often it failed since it last succeeded.
+        syncs: its last syncs, the oldest first.
+        owned: the keys of what was made for it, by kind.
+        reads: what else wakes it when it changes.
+        events: what the stream of events knows of it, the oldest first.
+        events_error: why those could not be read; empty where they could.
+    """
+
+    controller: str
+    key: str
+    daemon: Process
+    exists: bool
+    revision: int | None = None
+    invalid: str = ""
+    queued: Queued | None = None
+    failures: int = 0
+    syncs: list[SyncRecord] = []
+    owned: dict[str, list[str]] = {}
+    reads: list[str] = []
+    events: list[Event] = []
+    events_error: str = ""
+
+
+class Queuing(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a request to sync keys: `invalid` ones are left alone, and why."""
+
+    controller: str
+    daemon: Process
+    queued: int
+    unknown: list[str] = []
+    invalid: dict[str, str] = {}
+
+
+class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
+    """A plan as it is written down: for which controller."""
+
+    controller: str
+
+    @classmethod
+    def of(cls, plan: GarbagePlan, controller: str) -> "ControllerPlan":
+        """Return the plan of that controller."""
+        return cls(plan.orphans, plan.refused, plan.stores, controller=controller)
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """What went of a plan; what did not was left alone."""
+
+    orphans: tuple[Orphan, ...]
+
+
+def status_of(status: Status, daemon: Process, *, state: str, failure: str) -> ControllerStatus:
+    """Return the status as it is told: of long lists, the beginning."""
+    return ControllerStatus(
+        controller=status.controller,
+        daemon=daemon,
+        state=state,
+        failure=failure,
+        primaries=status.primaries,
+        invalid_count=len(status.invalid),
+        failing_count=len(status.failing),
+        invalid=_some(status.invalid),
+        failing=_some(status.failing),
+        syncs=status.syncs,
+        failures=status.failures,
+        watch_restarts=status.watch_restarts,
+        queue=status.queue,
+    )
+
+
+def explained(
+    known: Explanation, controller: str, daemon: Process, *, now: float
+) -> KeyExplanation:
+    """Return the explanation as it is told: times are from *now*, which is the loop's."""
+    return KeyExplanation(
+        controller=controller,
+        key=known.key,
+        daemon=daemon,
+        exists=known.exists,
+        revision=known.revision,
+        invalid=known.invalid,
+        queued=None if known.place is None else _queued(known.place, now),
+        failures=known.failures,
+        syncs=known.syncs,
+        owned=known.owned,
+        reads=known.reads,
+    )
+
+
+def _queued(place: Place, now: float) -> Queued:
+    match place:
+        case Waiting(until):
+            return Queued("waiting", round(max(0.0, until - now), 3))
+        case Ready(since, priority):
+            return Queued("ready", round(now - since, 3), priority.name.lower())
+        case Held(since, priority):
+            return Queued("held", round(now - since, 3), priority.name.lower())
+
+
+def _some(found: Mapping[str, str]) -> dict[str, str]:
+    return {key: found[key] for key in sorted(found)[:SHOWN_MAX]}

@@ -1,0 +1,126 @@
+"""Asking the daemons that run, wherever they are."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from natsctl.core.tree import Branch
+from natsctl.daemon.answers import (
+    ControllerPlan,
+    ControllerStatus,
+    KeyExplanation,
+    Queuing,
+    Removed,
+)
+from natsctl.daemon.names import meant
+from natsctl.daemon.service import NAME, Verb
+from natsctl.errors import NoDaemonError, NotFoundError, UsageError
+from natsctl.kv.asking import ask, ask_all, services
+from natsctl.kv.connection import Connection
+from natsctl.kv.micro import Info
+from natsctl.kv.service import LIMIT_S
+
+T = TypeVar("T")
+
+GRACE_S = 2.0  # more than a daemon takes at most
+FIND_S = 2.0  # within which daemons have said that they are there
+
+
+class Daemons:
+    """The daemons that were found, and what each can be asked; made by `find`.
+
+    What is asked of a controller that nobody runs, or leads, raises `NoDaemonError`; what a daemon
+    answers that it cannot do raises the error that it tells.
+    """
+
+    def __init__(self, connection: Connection, found: Sequence[Info]) -> None:
+        self._connection = connection
+        self._found = found
+
+    @classmethod
+    async def find(cls, connection: Connection) -> "Daemons":
+        """Return the daemons that run.
+
+        Raises `NoDaemonError` where there is none, `PermissionDeniedError` where this user may
+        not look for them.
+        """
+        found = await services(connection, NAME, timeout_s=FIND_S)
+        if not found:
+            raise NoDaemonError("no daemon answers: start one with `natsctl run`")
+        return cls(connection, found)
+
+    @property
+    def controllers(self) -> list[str]:
+        """The names of the controllers that they run, in order."""
+        told = (each.metadata.get("controller") for info in self._found for each in info.endpoints)
+        return sorted({name for name in told if name is not None})
+
+    def controller(self, name: str | None) -> str:
+        """Return the name of the controller that is meant: the only one, where none is named.
+
+        Raises `UsageError` where there are several, `NotFoundError` where nobody runs it.
+        """
+        known = self.controllers
+        if name is None:
+            if len(known) == 1:
+                return known[0]
+            raise UsageError(f"say --controller, one of {', '.join(known)}")
+        if name not in known:
+            advice = meant(name, known) or f": there are {', '.join(known)}"
+            raise NotFoundError(f"no daemon runs controller {name}{advice}")
+        return name
+
+    async def status(self, controller: str) -> list[ControllerStatus]:
+        """Return how it is doing in each daemon, in the order of daemons."""
+        found = await self._ask_all(Verb.STATUS, controller, b"", ControllerStatus)
+        return sorted(found, key=lambda each: str(each.daemon))
+
+    async def explain(self, controller: str, key: str) -> list[KeyExplanation]:
+        """Return what each daemon knows of the key, in the order of daemons."""
+        found = await self._ask_all(Verb.EXPLAIN, controller, key.encode(), KeyExplanation)
+        return sorted(found, key=lambda each: str(each.daemon))
+
+    async def tree(self, controller: str, key: str) -> Branch:
+        """Return the primary with all that was made for it."""
+        return await self._ask_one(Verb.TREE, controller, key.encode(), Branch)
+
+    async def resync(self, controller: str, keys: Sequence[str]) -> list[Queuing]:
+        """Have these keys synced, or all primaries, by each daemon that leads; it does not wait."""
+        return await self._ask_all(Verb.RESYNC, controller, " ".join(keys).encode(), Queuing)
+
+    async def plan(self, controller: str) -> ControllerPlan:
+        """Return what garbage there is, each object's owner looked for at its leader."""
+        return await self._ask_one(Verb.GC_PLAN, controller, b"", ControllerPlan)
+
+    async def apply(self, plan: ControllerPlan) -> Removed:
+        """Have removed what the plan says and nothing else; return what went."""
+        asked = msgspec.json.encode(plan)
+        return await self._ask_one(Verb.GC_APPLY, plan.controller, asked, Removed)
+
+    async def _ask_one(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> T:
+        self._instances(verb, controller)
+        subject = verb.subject(controller)
+        answer = await ask(self._connection, subject, asked, timeout_s=LIMIT_S + GRACE_S)
+        return msgspec.json.decode(answer, type=of)
+
+    async def _ask_all(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> list[T]:
+        """Return the results; raises the first failure where there is no result."""
+        expected = self._instances(verb, controller)
+        answers = await ask_all(
+            self._connection,
+            verb.subject(controller),
+            asked,
+            expected=expected,
+            timeout_s=LIMIT_S + GRACE_S if verb.acts else FIND_S,
+        )
+        results = [answer for answer in answers if answer.error is None] or answers[:1]
+        return [msgspec.json.decode(answer.result(), type=of) for answer in results]
+
+    def _instances(self, verb: Verb, controller: str) -> int:
+        subject = verb.subject(controller)
+        count = sum(subject in {each.subject for each in at.endpoints} for at in self._found)
+        if not count:
+            why = "leads it now" if verb.acts else f"can say {verb} of it"
+            raise NoDaemonError(f"controller {controller} runs, but no daemon {why}")
+        return count

@@ -1,0 +1,233 @@
+"""Having one process at a time lead a controller: standing by, leading, stepping down."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Coroutine
+
+import msgspec
+
+from natsctl.core.leadership import Clock, Leadership, current_leadership
+from natsctl.core.lease import RENEW, RETRY, STEP_DOWN, VOID, Held, Lease
+from natsctl.core.tasks import together
+from natsctl.errors import ConflictError, StoreError, UsageError
+from natsctl.model.store import Store
+
+log = logging.getLogger(__name__)
+
+TTL_MIN_S = 1.0
+RELEASE_S = 2.0  # how long ending what was cut short, and giving the lease back, may take
+
+
+class ElectionState(msgspec.Struct, frozen=True):
+    """How an election stands, for health checks and people.
+
+    Attributes:
+        name: of the lease: the controller's.
+        identity: who this process is in it.
+        holder: who holds the lease, as far as this process knows; None where nobody does.
+        leads: whether this process leads now.
+        epoch: of its term: grows from leader to leader; None where it does not lead.
+        known: whether the lease could be read or written when that was last tried.
+    """
+
+    name: str
+    identity: str
+    holder: str | None
+    leads: bool
+    epoch: int | None
+    known: bool
+
+
+def steady() -> float:
+    """Return seconds that go on while this process is stopped, and its machine sleeps.
+
+    Not the loop's clock: uvloop's stands still while a callback runs.
+    """
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+def new_identity() -> str:
+    """Return a name that nobody else has: host, process and a random part."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def elections(store: Store, *, ttl_s: float, clock: Clock = steady) -> Callable[[str], "Election"]:
+    """Return what makes the election of a controller by its name, all under one identity.
+
+    Args:
+        store: where the leases are kept.
+        ttl_s: within how many seconds after a leader has died another one leads.
+        clock: see `Leadership`.
+
+    Raises `UsageError` where *ttl_s* is less than a second.
+    """
+    if ttl_s < TTL_MIN_S:
+        raise UsageError(f"a lease of {ttl_s:g} s is too short: give it {TTL_MIN_S:g} s or more")
+    identity = new_identity()
+
+    def election(name: str) -> Election:
+        return Election(Lease(store, name, holder=identity, ttl_s=ttl_s, clock=clock), clock=clock)
+
+    return election
+
+
+class Election:
+    """One process's part in the election of who leads a controller.
+
+    *Guarantees.* Work is done in one process at a time, which holds the lease. A leader that could
+    not renew it for half its time to live says so, cancels what is under way, and stands by again;
+    from 0.7 of that time on it takes no step and writes nothing, whether it could say so or not.
+    Others take the lease at 0.85. A leader that ends gives it back at once.
+
+    *Assumes* that the clocks of two processes run alike within a tenth.
+    """
+
+    def __init__(self, lease: Lease, *, clock: Clock = steady) -> None:
+        self.leadership = Leadership(lease.name, clock)
+        self._lease = lease
+        self._clock = clock
+        self._trouble = ""  # what was last logged of it
+        self._known = False
+
+    def state(self) -> ElectionState:
+        """Return how the election stands."""
+        leads = self.leadership.leads and self.leadership.epoch is not None
+        return ElectionState(
+            name=self._lease.name,
+            identity=self._lease.holder,
+            holder=self._lease.seen_holder,
+            leads=leads,
+            epoch=self.leadership.epoch if leads else None,
+            known=self._known,
+        )
+
+    async def during(self, work: Coroutine[None, None, None], synced: asyncio.Event) -> None:
+        """Take part while *work* goes on, whose loops run only while this process leads.
+
+        The lease is sought once a loop is ready to run, or *synced* says that there is none. It is
+        given back when the work has ended. Raises what the work raises.
+        """
+        current_leadership.set(self.leadership)
+        async with together() as group:
+            working = group.create_task(work)
+            others = (
+                group.create_task(self._sought(synced)),
+                group.create_task(self._take_part(), name=f"election of {self._lease.name}"),
+            )
+            try:
+                await asyncio.wait((working,))
+            finally:
+                for task in others:
+                    task.cancel()
+
+    async def _sought(self, synced: asyncio.Event) -> None:
+        await synced.wait()
+        self.leadership.sought.set()
+
+    async def _take_part(self) -> None:
+        await self.leadership.sought.wait()
+        try:
+            while True:
+                held = await self._stand_by()
+                await self._lead(held)
+                await self.leadership.quiet()
+        finally:
+            self.leadership.lose()
+            await self._give_back()
+
+    # ---- standing by
+
+    async def _stand_by(self) -> Held:
+        """Wait until the lease is ours."""
+        told: str | None = None
+        while True:
+            held = await self._acquired()
+            if held is not None:
+                return held
+            holder = self._lease.seen_holder
+            if self._known and holder is not None and holder != told:
+                log.info("%s: standing by, %s leads", self._lease.name, holder)
+                told = holder
+            await asyncio.sleep(self._lease.look_s)
+
+    async def _acquired(self) -> Held | None:
+        try:
+            async with asyncio.timeout(VOID * self._lease.ttl_s):
+                held = await self._lease.acquire()
+        except (StoreError, TimeoutError) as error:
+            self._note(error)
+            return None
+        self._well()
+        return held
+
+    # ---- leading
+
+    async def _lead(self, held: Held) -> None:
+        """Lead for as long as the lease can be renewed."""
+        name, leadership = self._lease.name, self.leadership
+        leadership.begin(held.epoch, self._until(held))
+        log.info("%s: leading, in epoch %d", name, held.epoch)
+        try:
+            while True:
+                async with asyncio.timeout(
+                    held.sent + STEP_DOWN * self._lease.ttl_s - self._clock()
+                ):
+                    held = await self._renewed(held)
+                leadership.extend(self._until(held))
+        except ConflictError:
+            leadership.lose()
+            log.warning("%s: leads no more: the lease was taken from it", name)
+        except TimeoutError:
+            leadership.step_down()
+            log.warning("%s: leads no more: the lease could not be renewed in time", name)
+
+    async def _renewed(self, held: Held) -> Held:
+        """Wait until it is time, and renew the lease, again and again until that is done."""
+        ttl_s = self._lease.ttl_s
+        await asyncio.sleep(held.sent + RENEW * ttl_s - self._clock())
+        while True:
+            try:
+                async with asyncio.timeout(RENEW * ttl_s):
+                    renewed = await self._lease.renew(held)
+            except ConflictError:
+                raise
+            except (StoreError, TimeoutError) as error:
+                self._note(error)
+            else:
+                self._well()
+                return renewed
+            await asyncio.sleep(RETRY * ttl_s)
+
+    def _until(self, held: Held) -> float:
+        return held.sent + VOID * self._lease.ttl_s
+
+    async def _give_back(self) -> None:
+        """Let others lead at once, if nothing is under way any more."""
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                await self.leadership.quiet()
+                await self._lease.release()
+        except (StoreError, TimeoutError) as error:
+            log.warning("%s: the lease is left to expire: %s", self._lease.name, _text(error))
+
+    # ---- what goes wrong
+
+    def _note(self, error: Exception) -> None:
+        """Say what is wrong with the lease, once."""
+        self._known = False
+        if _text(error) != self._trouble:
+            self._trouble = _text(error)
+            log.warning("%s: the lease is out of reach: %s", self._lease.name, self._trouble)
+
+    def _well(self) -> None:
+        self._known, self._trouble = True, ""
+
+
+def _text(error: Exception) -> str:
+    return str(error) or "nobody answered in time"

@@ -1,0 +1,268 @@
+"""What can be asked of a daemon over NATS, and how it answers.
+
+There is an endpoint for each controller and verb, `natsctl.api.VERB.CONTROLLER`. Who may ask what
+is NATS permissions on these subjects.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib.metadata import version as installed
+
+import msgspec
+
+from natsctl.core.visit import Operation
+from natsctl.daemon.ages import dated
+from natsctl.daemon.answers import (
+    ControllerPlan,
+    ControllerStatus,
+    Event,
+    KeyExplanation,
+    Process,
+    Queuing,
+    Removed,
+    explained,
+    status_of,
+)
+from natsctl.daemon.operator import Runnable
+from natsctl.daemon.outside import externals
+from natsctl.errors import NatsctlError, UsageError
+from natsctl.kv.codec import check_key
+from natsctl.kv.connection import Connection
+from natsctl.kv.events import events_of
+from natsctl.kv.service import Endpoint, Handler, Identity, serving
+from natsctl.runtime import ControllerRuntime
+
+log = logging.getLogger(__name__)
+
+NAME = "natsctl"
+API = "natsctl.api"
+LOOK_S = 0.5  # how often it is looked who leads
+
+Leads = Callable[[str], bool]
+"""Says whether this process leads the controller of that name now."""
+
+
+class Verb(StrEnum):
+    """What can be asked.
+
+    All daemons that run a controller tell what they know of it; one that leads it acts, and each
+    of them where each has keys of its own.
+    """
+
+    STATUS = "status"
+    EXPLAIN = "explain"
+    TREE = "tree"
+    RESYNC = "resync"
+    GC_PLAN = "gc.plan"
+    GC_APPLY = "gc.apply"
+
+    def subject(self, controller: str) -> str:
+        """Return where it is asked of that controller."""
+        return f"{API}.{self}.{controller}"
+
+    @property
+    def acts(self) -> bool:
+        """Whether only a daemon that leads the controller can do it."""
+        return self in {Verb.RESYNC, Verb.GC_PLAN, Verb.GC_APPLY}
+
+    @property
+    def group(self) -> str:
+        """The queue group of those of whom one is enough; empty where all are asked."""
+        return NAME if self in {Verb.TREE, Verb.GC_PLAN, Verb.GC_APPLY} else ""
+
+
+class Desk:
+    """Answers for one controller of this process."""
+
+    def __init__(
+        self, runtime: Runnable, daemon: Process, connection: Connection, leads: Leads
+    ) -> None:
+        self._runnable = runtime
+        self._daemon = daemon
+        self._connection = connection
+        self._leads = leads
+        handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
+        if isinstance(runtime, ControllerRuntime):
+            self._runtime = runtime
+            handlers |= {
+                Verb.EXPLAIN: self._explain,
+                Verb.TREE: self._tree,
+                Verb.RESYNC: self._resync,
+                Verb.GC_PLAN: self._plan,
+                Verb.GC_APPLY: self._apply,
+            }
+        self._endpoints = {verb: self._endpoint(verb, each) for verb, each in handlers.items()}
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Return what can be asked now."""
+        leads = self._leads(self._runnable.name)
+        for verb, endpoint in self._endpoints.items():
+            if leads or not verb.acts:
+                yield endpoint
+
+    def _endpoint(self, verb: Verb, handler: Handler) -> Endpoint:
+        controller = self._runnable.name
+        return Endpoint(
+            name=verb.replace(".", "-"),
+            subject=verb.subject(controller),
+            handler=handler,
+            group=verb.group,
+            metadata={"controller": controller, "verb": verb},
+        )
+
+    # ---- what is told
+
+    async def _status(self, _asked: bytes) -> bytes:
+        return msgspec.json.encode(self.status())
+
+    def status(self) -> ControllerStatus:
+        """Return how the controller is doing, as far as that can be told by now."""
+        runnable, state = self._runnable, self._state()
+        if not isinstance(runnable, ControllerRuntime) or not runnable.prepared:
+            return ControllerStatus(controller=runnable.name, daemon=self._daemon, state=state)
+        failure = "" if runnable.failure is None else str(runnable.failure)
+        return status_of(runnable.status(), self._daemon, state=state, failure=failure)
+
+    def _state(self) -> str:
+        if not self._leads(self._runnable.name):
+            return "standby"
+        if self._runnable.synced.is_set():
+            return "syncing"
+        prepared = isinstance(self._runnable, ControllerRuntime) and self._runnable.prepared
+        return "listing" if prepared else "starting"
+
+    async def _explain(self, asked: bytes) -> bytes:
+        key, runtime = _key(asked), self._prepared()
+        now = asyncio.get_running_loop().time()
+        known = explained(runtime.explain(key), runtime.name, self._daemon, now=now)
+        return msgspec.json.encode(await self._with_events(known))
+
+    async def _with_events(self, known: KeyExplanation) -> KeyExplanation:
+        try:
+            told = await events_of(self._connection, known.controller, known.key)
+        except NatsctlError as error:
+            return msgspec.structs.replace(known, events_error=str(error))
+        events = [
+            Event(
+                type=each.type,
+                reason=each.reason,
+                message=each.message,
+                first=each.first_timestamp,
+                last=each.last_timestamp,
+                count=each.count,
+            )
+            for each in told
+        ]
+        return msgspec.structs.replace(known, events=events)
+
+    async def _tree(self, asked: bytes) -> bytes:
+        found = self._prepared().tree(_key(asked), externals)
+        return msgspec.json.encode(await dated(self._connection, found))
+
+    # ---- what is done
+
+    async def _resync(self, asked: bytes) -> bytes:
+        keys, runtime = _keys(asked), self._prepared()
+        if not keys:
+            runtime.resync()
+            return self._queuing(runtime.status().primaries)
+        unknown, invalid = list[str](), dict[str, str]()
+        for known in map(runtime.explain, keys):
+            if known.invalid:
+                invalid[known.key] = known.invalid
+            elif known.exists or any(known.owned.values()):
+                runtime.enqueue_key(known.key, Operation.MANUAL)
+            else:
+                unknown.append(known.key)
+        return self._queuing(len(keys) - len(unknown) - len(invalid), unknown, invalid)
+
+    def _queuing(
+        self, queued: int, unknown: Sequence[str] = (), invalid: dict[str, str] | None = None
+    ) -> bytes:
+        told = Queuing(
+            controller=self._runnable.name,
+            daemon=self._daemon,
+            queued=queued,
+            unknown=list(unknown),
+            invalid=invalid or {},
+        )
+        return msgspec.json.encode(told)
+
+    async def _plan(self, _asked: bytes) -> bytes:
+        plan = await self._prepared().garbage_plan(at_once=True)
+        return msgspec.json.encode(ControllerPlan.of(plan, self._runnable.name))
+
+    async def _apply(self, asked: bytes) -> bytes:
+        try:
+            plan = msgspec.json.decode(asked, type=ControllerPlan)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"send what {Verb.GC_PLAN} answers: {error}") from error
+        if plan.controller != self._runnable.name:
+            raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")
+        log.info("%s: a person removes %d orphans", plan.controller, len(plan.orphans))
+        return msgspec.json.encode(Removed(await self._prepared().garbage_apply(plan)))
+
+    def _prepared(self) -> ControllerRuntime:
+        if not self._runtime.prepared:
+            raise NatsctlError(f"{self._runtime.name} is starting: ask again")
+        return self._runtime
+
+
+@asynccontextmanager
+async def answering(
+    connection: Connection, runtimes: Sequence[Runnable], *, leads: Leads = lambda _: True
+) -> AsyncIterator[None]:
+    """Answer for these, as the micro service `natsctl`, for as long as the context lasts.
+
+    *leads* says of which of them this process does not only tell, but acts for them.
+    """
+    started = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    host, pid = socket.gethostname(), os.getpid()
+    identity = Identity(
+        name=NAME,
+        version=installed("natsctl"),
+        description="keeps everything equal to the desired state in NATS JetStream KV",
+        metadata={"host": host, "pid": str(pid)},
+    )
+    daemon = Process(id=identity.id, host=host, pid=pid, version=identity.version, started=started)
+    desks = [Desk(runtime, daemon, connection, leads) for runtime in runtimes]
+    async with serving(connection, identity) as service:
+        looking = asyncio.create_task(_keep_offering(desks, service.offer), name="who leads")
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.wait((looking,))
+
+
+async def _keep_offering(
+    desks: Sequence[Desk], offer: Callable[[Sequence[Endpoint]], None]
+) -> None:
+    offered: list[Endpoint] | None = None
+    while True:
+        wanted = [endpoint for desk in desks for endpoint in desk.endpoints()]
+        if wanted != offered:
+            offer(wanted)
+            offered = wanted
+        await asyncio.sleep(LOOK_S)
+
+
+def _key(asked: bytes) -> str:
+    keys = _keys(asked)
+    if len(keys) != 1:
+        raise UsageError("send one key, as it is")
+    return keys[0]
+
+
+def _keys(asked: bytes) -> list[str]:
+    """Return the keys, which are separated by spaces, each once."""
+    try:
+        return [check_key(key) for key in dict.fromkeys(asked.decode().split())]
+    except UnicodeDecodeError as error:
+        raise UsageError("keys are text") from error

@@ -1,0 +1,198 @@
+"""`natsctl status`, `explain`, `tree`, `resync` and `gc`, asked of daemons that run."""
+
+import json
+import re
+import shlex
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from acceptance.commands import ROOT, Natsctl, Running
+from nats.js import JetStreamContext
+from servers import eventually
+
+GREETINGS = "controllers.greetings:Greetings"
+FAILING = """
+from natsctl import Controller, Object, kv, primary
+
+class Job(Object, frozen=True):
+    spec: dict[str, str] = {}
+
+class Jobs(Controller):
+    jobs = primary(kv(Job, bucket="jobs"))
+
+    async def sync_handler(self, key):
+        raise ValueError("no luck today")
+"""
+
+Daemon = Callable[..., Awaitable[Running]]
+
+
+async def synced(natsctl: Natsctl, controller: str, key: str) -> bool:
+    """Say whether the daemon knows what came of a sync of this key."""
+    result = await natsctl("explain", key, "-c", controller, "-o", "json")
+    return result.status == 0 and bool(result.json[0]["syncs"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["explain", "shop"],
+        ["tree", "shop"],
+        ["resync"],
+        ["gc", "plan"],
+        ["gc", "apply", "--yes"],
+    ],
+)
+async def test_where_no_daemon_runs_that_is_said(natsctl: Natsctl, words: list[str]) -> None:
+    result = await natsctl(*words)
+    advice = ", or do it here with --local" if words[0] in {"resync", "gc"} else ""
+    told = f"natsctl: error: no daemon answers: start one with `natsctl run`{advice}\n"
+    assert (result.status, result.out, result.err) == (1, "", told)
+
+
+async def test_people_see_what_runs_and_what_became_of_a_key(
+    natsctl: Natsctl, daemon: Daemon
+) -> None:
+    await daemon(GREETINGS)
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
+    await natsctl.done("put", "greetings", "odd", "spec: {text: 5}")
+    await eventually(lambda: synced(natsctl, "greetings", "shop"))
+
+    status = await natsctl("status")
+    assert [row[0] for row in status.rows] == ["greetings"]
+    assert status.rows[0][2:] == ["syncing", "1", "1", "0", "0", "0"]
+    assert "greetings: odd is left alone: no valid Greeting: Expected `str`" in status.err
+
+    explained = await natsctl.done("explain", "shop")
+    assert explained.startswith("shop of greetings, in ")
+    assert "owns        Route.routes/shop\n" in explained
+    assert "1 created   ok\n" in explained
+    assert '"shop" synced successfully (created)' in explained
+    assert "no valid Greeting" in await natsctl.done("explain", "odd", "-c", GREETINGS)
+
+    tree = await natsctl("tree", "shop")
+    assert [row[:2] for row in tree.rows] == [
+        ["Greeting.greetings/shop", "True"],
+        ["└─Route.routes/shop", "-"],
+    ]
+    assert await natsctl.done("tree", "shop", "-o", "name") == (
+        "Greeting.greetings/shop\nRoute.routes/shop\n"
+    )
+    for words in (["explain", "nobody"], ["tree", "nobody"], ["status", "-c", "gretings"]):
+        assert (await natsctl(*words)).status == 3
+    assert "did you mean greetings?" in (await natsctl("status", "-c", "gretings")).err
+
+
+async def test_a_failing_key_is_explained_with_its_next_try(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    (folder / "jobs.py").write_text(FAILING)
+    await daemon("jobs:Jobs")
+    await natsctl.done("put", "jobs", "a", "spec: {}")
+
+    async def has_failed_often() -> bool:
+        found = (await natsctl("status", "-o", "json")).json[0]
+        return bool(found["failures"] >= 8 and found["queue"]["waiting"])
+
+    await eventually(has_failed_often)
+    found = (await natsctl("explain", "a", "-o", "json")).json[0]
+    assert found["failures"] >= 8
+    assert found["syncs"][-1]["error"] == "ValueError: no luck today"
+    assert "failures in a row" in await natsctl.done("explain", "a")
+    status = await natsctl("status")
+    assert "jobs: a fails: ValueError: no luck today" in status.err
+
+
+async def test_resync_is_done_by_the_daemon(natsctl: Natsctl, daemon: Daemon) -> None:
+    await daemon(GREETINGS)
+    for key in ("shop", "market"):
+        await natsctl.done("put", "greetings", key, "spec: {text: hi}")
+        await eventually(lambda key=key: synced(natsctl, "greetings", key))
+    assert (await natsctl.done("resync")).startswith("2 keys of greetings queued in ")
+    result = await natsctl("resync", "shop", "nobody")
+    assert result.out.startswith("1 key of greetings queued in ")
+    assert (result.status, result.err) == (3, "natsctl: error: nobody: it does not exist\n")
+
+    async def operations() -> bool:
+        found = (await natsctl("explain", "shop", "-o", "json")).json[0]
+        assert [each["operation"] for each in found["syncs"]] == ["put", "resync", "manual"]
+        return True
+
+    await eventually(operations)
+
+
+async def test_garbage_is_planned_and_removed_by_the_daemon(
+    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext, folder: Path
+) -> None:
+    await daemon(GREETINGS)
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
+    await eventually(lambda: synced(natsctl, "greetings", "shop"))
+    routes = await jetstream.key_value("routes")
+    labels = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": "nobody"}
+    spec = {"subject": "hello.nobody", "payload": "?"}
+    await routes.put("stray", json.dumps({"metadata": {"labels": labels}, "spec": spec}).encode())
+
+    async def planned() -> bool:
+        found = await natsctl("gc", "plan", "-o", "json")
+        (folder / "plan.json").write_text(found.out)
+        return [each["key"] for each in found.json["orphans"]] == ["stray"]
+
+    await eventually(planned)
+    assert (await natsctl("gc", "apply")).status == 2
+    done = await natsctl.done("gc", "apply", "--plan", "plan.json", "--yes")
+    assert done == "Route.routes/stray deleted\n"
+    assert await routes.keys() == ["shop"]
+    again = await natsctl("gc", "apply", "--plan", "plan.json", "--yes")
+    assert (again.status, again.out) == (4, "")
+    assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
+
+
+async def test_where_several_controllers_run_one_has_to_be_named(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    (folder / "jobs.py").write_text(FAILING)
+    await daemon(GREETINGS, "jobs:Jobs")
+    assert await natsctl.done("status", "-o", "name") == "greetings\njobs\n"
+    unnamed = await natsctl("explain", "shop")
+    assert (unnamed.status, unnamed.err) == (
+        2,
+        "natsctl: error: say --controller, one of greetings, jobs\n",
+    )
+    assert (await natsctl("explain", "shop", "-c", "jobs")).status == 3
+
+
+async def test_of_two_daemons_both_tell_and_the_one_that_leads_acts(
+    natsctl: Natsctl, daemon: Daemon
+) -> None:
+    elect = ("--leader-elect", "--lease-ttl", "2")
+    await daemon(GREETINGS, options=elect)
+    async with natsctl.running("run", "--controller", GREETINGS, *elect):
+
+        async def states() -> bool:
+            found = (await natsctl("status", "-o", "json")).json
+            return sorted(each["state"] for each in found) == ["standby", "syncing"]
+
+        await eventually(states)
+        found = (await natsctl("status", "-o", "json")).json
+        leader = next(each["daemon"] for each in found if each["state"] == "syncing")
+        told = f"0 keys of greetings queued in {leader['host']}/{leader['pid']}\n"
+        assert await natsctl.done("resync") == told
+        assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
+
+
+async def test_the_page_on_stuck_keys_shows_commands_that_work(
+    natsctl: Natsctl, daemon: Daemon
+) -> None:
+    await daemon(GREETINGS)
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
+    await eventually(lambda: synced(natsctl, "greetings", "shop"))
+    page = (ROOT / "docs" / "debug.md").read_text()
+    blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines()]
+    assert len(commands) == 7
+    for command in commands:
+        program, *words = shlex.split(command)
+        assert program == "natsctl"
+        await natsctl.done(*words)

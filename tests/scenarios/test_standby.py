@@ -1,0 +1,234 @@
+"""Whatever runs controllers stands by as they do: watchers, kinds of a cluster, events, streams."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from servers import eventually
+from tellings import SITES, Notes, put, site
+
+from natsctl import Controller, Object, StoreError, kube, kv, primary, secondary
+from natsctl.core.fence import FencedNats, FencedStores, fenced
+from natsctl.core.leadership import Leadership
+from natsctl.core.lease import Claim
+from natsctl.daemon.election import Election, elections
+from natsctl.daemon.operator import Operator, Runnable
+from natsctl.errors import NotLeadingError
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.watchers import InformerController
+
+TTL_S = 10.0
+LEASES = kv(Claim, bucket="leases", history=1)
+CONFIGS = kube("v1", "ConfigMap", namespace="default")
+
+
+class Shop(Object, frozen=True):
+    pass
+
+
+class Shops(Controller):
+    shops = primary(kv(Shop, bucket="shops"))
+    configs = secondary(CONFIGS)
+
+    async def sync_handler(self, key: str) -> float | None:
+        await self.configs.apply(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": key}, "data": {"a": "b"}}
+        )
+
+
+def watching(notes: Notes) -> InformerController:
+    controller = InformerController(name="sites")
+    controller.add_informer(SITES)
+    controller.add_watcher(notes, SITES)
+    return controller
+
+
+def electing(leases: MemoryStore) -> Callable[[str], Election]:
+    return elections(leases, ttl_s=TTL_S, clock=asyncio.get_running_loop().time)
+
+
+class Running:
+    """An operator in a process of its own; *leases* of its own where it is cut off from them."""
+
+    def __init__(self, controller: Controller | Runnable, stores: MemoryStores) -> None:
+        election = electing(stores.store(LEASES))
+        self.operator = Operator([controller], nats=stores, kube=stores.kube, election=election)
+        self.task = asyncio.create_task(self.operator.run())
+
+    async def stop(self) -> None:
+        self.operator.stop()
+        await self.task
+
+
+async def running(controller: Controller | Runnable, stores: MemoryStores) -> Running:
+    found = Running(controller, stores)
+    await found.operator.synced.wait()
+    return found
+
+
+async def test_watchers_of_a_standby_are_told_when_it_leads() -> None:
+    stores, one, two = MemoryStores(), Notes("one"), Notes("two")
+    await put(stores.store(SITES), "a", site())
+    first = await running(watching(one), stores)
+    second = await running(watching(two), stores)
+    await eventually(lambda: one.told)
+    assert two.told == []
+    await first.stop()
+    await eventually(lambda: two.told)
+    assert (one.told, two.told) == (["one add a hi"], ["two add a hi"])
+    await second.stop()
+
+
+async def test_a_watcher_that_was_cut_short_is_told_again_and_so_are_those_after_it() -> None:
+    stores, one, two = MemoryStores(), Notes("one"), Notes("two")
+    one.takes_s = TTL_S
+    controller = watching(one)
+    controller.add_watcher(two, SITES)
+    await put(stores.store(SITES), "a", site())
+    process = await running(controller, stores)
+    await asyncio.sleep(1)
+    stores.store(LEASES).fail(StoreError("out of reach"))
+    await asyncio.sleep(TTL_S)
+    assert (one.told, two.told) == ([], [])
+    one.takes_s = 0
+    stores.store(LEASES).fail(None)
+    await eventually(lambda: one.told and two.told, within_s=TTL_S)
+    assert (one.told, two.told) == (["one add a hi"], ["two add a hi"])
+    await process.stop()
+
+
+async def test_a_process_that_was_stopped_amid_a_telling_tells_it_again() -> None:
+    stores, one = MemoryStores(), Notes("one")
+    one.takes_s = 2.0
+    failures: list[Exception] = []
+    controller = InformerController(name="sites", error_handler=failures.append)
+    controller.add_informer(SITES)
+    controller.add_watcher(one, SITES)
+    await put(stores.store(SITES), "a", site())
+    process = await running(controller, stores)
+    await asyncio.sleep(1)
+    asyncio.get_running_loop().jump(TTL_S)  # type: ignore[attr-defined]  # time is virtual
+    await eventually(lambda: one.told, within_s=TTL_S)
+    assert one.told == ["one add a hi"]
+    assert failures == []
+    await process.stop()
+
+
+async def test_only_the_leader_applies_to_a_cluster() -> None:
+    stores = MemoryStores()
+    first, second = await running(Shops(), stores), await running(Shops(), stores)
+    await stores.store(Shops.shops.kind).create("a", b"{}")
+    configs = stores.kube.store(CONFIGS)
+    await eventually(configs.keys)
+    await asyncio.sleep(1)
+    assert configs.writes == 1
+    await first.stop()
+    await second.stop()
+
+
+async def test_a_leader_sees_first_what_the_one_before_it_wrote() -> None:
+    seen: list[int] = []
+
+    class Counts(Controller):
+        shops = primary(kv(Shop, bucket="shops"))
+
+        async def start(self) -> None:
+            seen.append(len(self.shops.keys()))
+
+        async def sync_handler(self, key: str) -> float | None:
+            pass
+
+    class Late(MemoryStore):
+        """Says at once that there is something new, which its watches show later."""
+
+        async def newest_revision(self) -> int:
+            await self.create("late", b"{}")
+            return await super().newest_revision()
+
+    stores = MemoryStores()
+
+    class LateStores(MemoryStores):
+        async def open(self, kind: Any) -> MemoryStore:
+            return Late(kind) if kind is Counts.shops.kind else await stores.open(kind)
+
+    operator = Operator([Counts()], nats=LateStores(), election=electing(stores.store(LEASES)))
+    task = asyncio.create_task(operator.run())
+    await eventually(lambda: seen)
+    assert seen == [1]
+    operator.stop()
+    await task
+
+
+async def test_a_store_that_does_not_say_how_far_it_is_holds_up_no_leader(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Silent(MemoryStore):
+        async def newest_revision(self) -> int:
+            raise StoreError("nobody knows")
+
+    class SilentStores(MemoryStores):
+        async def open(self, kind: Any) -> MemoryStore:
+            return Silent(kind) if kind is SITES else await super().open(kind)
+
+    stores, one = SilentStores(), Notes("one")
+    process = await running(watching(one), stores)
+    await eventually(lambda: "Site.sites may be behind its store: nobody knows" in caplog.text)
+    await process.stop()
+
+
+async def test_every_write_is_fenced_and_no_read_is() -> None:
+    leadership = Leadership("sites", asyncio.get_running_loop().time)
+    stores = MemoryStores()
+    stored = await stores.store(SITES).create("a", site())
+    store = await FencedStores(stores, leadership).open(SITES)
+    for write in (
+        store.create("b", site()),
+        store.update("a", site("ho"), revision=stored.revision),
+        store.delete("a"),
+    ):
+        with pytest.raises(NotLeadingError, match="sites is not led by this process"):
+            await write
+    assert (await store.get("a")) == stored
+    assert (await store.history("a")) == [stored]
+    leadership.begin(1, until=10)
+    assert (await store.update("a", site("ho"), revision=stored.revision)).value == site("ho")
+    await asyncio.sleep(10)
+    with pytest.raises(NotLeadingError):
+        await store.delete("a")
+
+
+class Api:
+    """A `JetStream` that is a `Stores` too, and notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def open(self, kind: Any) -> MemoryStore:
+        return MemoryStores().store(kind)
+
+    def recorder(self, controller: str) -> Any:
+        raise NotImplementedError
+
+    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        self.asked.append(endpoint)
+        return {}
+
+
+async def test_of_jetstream_a_standby_may_ask_but_change_nothing() -> None:
+    leadership = Leadership("streams", asyncio.get_running_loop().time)
+    api = Api()
+    jetstream = fenced(api, leadership)
+    assert isinstance(jetstream, FencedNats)
+    reads = ["STREAM.INFO.x", "STREAM.NAMES", "CONSUMER.LIST.x", "STREAM.MSG.GET.x"]
+    writes = ["STREAM.CREATE.x", "STREAM.DELETE.LIST", "STREAM.MSG.DELETE.x", "CONSUMER.CREATE.x"]
+    for read in reads:
+        await jetstream.api(read)
+    for write in writes:
+        with pytest.raises(NotLeadingError):
+            await jetstream.api(write)
+    assert api.asked == reads
+    leadership.begin(1, until=1)
+    for write in writes:
+        await jetstream.api(write)
+    assert api.asked == reads + writes

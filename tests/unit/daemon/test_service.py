@@ -1,0 +1,301 @@
+"""What a daemon answers for each of its controllers, and what only the one that leads does."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from natsctl.core.declare import primary, secondary
+from natsctl.core.garbage import GarbageLimits
+from natsctl.core.tree import Branch
+from natsctl.daemon.answers import (
+    SHOWN_MAX,
+    ControllerPlan,
+    ControllerStatus,
+    KeyExplanation,
+    Process,
+    Queuing,
+    Removed,
+)
+from natsctl.daemon.service import Desk, Verb
+from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
+from natsctl.kv.connection import Connection
+from natsctl.kv.options import NatsOptions
+from natsctl.model.kinds import kv
+from natsctl.model.objects import Object
+from natsctl.runtime import Controller, ControllerRuntime
+from natsctl.testing.harness import running
+from natsctl.testing.memory import MemoryStores
+
+APPS, PARTS = "apps", "parts"
+PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
+
+
+class AppSpec(msgspec.Struct, frozen=True):
+    do: str = ""
+
+
+class App(Object, frozen=True):
+    spec: AppSpec = AppSpec()
+
+
+class Apps(Controller):
+    garbage = GarbageLimits(interval_s=1e6)
+    resync_s = 1e6
+    apps = primary(kv(App, bucket=APPS))
+    parts = secondary(kv(App, bucket=PARTS))
+    tertiary = kv(App, bucket="defaults")
+
+    async def sync_handler(self, key: str) -> float | None:
+        app = self.apps.get(key)
+        match app and app.spec.do:
+            case "fail":
+                raise ValueError("no\nluck")
+            case "give up":
+                raise PermanentError("never")
+            case "sleep":
+                await asyncio.sleep(5)
+        if app is not None:
+            await self.reads.get(self.tertiary, "all")
+            await self.parts.apply(key, App(spec=app.spec))
+        return None
+
+
+def app(**spec: str) -> bytes:
+    return msgspec.json.encode({"spec": spec})
+
+
+class Asked:
+    """A desk, and what it answers."""
+
+    def __init__(self, runtime: Any, leads: Callable[[str], bool] = lambda _: True) -> None:
+        unconnected = Connection(NatsOptions())
+        self.desk = Desk(runtime, PROCESS, unconnected, leads)
+
+    async def __call__(self, verb: Verb, asked: str | bytes, of: type[Any]) -> Any:
+        handlers = {each.metadata["verb"]: each.handler for each in self.desk.endpoints()}
+        text = asked if isinstance(asked, bytes) else asked.encode()
+        return msgspec.json.decode(await handlers[verb](text), type=of)
+
+    async def status(self) -> ControllerStatus:
+        found: ControllerStatus = await self(Verb.STATUS, "", ControllerStatus)
+        return found
+
+    async def explain(self, key: str) -> KeyExplanation:
+        found: KeyExplanation = await self(Verb.EXPLAIN, key, KeyExplanation)
+        return found
+
+
+async def test_every_daemon_tells_and_only_one_that_leads_acts() -> None:
+    led = {"apps"}
+    runtime = ControllerRuntime(Apps(), nats=MemoryStores())
+    desk = Asked(runtime, led.__contains__).desk
+    assert {each.subject: each.group for each in desk.endpoints()} == {
+        "natsctl.api.status.apps": "",
+        "natsctl.api.explain.apps": "",
+        "natsctl.api.tree.apps": "natsctl",
+        "natsctl.api.resync.apps": "",
+        "natsctl.api.gc.plan.apps": "natsctl",
+        "natsctl.api.gc.apply.apps": "natsctl",
+    }
+    led.clear()
+    assert [each.name for each in desk.endpoints()] == ["status", "explain", "tree"]
+    assert desk.status().state == "standby"
+
+
+async def test_before_its_slots_are_open_a_controller_says_that_it_starts() -> None:
+    asked = Asked(ControllerRuntime(Apps(), nats=MemoryStores()))
+    found = await asked.status()
+    assert (found.state, found.primaries, found.queue) == ("starting", None, None)
+    with pytest.raises(NatsctlError, match="apps is starting: ask again"):
+        await asked.explain("a")
+
+
+async def test_what_is_no_controller_of_ours_tells_only_whether_it_runs() -> None:
+    class Guest:
+        name = "guest"
+        synced = asyncio.Event()
+
+    asked = Asked(Guest())
+    assert [each.name for each in asked.desk.endpoints()] == ["status"]
+    assert (await asked.status()).state == "starting"
+    Guest.synced.set()
+    assert (await asked.status()).state == "syncing"
+
+
+async def test_a_status_counts_all_that_is_wrong_and_names_the_beginning() -> None:
+    async with running(Apps()) as harness:
+        store = harness.stores.store(Apps.apps.kind)
+        for number in range(SHOWN_MAX + 5):
+            await store.create(f"odd-{number:03}", b'{"spec": 5}')
+        await store.create("bad", app(do="fail"))
+        await store.create("good", app())
+        await asyncio.sleep(60)
+        found = await Asked(harness.runtime).status()
+        assert (found.state, found.controller, found.daemon) == ("syncing", "apps", PROCESS)
+        assert (found.invalid_count, len(found.invalid)) == (SHOWN_MAX + 5, SHOWN_MAX)
+        assert list(found.invalid)[-1] == f"odd-{SHOWN_MAX - 1:03}"
+        assert (found.failing_count, found.failing) == (1, {"bad": "ValueError: no\nluck"})
+        assert found.queue is not None
+        assert (found.queue.depth, found.queue.held, found.queue.waiting) == (0, 0, 1)
+        assert found.failures == found.queue.retries > 1
+
+
+async def test_an_explanation_says_when_a_failing_key_is_tried_again() -> None:
+    async with running(Apps()) as harness:
+        await harness.stores.store(Apps.apps.kind).create("bad", app(do="fail"))
+        await asyncio.sleep(100)
+        asked = Asked(harness.runtime)
+        first = await asked.explain("bad")
+        assert first.queued is not None
+        assert (first.queued.place, first.queued.priority) == ("waiting", "")
+        assert first.failures > len(first.syncs) == 5
+        assert {each.error for each in first.syncs} == {"ValueError: no\nluck"}
+        await asyncio.sleep(first.queued.s - 1)
+        later = await asked.explain("bad")
+        assert later.queued is not None
+        assert later.queued.s == pytest.approx(1)
+        await asyncio.sleep(1.1)
+        assert (await asked.explain("bad")).failures == first.failures + 1
+
+
+async def test_an_explanation_says_what_is_under_way_what_is_owned_and_what_was_read() -> None:
+    async with running(Apps()) as harness:
+        store = harness.stores.store(Apps.apps.kind)
+        await store.create("slow", app(do="sleep"))
+        await asyncio.sleep(2)
+        asked = Asked(harness.runtime)
+        held = (await asked.explain("slow")).queued
+        assert held is not None
+        assert (held.place, held.priority) == ("held", "user")
+        assert held.s == pytest.approx(2, abs=0.1)
+        await harness.run_until_idle()
+        done = await asked.explain("slow")
+        assert (done.exists, done.revision, done.queued, done.failures) == (True, 1, None, 0)
+        assert done.owned == {"App.parts": ["slow"]}
+        assert done.reads == ["App.defaults all"]
+        assert [(each.operation, each.created, each.revision) for each in done.syncs] == [
+            ("put", 1, 1)
+        ]
+        assert "not connected to NATS" in done.events_error
+
+
+async def test_of_a_key_that_nobody_knows_there_is_nothing_to_explain() -> None:
+    async with running(Apps()) as harness:
+        found = await Asked(harness.runtime).explain("nobody")
+        assert (found.exists, found.queued, found.syncs) == (False, None, [])
+        assert found.owned == {"App.parts": []}
+
+
+async def test_resync_queues_what_is_named_and_says_what_it_does_not() -> None:
+    async with running(Apps()) as harness:
+        store = harness.stores.store(Apps.apps.kind)
+        await store.create("doomed", app(do="give up"))
+        await store.create("odd", b"5")
+        await harness.run_until_idle()
+        asked = Asked(harness.runtime)
+        syncs = harness.runtime.status().syncs
+        found = await asked(Verb.RESYNC, "doomed  odd nobody doomed\n", Queuing)
+        assert (found.controller, found.queued, found.unknown) == ("apps", 1, ["nobody"])
+        assert list(found.invalid) == ["odd"]
+        await harness.run_until_idle()
+        assert harness.runtime.status().syncs == syncs + 1
+        operations = [each.operation for each in (await asked.explain("doomed")).syncs]
+        assert operations[-1] == "manual"
+
+
+async def test_resync_without_keys_queues_all_of_them() -> None:
+    async with running(Apps()) as harness:
+        store = harness.stores.store(Apps.apps.kind)
+        for key in ("a", "b", "c"):
+            await store.create(key, app())
+        await harness.run_until_idle()
+        found = await Asked(harness.runtime)(Verb.RESYNC, "", Queuing)
+        assert found.queued == 3
+        await harness.run_until_idle()
+        assert harness.runtime.status().syncs == 6
+
+
+@pytest.mark.parametrize("asked", ["", "a b"])
+async def test_one_key_is_explained_at_a_time(asked: str) -> None:
+    async with running(Apps()) as harness:
+        for verb in (Verb.EXPLAIN, Verb.TREE):
+            with pytest.raises(UsageError, match="send one key"):
+                await Asked(harness.runtime)(verb, asked, object)
+
+
+async def test_what_is_no_key_is_refused() -> None:
+    async with running(Apps()) as harness:
+        with pytest.raises(InvalidKeyError):
+            await Asked(harness.runtime).explain("a..b")
+        with pytest.raises(UsageError, match="keys are text"):
+            await Asked(harness.runtime)(Verb.RESYNC, b"\xff", object)
+
+
+async def test_a_tree_is_the_primary_with_what_was_made_for_it() -> None:
+    async with running(Apps()) as harness:
+        store = harness.stores.store(Apps.apps.kind)
+        managed = {
+            "metadata": {
+                "annotations": {
+                    "krateo.io/external-name": "vol-1",
+                    "krateo.io/external-create-pending": "2026-01-01T00:00:00Z revision 1",
+                    "krateo.io/external-create-succeeded": "2026-01-01T00:00:01Z revision 1",
+                }
+            },
+            "spec": {},
+            "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Creating"}]},
+        }
+        await store.create("disk", msgspec.json.encode(managed))
+        await harness.run_until_idle()
+        top = await Asked(harness.runtime)(Verb.TREE, "disk", Branch)
+        assert (top.kind, top.key, top.ready, top.reason) == (
+            "App.apps",
+            "disk",
+            "False",
+            "Creating",
+        )
+        part, external = top.branches
+        assert (part.kind, part.key, part.bucket, part.revision) == ("App.parts", "disk", PARTS, 1)
+        assert (external.kind, external.key, external.ready) == ("External", "vol-1", "False")
+
+
+async def test_a_tree_shows_what_is_left_of_a_primary_that_is_gone_or_invalid() -> None:
+    async with running(Apps()) as harness:
+        store = harness.stores.store(Apps.apps.kind)
+        await store.create("a", app())
+        await harness.run_until_idle()
+        await store.update("a", b'{"spec": 5}', revision=1)
+        await harness.run_until_idle()
+        asked = Asked(harness.runtime)
+        top = await asked(Verb.TREE, "a", Branch)
+        assert (top.ready, top.revision) == ("Invalid", 2)
+        assert "no valid App" in top.reason
+        assert [branch.key for branch in top.branches] == ["a"]
+        top = await asked(Verb.TREE, "nobody", Branch)
+        assert (top.ready, top.revision, top.branches) == ("Missing", None, ())
+
+
+async def test_a_plan_has_no_grace_and_what_it_says_is_removed() -> None:
+    async with running(Apps()) as harness:
+        apps, parts = [harness.stores.store(slot.kind) for slot in (Apps.apps, Apps.parts)]
+        await apps.create("a", app())
+        await harness.run_until_idle()
+        labels = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "nobody"}
+        lost = msgspec.json.encode({"metadata": {"labels": labels}, "spec": {}})
+        await parts.create("lost", lost)
+        await harness.run_until_idle()
+        asked = Asked(harness.runtime)
+        plan = await asked(Verb.GC_PLAN, "", ControllerPlan)
+        assert [(at.key, at.owner, at.due) for at in plan.orphans] == [("lost", "nobody", True)]
+        others = msgspec.structs.replace(plan, controller="others")
+        with pytest.raises(UsageError, match="a plan of others, not of apps"):
+            await asked(Verb.GC_APPLY, msgspec.json.encode(others), Removed)
+        with pytest.raises(UsageError, match=r"send what gc\.plan answers"):
+            await asked(Verb.GC_APPLY, "", Removed)
+        assert parts.keys() == ["a", "lost"]
+        removed = await asked(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
+        assert removed.orphans == plan.orphans
+        assert parts.keys() == ["a"]

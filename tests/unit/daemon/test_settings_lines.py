@@ -1,0 +1,57 @@
+"""A setting in a file has a line."""
+
+import tomllib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsctl.daemon.toml import lines_of
+
+
+def test_sections_and_what_is_in_them_have_lines() -> None:
+    text = """# a comment
+[nats]   # another
+
+servers = [
+    "[kube]",
+    "nats://b",
+]
+creds = "x"
+[kube]
+context = '''
+[logs]
+level = "debug"'''
+namespace = "apps"
+"""
+    assert tomllib.loads(text)["nats"]["creds"] == "x"
+    assert lines_of(text) == {
+        ("nats",): 2,
+        ("nats", "servers"): 4,
+        ("nats", "creds"): 8,
+        ("kube",): 9,
+        ("kube", "context"): 10,
+        ("kube", "namespace"): 13,
+    }
+
+
+def test_dotted_names_and_inline_tables_have_lines() -> None:
+    text = 'logs.format = "json"\nkube = { context = "a", server = "b" }\nnats.user = "ann"\n'
+    assert lines_of(text) == {
+        ("logs",): 1,
+        ("logs", "format"): 1,
+        ("kube",): 2,
+        ("kube", "context"): 2,
+        ("kube", "server"): 2,
+        ("nats",): 3,
+        ("nats", "user"): 3,
+    }
+
+
+@given(st.lists(st.sampled_from(["", "# note", "x = 1", 'y = """\na\n\nb"""', "z = [\n1,\n]"])))
+def test_every_setting_has_the_line_on_which_it_begins(blocks: list[str]) -> None:
+    numbered = [block.replace(" =", f"{n} =", 1) for n, block in enumerate(blocks)]
+    text = "\n".join(["[section]", *numbered])
+    found = lines_of(text)
+    lines = text.split("\n")
+    for name in tomllib.loads(text)["section"]:
+        assert lines[found["section", name] - 1].startswith(f"{name} =")
