@@ -24,6 +24,7 @@ COMMANDS = {
     "list": ("list", "Show the objects of a bucket."),
     "put": ("put", "Store an object, as a whole."),
     "apply": ("apply", "Store what files say."),
+    "edit": ("edit", "Change an object in an editor."),
     "delete": ("delete", "Delete objects; finalizers hold them until they are released."),
     "watch": ("watch", "Show objects, and every change of them."),
     "history": ("history", "Show what a bucket still knows of a key."),
@@ -36,8 +37,10 @@ COMMANDS = {
         "external",
         "See and settle creations in outside systems whose result is unknown.",
     ),
+    "new": ("new", "Write a controller, its test and a manifest, which run as they are."),
     "config": ("config", "Show what is set, and where: by a flag, a variable, a line of a file."),
     "rbac": ("rbac", "Show the least permissions that controllers need in a cluster."),
+    "doctor": ("doctor", "Check everything that controllers need, and say what to do."),
 }
 """By name, in the order of the help: the module, loaded when it is needed, and what it does."""
 

@@ -1,0 +1,32 @@
+"""Whether everything that controllers need is there, and what to do where it is not."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from natsctl.daemon.finding import Bounds, Finding
+from natsctl.daemon.kube_checks import check_kube
+from natsctl.daemon.nats_checks import check_nats
+from natsctl.daemon.operator import Guest
+from natsctl.daemon.rbac import needs
+from natsctl.daemon.used import used_by
+from natsctl.kube.options import KubeOptions
+from natsctl.kv.options import NatsOptions
+from natsctl.runtime import Controller
+
+
+async def examine(
+    controllers: Sequence[Controller | Guest],
+    nats: NatsOptions,
+    cluster: KubeOptions | None,
+    *,
+    bounds: Bounds | None = None,
+) -> AsyncIterator[Finding]:
+    """Give what is found, each as soon as it is: of NATS first, then of the cluster.
+
+    Nothing is written, made or changed. Without controllers, only what all of them need is looked
+    at. A failed finding is one with which they will not work.
+    """
+    bounds = Bounds() if bounds is None else bounds
+    async for finding in check_nats(nats, used_by(controllers), bounds):
+        yield finding
+    async for finding in check_kube(cluster, needs(controllers), bounds):
+        yield finding

@@ -1,0 +1,108 @@
+"""`natsctl new`: what it writes runs as it is: its test, its controller, its manifest."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from acceptance.commands import ROOT, Natsctl, Running
+from acceptance.shops import Namespace
+from kube_clusters import KubeCluster
+from servers import NatsServer, eventually
+
+SYNCING = "primaries listed, syncing"
+
+
+def passed(folder: Path, file: str) -> str:
+    """Run the test that was written, with nothing but pytest; return what it says."""
+    words = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:asyncio")
+    done = subprocess.run(
+        [sys.executable, *words, file],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+async def server_of(running: Running) -> str:
+    """Return where the server is that a daemon has started."""
+    await running.says(SYNCING)
+    found = re.search(r"a private nats-server listens on (nats://[\d.:]+)", running.log)
+    assert found is not None, running.log
+    return found[1]
+
+
+async def test_a_new_controller_passes_its_test_and_makes_what_its_manifest_asks_for(
+    folder: Path,
+) -> None:
+    natsctl = Natsctl(folder)
+    await natsctl.done("new", "edge-site")
+    assert "3 passed" in passed(folder, "test_edge_sites.py")
+    async with natsctl.running("run", "--embedded", "-c", "edge_sites:EdgeSites") as running:
+        user = Natsctl(folder, await server_of(running))
+        assert await user.done("apply", "-f", "edge-site.yaml") == (
+            "edge-sites/first created at revision 1\n"
+        )
+        assert await eventually(lambda: note(user)) == "hello"
+        await eventually(lambda: ready(user))
+        await user.done("delete", "edge-sites", "first")
+        await eventually(lambda: none_left(user))
+        assert await running.ends(signal.SIGTERM) == 0
+
+
+async def note(user: Natsctl) -> str:
+    got = await user("get", "edge-site-notes", "first", "-o", "json")
+    assert got.status == 0, got
+    return str(got.json["spec"]["text"])
+
+
+async def ready(user: Natsctl) -> bool:
+    (row,) = (await user("list", "edge-sites")).rows
+    return row[3] == "True"
+
+
+async def none_left(user: Natsctl) -> bool:
+    return await user.done("list", "edge-site-notes", "-o", "name") == ""
+
+
+async def test_a_new_controller_for_a_cluster_makes_an_object_there(
+    folder: Path, nats_server: NatsServer, kube_server: KubeCluster
+) -> None:
+    namespace = Namespace(kube_server, "default")
+    natsctl = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig("guest"))
+    await natsctl.done("new", "site", "--kube")
+    assert "3 passed" in passed(folder, "test_sites.py")
+    (role,) = yaml.safe_load_all(await natsctl.done("rbac", "-c", "sites:Sites"))
+    kube_server.allow("guest", role["rules"], namespace=role["metadata"]["namespace"])
+    async with natsctl.running("run", "-c", "sites:Sites") as running:
+        await running.says(SYNCING)
+        await natsctl.done("apply", "-f", "site.yaml")
+        await eventually(lambda: configs(namespace, "first"))
+        assert (await namespace.read("configmaps", "first"))["data"] == {"text": "hello"}
+        await natsctl.done("delete", "sites", "first")
+        await eventually(lambda: configs(namespace))
+        assert await running.ends(signal.SIGTERM) == 0
+        assert "may not" not in running.log
+
+
+async def configs(namespace: Namespace, *names: str) -> bool:
+    return await namespace.names("configmaps") == list(names)
+
+
+@pytest.mark.parametrize("kube", [False, True], ids=["nats", "kube"])
+async def test_a_new_controller_is_found_well_by_the_doctor(
+    folder: Path, nats_server: NatsServer, kube_server: KubeCluster, *, kube: bool
+) -> None:
+    natsctl = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
+    await natsctl.done("new", "site", *(["--kube"] if kube else []))
+    found = json.loads(await natsctl.done("doctor", "-c", "sites:Sites", "-o", "json"))
+    assert {each["result"] for each in found} == {"ok"}
