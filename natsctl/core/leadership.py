@@ -71,7 +71,12 @@ class Leadership:
         self.begun.set()
 
     def extend(self, until: float) -> None:
-        """Let the term go on until then."""
+        """Let the term go on until then.
+
+        Raises `NotLeadingError` where its time is over already: whatever would have gone on since
+        was cancelled, so it never comes to life again.
+        """
+        self.check()
         self._until = until
 
     def step_down(self) -> None:

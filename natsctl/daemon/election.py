@@ -13,7 +13,7 @@ import msgspec
 from natsctl.core.leadership import Clock, Leadership, current_leadership
 from natsctl.core.lease import RENEW, RETRY, STEP_DOWN, VOID, Held, Lease
 from natsctl.core.tasks import together
-from natsctl.errors import ConflictError, StoreError, UsageError
+from natsctl.errors import ConflictError, NotLeadingError, StoreError, UsageError
 from natsctl.model.store import Store
 
 log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class Election:
         except ConflictError:
             leadership.lose()
             log.warning("%s: leads no more: the lease was taken from it", name)
-        except TimeoutError:
+        except (TimeoutError, NotLeadingError):
             leadership.step_down()
             log.warning("%s: leads no more: the lease could not be renewed in time", name)
 

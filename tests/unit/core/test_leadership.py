@@ -46,6 +46,14 @@ async def test_a_term_ends_by_itself_when_its_time_is_over(leadership: Leadershi
         leadership.check()
 
 
+async def test_a_term_whose_time_is_over_never_comes_to_life_again(leadership: Leadership) -> None:
+    leadership.begin(1, until=10)
+    await asyncio.sleep(10)
+    with pytest.raises(NotLeadingError, match="apps"):
+        leadership.extend(until=20)
+    assert not leadership.leads
+
+
 async def test_what_is_lost_is_over_at_once_what_is_left_goes_on_for_its_time(
     leadership: Leadership,
 ) -> None:

@@ -124,7 +124,12 @@ class Process:
     """One of several that run the same controller."""
 
     def __init__(self, who: str, stores: MemoryStores, floor: Floor, *, pause_s: float = 1) -> None:
-        clock = asyncio.get_running_loop().time
+        loop_time = asyncio.get_running_loop().time
+        self.slept_s = 0.0  # its machine did, which the loop's clock does not count
+
+        def clock() -> float:
+            return loop_time() + self.slept_s
+
         self.controller = Apps(who, floor, pause_s=pause_s)
         self.way = Way(stores.store(LEASES))
         make = elections(self.way, ttl_s=TTL_S, clock=clock)  # type: ignore[arg-type]  # see Way
@@ -315,6 +320,20 @@ async def test_a_process_that_was_stopped_takes_not_one_step_more(town: Town) ->
     await asyncio.sleep(5)
     assert one.leads
     assert set(town.floor.done) == {("one", "a")}  # begun anew, for nobody else has taken the lease
+
+
+async def test_a_process_whose_machine_slept_works_on_in_another_term(town: Town) -> None:
+    keys = [f"k{number}" for number in range(8)]
+    one = await town.process("one")
+    first = one.election.state().epoch
+    assert first is not None
+    one.slept_s = 100 * TTL_S
+    await town.put(*keys)
+    await asyncio.sleep(TTL_S)
+    again = one.election.state().epoch
+    assert again is not None
+    assert again > first
+    assert set(town.floor.by("one")) == set(keys)
 
 
 async def test_what_a_sync_left_running_writes_nothing_when_it_leads_no_more(town: Town) -> None:
