@@ -160,7 +160,7 @@ class FencedNats(FencedStores):
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """See `JetStream.api`; what does more than read is fenced."""
-        _, _, what = endpoint.partition(".")
+        what = endpoint.partition(".")[2] or endpoint
         if not any(what == verb or what.startswith(f"{verb}.") for verb in _READING):
             self._leadership.check()
         return await self._jetstream.api(endpoint, body)

@@ -220,7 +220,7 @@ async def test_of_jetstream_a_standby_may_ask_but_change_nothing() -> None:
     api = Api()
     jetstream = fenced(api, leadership)
     assert isinstance(jetstream, FencedNats)
-    reads = ["STREAM.INFO.x", "STREAM.NAMES", "CONSUMER.LIST.x", "STREAM.MSG.GET.x"]
+    reads = ["INFO", "STREAM.INFO.x", "STREAM.NAMES", "CONSUMER.LIST.x", "STREAM.MSG.GET.x"]
     writes = ["STREAM.CREATE.x", "STREAM.DELETE.LIST", "STREAM.MSG.DELETE.x", "CONSUMER.CREATE.x"]
     for read in reads:
         await jetstream.api(read)
