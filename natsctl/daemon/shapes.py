@@ -61,10 +61,11 @@ def _address(value: str) -> str:
 
 
 _Text = Annotated[str, Meta(min_length=1)]
+_Texts = Annotated[tuple[_Text, ...], Meta(min_length=1)]
 _Domain = Annotated[str, Meta(pattern=rf"\A{_DOMAIN}\Z", max_length=253)]
 
 TEXT = Shape("a text of at least one character", _Text)
-TEXTS = Shape("a URL, or a list of them", _Text | tuple[_Text, ...], _texts)
+TEXTS = Shape("a URL, or a list of them", _Text | _Texts, _texts)
 FILE = Shape("the path of a file", _Text)
 ADDRESS = Shape("HOST:PORT, or :PORT for every interface", _Text, _address)
 WHOLE = Shape("a whole number above 0", Annotated[int, Meta(gt=0)])

@@ -158,7 +158,7 @@ def _from_file(file: Path) -> Layer:
     said, lines = read_toml(file)
     layer: Layer = {}
     for setting, value in _told(file, said, lines):
-        source = f"{file}:{lines.get((setting.section, setting.field), 1)}"
+        source = _line(file, lines, setting.section, setting.field)
         _add(layer, setting, value, source, good=setting.line(), text=False)
         if setting.shape is FILE:
             for name in setting.fills:
@@ -169,20 +169,25 @@ def _from_file(file: Path) -> Layer:
 def _told(file: Path, said: Mapping[str, Any], lines: Lines) -> Iterator[tuple[Setting, object]]:
     """Return the settings in a file, in our order; raises `UsageError` for what is none."""
     for section, inside in said.items():
-        at = f"{file}:{lines.get((section,), 1)}"
+        at = _line(file, lines, section)
         if not isinstance(inside, dict):
             raise UsageError(f"{at}: {section} stands in no section{_placed(section)}")
         if section not in SECTIONS:
             raise UsageError(f"{at}: there is no section [{section}]{meant(section, SECTIONS)}")
         for field in inside:
             if f"{section}.{field}" not in BY_NAME:
-                at = f"{file}:{lines.get((section, field), 1)}"
+                at = _line(file, lines, section, field)
                 raise UsageError(
                     f"{at}: there is no setting {section}.{field}{_near(section, field)}"
                 )
     for setting in SETTINGS:
         if setting.field in said.get(setting.section, ()):
             yield setting, said[setting.section][setting.field]
+
+
+def _line(file: Path, lines: Lines, *path: str) -> str:
+    """Return where the file says that: the file and, where it is known, the line."""
+    return f"{file}:{lines[path]}" if path in lines else str(file)
 
 
 def _near(section: str, field: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from natsctl.errors import UsageError
 
 SIZE_MAX_BYTES = 64 * 1024
+STATEMENT_MAX = 100  # lines of one value; after a longer one, lines are not told
 
 _LINE = re.compile(r" *\(at line (\d+), column \d+\)| *\(at end of document\)")
 
@@ -40,13 +41,20 @@ def read_toml(file: Path) -> tuple[dict[str, Any], Lines]:
         raise UsageError(
             f'{at} is no TOML: {_LINE.sub("", str(error))}; write lines such as name = "value"'
         ) from None
+    except (ValueError, RecursionError):  # of a number too long, or lists too deep, to be read
+        raise UsageError(f"{file} has a value that is no setting: it cannot be read") from None
 
 
 def lines_of(text: str) -> dict[tuple[str, ...], int]:
-    """Return where each section, and each thing in one, begins in a text that is good TOML."""
+    """Return where each section, and each thing in one, begins in a text that is good TOML.
+
+    What follows a value of more than `STATEMENT_MAX` lines is left out.
+    """
     found: dict[tuple[str, ...], int] = {}
     header, statement, begin = "", "", 1
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
+        if number - begin >= STATEMENT_MAX:
+            break
         statement += f"{line}\n"
         try:
             said = tomllib.loads(header + statement)

@@ -211,6 +211,23 @@ def test_a_file_has_a_limit() -> None:
         says("#" * 65_537)
 
 
+def test_where_the_line_is_not_known_the_file_is_told() -> None:
+    found = says('[nats]\nuser = """\n' + "x\n" * 200 + '"""\ntoken = "t"\n')
+    assert found.sources == {"nats.user": "natsctl.toml", "nats.token": "natsctl.toml"}
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 20_000], ids=["number", "list"])
+def test_what_cannot_be_read_is_told_without_a_word_of_it(value: str) -> None:
+    with pytest.raises(UsageError) as told:
+        says(f"[controllers]\nworkers = {value}")
+    assert str(told.value) == "natsctl.toml has a value that is no setting: it cannot be read"
+
+
+def test_a_list_of_servers_has_one_at_least() -> None:
+    with pytest.raises(UsageError, match="what is given must be a URL"):
+        says("[nats]\nservers = []")
+
+
 def test_paths_in_a_file_begin_in_its_folder(here: Path) -> None:
     (here / "etc").mkdir()
     file = here / "etc" / "other.toml"

@@ -5,7 +5,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsctl.daemon.toml import lines_of
+from natsctl.daemon.toml import STATEMENT_MAX, lines_of
 
 
 def test_sections_and_what_is_in_them_have_lines() -> None:
@@ -45,6 +45,19 @@ def test_dotted_names_and_inline_tables_have_lines() -> None:
         ("nats",): 3,
         ("nats", "user"): 3,
     }
+
+
+def test_what_ends_a_line_elsewhere_ends_none_here() -> None:
+    assert lines_of('[nats]\r\nuser = "a\u2028b"\r\ntoken = "c"\r\n') == {
+        ("nats",): 1,
+        ("nats", "user"): 2,
+        ("nats", "token"): 3,
+    }
+
+
+def test_after_a_value_that_is_very_long_lines_are_not_told() -> None:
+    text = '[nats]\nuser = "ann"\nname = """\n' + "x\n" * STATEMENT_MAX + '"""\ntoken = "t"\n'
+    assert lines_of(text) == {("nats",): 1, ("nats", "user"): 2}
 
 
 @given(st.lists(st.sampled_from(["", "# note", "x = 1", 'y = """\na\n\nb"""', "z = [\n1,\n]"])))
