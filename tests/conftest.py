@@ -8,10 +8,16 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from natsctl.testing.time import VirtualTimeLoop
 
 pytest_plugins = ["docker_fixtures", "kube_fixtures", "nats_fixtures"]
+
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")  # how fast it is decides nothing
 
 VIRTUAL = ("unit", "property", "scenarios")
 
