@@ -35,7 +35,7 @@ class Draft(msgspec.Struct, frozen=True):
     def unchanged(self, text: str) -> bool:
         """Say whether *text* means what is stored."""
         try:
-            return _parsed(text) == self.document_before
+            return documents.same(_parsed(text), self.document_before)
         except UsageError:
             return False
 

@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from natsctl.model.documents import same
+
 
 class Missing(msgspec.Struct, frozen=True):
     """What stands for a field that is not there."""
@@ -62,9 +64,9 @@ def _fields(
 def _value(
     base: object, ours: object, theirs: object, at: tuple[str, ...], clashes: list[Clash]
 ) -> object:
-    if theirs in (ours, base):
+    if same(theirs, ours) or same(theirs, base):
         return ours
-    if ours == base:
+    if same(ours, base):
         return theirs
     if isinstance(ours, dict) and isinstance(theirs, dict):
         before = base if isinstance(base, dict) else {}

@@ -143,12 +143,12 @@ def _says_the_same(one: bytes, other: bytes) -> bool:
         before, after = msgspec.json.decode(one), msgspec.json.decode(other)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return one == other
-    return isinstance(before, dict | list) and before == after
+    return isinstance(before, dict | list) and documents.same(before, after)
 
 
 def _stamped(current: Stored | None, before: Document | None, wanted: Document) -> bytes:
     stamped = documents.stamp(before, wanted)
-    if current is not None and stamped == before:
+    if current is not None and documents.same(stamped, before):
         return current.value
     value = documents.render(stamped)
     try:

@@ -35,6 +35,14 @@ def render(document: object) -> bytes:
     return msgspec.json.encode(document)
 
 
+def same(one: object, other: object) -> bool:
+    """Say whether two documents, or parts of them, say the same: `1` says what `1.0` does.
+
+    Unlike Python's `==`, under which `true` is 1.
+    """
+    return one == other and _as_true(one, other)
+
+
 def metadata_of(document: Document) -> Document:
     """Return the document's metadata, empty where it has none."""
     metadata = document.get("metadata")
@@ -114,7 +122,7 @@ def stamp(current: Document | None, new: Document) -> Document:
     kept = {name: before[name] for name in _BOOKKEEPING if name in before}
     given = {k: v for k, v in metadata_of(new).items() if k not in _BOOKKEEPING}
     generation = _generation(before)
-    if current is None or _wanted(current) != _wanted(new):
+    if current is None or not same(_wanted(current), _wanted(new)):
         generation += 1
     uid = kept.get("uid") or str(uuid.uuid4())
     result = {**new, "metadata": {**given, **kept, "uid": uid, "generation": generation}}
@@ -176,7 +184,23 @@ def desire_differs(old: bytes, new: bytes) -> bool:
         before, after = parse(old), parse(new)
     except InvalidObjectError:
         return old != new  # valid for its kind, though nobody can read all of it
-    return before.get("spec") != after.get("spec") or _significant(before) != _significant(after)
+    return before.get("spec") != after.get("spec") or not same(
+        _significant(before), _significant(after)
+    )
+
+
+def _as_true(one: object, other: object) -> bool:
+    """Say whether two that are equal have their true and false in the same places."""
+    pairs = [(one, other)]
+    while pairs:
+        one, other = pairs.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            pairs += [(value, other[name]) for name, value in one.items()]
+        elif isinstance(one, list) and isinstance(other, list):
+            pairs += zip(one, other, strict=True)
+        elif isinstance(one, bool) is not isinstance(other, bool):
+            return False
+    return True
 
 
 def _significant(document: Document) -> Document:

@@ -149,7 +149,7 @@ class KubeKind(Kind[T]):
     def encode(self, current: bytes | None, obj: T) -> bytes:
         """Return the current object with what *obj* says laid over it."""
         document = self.overlay(current, obj)
-        if current is not None and document == documents.parse(current):
+        if current is not None and documents.same(document, documents.parse(current)):
             return current
         return documents.render(document)
 

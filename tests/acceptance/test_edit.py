@@ -86,6 +86,15 @@ async def test_an_edit_that_changes_nothing_stores_nothing(
     assert left(tmp_path) == []
 
 
+async def test_a_number_can_be_made_true(natsctl: Natsctl, editor: Editor) -> None:
+    await natsctl.done("put", "greetings", "shop", '{"spec": {"open": 1}}')
+    editor.plays({"replace": {"open: 1": "open: true"}})
+    await natsctl.done("edit", "greetings", "shop")
+    after = await stored(natsctl)
+    assert after["spec"]["open"] is True
+    assert after["metadata"]["generation"] == 3
+
+
 async def test_what_is_taken_away_is_gone(natsctl: Natsctl, editor: Editor) -> None:
     editor.plays({"write": "spec:\n  text: hi\n"})
     await natsctl.done("edit", "greetings", "shop")

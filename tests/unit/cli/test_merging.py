@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.cli.merging import MISSING, Clash, merged
+from natsctl.model.documents import render
 
 VALUES = st.recursive(
     st.integers(0, 3) | st.lists(st.integers(0, 1), max_size=2) | st.none(),
@@ -29,6 +30,12 @@ def test_a_field_that_both_changed_is_ours_and_theirs_is_told() -> None:
     both = merged({"a": 1, "b": [1]}, {"a": 2, "b": [2]}, {"a": "x", "b": [1, 2]})
     assert both.document == {"a": 2, "b": [2]}
     assert [str(clash) for clash in both.clashes] == ['a is "x"', "b is [1,2]"]
+
+
+def test_true_is_another_value_than_one() -> None:
+    assert render(merged({"a": 1}, {"a": True}, {"a": 1}).document) == b'{"a":true}'
+    assert render(merged({"a": [1]}, {"a": [1]}, {"a": [True]}).document) == b'{"a":[true]}'
+    assert merged({"a": 0}, {"a": 1}, {"a": True}).clashes == (Clash("a", theirs=True),)
 
 
 def test_a_field_that_they_removed_and_we_changed_is_a_clash() -> None:

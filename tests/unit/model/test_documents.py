@@ -341,6 +341,22 @@ class TestDesire:
     def test_a_spec_is_a_difference(self) -> None:
         assert self.differs({**BASE, "spec": {"text": "ho", "size": 1.5}})
 
+    @pytest.mark.parametrize(
+        ("before", "after"), [(1, True), (False, 0.0), ([{"a": 1}], [{"a": True}])]
+    )
+    def test_true_and_false_are_no_numbers(self, before: object, after: object) -> None:
+        one, two = (documents.render({"spec": {"x": x}}) for x in (before, after))
+        assert documents.desire_differs(one, two)
+        stamped = documents.stamp(documents.parse(one), documents.parse(two))
+        assert documents.metadata_of(stamped)["generation"] == 1
+
+    def test_a_number_written_otherwise_is_no_difference(self) -> None:
+        assert not documents.desire_differs(b'{"spec": {"x": 1}}', b'{"spec": {"x": 1.0}}')
+
+    def test_what_is_as_deep_as_can_be_read_is_compared(self) -> None:
+        deep = b'{"spec": ' + b"[" * 400 + b"1" + b"]" * 400 + b"}"
+        assert not documents.desire_differs(deep, deep)
+
     def test_an_unknown_part_of_the_spec_is_a_difference(self) -> None:
         assert self.differs({**BASE, "spec": {"text": "hi", "size": 1.5, "unknown": 1}})
 
