@@ -1,6 +1,8 @@
 """Asking micro services, and hearing all that answer."""
 
 import asyncio
+import logging
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from nats.aio.msg import Msg
@@ -11,6 +13,8 @@ from natsctl.kv.connection import Connection
 from natsctl.kv.micro import Info
 from natsctl.kv.refusals import refused
 from natsctl.kv.service import ROOT
+
+log = logging.getLogger(__name__)
 
 QUIET_S = 0.3  # after an answer: then no more are waited for, where nobody knows how many there are
 
@@ -71,7 +75,8 @@ async def ask_all(
 async def services(connection: Connection, name: str, *, timeout_s: float) -> list[Info]:
     """Return what the services of this name that run say of themselves, none where none runs.
 
-    Raises `PermissionDeniedError` where they may not be asked.
+    What answers otherwise than the protocol says is left out. Raises `PermissionDeniedError` where
+    they may not be asked.
     """
     try:
         found = await ask_all(connection, f"{ROOT}.INFO.{name}", timeout_s=timeout_s)
@@ -79,7 +84,15 @@ async def services(connection: Connection, name: str, *, timeout_s: float) -> li
         if isinstance(error.__cause__, NoRespondersError):
             return []
         raise
-    return [_infos.decode(answer.result()) for answer in found]
+    return list(_told(found))
+
+
+def _told(answers: Iterable[Answer]) -> Iterator[Info]:
+    for answer in answers:
+        try:
+            yield _infos.decode(answer.result())
+        except (NatsctlError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.debug("what a service says of itself cannot be read: %s", error)
 
 
 def _answer(message: Msg) -> Answer:

@@ -1,6 +1,7 @@
 """What the stream of events still knows of a key."""
 
 import base64
+from contextlib import suppress
 
 import msgspec
 
@@ -16,16 +17,17 @@ _events = msgspec.json.Decoder(KvEvent)
 async def events_of(connection: Connection, controller: str, key: str) -> list[KvEvent]:
     """Return the events about a controller's key, oldest first; none where there is no stream.
 
-    Raises as `Connection.api` does.
+    What somebody else has written there is left out. Raises as `Connection.api` does.
     """
     found: list[KvEvent] = []
     query: dict[str, object] = {"seq": 1, "next_by_subj": f"{PREFIX}.{controller}.{key}"}
-    while len(found) < EVENTS_MAX:
+    for _ in range(EVENTS_MAX):
         try:
             reply = await connection.api(f"STREAM.MSG.GET.{STREAM}", query)
         except (NotFoundError, StoreMissingError):
             break
         message = reply["message"]
         query["seq"] = message["seq"] + 1
-        found.append(_events.decode(base64.b64decode(message.get("data", ""))))
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            found.append(_events.decode(base64.b64decode(message.get("data", ""))))
     return found

@@ -11,6 +11,7 @@ from servers import CutProxy, NatsServer, eventually
 
 import natsctl
 from natsctl.errors import NotFoundError, StoreMissingError
+from natsctl.kv.events import events_of
 from natsctl.kv.options import NatsOptions
 from natsctl.kv.recorder import AGE_S, STREAM, EventRecorder, KvEvent
 from natsctl.kv.stores import Nats
@@ -224,3 +225,17 @@ async def test_a_key_that_told_too_much_may_tell_one_more_each_minute() -> None:
         recorder.event("noisy", WARNING, "SyncFailed", f"allowed {minute}")
         recorder.event("noisy", WARNING, "SyncFailed", f"one too many {minute}")
         assert recorder.dropped == 2 + minute
+
+
+async def test_events_are_read_back_without_what_somebody_else_wrote(nats: Nats) -> None:
+    connection = nats.connection
+    assert await events_of(connection, "apps", "shop") == []
+    async with nats.recorder("apps") as recorder:
+        recorder.event("shop", NORMAL, "Synced", "one")
+        await sent(nats, 1)
+        for nonsense in (b"hello", b"{}", b"\xff", b""):
+            await connection.request("natsctl.events.apps.shop", nonsense)
+        recorder.event("shop", WARNING, "Failed", "two")
+        recorder.event("other", NORMAL, "Synced", "three")
+    found = await events_of(connection, "apps", "shop")
+    assert [each.message for each in found] == ["one", "two"]

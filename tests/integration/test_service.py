@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import nats
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.micro.service import PING_RESPONSE_TYPE, ServiceInfo, ServiceStats
 from servers import CutProxy, NatsServer, eventually
@@ -190,6 +191,22 @@ async def test_what_is_offered_no_more_is_asked_of_nobody(connection: Connection
     assert await services(connection, "shops", timeout_s=2) == []
     with pytest.raises(StoreError, match="answered by no one"):
         await ask_all(connection, "shops.conflict", timeout_s=2)
+
+
+async def test_what_others_answer_in_its_place_is_left_out(
+    service: None, nats_server: NatsServer, connection: Connection
+) -> None:
+    stranger = await nats.connect(nats_server.url)
+
+    async def nonsense(message: Msg) -> None:
+        await message.respond(b"\xff")
+
+    await stranger.subscribe("$SRV.INFO.shops", cb=nonsense)
+    await stranger.flush()
+    heard = await ask_all(connection, "$SRV.INFO.shops", expected=2, timeout_s=5)
+    assert b"\xff" in [answer.data for answer in heard]
+    assert [info.id for info in await services(connection, "shops", timeout_s=2)] == ["one"]
+    await stranger.close()
 
 
 async def test_more_requests_than_can_be_worked_on_are_told_to_come_again(
