@@ -74,7 +74,7 @@ async def check_kube(
                 yield finding
             async for finding in _kinds(kube, needed):
                 yield finding
-    except (ConnectError, UsageError) as error:
+    except (ConnectError, StoreError, UsageError) as error:
         yield failed(CLUSTER, str(error), "say which is meant: --kubeconfig, --kube-context")
 
 
@@ -82,15 +82,30 @@ async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Findi
     before = datetime.now(UTC)
     reply = await transport.call("GET", "/version")
     after = datetime.now(UTC)
-    version = msgspec.json.decode(reply.body, type=_Version)
+    try:
+        version = msgspec.json.decode(reply.body, type=_Version)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConnectError(
+            f"{transport.server} does not answer as a kube-apiserver does"
+        ) from error
     found = f"{transport.server}, version {version.git_version}"
     numbers = (version.major, version.minor.rstrip("+"))
     if all(each.isdecimal() for each in numbers) and tuple(map(int, numbers)) < OLDEST:
         yield warning(CLUSTER, found, "its server-side apply cannot be relied on: update it")
     else:
         yield ok(CLUSTER, found)
-    if reply.date:
-        yield skew(CLOCK, before, parsedate_to_datetime(reply.date), after, bounds.skew_s)
+    theirs = _time(reply.date)
+    if theirs is not None:
+        yield skew(CLOCK, before, theirs, after, bounds.skew_s)
+
+
+def _time(date: str) -> datetime | None:
+    """Return the time that HTTP says; None where it says none in UTC."""
+    try:
+        found = parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
 
 
 async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]:
