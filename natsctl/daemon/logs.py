@@ -104,7 +104,8 @@ def _json(fact: EventDict) -> str:
 class _Text:
     """`12:34:56.789 INFO    message  fact=value`, in local time; then the traceback.
 
-    A controller and a key that the message names are not told again. Levels are coloured where
+    Further lines of a message are indented, as the traceback is: none looks like another fact. A
+    controller and a key that the message names are not told again. Levels are coloured where
     *colour*; what would control a terminal is escaped.
     """
 
@@ -120,7 +121,7 @@ class _Text:
                 del fact[name]
         told = " ".join(f"{name}={_quoted(value)}" for name, value in fact.items())
         lines = [f"{message}  {told}" if told else message, *([traceback] if traceback else ())]
-        said = _CONTROL.sub(_escaped, "\n".join(lines))
+        said = _CONTROL.sub(_escaped, "\n".join(lines)).replace("\n", "\n  ")
         return f"{at:%H:%M:%S}.{at.microsecond // 1000:03} {self._level(level)} {said}"
 
     def _level(self, level: str) -> str:

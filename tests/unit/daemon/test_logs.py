@@ -39,7 +39,7 @@ def facts(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_text_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     first, *rest = lines(capsys)
     assert first[13:] == "ERROR   sync of shop failed"
-    assert rest[-1].startswith("ValueError: invalid literal")
+    assert rest[-1].startswith("  ValueError: invalid literal")
 
 
 def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +104,17 @@ def test_the_outside_cannot_control_the_terminal(capsys: pytest.CaptureFixture[s
     log_to_stderr(LogSettings())
     log.error("answered \x1b[2J\x9b2J\r")
     assert capsys.readouterr().err[21:] == "answered \\x1b[2J\\x9b2J\\x0d\n"
+
+
+def test_the_outside_cannot_write_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(LogSettings())
+    forged = "12:00:00.000 INFO    all is well"
+    error = ValueError(f"bad\n{forged}")
+    log.error("answered %s", error, exc_info=error)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first[21:] == "answered bad"
+    assert [line for line in others if line.endswith(forged)] == [f"  {forged}"] * 2
+    assert all(line.startswith("  ") for line in others)
 
 
 def test_there_is_colour_on_a_terminal_only(
