@@ -8,12 +8,13 @@ somebody else has begun to lead, is refused by the compare-and-set that every wr
 nothing has changed since.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from natsctl.core.leadership import Leadership
 from natsctl.core.measures import Sequenced
+from natsctl.core.steps import Steps
 from natsctl.model.discovery import Discovers, ResourceType
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
@@ -30,16 +31,26 @@ from natsctl.model.store import (
     WatchEvent,
 )
 
+T = TypeVar("T")
+
 _READING = {"INFO", "NAMES", "LIST", "MSG.GET"}
 
 
 class FencedStore:
-    """A `Store` whose writes raise `NotLeadingError` while somebody else may be leading."""
+    """A `Store` whose writes raise `NotLeadingError` while somebody else may be leading.
+
+    A write that waits meanwhile, for its turn or to be tried again, is cancelled where it would go
+    on, whichever task it is in: it is not sent late.
+    """
 
     def __init__(self, store: Store, leadership: Leadership) -> None:
         self.kind: Kind[Any] = store.kind
         self._store = store
         self._leadership = leadership
+
+    def _steps(self, write: Awaitable[T]) -> Steps[T]:
+        """Have a write that has begun take no step more when the term is over, nor be repeated."""
+        return Steps(write, lambda: self._leadership.leads)
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`."""
@@ -48,19 +59,19 @@ class FencedStore:
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`."""
         self._leadership.check()
-        return await self._store.create(key, value)
+        return await self._steps(self._store.create(key, value))
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
         self._leadership.check()
-        return await self._store.update(key, value, revision=revision)
+        return await self._steps(self._store.update(key, value, revision=revision))
 
     async def delete(
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
     ) -> int:
         """See `Store.delete`."""
         self._leadership.check()
-        return await self._store.delete(key, revision=revision, uid=uid, purge=purge)
+        return await self._steps(self._store.delete(key, revision=revision, uid=uid, purge=purge))
 
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`."""
@@ -100,14 +111,16 @@ class FencedManifestStore(FencedStore):
     ) -> Stored:
         """See `ManifestStore.apply`."""
         self._leadership.check()
-        return await self._manifests.apply(manifest, manager=manager, uid=uid, force=force)
+        return await self._steps(
+            self._manifests.apply(manifest, manager=manager, uid=uid, force=force)
+        )
 
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Stored:
         """See `ManifestStore.patch_status`."""
         self._leadership.check()
-        return await self._manifests.patch_status(key, patch, revision=revision)
+        return await self._steps(self._manifests.patch_status(key, patch, revision=revision))
 
 
 class FencedRecorder:

@@ -15,6 +15,7 @@ from natsctl.core.lease import Claim
 from natsctl.daemon.election import Election, elections
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.errors import NotLeadingError
+from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 
@@ -196,6 +197,28 @@ async def test_every_write_is_fenced_and_no_read_is() -> None:
     await asyncio.sleep(10)
     with pytest.raises(NotLeadingError):
         await store.delete("a")
+
+
+async def test_a_write_that_waits_is_not_sent_after_its_term() -> None:
+    class Busy(MemoryStore):
+        async def create(self, key: str, value: bytes) -> Stored:
+            await asyncio.sleep(5)  # for its turn, or until it is tried again
+            return await super().create(key, value)
+
+    class BusyStores(MemoryStores):
+        async def open(self, kind: Any) -> MemoryStore:
+            return busy
+
+    busy = Busy(SITES)
+    leadership = Leadership("sites", asyncio.get_running_loop().time)
+    store = await FencedStores(BusyStores(), leadership).open(SITES)
+    leadership.begin(1, until=9)
+    early = asyncio.create_task(store.create("early", site()))
+    await asyncio.sleep(8)
+    late = asyncio.create_task(store.create("late", site()))
+    await asyncio.wait((early, late))
+    assert (early.cancelled(), late.cancelled()) == (False, True)
+    assert busy.keys() == ["early"]
 
 
 class Api:
