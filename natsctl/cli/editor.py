@@ -5,6 +5,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -55,7 +56,7 @@ class Sheet:
         """Have a person edit *text*; return what they make of it.
 
         Raises `UsageError` where there is no such editor, `NatsctlError` where it fails, and where
-        what it leaves is no text.
+        what it leaves is not text; what it has written is kept then.
         """
         self._file.write_text(text, "utf-8")
         try:
@@ -72,14 +73,24 @@ class Sheet:
                 process.terminate()
                 await process.wait()
         if status:
+            self._keep_changed(text)
             raise NatsctlError(f"the editor ended with status {status}: nothing was stored")
         try:
             return self._file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
+            self._keep_changed(text)
             raise NatsctlError(f"what the editor has left cannot be read: {error}") from error
 
     def keep(self, text: str) -> None:
         """Keep *text* in the file, and say where it is."""
         self._file.write_text(f"{text}\n", "utf-8")
+        self._keep()
+
+    def _keep_changed(self, shown: str) -> None:
+        with suppress(OSError):
+            if self._file.read_bytes() != shown.encode():
+                self._keep()
+
+    def _keep(self) -> None:
         self._kept = True
         say(f"what you wrote is kept in {self._file}")

@@ -225,15 +225,17 @@ async def test_an_editor_that_fails_stores_nothing(
     monkeypatch.setenv("EDITOR", command)
     ended = await Natsctl(folder, nats_server.url)("edit", "greetings", "shop")
     assert (ended.status, told in ended.err) == (status, True), ended
+    assert "kept" not in ended.err
     assert (await stored(natsctl))["revision"] == 1
 
 
-async def test_an_editor_that_fails_after_it_saved_stores_nothing(
+async def test_what_an_editor_that_fails_has_saved_is_kept_and_not_stored(
     natsctl: Natsctl, editor: Editor
 ) -> None:
     editor.plays({**BYE, "exits": 3})
     ended = await natsctl("edit", "greetings", "shop")
     assert (ended.status, "status 3" in ended.err) == (1, True), ended
+    assert "text: bye" in kept(ended)
     assert (await stored(natsctl))["revision"] == 1
 
 
