@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import logging
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +17,8 @@ from natsctl.model.store import ManifestStores, Stores
 from natsctl.runtime import Controller, ControllerRuntime
 
 log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 CUT_S = 5.0  # how long a controller that is cut short may take to end
 
@@ -72,8 +75,8 @@ class Operator:
             `elections` returns it; then each controller works in one process at a time, and where
             it stands by, its caches are kept complete all the same.
 
-    Raises `UsageError` where two controllers have the same name, or one has kinds of a system
-    that is not given.
+    Raises `UsageError` where two controllers have the same name, or one has a name that cannot be
+    part of a subject, or kinds of a system that is not given.
 
     Seed: grafana-app-sdk operator v0.9.10, `Operator`.
     """
@@ -102,6 +105,11 @@ class Operator:
 
         Raises `UsageError` as the class says.
         """
+        if not _NAME.fullmatch(controller.name):
+            raise UsageError(
+                f"{controller.name!r} cannot name a controller, whose name is part of subjects and "
+                "keys: set a `name` of ASCII letters, digits, '-' and '_'"
+            )
         if controller.name in {runtime.name for runtime in self.runtimes}:
             raise UsageError(
                 f"two controllers are named {controller.name}: set another `name` on one of them"
