@@ -149,7 +149,7 @@ async def test_none_and_twice_the_same_are_refused() -> None:
 async def test_a_name_that_cannot_be_part_of_a_subject_is_refused(name: str) -> None:
     controller = First([])
     controller.name = name
-    with pytest.raises(UsageError, match="cannot name a controller.* set a `name` of ASCII"):
+    with pytest.raises(UsageError, match=r"cannot name a controller.* set a `name` of ASCII"):
         Operator([controller], nats=MemoryStores())
 
 
