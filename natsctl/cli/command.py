@@ -63,7 +63,7 @@ def connected_on(loop: LoopMaker | None) -> Callable[[Work[P]], Callable[..., No
     """Return `connected`, with commands that run on event loops that *loop* makes."""
 
     def decorate(work: Work[P]) -> Callable[..., None]:
-        started = handed("options", "nats", of=lambda effective: effective.settings.nats)(work)
+        started = handed("options", "nats", of=lambda effective: effective.nats)(work)
 
         @functools.wraps(started)
         def command(**given: Any) -> None:

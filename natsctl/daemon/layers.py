@@ -7,13 +7,15 @@ import msgspec
 
 from natsctl.daemon.catalogue import FIELDS
 
-_LOGIN = ("nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token")
+LOGIN = ("nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token")
+"""What says who we are."""
+
 _CLUSTER = ("server", "token", "tls_ca", "tls_insecure", "namespace", "enabled")
 _KUBE = tuple(f"kube.{name}" for name in _CLUSTER)
 _KEPT = ("name", "connect_timeout_s", "request_timeout_s", "silence_s")  # no context says them
 
 _HIDES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_LOGIN, _LOGIN),
+    **dict.fromkeys(LOGIN, LOGIN),
     # a user may be named in one place, and the password kept in another
     **dict.fromkeys(("nats.user", "nats.password"), ("nats.creds", "nats.nkey", "nats.token")),
     **dict.fromkeys(("nats.tls_cert", "nats.tls_key"), ("nats.tls_cert", "nats.tls_key")),

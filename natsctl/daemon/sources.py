@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 
 from natsctl.daemon.catalogue import BY_NAME, FIELDS, SECTIONS, SETTINGS, Setting, default_of
-from natsctl.daemon.layers import Given, Layer, settled
+from natsctl.daemon.layers import LOGIN, Given, Layer, settled
 from natsctl.daemon.names import meant
 from natsctl.daemon.settings import Settings
 from natsctl.daemon.shapes import FILE
 from natsctl.daemon.toml import Lines, read_toml
 from natsctl.errors import UsageError
 from natsctl.kv.contexts import load_context
+from natsctl.kv.options import NatsOptions
 
 FILE_NAME = "natsctl.toml"
 VARIABLE = "NATSCTL_CONFIG"
@@ -49,7 +50,8 @@ class Effective(msgspec.Struct, frozen=True):
     def with_context(self) -> "Effective":
         """Return the same, with what the NATS context that is named says filled in.
 
-        Raises `UsageError` as `load_context` does.
+        Who is given any credential elsewhere uses none of the context's. Raises `UsageError` as
+        `load_context` does.
         """
         name = self.settings.nats.context
         if name is None:
@@ -60,8 +62,22 @@ class Effective(msgspec.Struct, frozen=True):
             each: Given(value, source) for each, value in told.items() if value != default_of(each)
         }
         given = self._given()
+        if not given.keys().isdisjoint(LOGIN):
+            context = {each: told for each, told in context.items() if each not in LOGIN}
         chosen = {"nats.context": given.pop("nats.context")}
         return _effective(settled([given, context, chosen]), self.file)
+
+    @property
+    def nats(self) -> NatsOptions:
+        """How to connect: what holds, with what the context says filled in.
+
+        A context that cannot be read is still named in it: whoever connects is told why.
+        """
+        try:
+            filled = self.with_context()
+        except UsageError:
+            return self.settings.nats
+        return msgspec.structs.replace(filled.settings.nats, context=None)
 
     def _given(self) -> Layer:
         return {name: Given(self.value(name), source) for name, source in self.sources.items()}

@@ -7,9 +7,11 @@ import pytest
 
 from natsctl.core.owners import KUMORI, OwnerNames
 from natsctl.daemon.catalogue import BY_NAME, FIELDS, SETTINGS, Setting
+from natsctl.daemon.layers import LOGIN
 from natsctl.daemon.settings import ControllerSettings, KubeSettings, Settings
 from natsctl.daemon.sources import Effective, load_settings, mistaken
 from natsctl.errors import UsageError
+from natsctl.kv.contexts import with_context
 
 by_name = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 
@@ -292,3 +294,42 @@ def test_what_a_context_says_lies_beneath_what_is_set(
     assert found.source("nats.domain") == "context hub"
     assert found.source("nats.context") == "--context"
     assert load_settings({}, {}).with_context().sources == {}
+
+
+CONTEXT = {"url": "nats://hub", "user": "ann", "password": "p", "tls_first": True, "creds": "c"}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"NATSCTL_TLS_FIRST": "false", "NATSCTL_INBOX_PREFIX": "_INBOX"},
+        {"NATSCTL_USER": "bob"},
+        {"NATSCTL_PASSWORD": "q"},
+        {"NATSCTL_USER": "bob", "NATSCTL_PASSWORD": "q", "NATSCTL_DOMAIN": "hub"},
+        {"NATSCTL_TOKEN": "t", "NATSCTL_TLS_CERT": "a.pem"},
+    ],
+)
+def test_how_to_connect_is_what_is_shown_whatever_is_set_beside_a_context(
+    here: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
+    (here / "nats" / "context").mkdir(parents=True)
+    (here / "nats" / "context" / "hub.json").write_bytes(msgspec.json.encode(CONTEXT))
+    found = load_settings({}, {**environ, "NATSCTL_CONTEXT": "hub"})
+    shown = found.with_context()
+    assert with_context(found.nats) == msgspec.structs.replace(shown.settings.nats, context=None)
+    for variable in environ:
+        field = f"nats.{variable.removeprefix('NATSCTL_').lower()}"
+        assert shown.source(field) == variable
+    if "NATSCTL_USER" in environ or "NATSCTL_TOKEN" in environ:
+        assert "context hub" not in {shown.source(field) for field in LOGIN}
+
+
+def test_a_context_that_is_unknown_is_told_when_it_is_used(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
+    options = load_settings({"context": "hub"}, {}).nats
+    with pytest.raises(UsageError, match="'hub' is unknown"):
+        with_context(options)
