@@ -93,7 +93,7 @@ def _parsed(text: str) -> Document:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(f"this is no YAML: {error}") from error
+        raise UsageError(f"this is not valid YAML: {error}") from error
     if not isinstance(document, dict):
-        raise UsageError("this is no mapping, as an object is")
+        raise UsageError("this is not a mapping, as an object is")
     return documents.parse(documents.render(document))

@@ -24,7 +24,7 @@ def editor_words() -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{variable} is {text!r}, which is no command: {error}") from error
+        raise UsageError(f"{variable} is {text!r}, which is not a command: {error}") from error
     return words or [USUAL]
 
 

@@ -33,6 +33,6 @@ class Address(msgspec.Struct, frozen=True):
 
 def _unclear(text: str) -> UsageError:
     return UsageError(
-        f"{text!r} is no address to listen on: write HOST:PORT, for example 127.0.0.1:8080, "
+        f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:8080, "
         "[::1]:8080, or :8080 for every interface"
     )

@@ -187,7 +187,7 @@ def _told(file: Path, said: Mapping[str, Any], lines: Lines) -> Iterator[tuple[S
     for section, inside in said.items():
         at = _line(file, lines, section)
         if not isinstance(inside, dict):
-            raise UsageError(f"{at}: {section} stands in no section{_placed(section)}")
+            raise UsageError(f"{at}: {section} is in no section{_placed(section)}")
         if section not in SECTIONS:
             raise UsageError(f"{at}: there is no section [{section}]{meant(section, SECTIONS)}")
         for field in inside:

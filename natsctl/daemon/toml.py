@@ -20,8 +20,8 @@ Lines = Mapping[tuple[str, ...], int]
 def read_toml(file: Path) -> tuple[dict[str, Any], Lines]:
     """Return what the file says, and the lines on which it says it.
 
-    Raises `UsageError` where it cannot be read, is larger than 64 KiB, or is no TOML; it quotes
-    nothing of what is in it.
+    Raises `UsageError` where it cannot be read, is larger than 64 KiB, or is not valid TOML; it
+    quotes nothing of what is in it.
     """
     try:
         with file.open("rb") as opened:
@@ -34,15 +34,15 @@ def read_toml(file: Path) -> tuple[dict[str, Any], Lines]:
         text = raw.decode()
         return tomllib.loads(text), lines_of(text)
     except UnicodeDecodeError:
-        raise UsageError(f"{file} is no TOML: it is not in UTF-8") from None
+        raise UsageError(f"{file} is not valid TOML: it is not in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         found = _LINE.search(str(error))
         at = f"{file}:{found[1]}" if found and found[1] else f"{file}"
-        raise UsageError(
-            f'{at} is no TOML: {_LINE.sub("", str(error))}; write lines such as name = "value"'
-        ) from None
-    except (ValueError, RecursionError):  # of a number too long, or lists too deep, to be read
-        raise UsageError(f"{file} has a value that is no setting: it cannot be read") from None
+        wrong, good = _LINE.sub("", str(error)), 'name = "value"'
+        raise UsageError(f"{at} is not valid TOML: {wrong}; write lines such as {good}") from None
+    except (ValueError, RecursionError):
+        wrong = "too long a number, or too deep a list"
+        raise UsageError(f"{file} has a value that cannot be read: {wrong}") from None
 
 
 def lines_of(text: str) -> dict[tuple[str, ...], int]:

@@ -106,8 +106,8 @@ async def test_what_is_taken_away_is_gone(natsctl: Natsctl, editor: Editor) -> N
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ("spec: [", "# this is no YAML"),
-        ("hello\n", "# this is no mapping"),
+        ("spec: [", "# this is not valid YAML"),
+        ("hello\n", "# this is not a mapping"),
         ("status:\n  ready: true\nspec: {}\n", "# status cannot be changed here"),
         ("metadata:\n  finalizers: []\nspec: {}\n", "# metadata.finalizers cannot be changed"),
         ("metadata:\n  labels: []\nspec: {}\n", "# the object would not be valid"),
@@ -132,7 +132,7 @@ async def test_who_gives_up_on_what_is_wrong_has_it_kept(
     editor.plays({"write": "# mine\nspec: ["}, then)
     ended = await natsctl("edit", "greetings", "shop")
     assert ended.status == 2
-    assert "this is no YAML" in ended.err
+    assert "this is not valid YAML" in ended.err
     assert kept(ended) == "spec: [\n"
     assert (await stored(natsctl))["revision"] == 1
 
@@ -208,7 +208,7 @@ async def test_a_value_that_is_no_object_is_edited_as_it_is(
     ("command", "told", "status"),
     [
         ("no-such-editor --wait", "the editor 'no-such-editor' cannot be run", 2),
-        ("'", 'EDITOR is "\'", which is no command', 2),
+        ("'", 'EDITOR is "\'", which is not a command', 2),
         ("false", "the editor ended with status 1: nothing was stored", 1),
     ],
 )

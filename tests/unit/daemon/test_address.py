@@ -29,5 +29,5 @@ def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> Non
     ],
 )
 def test_what_is_none_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is no address to listen on: write HOST:PORT, for"):
+    with pytest.raises(UsageError, match=r"is not an address to listen on: write HOST:PORT, for"):
         Address.parse(text)

@@ -162,10 +162,10 @@ def test_what_was_typed_wrong_is_told_in_one_line(
         ("\n[controler]", "natsctl.toml:2: there is no section [controler]; did you mean contr"),
         (
             "creds = 'a'",
-            "natsctl.toml:1: creds stands in no section; did you mean creds in [nats]?",
+            "natsctl.toml:1: creds is in no section; did you mean creds in [nats]?",
         ),
-        ("[nats]\nuser = ann", "natsctl.toml:2 is no TOML: Invalid value"),
-        ("[nats]\nservers = [", "natsctl.toml is no TOML: "),
+        ("[nats]\nuser = ann", "natsctl.toml:2 is not valid TOML: Invalid value"),
+        ("[nats]\nservers = [", "natsctl.toml is not valid TOML: "),
         ("[logs]\nlevel = 'loud'", "logs.level in natsctl.toml:2: 'loud' must be a level (debug, "),
         ("[controllers]\nworkers = '4'", "controllers.workers in natsctl.toml:2: '4' must be"),
         ("[kube]\ntimeout_s = true", "kube.timeout_s in natsctl.toml:2: True must be a number"),
@@ -222,7 +222,9 @@ def test_where_the_line_is_not_known_the_file_is_told() -> None:
 def test_what_cannot_be_read_is_told_without_a_word_of_it(value: str) -> None:
     with pytest.raises(UsageError) as told:
         says(f"[controllers]\nworkers = {value}")
-    assert str(told.value) == "natsctl.toml has a value that is no setting: it cannot be read"
+    assert str(told.value) == (
+        "natsctl.toml has a value that cannot be read: too long a number, or too deep a list"
+    )
 
 
 def test_a_list_of_servers_has_one_at_least() -> None:
