@@ -1,7 +1,7 @@
 """`natsctl config`: what is set, and where."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from natsctl.cli.command import Command, commands, examples
 from natsctl.cli.configured import handed
 from natsctl.cli.entries import NONE
-from natsctl.cli.printing import Output, OutputOption, line, write_json, write_table, write_yaml
+from natsctl.cli.printing import Output, OutputOption, write_found, write_table
 from natsctl.cli.terminal import say
 from natsctl.daemon.catalogue import BY_NAME, FIELDS
 from natsctl.daemon.hiding import MASK, Hider
@@ -48,18 +48,14 @@ def config(*, effective: Effective, output: OutputOption = Output.TABLE) -> None
     for mistake in mistaken(os.environ):
         say(mistake)
     held = list(_held(effective))
-    match output:
-        case Output.JSON:
-            write_json(held)
-        case Output.YAML:
-            write_yaml([msgspec.to_builtins(held)])
-        case Output.NAME | Output.VALUE:
-            for each in held:
-                line(each.setting)
-        case _:
-            headings = ["SETTING", "VALUE", "SOURCE"]
-            write_table(headings, [[each.setting, _cell(each.value), each.source] for each in held])
+    names = (each.setting for each in held)
+    write_found(held, output, names=names, table=lambda: _show(held))
     effective.settings.check()
+
+
+def _show(held: Sequence[Held]) -> None:
+    headings = ["SETTING", "VALUE", "SOURCE"]
+    write_table(headings, [[each.setting, _cell(each.value), each.source] for each in held])
 
 
 def _held(effective: Effective) -> Iterator[Held]:

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
-import msgspec
 import typer
 
 from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.daemons import NamedOption, asked
 from natsctl.cli.entries import NONE, age
-from natsctl.cli.printing import Output, OutputOption, line, write_json, write_table, write_yaml
+from natsctl.cli.printing import Output, OutputOption, line, write_found, write_table
 from natsctl.core.journal import SyncRecord
 from natsctl.daemon.answers import Event, KeyExplanation, Queued
 from natsctl.errors import NotFoundError
@@ -46,22 +45,18 @@ async def explain(
     telling = [each for each in found if _tells(each)]
     if not telling:
         raise NotFoundError(f"{name} has no {key}, and nothing is known of it")
-    match output:
-        case Output.JSON:
-            write_json(telling)
-        case Output.YAML:
-            write_yaml([msgspec.to_builtins(each) for each in telling])
-        case Output.NAME | Output.VALUE:
-            line(key)
-        case _:
-            for each in telling:
-                _show(each, datetime.now(UTC))
+    write_found(telling, output, names=[key], table=lambda: _show_all(telling, datetime.now(UTC)))
 
 
 def _tells(at: KeyExplanation) -> bool:
     """Say whether anything is known of the key."""
     owned = any(at.owned.values())
     return bool(at.exists or at.invalid or owned or at.queued or at.syncs or at.events)
+
+
+def _show_all(found: Sequence[KeyExplanation], now: datetime) -> None:
+    for each in found:
+        _show(each, now)
 
 
 def _show(at: KeyExplanation, now: datetime) -> None:

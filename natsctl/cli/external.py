@@ -11,7 +11,7 @@ import typer
 from natsctl.cli.buckets import existing
 from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.entries import NONE, age, object_in
-from natsctl.cli.printing import Output, OutputOption, line, write_json, write_table, write_yaml
+from natsctl.cli.printing import Output, OutputOption, line, write_found, write_table
 from natsctl.cli.terminal import say
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.kv.browse import BucketStore, bucket_names
@@ -65,16 +65,7 @@ async def show(
     async with connect(options) as connection:
         names = await bucket_names(connection) if bucket is None else [bucket]
         found = [each for name in names for each in await _unresolved(connection, name)]
-    match output:
-        case Output.JSON:
-            write_json(found)
-        case Output.YAML:
-            write_yaml([msgspec.to_builtins(each) for each in found])
-        case Output.NAME | Output.VALUE:
-            for each in found:
-                line(each.key)
-        case _:
-            _show(found)
+    write_found(found, output, names=(each.key for each in found), table=lambda: _show(found))
 
 
 @app.command(

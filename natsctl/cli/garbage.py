@@ -13,14 +13,7 @@ from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.daemons import LOCALLY, LocalOption, NamedOption, asked
 from natsctl.cli.daemons import local as local_controller
 from natsctl.cli.failures import CONFLICT
-from natsctl.cli.printing import (
-    Output,
-    OutputOption,
-    line,
-    write_json,
-    write_table,
-    write_yaml,
-)
+from natsctl.cli.printing import Output, OutputOption, line, write_found, write_table
 from natsctl.cli.terminal import confirm, say
 from natsctl.cli.upkeep import connected_to, linked
 from natsctl.cli.values import parsed_or_none, read_bytes
@@ -68,16 +61,7 @@ async def show(
     """
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
         plan = await collector.plan()
-    match output:
-        case Output.JSON:
-            write_json(plan)
-        case Output.YAML:
-            write_yaml([msgspec.to_builtins(plan)])
-        case Output.NAME | Output.VALUE:
-            for orphan in plan.orphans:
-                line(_name(orphan))
-        case _:
-            _show(plan)
+    write_found(plan, output, names=map(_name, plan.orphans), table=lambda: _show(plan))
 
 
 @app.command(

@@ -1,7 +1,7 @@
 """Writing entries to standard output: as a table, as JSON or YAML, as keys, as they are."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Annotated
@@ -68,6 +68,22 @@ def write_entry(bucket: str, message: Message, output: Output) -> None:
         write_value(message.value)
     else:
         write_entries(bucket, [message], output)
+
+
+def write_found(
+    found: object, output: Output, *, names: Iterable[str], table: Callable[[], None]
+) -> None:
+    """Write what a command has found: for programs, as *names*, or with *table* for people."""
+    match output:
+        case Output.JSON:
+            write_json(found)
+        case Output.YAML:
+            write_yaml([msgspec.to_builtins(found)])
+        case Output.NAME | Output.VALUE:
+            for name in names:
+                line(name)
+        case _:
+            table()
 
 
 def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.daemons import NamedOption, name_of
 from natsctl.cli.entries import NONE
-from natsctl.cli.printing import Output, OutputOption, line, write_json, write_table, write_yaml
+from natsctl.cli.printing import Output, OutputOption, write_found, write_table
 from natsctl.cli.terminal import say
 from natsctl.daemon.answers import ControllerStatus
 from natsctl.daemon.asking import Daemons
@@ -36,18 +34,8 @@ async def status(
     failing keys wait to be tried again.
     """
     found = await _found(options, controller)
-    match output:
-        case Output.JSON:
-            write_json(found)
-        case Output.YAML:
-            write_yaml([msgspec.to_builtins(each) for each in found])
-        case Output.NAME | Output.VALUE:
-            for name in dict.fromkeys(each.controller for each in found):
-                line(name)
-        case _:
-            write_table(HEADINGS, [_row(each) for each in found])
-            for each in found:
-                _tell_of_keys(each)
+    names = dict.fromkeys(each.controller for each in found)
+    write_found(found, output, names=names, table=lambda: _show(found))
 
 
 async def _found(options: NatsOptions, named: str | None) -> list[ControllerStatus]:
@@ -56,6 +44,12 @@ async def _found(options: NatsOptions, named: str | None) -> list[ControllerStat
         daemons = await Daemons.find(connection)
         names = daemons.controllers if name is None else [daemons.controller(name)]
         return [each for name in names for each in await daemons.status(name)]
+
+
+def _show(found: Sequence[ControllerStatus]) -> None:
+    write_table(HEADINGS, [_row(each) for each in found])
+    for each in found:
+        _tell_of_keys(each)
 
 
 def _row(at: ControllerStatus) -> list[str]:

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated
 
-import msgspec
 import typer
 
 from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.daemons import NamedOption, asked
 from natsctl.cli.entries import NONE, age
-from natsctl.cli.printing import Output, OutputOption, line, write_json, write_table, write_yaml
+from natsctl.cli.printing import Output, OutputOption, write_found, write_table
 from natsctl.core.tree import MISSING, Branch
 from natsctl.errors import NotFoundError
 from natsctl.kv.codec import check_key
@@ -45,18 +44,13 @@ async def tree(
         top = await daemons.tree(name, key)
     if top.ready == MISSING and not top.branches:
         raise NotFoundError(f"{name} has no {key}, and nothing was made for it")
-    match output:
-        case Output.JSON:
-            write_json(top)
-        case Output.YAML:
-            write_yaml([msgspec.to_builtins(top)])
-        case Output.NAME | Output.VALUE:
-            for each in (top, *top.branches):
-                line(_name(each))
-        case _:
-            headings = ["OBJECT", "READY", "REASON", "REVISION", "AGE"]
-            now = datetime.now(UTC)
-            write_table(headings, [_row(stem, each, now) for stem, each in _drawn(top)])
+    names = map(_name, (top, *top.branches))
+    write_found(top, output, names=names, table=lambda: _show(top, datetime.now(UTC)))
+
+
+def _show(top: Branch, now: datetime) -> None:
+    headings = ["OBJECT", "READY", "REASON", "REVISION", "AGE"]
+    write_table(headings, [_row(stem, each, now) for stem, each in _drawn(top)])
 
 
 def _drawn(branch: Branch, stem: str = "", below: str = "") -> Iterator[tuple[str, Branch]]:
