@@ -294,6 +294,17 @@ async def test_another_leads_in_time_whenever_the_leader_dies(town: Town, after_
     assert two.leads
 
 
+async def test_a_lease_that_vanishes_makes_no_two_leaders(town: Town) -> None:
+    one, two = await town.process("one"), await town.process("two")
+    await asyncio.sleep(5)
+    assert two.election.state().holder == one.election.state().identity
+    town.stores.store(LEASES).vanish("apps")
+    for _ in range(200):
+        await asyncio.sleep(TTL_S / 100)
+        assert not (one.leads and two.leads)
+    assert one.leads or two.leads
+
+
 async def test_a_short_silence_costs_nothing(town: Town) -> None:
     await town.put("a")
     one = await town.process("one", pause_s=TTL_S)
