@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import natsctl
+from natsctl import errors
 from natsctl.testing.time import VirtualTimeLoop
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,11 @@ README = (ROOT / "README.md").read_text()
 
 def test_every_public_name_is_there() -> None:
     assert [name for name in natsctl.__all__ if getattr(natsctl, name, None) is None] == []
+
+
+def test_every_error_of_ours_is_public() -> None:
+    ours = {name for name, each in vars(errors).items() if isinstance(each, type)}
+    assert ours - set(natsctl.__all__) == set()
 
 
 def test_the_public_names_are_sorted_and_unique() -> None:
