@@ -9,12 +9,14 @@ import typer
 
 from natsctl.cli.cluster import clustered
 from natsctl.cli.command import Command, commands, connected, examples
+from natsctl.cli.configured import handed
 from natsctl.cli.controllers import runnable_of
 from natsctl.cli.failures import FAILED
 from natsctl.cli.printing import line, write_json
 from natsctl.cli.terminal import coloured
 from natsctl.daemon.doctor import examine
 from natsctl.daemon.finding import Finding, Result
+from natsctl.daemon.settings import ControllerSettings
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.options import NatsOptions
 
@@ -41,15 +43,22 @@ class Format(Enum):
     epilog=examples(
         "natsctl doctor --controller controllers.webapps:WebApps",
         "natsctl doctor -s hub:4222 --creds hub.creds",
+        "natsctl doctor -c fleet.sites:Sites --leader-elect",
         "natsctl doctor -c fleet.sites:Sites -o json | jq '.[] | select(.result != \"ok\")'",
     ),
 )
 @connected
 @clustered
+@handed(
+    "settings",
+    *("controllers.leader_elect", "controllers.lease_ttl_s"),
+    of=lambda effective: effective.settings.controllers,
+)
 async def doctor(
     options: NatsOptions,
     *,
     cluster: KubeOptions | None,
+    settings: ControllerSettings,
     controller: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,13 +71,14 @@ async def doctor(
 ) -> None:
     """Check everything that controllers need, and say what to do.
 
-    NATS, JetStream, its limits, buckets, permissions and clock; a cluster, its kinds and
+    NATS, JetStream, its limits, buckets, permissions and clock; whether a daemon can be asked, and
+    by this user; leases, where --leader-elect or a setting wants them; a cluster, its kinds and
     permissions, where controllers have kinds of one. Nothing is changed anywhere. The exit code is
     1 where something failed; what is a warning works.
     """
     controllers = [runnable_of(path) for path in controller or ()]
     found: list[Finding] = []
-    async for finding in examine(controllers, options, cluster):
+    async for finding in examine(controllers, options, cluster, settings=settings):
         found.append(finding)
         if output is Format.TABLE:
             _show(finding)

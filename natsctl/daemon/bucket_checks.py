@@ -1,6 +1,6 @@
 """Whether the buckets and the stream of events are as controllers need them."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from natsctl.daemon.finding import Finding, failed, ok, warning
@@ -13,17 +13,21 @@ from natsctl.kv.recorder import PREFIX, STREAM
 
 EVENTS = "event stream"
 
+Look = Callable[[Bucket, Sequence[Used], dict[str, Any]], Finding]
+"""Says what it thinks of a bucket that is used so, by what the server says of its stream."""
+
 
 async def check_buckets(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
     """Give what is found of each bucket, and of what may be done with it."""
     for name in dict.fromkeys(each.bucket for each in used):
         bucket = Bucket(connection, name)
         kinds = [each for each in used if each.bucket == name]
-        async for finding in _bucket(bucket, kinds):
+        async for finding in check_bucket(bucket, kinds, as_declared):
             yield finding
 
 
-async def _bucket(bucket: Bucket, used: Sequence[Used]) -> AsyncIterator[Finding]:
+async def check_bucket(bucket: Bucket, used: Sequence[Used], look: Look) -> AsyncIterator[Finding]:
+    """Give what is found of one bucket, in which all of *used* are kept: what *look* says of it."""
     check, probe = f"bucket {bucket.name}", Probe(bucket.connection)
     try:
         info = await _stream(bucket.connection, bucket.stream)
@@ -37,10 +41,10 @@ async def _bucket(bucket: Bucket, used: Sequence[Used]) -> AsyncIterator[Finding
     except StoreError as error:
         yield failed(check, str(error), "look at the server's log")
     else:
-        yield _as_declared(bucket, used, info)
+        yield look(bucket, used, info)
     denied = [subject for each in used for subject in await _denied(probe, bucket, each)]
     if denied:
-        yield _may_not(f"permissions {bucket.name}", denied)
+        yield may_not_publish(f"permissions {bucket.name}", denied)
 
 
 def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> Finding:
@@ -53,13 +57,20 @@ def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> Finding
     return ok(check, "it does not exist yet: the controller makes it")
 
 
-def _as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> Finding:
-    check, config = f"bucket {bucket.name}", info["config"]
+def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> Finding:
+    """Return whether a bucket is as its kinds say, and whether it is sound; a `Look`."""
+    check = f"bucket {bucket.name}"
     for each in used:
-        different = bucket.difference(each.kind, config) if each.kind.checked else None
+        different = bucket.difference(each.kind, info["config"]) if each.kind.checked else None
         if different is not None:
             found, _, advice = different.partition(": ")
             return failed(check, found.removeprefix(f"{check} "), advice)
+    return sound(bucket, info)
+
+
+def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:
+    """Return whether a bucket outlives a server, and keeps what it says."""
+    check, config = f"bucket {bucket.name}", info["config"]
     replicas, cluster = config.get("num_replicas", 1), info.get("cluster") or {}
     behind = [
         str(peer.get("name", "one"))
@@ -86,7 +97,8 @@ def _as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> 
 
 
 async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
-    denied = await probe.reading(bucket, used.kind.keys)
+    reading = probe.reading(bucket, used.kind.keys) if used.watched else probe.looking(bucket)
+    denied = await reading
     if used.written:
         denied += await probe.writing(f"{bucket.prefix}{one_of(used.kind.keys)}")
     return denied
@@ -114,7 +126,7 @@ async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIte
     for name in names:
         denied += await probe.writing(f"{PREFIX}.{name}.{PROBE}")
     if denied:
-        yield _may_not("permissions of events", denied)
+        yield may_not_publish("permissions of events", denied)
 
 
 def _events(info: dict[str, Any]) -> Finding:
@@ -144,7 +156,8 @@ def _taken(streams: list[str]) -> Finding:
     )
 
 
-def _may_not(check: str, denied: list[str]) -> Finding:
+def may_not_publish(check: str, denied: list[str]) -> Finding:
+    """Return that a user lacks permissions, and which."""
     subjects = list(dict.fromkeys(denied))
     return failed(check, f"this user may not publish to {', '.join(subjects)}", _allow(subjects))
 

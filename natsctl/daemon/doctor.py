@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator, Sequence
 
 from natsctl.daemon.finding import Bounds, Finding
 from natsctl.daemon.kube_checks import check_kube
-from natsctl.daemon.nats_checks import check_nats
+from natsctl.daemon.nats_checks import Wanted, check_nats
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.rbac import needs
-from natsctl.daemon.used import used_by
+from natsctl.daemon.service_checks import questions
+from natsctl.daemon.settings import ControllerSettings
+from natsctl.daemon.used import leases_of, used_by
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.options import NatsOptions
 from natsctl.runtime import Controller
@@ -18,15 +20,24 @@ async def examine(
     nats: NatsOptions,
     cluster: KubeOptions | None,
     *,
+    settings: ControllerSettings | None = None,
     bounds: Bounds | None = None,
 ) -> AsyncIterator[Finding]:
     """Give what is found, each as soon as it is: of NATS first, then of the cluster.
 
     Nothing is written, made or changed. Without controllers, only what all of them need is looked
-    at. A failed finding is one with which they will not work.
+    at; with *settings* by which a leader is elected, leases too. A failed finding is one with which
+    they will not work.
     """
+    settings = ControllerSettings() if settings is None else settings
+    wanted = Wanted(
+        used=used_by(controllers),
+        leases=leases_of(controllers) if settings.leader_elect else (),
+        lease_ttl_s=settings.lease_ttl_s,
+        questions=questions(controllers),
+    )
     bounds = Bounds() if bounds is None else bounds
-    async for finding in check_nats(nats, used_by(controllers), bounds):
+    async for finding in check_nats(nats, wanted, bounds):
         yield finding
     async for finding in check_kube(cluster, needs(controllers), bounds):
         yield finding

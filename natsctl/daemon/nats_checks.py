@@ -6,9 +6,13 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from natsctl.daemon.bucket_checks import check_buckets, check_events
 from natsctl.daemon.clocks import skew
 from natsctl.daemon.finding import Bounds, Finding, failed, ok, warning
+from natsctl.daemon.lease_checks import check_leases
+from natsctl.daemon.service_checks import Questions, check_service
 from natsctl.daemon.used import Used
 from natsctl.errors import (
     ConnectError,
@@ -29,8 +33,24 @@ ASKED = 5  # requests of which the latency is the median
 UNANSWERED = "cannot be answered"  # what is said where the user may not hear any answer
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What controllers want of NATS.
+
+    Attributes:
+        used: the buckets.
+        leases: those they hold, of `lease_ttl_s`; none where nothing needs any.
+        lease_ttl_s: how long a lease lives that is not renewed.
+        questions: what their daemons can be asked.
+    """
+
+    used: Sequence[Used]
+    leases: Sequence[Used]
+    lease_ttl_s: float
+    questions: Questions
+
+
 async def check_nats(
-    options: NatsOptions, used: Sequence[Used], bounds: Bounds
+    options: NatsOptions, wanted: Wanted, bounds: Bounds
 ) -> AsyncIterator[Finding]:
     """Give what is found, in the order in which it is looked at.
 
@@ -38,7 +58,7 @@ async def check_nats(
     """
     try:
         async with connect(options) as connection:
-            async for finding in _connected(connection, used, bounds):
+            async for finding in _connected(connection, wanted, bounds):
                 yield finding
     except (ConnectError, UsageError) as error:
         yield failed(SERVER, str(error), _way_in(error))
@@ -53,7 +73,7 @@ def _way_in(error: NatsctlError) -> str:
 
 
 async def _connected(
-    connection: Connection, used: Sequence[Used], bounds: Bounds
+    connection: Connection, wanted: Wanted, bounds: Bounds
 ) -> AsyncIterator[Finding]:
     version = connection.client.connected_server_version
     shown = f"{version.major}.{version.minor}.{version.patch}"
@@ -75,12 +95,15 @@ async def _connected(
             JETSTREAM, f"{info.get('streams', 0)} streams, {info.get('consumers', 0)} consumers"
         )
         yield _limits(info, bounds)
-    async for finding in check_buckets(connection, used):
-        yield finding
-    async for finding in check_events(connection, used):
-        yield finding
-    async for finding in _clock(connection, used, bounds):
-        yield finding
+    for part in (
+        check_buckets(connection, wanted.used),
+        check_leases(connection, wanted.leases, wanted.lease_ttl_s),
+        check_events(connection, wanted.used),
+        check_service(connection, wanted.questions),
+        _clock(connection, wanted.used, bounds),
+    ):
+        async for finding in part:
+            yield finding
 
 
 async def _latency(connection: Connection, bounds: Bounds) -> Finding:

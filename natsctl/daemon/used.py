@@ -9,6 +9,7 @@ from natsctl.core.declare import slots
 from natsctl.core.garbage import MEMORY
 from natsctl.core.slots import Tertiary
 from natsctl.daemon.operator import Guest
+from natsctl.kv.lease import LEASES
 from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.runtime import Controller
@@ -16,11 +17,12 @@ from natsctl.watchers import InformerController
 
 
 class Used(msgspec.Struct, frozen=True):
-    """A kind in a bucket, whether it is written, and by which controller."""
+    """A kind in a bucket, by which controller, whether it is written, and watched as a whole."""
 
     kind: KvKind[Any]
     written: bool
     controller: str
+    watched: bool = True
 
     @property
     def bucket(self) -> str:
@@ -30,19 +32,30 @@ class Used(msgspec.Struct, frozen=True):
 
 def used_by(controllers: Iterable[Controller | Guest]) -> tuple[Used, ...]:
     """Return what the controllers use of NATS, in the order in which they say so."""
+    return tuple(used for controller in controllers for used in _used_by(controller))
+
+
+def leases_of(controllers: Iterable[Controller | Guest]) -> tuple[Used, ...]:
+    """Return what they use where their leader is elected, each a lease of its own."""
     return tuple(
-        Used(kind, written, controller.name)
-        for controller in controllers
-        for kind, written in _uses(controller)
-        if isinstance(kind, KvKind)
+        Used(LEASES.part(each.name), written=True, controller=each.name, watched=False)
+        for each in controllers
     )
+
+
+def _used_by(controller: Controller | Guest) -> Iterator[Used]:
+    for kind, written in _uses(controller):
+        if isinstance(kind, KvKind):
+            yield Used(kind, written, controller.name)
+    if isinstance(controller, Controller):
+        memory = MEMORY.part(f"gc.{controller.name}")
+        yield Used(memory, written=True, controller=controller.name, watched=False)
 
 
 def _uses(controller: Controller | Guest) -> Iterator[tuple[Kind[Any], bool]]:
     if isinstance(controller, Controller):
         for slot in slots(type(controller)):
             yield slot.kind, slot.role is not Tertiary
-        yield MEMORY, True
     for kind in controller.kinds:
         yield kind, False
     if isinstance(controller, InformerController | ManagedController):

@@ -81,6 +81,11 @@ class OneTimeClient(Client):
         self._taps[subscription._id] = receive  # noqa: SLF001 - no public way to it
         return subscription
 
+    def subscribed(self, lowered: str) -> str | None:
+        """Return the subject of ours that is this one in lower case; None where none is."""
+        ours = (each.subject for each in self._subs.values())
+        return next((subject for subject in ours if subject.lower() == lowered), None)
+
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         self._taps.pop(sid, None)
         super()._remove_sub(sid, max_msgs)

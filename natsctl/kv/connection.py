@@ -227,6 +227,14 @@ class Connection:
         async with self._current().requests.asking(subject, payload) as answer:
             yield answer
 
+    async def may_hear(self, subject: str) -> bool:
+        """Find out whether this user may subscribe to *subject*, by listening for a moment.
+
+        Takes nothing from whoever listens there. Raises `StoreTimeoutError` where the server does
+        not say within `request_timeout_s`, `StoreError` while there is no connection.
+        """
+        return await self._current().requests.may_hear(subject, self._options.request_timeout_s)
+
     async def api(
         self,
         endpoint: str,

@@ -13,6 +13,7 @@ from natsctl.kv.failures import Failure, ending, explained
 from natsctl.kv.options import NatsOptions
 from natsctl.kv.requests import Requests
 from natsctl.kv.servers import Server
+from natsctl.kv.violations import Violation, may_not_subscribe, violation
 
 PINGS = 2  # how many pings the server may leave unanswered
 LOOKS = 12  # how often, until silence is too long, we look whether something came in
@@ -134,8 +135,16 @@ class Link:
             return
         if not self._established:
             self._error = error
-        self.requests.denied(str(error))
-        self._report(error)
+        forbidden = violation(error)
+        if forbidden is None:
+            self._report(error)
+        elif not self.requests.denied(forbidden):
+            self._report(self._named(forbidden, error))
+
+    def _named(self, forbidden: Violation, error: Exception) -> Exception:
+        """Return the error with the subject as it is, where we know it."""
+        subject = None if forbidden.publishing else self.client.subscribed(forbidden.subject)
+        return error if subject is None else may_not_subscribe(subject)
 
     def _told(self) -> Exception | None:
         """Return why the server closes the connection, if it said so before."""

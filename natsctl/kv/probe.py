@@ -17,16 +17,19 @@ BROKEN: Final = b"{"  # no JSON: what it asks for is refused, whatever that is
 
 
 class Probe:
-    """Finds out what may be published, over one connection."""
+    """Finds out what may be published and heard, over one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._api = connection.api_prefix
 
+    async def looking(self, bucket: Bucket) -> list[str]:
+        """Return the subject that whoever reads single keys needs, where it may not be used."""
+        return await self._denied(f"{self._api}.STREAM.MSG.GET.{bucket.stream}")
+
     async def reading(self, bucket: Bucket, keys: str) -> list[str]:
         """Return the subjects that whoever reads and watches these keys needs and may not use."""
-        return await self._denied(
-            f"{self._api}.STREAM.MSG.GET.{bucket.stream}",
+        return await self.looking(bucket) + await self._denied(
             f"{self._api}.CONSUMER.CREATE.{bucket.stream}.{PROBE}.{bucket.prefix}{keys}",
             f"{self._api}.CONSUMER.DELETE.{bucket.stream}.{PROBE}",
             f"$JS.FC.{bucket.stream}.{PROBE}",
@@ -39,6 +42,14 @@ class Probe:
     async def writing(self, subject: str) -> list[str]:
         """Return the subject, where it may not be written to."""
         return await self._denied(self._connection.publish_prefix + subject)
+
+    async def asking(self, *subjects: str) -> list[str]:
+        """Return those of the subjects on which this user may ask nothing."""
+        return await self._denied(*subjects)
+
+    async def hearing(self, *subjects: str) -> list[str]:
+        """Return those of the subjects to which this user may not subscribe."""
+        return [each for each in subjects if not await self._connection.may_hear(each)]
 
     async def _denied(self, *subjects: str) -> list[str]:
         return [subject for subject in subjects if not await self._allowed(subject)]

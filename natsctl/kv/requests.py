@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -13,15 +12,14 @@ from nats.errors import BadSubjectError, MaxPayloadError, NoRespondersError
 from nats.errors import Error as NatsError
 
 from natsctl.errors import PermissionDeniedError, StoreError, StoreTimeoutError, TooLargeError
+from natsctl.kv.violations import Violation, may_not_publish
 
 ANSWERS_MAX = 1000  # to one question that are heard and not taken yet; others are dropped
 
+NOBODY = "natsctl.nobody"  # where nobody listens
+
 NextAnswer = Callable[[], Awaitable[Msg]]
 """Waits for the next answer."""
-
-_VIOLATION = re.compile(
-    r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE
-)
 
 
 class _Open(msgspec.Struct, frozen=True):
@@ -45,6 +43,7 @@ class Requests:
         self._numbers = itertools.count(1)
         self._open: dict[str, _Open] = {}
         self._failed: Callable[[str], StoreError] | None = None
+        self._tried: dict[str, bool] = {}  # what may perhaps be heard, and whether it may
 
     async def start(self) -> None:
         """Begin to listen for answers, on a connected client."""
@@ -115,24 +114,59 @@ class Requests:
         )
         self._failed = lambda subject: StoreError(f"{subject} was not sent: {reason}")
 
-    def denied(self, violation: str) -> None:
-        """Fail the requests that the server forbade, as its permissions violation says."""
-        match = _VIOLATION.search(violation)
-        if match is None:
-            return
-        operation, subject = match[1].lower(), match[2].lower()
-        if operation == "publish":
-            self._fail(_publish_denied, subject)
-        elif subject == f"{self._inbox}.*".lower():
+    async def may_hear(self, subject: str, timeout_s: float) -> bool:
+        """Find out whether the server lets us listen there, by doing so for a moment.
+
+        Raises as `Connection.may_hear` says.
+        """
+        self._tried[subject.lower()] = True
+        try:
+            listening = await self._client.subscribe(subject, cb=_unheard)
+            await self._there_and_back(timeout_s)  # by then the server has said what it thinks
+            await listening.unsubscribe()
+        except NatsError as error:
+            raise StoreError(f"it is unknown whether {subject} may be heard: {error}") from error
+        finally:
+            allowed = self._tried.pop(subject.lower())
+        return allowed
+
+    async def _there_and_back(self, timeout_s: float) -> None:
+        """Wait until the server has seen all that was sent, and we what it sent before.
+
+        A ping would overtake what nats-py has not written yet.
+        """
+        try:
+            await self.ask(NOBODY, b"", None, timeout_s)
+        except StoreTimeoutError:
+            raise
+        except StoreError:
+            if self._failed is not None:
+                raise
+
+    def denied(self, violation: Violation) -> bool:
+        """Fail the requests that the server forbade; say whether it is known to anybody now."""
+        if violation.publishing:
+            return self._fail(may_not_publish, violation)
+        if violation.concerns(f"{self._inbox}.*"):
             self._failed = _answers_denied
             self._fail(_answers_denied)
+            return True
+        if violation.subject in self._tried:
+            self._tried[violation.subject] = False
+            return True
+        return False
 
-    def _fail(self, error: Callable[[str], StoreError], subject: str | None = None) -> None:
-        for request in self._open.values():
-            # nats-py tells subjects in lower case only
-            concerned = subject is None or request.subject.lower() == subject
-            if concerned and not request.answer.done():
+    def _fail(self, error: Callable[[str], StoreError], violation: Violation | None = None) -> bool:
+        """Fail all requests, or those that the violation is about; say whether there are any."""
+        concerned = [
+            request
+            for request in self._open.values()
+            if violation is None or violation.concerns(request.subject)
+        ]
+        for request in concerned:
+            if not request.answer.done():
                 request.answer.set_exception(error(request.subject))
+        return bool(concerned)
 
     async def _send(
         self, subject: str, payload: bytes, reply: str, headers: Mapping[str, str] | None
@@ -173,10 +207,8 @@ def _answer(msg: Msg, subject: str) -> Msg:
     raise StoreError(f"{subject} is answered by no one: {why}") from NoRespondersError()
 
 
-def _publish_denied(subject: str) -> StoreError:
-    return PermissionDeniedError(
-        f"this NATS user may not publish to {subject}: allow it in the user's permissions"
-    )
+async def _unheard(_msg: Msg) -> None:
+    """Leave what others are asked to them."""
 
 
 def _answers_denied(subject: str) -> StoreError:

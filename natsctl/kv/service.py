@@ -58,6 +58,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
 
 
+def control_subjects(name: str, own: str) -> tuple[str, str, str]:
+    """Return where the protocol asks a service of this name, whose own id is *own*."""
+    return f"{ROOT}.*", f"{ROOT}.*.{name}", f"{ROOT}.*.{name}.{own}"
+
+
 class Service:
     """Answers for as long as `serving` lasts, whatever client the connection has just then.
 
@@ -116,7 +121,7 @@ class Service:
         """Make what this client listens to what is wanted."""
         if client is not self._client:
             self._client, self._listening = client, {}
-        wanted = {*self._control_subjects(), *self._endpoints}
+        wanted = {*control_subjects(self.identity.name, self.identity.id), *self._endpoints}
         for subject in self._listening.keys() - wanted:
             await self._listening.pop(subject).unsubscribe()
         for subject in sorted(wanted - self._listening.keys()):
@@ -124,10 +129,6 @@ class Service:
             group = "" if endpoint is None else endpoint.group
             heard = self._told if endpoint is None else partial(self._asked, subject)
             self._listening[subject] = await client.subscribe(subject, queue=group, cb=heard)
-
-    def _control_subjects(self) -> tuple[str, str, str]:
-        name, own = self.identity.name, self.identity.id
-        return f"{ROOT}.*", f"{ROOT}.*.{name}", f"{ROOT}.*.{name}.{own}"
 
     async def _told(self, message: Msg) -> None:
         """Answer what the protocol asks of every service."""

@@ -2,12 +2,12 @@
 
 import json
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from acceptance.commands import Natsctl, Running
+from acceptance.commands import ROOT, Natsctl, Result, Running
 from acceptance.shops import unreachable
 from kube_clusters import KubeCluster
 from nats.js import JetStreamContext
@@ -15,7 +15,8 @@ from nats.js.api import KeyValueConfig, StreamConfig
 from servers import NatsCluster, NatsServer, eventually, free_port
 
 from natsctl.daemon.doctor import examine
-from natsctl.daemon.finding import Bounds, Result
+from natsctl.daemon.finding import Bounds
+from natsctl.daemon.finding import Result as Judged
 from natsctl.kv.options import NatsOptions
 
 GREETINGS = "controllers.greetings:Greetings"
@@ -103,7 +104,7 @@ async def test_people_read_a_line_for_each_and_what_to_do_beneath(
     assert lines[at + 1] == (
         "        → change the declaration, or the bucket with `nats stream edit KV_routes`"
     )
-    assert lines[-1] == "9 ok, 0 warning, 1 failed"
+    assert lines[-1] == "11 ok, 0 warning, 1 failed"
 
 
 # ---- the server
@@ -156,7 +157,7 @@ async def test_an_option_that_names_nothing(natsctl: Natsctl) -> None:
 async def test_a_server_that_is_slow(nats_server: NatsServer) -> None:
     options = NatsOptions(servers=(nats_server.url,))
     found = {each.check: each async for each in examine([], options, None, bounds=Bounds(slow_s=0))}
-    assert found["nats latency"].result is Result.WARNING
+    assert found["nats latency"].result is Judged.WARNING
     assert "run controllers nearer to it" in found["nats latency"].advice
 
 
@@ -183,41 +184,70 @@ async def test_limits_of_an_account(
 
 # ---- permissions
 
-INBOX = "_INBOX.>"
 API = "$JS.API"
+HEARD = ["_INBOX.>", "$SRV.*", "$SRV.*.natsctl", "$SRV.*.natsctl.*", "natsctl.api.>"]
+LOOKING = "$SRV.INFO.natsctl"
+VERBS = ("status", "explain", "tree", "resync", "gc.plan", "gc.apply")
+VERB_SUBJECTS = [f"natsctl.api.{verb}.greetings" for verb in VERBS]
 ALLOWED = [
     *("natsctl.events.greetings.>", "natsctl.natsctl-doctor", f"{API}.INFO"),
     *(f"{API}.STREAM.NAMES", f"{API}.STREAM.CREATE.natsctl_events"),
     f"{API}.STREAM.INFO.natsctl_events",
     *(
         subject.format(bucket)
-        for bucket in ("greetings", "routes", "defaults", "natsctl")
+        for bucket in ("greetings", "routes", "defaults", "natsctl", "natsctl_leases")
         for subject in (
             f"{API}.STREAM.INFO.KV_{{0}}",
             f"{API}.STREAM.CREATE.KV_{{0}}",
             f"{API}.STREAM.MSG.GET.KV_{{0}}",
+        )
+    ),
+    *(
+        subject.format(bucket)
+        for bucket in ("greetings", "routes", "defaults")
+        for subject in (
             f"{API}.CONSUMER.CREATE.KV_{{0}}.*.$KV.{{0}}.>",
             f"{API}.CONSUMER.DELETE.KV_{{0}}.*",
             "$JS.FC.KV_{0}.>",
         )
     ),
-    *("$KV.greetings.>", "$KV.routes.>", "$KV.natsctl.>"),
+    *("$KV.greetings.>", "$KV.routes.>"),
+    *("$KV.natsctl.gc.greetings", "$KV.natsctl_leases.greetings"),
 ]
 
 
 async def guarded(
-    folder: Path, tmp_path: Path, publish: list[str], subscribe: list[str], *, status: int
+    folder: Path,
+    tmp_path: Path,
+    publish: Sequence[str] = ALLOWED,
+    subscribe: Sequence[str] = HEARD,
+    *,
+    status: int = 0,
 ) -> Found:
     """Examine a server whose user may do just that."""
     users = f"{{publish: {json.dumps(publish)}, subscribe: {json.dumps(subscribe)}}}"
     config = f"authorization {{ users [{{user: a, password: b, permissions: {users}}}] }}"
     async with NatsServer(tmp_path / "guarded", config=config) as server:
         natsctl = Natsctl(folder, server.url.replace("//", "//a:b@"))
-        return await examined(natsctl, "-c", GREETINGS, status=status)
+        return await examined(natsctl, "-c", GREETINGS, "--leader-elect", status=status)
 
 
 async def test_a_user_who_may_do_what_is_needed_is_well(folder: Path, tmp_path: Path) -> None:
-    assert unwell(await guarded(folder, tmp_path, ALLOWED, [INBOX], status=0)) == []
+    assert unwell(await guarded(folder, tmp_path)) == []
+
+
+async def test_the_documented_user_of_a_daemon_lacks_nothing_but_a_sight_of_limits(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "permissions.md").read_text()
+    config = page.partition("```conf\n")[2].partition("```")[0]
+    for user in ("DAEMON", "OPERATOR", "VIEWER"):
+        monkeypatch.setenv(f"{user}_PASSWORD", "s3cret")
+    async with NatsServer(tmp_path / "documented", config=config) as server:
+        words = ("--user", "daemon", "--password", "s3cret", "-c", GREETINGS)
+        found = await examined(Natsctl(folder, server.url), *words, status=0)
+    assert unwell(found) == ["jetstream limits"]
+    assert found["jetstream limits"][0] == "warning"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +260,11 @@ async def test_a_user_who_may_do_what_is_needed_is_well(folder: Path, tmp_path: 
         (f"{API}.CONSUMER.DELETE.KV_routes.*", "permissions routes"),
         ("$JS.FC.KV_greetings.>", "permissions greetings"),
         ("$KV.greetings.>", "permissions greetings"),
-        ("$KV.natsctl.>", "permissions natsctl"),
+        ("$KV.natsctl.gc.greetings", "permissions natsctl"),
+        (f"{API}.STREAM.INFO.KV_natsctl_leases", "bucket natsctl_leases"),
+        (f"{API}.STREAM.CREATE.KV_natsctl_leases", "bucket natsctl_leases"),
+        (f"{API}.STREAM.MSG.GET.KV_natsctl_leases", "permissions natsctl_leases"),
+        ("$KV.natsctl_leases.greetings", "permissions natsctl_leases"),
         ("natsctl.events.greetings.>", "permissions of events"),
         (f"{API}.STREAM.CREATE.natsctl_events", "permissions of events"),
         (f"{API}.STREAM.INFO.natsctl_events", "event stream"),
@@ -241,7 +275,7 @@ async def test_a_permission_that_is_missing_is_named(
 ) -> None:
     less = [subject for subject in ALLOWED if subject != missing]
     assert len(less) == len(ALLOWED) - 1
-    found = await guarded(folder, tmp_path, less, [INBOX], status=1)
+    found = await guarded(folder, tmp_path, less, status=1)
     assert unwell(found) == [check]
     result, what, advice = found[check]
     stem = missing.partition("*")[0].removesuffix(".>").removesuffix(".")
@@ -252,14 +286,155 @@ async def test_a_permission_that_is_missing_is_named(
 
 async def test_a_user_who_may_not_see_limits_is_warned(folder: Path, tmp_path: Path) -> None:
     less = [subject for subject in ALLOWED if subject != f"{API}.INFO"]
-    found = await guarded(folder, tmp_path, less, [INBOX], status=0)
+    found = await guarded(folder, tmp_path, less)
     assert unwell(found) == ["jetstream limits"]
 
 
 async def test_a_user_who_may_hear_no_answer(folder: Path, tmp_path: Path) -> None:
-    found = await guarded(folder, tmp_path, ALLOWED, ["other.>"], status=1)
+    found = await guarded(folder, tmp_path, subscribe=["other.>"], status=1)
     assert unwell(found) == ["nats permissions"]
     assert "_INBOX.>" in found["nats permissions"][1]
+
+
+async def test_people_read_no_more_of_what_is_forbidden_than_what_is_found(
+    folder: Path, tmp_path: Path
+) -> None:
+    config = (
+        "authorization { users [{user: a, password: b, "
+        'permissions: {publish: ["other"], subscribe: ["_INBOX.>"]}}] }'
+    )
+    async with NatsServer(tmp_path / "closed", config=config) as server:
+        ended = await Natsctl(folder, server.url.replace("//", "//a:b@"))("doctor", "-c", GREETINGS)
+    assert ended.status == 1
+    assert "failed  bucket greetings: " in ended.out
+    assert ended.err == ""
+
+
+# ---- being asked, and asking
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        ("$SRV.*", "$SRV.*"),
+        ("$SRV.*.natsctl", "$SRV.*.natsctl"),
+        ("$SRV.*.natsctl.*", "$SRV.*.natsctl.*"),
+        ("natsctl.api.>", ", ".join(VERB_SUBJECTS)),
+    ],
+)
+async def test_a_daemon_that_cannot_be_asked_works(
+    folder: Path, tmp_path: Path, missing: str, told: str
+) -> None:
+    less = [subject for subject in HEARD if subject != missing]
+    found = await guarded(folder, tmp_path, subscribe=less)
+    assert unwell(found) == ["service"]
+    result, what, advice = found["service"]
+    assert result == "warning"
+    assert what == f"a daemon of this user cannot be asked: it may not subscribe to {told}"
+    assert advice.endswith(f"subscribe: {told}")
+
+
+@pytest.mark.parametrize(
+    ("more", "result", "told"),
+    [
+        ([], "ok", "not by this user: only those need it who call natsctl status, resync, …"),
+        ([LOOKING, *VERB_SUBJECTS], "ok", ", ".join(VERBS)),
+        (
+            [LOOKING, *VERB_SUBJECTS[:-1]],
+            "ok",
+            f"{', '.join(VERBS[:-1])}; not everything: natsctl.api.gc.apply.greetings",
+        ),
+        (
+            VERB_SUBJECTS,
+            "warning",
+            f"this user may ask daemons and not look for them: not publish to {LOOKING}",
+        ),
+        (
+            [LOOKING],
+            "warning",
+            "this user may look for daemons and ask nothing: not publish to ALL",
+        ),
+    ],
+)
+async def test_what_a_user_may_ask_daemons(
+    folder: Path, tmp_path: Path, *, more: list[str], result: str, told: str
+) -> None:
+    found = await guarded(folder, tmp_path, [*ALLOWED, *more])
+    assert unwell(found) == (["asking daemons"] if result == "warning" else [])
+    expected = told.replace("ALL", ", ".join(VERB_SUBJECTS))
+    assert found["asking daemons"][:2] == (result, expected)
+
+
+async def test_a_daemon_that_runs_notices_nothing(
+    natsctl: Natsctl,
+    daemon: Callable[..., Awaitable[Running]],
+    jetstream: JetStreamContext,
+) -> None:
+    running = await daemon(GREETINGS, options=("--leader-elect",))
+    await natsctl.done("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
+    await eventually(lambda: told(jetstream))
+    before = running.log, [each["syncs"] for each in (await asked(natsctl)).json]
+    assert before[1] == [1]
+    found = await examined(natsctl, "-c", GREETINGS, "--leader-elect", status=0)
+    assert unwell(found) == []
+    assert found["bucket natsctl_leases"][1] == "history 1, one replica"
+    assert (running.log, [each["syncs"] for each in (await asked(natsctl)).json]) == before
+
+
+async def asked(natsctl: Natsctl) -> Result:
+    return await natsctl("status", "-o", "json")
+
+
+# ---- leases
+
+
+async def test_leases_are_looked_at_only_where_a_leader_is_elected(
+    natsctl: Natsctl, folder: Path
+) -> None:
+    assert "bucket natsctl_leases" not in await examined(natsctl, "-c", GREETINGS, status=0)
+    (folder / "natsctl.toml").write_text("[controllers]\nleader_elect = true\n")
+    found = await examined(natsctl, "-c", GREETINGS, status=0)
+    made = "it does not exist yet: the controller makes it"
+    assert found["bucket natsctl_leases"] == ("ok", made, "")
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, "no lease can be written: single messages cannot expire there"),
+        (
+            {"allow_msg_ttl": True, "max_age": 20.0},
+            "it forgets everything after 20 s: two could lead at once",
+        ),
+    ],
+)
+async def test_a_bucket_in_which_leases_cannot_be_kept(
+    natsctl: Natsctl, jetstream: JetStreamContext, config: dict[str, Any], told: str
+) -> None:
+    await jetstream.add_stream(
+        StreamConfig(name="KV_natsctl_leases", subjects=["$KV.natsctl_leases.>"], **config)
+    )
+    found = await examined(natsctl, "-c", GREETINGS, "--leader-elect")
+    assert unwell(found) == ["bucket natsctl_leases"]
+    assert found["bucket natsctl_leases"][:2] == ("failed", told)
+    assert "delete it" in found["bucket natsctl_leases"][2]
+
+
+async def test_leases_that_are_short_enough_for_their_bucket(
+    natsctl: Natsctl, jetstream: JetStreamContext
+) -> None:
+    await jetstream.add_stream(
+        StreamConfig(
+            name="KV_natsctl_leases",
+            subjects=["$KV.natsctl_leases.>"],
+            max_msgs_per_subject=1,
+            deny_delete=True,
+            allow_msg_ttl=True,
+            max_age=20.0,
+        )
+    )
+    words = ("--leader-elect", "--lease-ttl", "10")
+    assert unwell(await examined(natsctl, "-c", GREETINGS, *words, status=0)) == []
 
 
 # ---- buckets

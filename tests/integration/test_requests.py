@@ -7,7 +7,7 @@ import pytest
 from jetstream import STREAM, messages, put, works
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
-from servers import NatsServer
+from servers import NatsServer, eventually
 
 from natsctl.errors import (
     ConflictError,
@@ -122,3 +122,54 @@ async def test_a_domain_is_spoken_to_under_its_prefix(tmp_path: Path) -> None:
         async with connect(nowhere) as connection:
             with pytest.raises(StoreError, match="answered by no one"):
                 await connection.api("INFO")
+
+
+async def test_what_may_be_heard_is_found_out(tmp_path: Path) -> None:
+    config = (
+        "authorization { users [{user: a, password: b, "
+        'permissions: {publish: ["other"], subscribe: ["_INBOX.>", "Known.*"]}}] }'
+    )
+    async with (
+        NatsServer(tmp_path, config=config) as server,
+        connect(server.url.replace("//", "//a:b@")) as connection,
+    ):
+        for _ in range(20):
+            assert await connection.may_hear("Known.thing")
+            assert not await connection.may_hear("Secret.thing")
+        assert connection.state().errors == 0
+        server.kill()
+        with pytest.raises(StoreError):
+            await connection.may_hear("Known.thing")
+
+
+async def test_what_may_not_be_heard_is_told_in_the_background_as_it_was_written(
+    tmp_path: Path,
+) -> None:
+    config = (
+        "authorization { users [{user: a, password: b, "
+        'permissions: {publish: ["other"], subscribe: ["_INBOX.>"]}}] }'
+    )
+    async with (
+        NatsServer(tmp_path, config=config) as server,
+        connect(server.url.replace("//", "//a:b@")) as connection,
+    ):
+        await connection.client.subscribe("Secret.Thing")
+        await eventually(lambda: connection.state().errors)
+        assert connection.state().last_error == (
+            "this NATS user may not subscribe to Secret.Thing: allow it in the user's permissions"
+        )
+
+
+async def test_what_was_told_to_whoever_asked_is_no_error_in_the_background(
+    tmp_path: Path,
+) -> None:
+    config = 'authorization { users [{user: a, password: b, permissions: {publish: ["other"]}}] }'
+    async with (
+        NatsServer(tmp_path, config=config) as server,
+        connect(server.url.replace("//", "//a:b@")) as connection,
+    ):
+        with pytest.raises(PermissionDeniedError, match="may not publish to Secret"):
+            await connection.request("Secret", b"")
+        assert connection.state().errors == 0
+        await connection.client.publish("Secret", b"")
+        await eventually(lambda: connection.state().errors)
