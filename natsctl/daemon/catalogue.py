@@ -11,6 +11,7 @@ from natsctl.daemon.shapes import (
     DOMAIN,
     FILE,
     FORMAT,
+    LEASE,
     LOGGED,
     SECONDS,
     SWITCH,
@@ -194,7 +195,7 @@ SETTINGS = (
         help="work in one process at a time, the others stand by",
     ),
     _flagged(
-        *("controllers", "lease_ttl_s", SECONDS, 15, "--lease-ttl"),
+        *("controllers", "lease_ttl_s", LEASE, 15, "--lease-ttl"),
         metavar="SECONDS",
         help="how soon another process leads after one has died",
     ),

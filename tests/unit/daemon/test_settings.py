@@ -113,6 +113,14 @@ def test_a_wrong_value_is_told_with_its_setting_its_source_and_a_good_example(na
             ),
         ),
         (
+            {"lease_ttl": "0.2"},
+            {},
+            (
+                "controllers.lease_ttl_s in --lease-ttl: '0.2' must be a number of seconds from 1 "
+                "on; write --lease-ttl 15"
+            ),
+        ),
+        (
             {"log_format": "xml"},
             {},
             "logs.format in --log-format: 'xml' must be text or json; write --log-format json",
