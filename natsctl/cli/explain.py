@@ -55,7 +55,9 @@ def _tells(at: KeyExplanation) -> bool:
 
 
 def _show_all(found: Sequence[KeyExplanation], now: datetime) -> None:
-    for each in found:
+    for number, each in enumerate(found):
+        if number:
+            line("")
         _show(each, now)
 
 

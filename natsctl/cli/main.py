@@ -44,6 +44,9 @@ COMMANDS = {
 }
 """By name, in the order of the help: the module, loaded when it is needed, and what it does."""
 
+GROUPS = ("gc", "external")
+"""Those that have commands of their own; without one they show which."""
+
 
 class _Commands(TyperGroup):
     """A group that loads a command when it is asked for."""
@@ -95,9 +98,7 @@ def run(args: Sequence[str]) -> int:
     handler.setFormatter(HidingFormatter("natsctl: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
-        ended = get_command(app).main(
-            list(args) or ["--help"], prog_name="natsctl", standalone_mode=False
-        )
+        ended = get_command(app).main(_completed(args), prog_name="natsctl", standalone_mode=False)
     except typer.TyperException as error:
         say_error(f"{error.format_message()}{_hint(error)}")
         return USAGE
@@ -106,6 +107,12 @@ def run(args: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - told, each in its way
         return tell(error)
     return ended or 0
+
+
+def _completed(args: Sequence[str]) -> list[str]:
+    """Return the words, and that help is meant where they end before a command."""
+    ends_early = not args or (len(args) == 1 and args[0] in GROUPS)
+    return [*args, "--help"] if ends_early else list(args)
 
 
 def _hint(error: typer.TyperException) -> str:

@@ -49,7 +49,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
     """Write all files or, where one cannot be, none."""
     there = [name for name in files if (folder / name).exists()]
     if there:
-        raise ConflictError(f"{', '.join(there)} exists already and is left as it is")
+        raise ConflictError(f"nothing was written, for this is there already: {', '.join(there)}")
     written: list[Path] = []
     try:
         for name, text in files.items():

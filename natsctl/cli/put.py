@@ -34,7 +34,9 @@ async def put(
     *,
     bucket: BucketArgument,
     key: KeyArgument,
-    value: Annotated[str | None, typer.Argument(help="JSON, YAML or text; - reads it")] = None,
+    value: Annotated[
+        str | None, typer.Argument(help="JSON, YAML or text; - is standard input", metavar="VALUE")
+    ] = None,
     file: Annotated[str | None, typer.Option("--file", "-f", help="the file it is in")] = None,
     create: Annotated[bool, typer.Option("--create", help="only if there is none yet")] = False,
     revision: Annotated[

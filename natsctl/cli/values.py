@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from natsctl.model.store import Stored
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _objects = Kind(Object, "object")
+_BEGUN = re.compile(rb"""\s*(---\s)?\s*\{?\s*["']?(spec|metadata)["']?\s*:""")
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -50,9 +52,14 @@ def given(data: bytes, *, file: str = "") -> Given:
     """Return what *data* means: JSON or YAML of an object, or a value that is stored as it is.
 
     YAML that is no object is a text, unless a file says by its name that it is YAML: then it
-    becomes JSON.
+    becomes JSON. Raises `UsageError` where it begins as an object does and does not end so.
     """
     parsed = parsed_or_none(data)
+    if parsed is None and _BEGUN.match(data):
+        raise UsageError(
+            f"the value begins as an object does, and is neither JSON nor YAML: {_fault(data)}; "
+            "--raw stores it all the same"
+        )
     if isinstance(parsed, dict) and is_object(parsed):
         if {"bucket", "key"} <= parsed.keys():
             raise UsageError("the document names its own bucket and key: natsctl apply -f reads it")
@@ -72,6 +79,17 @@ def parsed_or_none(data: bytes) -> object:
         return yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError):
         return None
+
+
+def _fault(data: bytes) -> str:
+    """Return what is wrong with what is neither JSON nor YAML, and where, in one line."""
+    try:
+        yaml.safe_load(data)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or "it is no text"
+        return f"{what} in line {where.line + 1}" if where else what
+    return "it is no text"
 
 
 def of_document(document: Document) -> Given:

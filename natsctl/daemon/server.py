@@ -6,6 +6,8 @@ there are a few at a time, and none is kept waiting.
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -115,8 +117,15 @@ async def _listening(
     try:
         return await loop.create_server(accept, address.host or None, address.port)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = _reason(error)
         raise UsageError(f"cannot listen on {address}: {reason}; choose another address") from error
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    """Return what is the matter, without what asyncio and Python say around it."""
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
+        return os.strerror(error.errno).lower()
+    return getattr(error, "strerror", None) or str(error)
 
 
 async def _cut_late(server: web.Server, connection_s: float) -> None:

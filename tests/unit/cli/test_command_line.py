@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.main import get_command
 
-from natsctl.cli.main import COMMANDS, app, run
+from natsctl.cli.main import COMMANDS, GROUPS, app, run
 
 ROOT = get_command(app)
 WEBAPPS = "controllers.webapps:WebApps"
@@ -25,7 +25,7 @@ def test_a_command_says_of_itself_what_the_overview_says(
 @pytest.mark.parametrize(
     "words",
     [
-        *([name] for name in COMMANDS if name not in {"gc", "external"}),
+        *([name] for name in COMMANDS if name not in GROUPS),
         *(["gc", "plan"], ["gc", "apply"], ["external", "list"], ["external", "resolve"]),
     ],
 )
@@ -46,6 +46,17 @@ def test_help_shows_examples_and_where_nats_is(
 def test_no_command_is_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
     assert "Commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_without_a_command_shows_those_it_has(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([name]) == 0
+    shown = capsys.readouterr().out
+    assert "Commands:" in shown
+    assert run([name, "--help"]) == 0
+    assert capsys.readouterr().out == shown
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,7 @@ def test_where_one_of_its_files_is_there_nothing_is_written(
 ) -> None:
     (folder / there).write_text("mine")
     assert run(["new", "site"]) == 4
-    assert f"{there} exists already" in capsys.readouterr().err
+    assert f"nothing was written, for this is there already: {there}\n" in capsys.readouterr().err
     assert [path.name for path in folder.iterdir()] == [there]
     assert (folder / there).read_text() == "mine"
 

@@ -35,6 +35,22 @@ def test_what_is_no_object_is_kept_to_the_byte(data: bytes) -> None:
     assert given(data) == Whole(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b'{"spec": {"text": "hi"}', "but got '<stream end>' in line 1"),
+        (b"spec:\n  text: hi\n text: ho\n", "in line 3"),
+        (b"---\nmetadata: {labels: {a: b}\nspec: {}\n", "in line 3"),
+        (b"{'spec': \xff", "it is no text"),
+    ],
+)
+def test_an_object_that_was_mistyped_is_not_kept_as_a_text(data: bytes, told: str) -> None:
+    with pytest.raises(UsageError, match="begins as an object does") as caught:
+        given(data)
+    assert told in str(caught.value)
+    assert str(caught.value).endswith("; --raw stores it all the same")
+
+
 def test_a_yaml_file_becomes_json() -> None:
     assert given(b"a: 1", file="x.yaml") == Whole(b'{"a":1}')
 
