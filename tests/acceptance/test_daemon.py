@@ -45,6 +45,18 @@ class Doomed(Controller):
         pass
 """
 
+COUNTED = """
+import logging
+from natsctl import Controller, Object, kv, primary
+
+class Jobs(Controller):
+    jobs = primary(kv(Object, bucket="counted"))
+
+    async def sync_handler(self, key):
+        logging.getLogger(__name__).debug("looked at %s", key)
+        print("visited", key, flush=True)
+"""
+
 
 async def payload(routes: KeyValue, key: str) -> str | None:
     """What a route says; None where there is none."""
@@ -256,6 +268,37 @@ async def test_a_daemon_whose_server_is_gone_still_stops(
     nats_server.kill()
     await running.says("lost the connection")
     assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_resync_says_how_often_every_primary_is_visited(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    (folder / "counted.py").write_text(COUNTED)
+    running = await daemon("counted:Jobs", options=("--resync", "0.5"))
+    await natsctl.done("put", "counted", "shop", "spec: {}")
+    await running.says("visited shop", times=4)
+    explained = (await natsctl("explain", "shop", "-o", "json")).json
+    assert "resync" in {sync["operation"] for sync in explained[0]["syncs"]}
+
+
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [
+        ("info", {"connected to"}),
+        ("warning,counted=debug", {"looked at shop"}),
+        ("debug,natsctl.kv=error", {"looked at shop"}),
+        ("critical", set()),
+    ],
+)
+async def test_the_log_level_says_what_is_logged(
+    natsctl: Natsctl, folder: Path, level: str, told: set[str]
+) -> None:
+    (folder / "counted.py").write_text(COUNTED)
+    await natsctl.done("put", "counted", "shop", "spec: {}", "--create-bucket")
+    async with natsctl.running("run", "-c", "counted:Jobs", "--log-level", level) as running:
+        await running.says("visited shop")
+        assert await running.ends(signal.SIGTERM) == 0
+    assert {text for text in ("connected to", "looked at shop") if text in running.log} == told
 
 
 async def test_log_lines_can_be_json(daemon: Daemon) -> None:

@@ -87,6 +87,26 @@ async def test_values_that_are_no_objects_are_shown_and_kept_as_they_are(
 
 
 @pytest.mark.usefixtures("greetings")
+async def test_only_raw_replaces_an_object_by_what_is_none(natsctl: Natsctl) -> None:
+    words = ("put", "greetings", "shop")
+    await natsctl.done(*words, '{"spec": {"text": "hi"}}')
+    refused = await natsctl(*words, "closed")
+    assert (refused.status, "or --raw to replace it all the same" in refused.err) == (2, True)
+    assert await natsctl.done(*words, "closed", "--raw") == (
+        "greetings/shop configured at revision 2\n"
+    )
+    assert await natsctl.done("get", "greetings", "shop") == "closed"
+    mistyped = await natsctl(*words, '{"spec": {"text": "ho"}')
+    assert (mistyped.status, mistyped.err.count("\n")) == (2, 1)
+    await natsctl.done(*words, '{"spec": {"text": "ho"}', "--raw")
+    assert await natsctl.done("get", "greetings", "shop") == '{"spec": {"text": "ho"}'
+    await natsctl.done(*words, '{"metadata": {"generation": 7}, "spec": 1}', "--raw")
+    assert (await natsctl("get", "greetings", "shop", "-o", "json")).json["metadata"] == {
+        "generation": 7
+    }
+
+
+@pytest.mark.usefixtures("greetings")
 async def test_compare_and_set_ends_with_4_where_somebody_was_faster(natsctl: Natsctl) -> None:
     await natsctl.done("put", "greetings", "shop", "spec: {a: 1}", "--create")
     again = await natsctl("put", "greetings", "shop", "spec: {a: 2}", "--create")
