@@ -23,7 +23,7 @@ WAIT_S = 60.0
 class Demo(Greetings):
     """Greetings that collects orphans after seconds, so that one can be watched going."""
 
-    garbage = GarbageLimits(interval_s=0.5, grace_s=2.0)
+    garbage = GarbageLimits(interval_s=0.5, grace_s=4.0)
 
 
 def main() -> None:
@@ -75,18 +75,25 @@ def _collect() -> None:
 
 
 def _what_next() -> None:
-    _say("That was it. What to try next, in two terminals:")
-    bin_folder = os.path.relpath(Path(sys.executable).parent)
+    _say("That was it. What to try next:")
+    activate = os.path.relpath(Path(sys.executable).parent / "activate")
     print(
         f"""
-    . {bin_folder}/activate
+    . {activate}
     natsctl run --embedded --controller controllers.greetings:Greetings
 
-    natsctl put greetings shop '{{"spec": {{"text": "hi"}}}}'
-    natsctl watch routes
-    natsctl history greetings shop
+and in another terminal:
 
-    natsctl dev --controller controllers.greetings:Greetings    # reloads when you edit it
+    . {activate}
+    natsctl put greetings shop '{{"spec": {{"text": "hi"}}}}'
+    natsctl tree shop
+    natsctl explain shop
+    natsctl history greetings shop
+    natsctl watch routes
+
+In place of the first, this starts the controller again whenever you edit it:
+
+    natsctl dev --controller controllers.greetings:Greetings
 """
     )
 
