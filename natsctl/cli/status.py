@@ -1,6 +1,6 @@
 """`natsctl status`: what is running, synced, failing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.daemons import NamedOption, name_of
@@ -48,8 +48,9 @@ async def _found(options: NatsOptions, named: str | None) -> list[ControllerStat
 
 def _show(found: Sequence[ControllerStatus]) -> None:
     write_table(HEADINGS, [_row(each) for each in found])
-    for each in found:
-        _tell_of_keys(each)
+    # what several daemons say alike is told once
+    for told in dict.fromkeys(trouble for each in found for trouble in _troubles(each)):
+        say(told)
 
 
 def _row(at: ControllerStatus) -> list[str]:
@@ -61,18 +62,18 @@ def _row(at: ControllerStatus) -> list[str]:
     return [*head, *map(str, counts)]
 
 
-def _tell_of_keys(at: ControllerStatus) -> None:
+def _troubles(at: ControllerStatus) -> Iterator[str]:
     if at.failure:
-        say(f"{at.controller}: {at.failure}")
-    _tell(at.controller, "is left alone", at.invalid, at.invalid_count)
-    _tell(at.controller, "fails", at.failing, at.failing_count)
+        yield f"{at.controller}: {at.failure}"
+    yield from _keys(at.controller, "is left alone", at.invalid, at.invalid_count)
+    yield from _keys(at.controller, "fails", at.failing, at.failing_count)
 
 
-def _tell(controller: str, what: str, shown: dict[str, str], count: int) -> None:
+def _keys(controller: str, what: str, shown: dict[str, str], count: int) -> Iterator[str]:
     for key, why in shown.items():
-        say(f"{controller}: {key} {what}: {_first_line(why)}")
+        yield f"{controller}: {key} {what}: {_first_line(why)}"
     if count > len(shown):
-        say(f"{controller}: and {count - len(shown)} more")
+        yield f"{controller}: and {count - len(shown)} more"
 
 
 def _first_line(text: str) -> str:

@@ -1,13 +1,11 @@
 """`natsctl status`, `explain`, `tree`, `resync` and `gc`, asked of daemons that run."""
 
 import json
-import re
-import shlex
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from acceptance.commands import ROOT, Natsctl, Running
+from acceptance.commands import Natsctl, Running
 from nats.js import JetStreamContext
 from servers import eventually
 
@@ -182,17 +180,17 @@ async def test_of_two_daemons_both_tell_and_the_one_that_leads_acts(
         assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
 
 
-async def test_the_page_on_stuck_keys_shows_commands_that_work(
-    natsctl: Natsctl, daemon: Daemon
-) -> None:
-    await daemon(GREETINGS)
-    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
-    await eventually(lambda: synced(natsctl, "greetings", "shop"))
-    page = (ROOT / "docs" / "debug.md").read_text()
-    blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines()]
-    assert len(commands) == 7
-    for command in commands:
-        program, *words = shlex.split(command)
-        assert program == "natsctl"
-        await natsctl.done(*words)
+async def test_what_two_daemons_say_alike_is_told_once(natsctl: Natsctl, daemon: Daemon) -> None:
+    elected = ("--leader-elect",)
+    await daemon(GREETINGS, options=elected)
+    await natsctl.done("put", "greetings", "shop", "spec: {text: 5}")
+    async with natsctl.running("run", "-c", GREETINGS, *elected) as second:
+        await second.says("standing by")
+
+        async def told() -> bool:
+            status = await natsctl("status")
+            assert [row[4] for row in status.rows] == ["1", "1"]
+            assert status.err.count("shop is left alone") == 1
+            return True
+
+        await eventually(told)
