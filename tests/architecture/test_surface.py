@@ -60,7 +60,7 @@ def test_importing_natsctl_does_not_load(package: str) -> None:
 
 def test_the_readme_controller_passes_the_readme_test() -> None:
     namespace: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+    for block in re.findall(r"```python[^\n]*\n(.*?)```", README, re.DOTALL):
         exec(compile(block, "README.md", "exec"), namespace)
     test = namespace["test_a_greeting_becomes_a_route"]
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
