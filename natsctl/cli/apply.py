@@ -36,7 +36,10 @@ async def apply(
     options: NatsOptions,
     *,
     file: Annotated[
-        list[str], typer.Option("--file", "-f", help="a file, a folder, or - for standard input")
+        list[str],
+        typer.Option(
+            "--file", "-f", help="a file, a folder, or - for standard input", metavar="FILE"
+        ),
     ],
     create_bucket: CreateOption = False,
 ) -> None:

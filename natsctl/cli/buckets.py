@@ -21,10 +21,19 @@ from natsctl.model.selectors import Selector
 BucketArgument = Annotated[str, typer.Argument(help="a KV bucket's name", metavar="BUCKET")]
 KeyArgument = Annotated[str, typer.Argument(help="a key of it", metavar="KEY")]
 SelectorOption = Annotated[
-    str, typer.Option("--selector", "-l", help="only objects with these labels, as in a=b,c!=d,e")
+    str,
+    typer.Option(
+        "--selector",
+        "-l",
+        help="only objects with these labels, as in a=b,c!=d,e",
+        metavar="LABELS",
+    ),
 ]
 KeysOption = Annotated[
-    str, typer.Option("--keys", help="only keys that match: * is one token, > the rest")
+    str,
+    typer.Option(
+        "--keys", help="only keys that match: * is one token, > the rest", metavar="PATTERN"
+    ),
 ]
 CreateOption = Annotated[
     bool, typer.Option("--create-bucket", help="make a bucket that is missing")

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
@@ -24,8 +25,17 @@ Work = Callable[Concatenate[NatsOptions, P], Coroutine[Any, Any, None]]
 LoopMaker = Callable[[], asyncio.AbstractEventLoop]
 
 
+_REQUIRED = re.compile(r"\{(.*)\}")
+_TYPE = re.compile(r" <.*>$")
+
+
 class Command(TyperCommand):
     """A command whose help shows its options in the sections that they name."""
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        """Write the usage as manuals do: what is not in brackets has to be there."""
+        pieces = (_REQUIRED.sub(r"\1", piece) for piece in self.collect_usage_pieces(ctx))
+        formatter.write_usage(ctx.command_path, " ".join(pieces))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, then options, then the other sections."""
@@ -33,8 +43,10 @@ class Command(TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                usual = "Arguments" if param.param_type_name == "argument" else "Options"
-                sections[getattr(param, "rich_help_panel", None) or usual].append(record)
+                usual, (name, text) = "Options", record
+                if param.param_type_name == "argument":
+                    usual, name = "Arguments", _TYPE.sub("", name)  # its name says enough
+                sections[getattr(param, "rich_help_panel", None) or usual].append((name, text))
         last = PANELS["nats"]
         for title in sorted(sections, key=lambda title: title == last):
             with formatter.section(title):

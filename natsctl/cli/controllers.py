@@ -27,7 +27,8 @@ PortOption = Annotated[
     ),
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="keys that each controller syncs at once")
+    int | None,
+    typer.Option(min=1, help="keys that each controller syncs at once", metavar="NUMBER"),
 ]
 
 

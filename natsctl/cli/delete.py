@@ -43,7 +43,7 @@ async def delete(
     options: NatsOptions,
     *,
     bucket: BucketArgument,
-    keys: Annotated[list[str] | None, typer.Argument(help="keys of it", metavar="KEY...")] = None,
+    keys: Annotated[list[str] | None, typer.Argument(help="keys of it", metavar="KEY")] = None,
     all_: Annotated[bool, typer.Option("--all", help="everything in the bucket")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="until they are gone")] = False,

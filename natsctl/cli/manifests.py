@@ -30,7 +30,7 @@ def read_manifests(files: Sequence[str]) -> list[Manifest]:
     """
     found = [manifest for file in _files(files) for manifest in _read(file)]
     if not found:
-        raise UsageError(f"there is no document in {', '.join(files)}")
+        raise UsageError(f"there is no document in {', '.join(map(_shown, files))}")
     return found
 
 
@@ -43,8 +43,12 @@ def _files(named: Sequence[str]) -> Iterator[str]:
             yield name
 
 
+def _shown(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
 def _read(file: str) -> Iterator[Manifest]:
-    shown = "standard input" if file == "-" else file
+    shown = _shown(file)
     for number, document in enumerate(_documents(read_bytes(file), shown), start=1):
         try:
             yield _manifest(document)

@@ -37,10 +37,13 @@ async def put(
     value: Annotated[
         str | None, typer.Argument(help="JSON, YAML or text; - is standard input", metavar="VALUE")
     ] = None,
-    file: Annotated[str | None, typer.Option("--file", "-f", help="the file it is in")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", help="the file it is in", metavar="FILE")
+    ] = None,
     create: Annotated[bool, typer.Option("--create", help="only if there is none yet")] = False,
     revision: Annotated[
-        int | None, typer.Option(min=1, help="only if this is the newest revision")
+        int | None,
+        typer.Option(min=1, help="only if this is the newest revision", metavar="REVISION"),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="store it as it is, whatever it is")] = False,
     create_bucket: CreateOption = False,

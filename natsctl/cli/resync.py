@@ -44,7 +44,7 @@ async def resync(
     cluster: KubeOptions | None,
     owner_names: OwnerNames,
     keys: Annotated[
-        list[str] | None, typer.Argument(help="primaries; all by default", metavar="[KEY]...")
+        list[str] | None, typer.Argument(help="primaries; all by default", metavar="KEY")
     ] = None,
     controller: NamedOption = None,
     local: LocalOption = False,

@@ -43,6 +43,24 @@ def test_help_shows_examples_and_where_nats_is(
     assert ("--kubeconfig" in shown) is (words in of_controllers)
 
 
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (["put"], "[OPTIONS] BUCKET KEY [VALUE]"),
+        (["delete"], "[OPTIONS] BUCKET [KEY]..."),
+        (["resync"], "[OPTIONS] [KEY]..."),
+        (["external", "resolve"], "[OPTIONS] KEY"),
+    ],
+)
+def test_the_usage_shows_what_has_to_be_typed(
+    words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Usage: natsctl {' '.join(words)} {usage}\n" in shown
+    assert re.search(r"<(str|int|list)", shown) is None
+
+
 def test_no_command_is_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
     assert "Commands:" in capsys.readouterr().out
@@ -76,6 +94,7 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
         (["put", "b", "k", "x", "-f", "y"], "give one of VALUE, -f FILE"),
         (["put", "b", "k", "x", "--create", "--revision", "3"], "exclude each other"),
         (["put", "b", "a..b", "x"], "key 'a..b'"),
+        (["apply", "-f", "/dev/null"], "there is no document in /dev/null"),
         (["external", "resolve", "k"], "say --created or --not-created"),
         (["external", "resolve", "k", "--not-created", "--name", "x"], "--name is of what was"),
         (["delete", "b"], "give keys, or --all"),
