@@ -11,6 +11,7 @@ from natsctl.core.opening import Opened
 from natsctl.core.owned import Owned
 from natsctl.core.slots import Primary
 from natsctl.core.workqueue import Place, QueueStats, Workqueue
+from natsctl.telemetry.hiding import hidden
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ def explain(key: str, at: Opened, queue: Workqueue[str], journal: Journal) -> Ex
         key=key,
         exists=key in primary.informer.cache,
         revision=None if stored is None else stored.revision,
-        invalid="" if invalid is None else str(invalid),
+        invalid="" if invalid is None else hidden(str(invalid)),
         place=queue.place(key),
         failures=queue.failures(key),
         syncs=journal.of(key),
@@ -86,7 +87,7 @@ def status(
         controller=controller,
         synced=synced,
         primaries=len(cache),
-        invalid={key: str(found.error) for key, found in cache.invalid.items()},
+        invalid={key: hidden(str(found.error)) for key, found in cache.invalid.items()},
         failing={key: record.error for key, record in journal.failing().items()},
         syncs=journal.syncs,
         failures=journal.failures,

@@ -9,6 +9,7 @@ from natsctl.core.garbage import GarbagePlan
 from natsctl.errors import ExistsError, NatsctlError
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, Recorder
+from natsctl.telemetry.hiding import told
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,8 @@ class Reports:
     """
 
     def __init__(self, controller: str, regarding: Callable[[str], Sequence[Reference]]) -> None:
+        self.controller = controller
         self.recorders: list[Recorder] = []
-        self._controller = controller
         self._regarding = regarding
         self._refused = ""
 
@@ -65,8 +66,8 @@ class Reports:
     def failed(self, key: str, error: Exception) -> None:
         """Tell that a sync failed; the traceback of what nobody foresaw goes to the log."""
         foreseen = isinstance(error, NatsctlError | TimeoutError)
-        text = f"{type(error).__name__}: {error}"
-        log.error("%s: sync of %s failed: %s", self._controller, key, text, exc_info=not foreseen)
+        text = told(error)
+        log.error("%s: sync of %s failed: %s", self.controller, key, text, exc_info=not foreseen)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
         self.event(key, EventType.WARNING, reason, text)
 
@@ -83,10 +84,10 @@ class Reports:
                 log.error(
                     "%s: %d orphans are left where they are: %s. `natsctl gc plan` lists them, "
                     "`natsctl gc apply` removes them",
-                    self._controller,
+                    self.controller,
                     len(plan.orphans),
                     plan.refused,
                 )
             else:
-                log.warning("%s: no garbage is collected: %s", self._controller, plan.refused)
+                log.warning("%s: no garbage is collected: %s", self.controller, plan.refused)
         self._refused = plan.refused

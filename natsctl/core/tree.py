@@ -13,6 +13,7 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.readiness import UNKNOWN, ready, reason
 from natsctl.model.store import Stored
+from natsctl.telemetry.hiding import hidden
 
 MISSING = "Missing"
 INVALID = "Invalid"
@@ -70,7 +71,7 @@ def tree(
         top = _branch(primary.kind, newest)
         made += tuple(beyond(_document(primary.kind, newest) or {}))
     if error is not None:
-        top = msgspec.structs.replace(top, ready=INVALID, reason=str(error))
+        top = msgspec.structs.replace(top, ready=INVALID, reason=hidden(str(error)))
     return msgspec.structs.replace(top, branches=made)
 
 

@@ -37,6 +37,7 @@ from natsctl.kv.connection import Connection
 from natsctl.kv.events import events_of
 from natsctl.kv.service import Endpoint, Handler, Identity, serving
 from natsctl.runtime import ControllerRuntime
+from natsctl.telemetry.hiding import hidden
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class Desk:
         runnable, state = self._runnable, self._state()
         if not isinstance(runnable, ControllerRuntime) or not runnable.prepared:
             return ControllerStatus(controller=runnable.name, daemon=self._daemon, state=state)
-        failure = "" if runnable.failure is None else str(runnable.failure)
+        failure = "" if runnable.failure is None else hidden(str(runnable.failure))
         return status_of(runnable.status(), self._daemon, state=state, failure=failure)
 
     def _state(self) -> str:
@@ -147,7 +148,7 @@ class Desk:
         try:
             told = await events_of(self._connection, known.controller, known.key)
         except NatsctlError as error:
-            return msgspec.structs.replace(known, events_error=str(error))
+            return msgspec.structs.replace(known, events_error=hidden(str(error)))
         events = [
             Event(
                 type=each.type,

@@ -1,13 +1,16 @@
 """Which credentials are good now, and when they are replaced."""
 
 import asyncio
+import base64
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 
 from natsctl.errors import NatsctlError
+from natsctl.telemetry.hiding import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,14 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Access({self.server})"
 
+    def secrets(self) -> Iterator[str]:
+        """Return the credential, and the password where it is one, in base64 with its user."""
+        yield self.secret
+        with suppress(ValueError):
+            user, _, password = base64.b64decode(self.secret, validate=True).decode().partition(":")
+            if user.isprintable():
+                yield password
+
 
 Load = Callable[[Access | None], Awaitable[Access]]
 
@@ -52,7 +63,7 @@ class Login:
     """Keeps the access that is good now; *load* makes one, given the one before it.
 
     An access is replaced when its time is over, and when the server no longer takes it; by one
-    of those who need it, while the others wait.
+    of those who need it, while the others wait. `secrets` are the credentials so far.
     """
 
     def __init__(self, access: Access, load: Load, *, again_s: float) -> None:
@@ -60,6 +71,7 @@ class Login:
         self._again_s = again_s
         self._lock = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
+        self.secrets = Secrets()
         self._take(access, access.good_for_s)
 
     async def current(self) -> Access:
@@ -93,4 +105,5 @@ class Login:
 
     def _take(self, access: Access, good_for_s: float) -> None:
         self._access = access
+        self.secrets.keep(*access.secrets())
         self._good_until = self._clock() + good_for_s

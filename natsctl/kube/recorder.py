@@ -20,6 +20,7 @@ from natsctl.kube.wire import Wire
 from natsctl.model.manifests import Reference
 from natsctl.model.outbox import Outbox, sending
 from natsctl.model.recorder import EventType
+from natsctl.telemetry.hiding import hidden
 
 PAUSE_S = 0.05  # between two Events: objects come first
 SERIES_S = 360.0  # an event that repeats within this time belongs to the same series
@@ -79,6 +80,7 @@ class KubeRecorder:
         regarding: Sequence[Reference] = (),
     ) -> None:
         """See `Recorder.event`: one for each object; without any there is nothing to tell."""
+        message = hidden(message)
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         for about in regarding:
             name = _event_name(about.name)

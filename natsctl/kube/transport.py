@@ -45,7 +45,7 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
     """Give a transport to the cluster that the options, the environment or the pod name.
 
     Credentials and files are read now; the server is spoken to at the first call. Leaving closes
-    every connection.
+    every connection. Meanwhile no text shows the credentials.
 
     Raises `UsageError` where an option, a kubeconfig or a file is wrong or there is no cluster at
     all, and `ConnectError` where a credential plugin fails.
@@ -58,6 +58,13 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
 
     access = await load(None)
     login = Login(access, load, again_s=options.reread_s)
+    with login.secrets:
+        async with _session(options) as session:
+            yield Transport(session, access, login, options)
+
+
+@asynccontextmanager
+async def _session(options: KubeOptions) -> AsyncIterator[aiohttp.ClientSession]:
     async with (
         Sockets() as sockets,
         aiohttp.ClientSession(
@@ -71,7 +78,7 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
         ) as session,
     ):
         session._retry_connection = False  # noqa: SLF001 - what is repeated is decided here alone
-        yield Transport(session, access, login, options)
+        yield session
 
 
 async def load_access(options: KubeOptions, before: Access | None) -> Access:

@@ -17,6 +17,7 @@ from natsctl.kv.connection import Connection
 from natsctl.model.manifests import Reference
 from natsctl.model.outbox import BURST, Outbox, sending
 from natsctl.model.recorder import EventType
+from natsctl.telemetry.hiding import hidden
 
 STREAM = "natsctl_events"
 PREFIX = "natsctl.events"
@@ -62,6 +63,7 @@ class EventRecorder:
         regarding: Sequence[Reference] = (),  # noqa: ARG002 - the message is about the key
     ) -> None:
         """See `Recorder.event`; beyond the key's rate, or too many pending, it is dropped."""
+        message = hidden(message)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.outbox.add(
             key,

@@ -18,6 +18,7 @@ from natsctl.errors import (
     TooLargeError,
     UsageError,
 )
+from natsctl.telemetry.hiding import hidden
 
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
@@ -38,7 +39,7 @@ _CODES: tuple[tuple[type[NatsctlError], str], ...] = (
 def refusal(error: NatsctlError) -> dict[str, str]:
     """Return the headers of an answer that tells *error*, on one line."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
-    return {ERROR: " ".join(str(error).split()), ERROR_CODE: code}
+    return {ERROR: " ".join(hidden(str(error)).split()), ERROR_CODE: code}
 
 
 def refused(headers: Mapping[str, str] | None) -> NatsctlError | None:

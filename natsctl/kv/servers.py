@@ -2,13 +2,13 @@
 
 import ipaddress
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from urllib.parse import ParseResult, SplitResult, unquote, urlsplit
 
 import msgspec
 
 from natsctl.errors import UsageError
-from natsctl.kv.options import redacted
+from natsctl.kv.options import NatsOptions, redacted
 
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 
@@ -45,6 +45,13 @@ def parse(url: str) -> Server:
     if parts.password is None:
         return Server(address, token=user)
     return Server(address, user=user, password=unquote(parts.password))
+
+
+def secrets(options: NatsOptions) -> Iterator[str]:
+    """Return the secrets in these options, those in URLs too; raises as `parse` does."""
+    servers = [parse(url) for url in options.urls]
+    in_urls = [secret for server in servers for secret in (server.password, server.token)]
+    yield from filter(None, (options.password, options.token, *in_urls))
 
 
 class Servers:

@@ -6,6 +6,8 @@ from typing import Literal, Self
 
 import msgspec
 
+from natsctl.telemetry.hiding import hidden
+
 READY = "Ready"
 SYNCED = "Synced"
 MESSAGE_MAX = 1024  # characters; what outside systems answer may be long
@@ -31,7 +33,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     @classmethod
     def unavailable(cls, message: str = "") -> Self:
         """Not ready: the external resource should be there to be used, and is not."""
-        return cls(READY, "False", "Unavailable", message[:MESSAGE_MAX])
+        return cls(READY, "False", "Unavailable", _said(message))
 
     @classmethod
     def creating(cls) -> Self:
@@ -51,7 +53,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     @classmethod
     def reconcile_error(cls, message: str) -> Self:
         """Not synced, and why."""
-        return cls(SYNCED, "False", "ReconcileError", message[:MESSAGE_MAX])
+        return cls(SYNCED, "False", "ReconcileError", _said(message))
 
     @classmethod
     def reconcile_paused(cls) -> Self:
@@ -85,6 +87,10 @@ def with_conditions(status: object, new: Sequence[Condition], now: datetime) -> 
         else:
             result.append(document)
     return result
+
+
+def _said(message: str) -> str:
+    return hidden(message)[:MESSAGE_MAX]
 
 
 def _list(status: object) -> list[object]:

@@ -32,6 +32,7 @@ from natsctl.managed.situation import Action
 from natsctl.model.documents import Document
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Stored
+from natsctl.telemetry.hiding import told
 
 T = TypeVar("T")
 
@@ -109,7 +110,7 @@ class Steps(Generic[T]):
         except RetryAfter:
             raise
         except Exception as error:
-            message = f"cannot {verb}: {type(error).__name__}: {error}"[:MESSAGE_MAX]
+            message = f"cannot {verb}: {told(error)}"[:MESSAGE_MAX]
             await self._reports.failed(visit.managed, reason, message)
             raise
 

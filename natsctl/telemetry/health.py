@@ -2,6 +2,8 @@
 
 import msgspec
 
+from natsctl.telemetry.hiding import hidden
+
 
 class Check(msgspec.Struct, frozen=True):
     """One thing that is looked at; `failure` says what is wrong with it, empty if nothing is."""
@@ -10,7 +12,7 @@ class Check(msgspec.Struct, frozen=True):
     failure: str = ""
 
     def __str__(self) -> str:
-        told = " ".join(self.failure.split())  # on one line, whatever failed
+        told = " ".join(hidden(self.failure).split())  # on one line, whatever failed
         return f"[-]{self.name} failed: {told}" if self.failure else f"[+]{self.name} ok"
 
 
