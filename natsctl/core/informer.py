@@ -12,6 +12,7 @@ from natsctl.core.retry import backoff
 from natsctl.errors import StoreError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Listed, Store, WatchEvent
+from natsctl.telemetry.tracing import Span, watch_span
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +75,9 @@ class Informer(Generic[T]):
         while True:
             started = clock()
             try:
-                async with self.store.watch() as events:
-                    await self._follow(events)
+                with self._span() as establishing:
+                    async with self.store.watch() as events:
+                        await self._follow(events, establishing)
             except StoreError as error:
                 self.failure = error
                 if over is not None and over(error):
@@ -85,7 +87,10 @@ class Informer(Generic[T]):
             self.restarts += 1
             await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
 
-    async def _follow(self, events: AsyncIterator[WatchEvent]) -> None:
+    def _span(self) -> Span:
+        return watch_span(self.cache.kind.name, lambda: {"natsctl.watch.restarts": self.restarts})
+
+    async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
         told = 0
         async for event in events:
             self.failure = None
@@ -97,8 +102,10 @@ class Informer(Generic[T]):
                     self.telling = True
                     await asyncio.sleep(0)
                     self.telling = False
-            if isinstance(event, Listed) and self._on_listed is not None:
-                self._on_listed()
+            if isinstance(event, Listed):
+                establishing.end()
+                if self._on_listed is not None:
+                    self._on_listed()
 
     def _tell(self, change: Change[T], subscribers: Iterable[OnChange[T]]) -> None:
         for on_change in subscribers:

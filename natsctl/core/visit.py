@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from natsctl.core.about import bind
+from natsctl.core.about import about, bind
 from natsctl.core.barrier import Barrier, Sync
 from natsctl.core.journal import Journal, SyncRecord
 from natsctl.core.limit import TimeLimit
@@ -17,6 +17,8 @@ from natsctl.core.slots import Primary
 from natsctl.core.workqueue import Priority
 from natsctl.errors import NotFoundError, PermanentError, RetryAfter
 from natsctl.model.store import Stored
+from natsctl.telemetry.hiding import told
+from natsctl.telemetry.tracing import Span, sync_span
 
 DeletionPolicy = Literal["delete", "orphan"]
 
@@ -98,7 +100,7 @@ class Visits:
             return None
         self.skipped.discard(key)
         condemned = self._condemned.pop(key, None)
-        with _Visit(key, operation, condemned, self._clock) as visit:
+        with self._span(), _Visit(key, operation, condemned, self._clock) as visit:
             try:
                 if self._barrier.awaits(key):
                     await self._barrier.wait(key)
@@ -113,6 +115,9 @@ class Visits:
                 raise
             self._note_success(visit)
             return after
+
+    def _span(self) -> Span:
+        return sync_span(self._reports.controller, about, fine=(RetryAfter,))
 
     def _to_be_left_alone(self, key: str, operation: Operation) -> bool:
         if key in self._cache.invalid:
@@ -187,7 +192,7 @@ class _Visit(Sync):
             started=self._started,
             duration_s=self._clock() - self._begun,
             revision=None if self.stored is None else self.stored.revision,
-            error="" if error is None else f"{type(error).__name__}: {error}",
+            error="" if error is None else told(error),
             created=self.created,
             updated=self.updated,
             deleted=self.deleted,

@@ -14,6 +14,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from natsctl.core.about import about
 from natsctl.daemon.hiding import Hider
 from natsctl.daemon.settings import LogSettings
+from natsctl.telemetry.tracing import trace_ids
 
 _COLOURS = {"warning": "33", "error": "31", "critical": "31"}
 _FIRST = ("time", "level", "logger", "message")
@@ -26,8 +27,9 @@ def log_to_stderr(settings: LogSettings, secrets: Iterable[str] = ()) -> None:
     """Have every logger write its lines to standard error as *settings* say, none of *secrets*.
 
     *Guarantees.* A line says which controller, key, operation and attempt it is about, where its
-    task knows. What looks like a secret is hidden as well, in messages, facts and tracebacks.
-    Loggers of the standard library and of structlog are written alike.
+    task knows, and which trace and span it is part of, where those are recorded. What looks like a
+    secret is hidden as well, in messages, facts and tracebacks. Loggers of the standard library and
+    of structlog are written alike.
     """
     before: list[Processor] = [structlog.contextvars.merge_contextvars, _about]
     structlog.configure(
@@ -67,7 +69,7 @@ def _formatter(
 
 def _about(_: WrappedLogger, __: str, fact: EventDict) -> EventDict:
     """Add what the current task is about; what the line itself says is not written over."""
-    return {**about(), **fact}
+    return {**about(), **trace_ids(), **fact}
 
 
 def _stamp(_: WrappedLogger, __: str, fact: EventDict) -> EventDict:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
+from natsctl.core.about import about
 from natsctl.core.batches import Batches
 from natsctl.core.limit import TimeLimit
 from natsctl.core.loop import SyncLoop
@@ -30,8 +31,11 @@ from natsctl.model.discovery import Cluster
 from natsctl.model.documents import Document
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Stores
+from natsctl.telemetry.tracing import sync_span
 
 log = logging.getLogger(__name__)
+
+NAME = "dynamic"  # in spans
 
 _EVERYTHING = Selector()
 
@@ -261,14 +265,15 @@ class DynamicWatcher:
         self._loop.queue.add(watcher, priority=urgency)
 
     async def _visit(self, watcher: ObjectIdentifier) -> float | None:
-        try:
-            with self._limit:
-                after = await self._reconcile(watcher)
-        except RetryAfter:
-            raise
-        except Exception as error:
-            log.warning("reconciling %s failed: %r", watcher, error)
-            raise
+        with sync_span(NAME, about, fine=(RetryAfter,)):
+            try:
+                with self._limit:
+                    after = await self._reconcile(watcher)
+            except RetryAfter:
+                raise
+            except Exception as error:
+                log.warning("reconciling %s failed: %r", watcher, error)
+                raise
         return after or None
 
     # ---- who may do what, and when

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
 from http import HTTPStatus
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -29,6 +30,8 @@ from natsctl.kube.failures import error_of, read_refusal
 from natsctl.kube.lines import LineStream
 from natsctl.kube.login import Access, Login
 from natsctl.kube.options import KubeOptions
+from natsctl.kube.spans import http_span
+from natsctl.telemetry.tracing import Span, trace_headers
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,10 @@ class _Failed(msgspec.Struct, frozen=True):
     again: bool = False
     after_s: float | None = None  # as the server asks
     stale: bool = False  # our credentials, or what we trust, may be out of date
+    status: int | None = None  # what the server answered, if it did
+
+
+Outcome = TypeVar("Outcome", Reply | _Failed, aiohttp.ClientResponse | _Failed)
 
 
 class Transport:
@@ -191,11 +198,15 @@ class Transport:
 
     async def _attempt(self, ask: _Ask, access: Access) -> Reply | _Failed:
         async with self._slots:
-            try:
-                async with self._request(ask, access) as response:
-                    return await self._answer(ask, access, response)
-            except (aiohttp.ClientError, OSError) as error:
-                return self._unanswered(ask, error)
+            with _span(ask, access) as span:
+                return _told(span, await self._send(ask, access))
+
+    async def _send(self, ask: _Ask, access: Access) -> Reply | _Failed:
+        try:
+            async with self._request(ask, access) as response:
+                return await self._answer(ask, access, response)
+        except (aiohttp.ClientError, OSError) as error:
+            return self._unanswered(ask, error)
 
     def _request(
         self, ask: _Ask, access: Access
@@ -205,7 +216,7 @@ class Transport:
             ask.method,
             URL(f"{access.server}{ask.path}{query}", encoded=True),
             data=_sendable(ask.body),
-            headers=access.headers + ask.headers,
+            headers=access.headers + ask.headers + trace_headers(),
             allow_redirects=False,
             ssl=access.tls,
             server_hostname=access.server_name,
@@ -266,6 +277,10 @@ class Transport:
 
     async def _begin(self, ask: _Ask, access: Access) -> aiohttp.ClientResponse | _Failed:
         """Send the request and return the response, whose body is still to come."""
+        with _span(ask, access) as span:
+            return _told(span, await self._respond(ask, access))
+
+    async def _respond(self, ask: _Ask, access: Access) -> aiohttp.ClientResponse | _Failed:
         try:
             response = await self._request(ask, access).__aenter__()
             self.answers[str(response.status), ask.method] += 1
@@ -303,7 +318,21 @@ def _refused(ask: _Ask, access: Access, response: aiohttp.ClientResponse, body: 
         again=passing and (ask.safe or nothing_done),
         after_s=float(after) if after.isdecimal() else None,
         stale=response.status == HTTPStatus.UNAUTHORIZED,
+        status=response.status,
     )
+
+
+def _span(ask: _Ask, access: Access) -> Span:
+    return http_span(ask.method, lambda: ask.what, access.server, ask.path)
+
+
+def _told(span: Span, outcome: Outcome) -> Outcome:
+    """Return the outcome of a request, and tell its span."""
+    if outcome.status is not None:
+        span.note({"http.response.status_code": outcome.status})
+    if isinstance(outcome, _Failed):
+        span.fail(outcome.error)
+    return outcome
 
 
 def _unknown(ask: _Ask, why: str) -> StoreTimeoutError:

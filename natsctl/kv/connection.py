@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 
 from natsctl.errors import StoreError
 from natsctl.kv import answers
+from natsctl.kv.calls import api_span
 from natsctl.kv.client import OneTimeClient
 from natsctl.kv.contexts import with_context
 from natsctl.kv.dial import Dial
@@ -23,6 +24,8 @@ from natsctl.kv.link import Link
 from natsctl.kv.options import NatsOptions
 from natsctl.kv.repeats import Repeats
 from natsctl.kv.requests import NextAnswer
+from natsctl.kv.servers import secrets
+from natsctl.telemetry.hiding import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +58,17 @@ class ConnectionState(msgspec.Struct, frozen=True):
 async def connect(
     options: NatsOptions | str | None = None, *, wait: bool = False
 ) -> AsyncIterator["Connection"]:
-    """Connect to NATS, for as long as the context lasts; see `Connection.open`."""
-    connection = await Connection.open(options, wait=wait)
-    try:
-        yield connection
-    finally:
-        await connection.close()
+    """Connect to NATS, for as long as the context lasts; see `Connection.open`.
+
+    Meanwhile no text shows the secrets in the options.
+    """
+    options = _resolved(options)
+    with Secrets(secrets(options)):
+        connection = await Connection.open(options, wait=wait)
+        try:
+            yield connection
+        finally:
+            await connection.close()
 
 
 class Connection:
@@ -248,8 +256,9 @@ class Connection:
         """
         payload = b"" if body is None else msgspec.json.encode(body)
         subject = f"{self.api_prefix}.{endpoint}"
-        reply = await self.request(subject, payload, timeout_s=timeout_s)
-        return answers.result(reply.data, endpoint)
+        with api_span(endpoint):
+            reply = await self.request(subject, payload, timeout_s=timeout_s)
+            return answers.result(reply.data, endpoint)
 
     @staticmethod
     def acknowledged(reply: Msg) -> int:

@@ -15,6 +15,7 @@ from natsctl.errors import (
     TooLargeError,
 )
 from natsctl.kv.bucket import Bucket, Message
+from natsctl.kv.calls import kv_span
 from natsctl.kv.codec import EXPECTED, OPERATION, ROLLUP, check_key, header_size
 from natsctl.kv.watch import VERIFY_S, KvWatch
 from natsctl.model.kinds import Kind, KvKind
@@ -33,27 +34,30 @@ class KvStore:
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`: a delete marker is told apart from a key without a trace."""
-        message = await self._bucket.last(self._own(key))
-        if message.marker:
-            raise NotFoundError(
-                f"{self._bucket.name} has no {key}: it was deleted", deleted_at=message.revision
-            )
-        return Stored(key, message.revision, message.value)
+        with kv_span("get", self._bucket.name, key):
+            message = await self._bucket.last(self._own(key))
+            if message.marker:
+                raise NotFoundError(
+                    f"{self._bucket.name} has no {key}: it was deleted", deleted_at=message.revision
+                )
+            return Stored(key, message.revision, message.value)
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`; a deleted key can be created again."""
-        try:
-            return await self._put(self._own(key), value, 0)
-        except ConflictError as conflict:
+        with kv_span("create", self._bucket.name, key):
             try:
-                await self.get(key)
-            except NotFoundError as deleted:
-                return await self._put(key, value, deleted.deleted_at or 0)
-            raise ConflictError(f"{key} exists in {self._bucket.name}") from conflict
+                return await self._put(self._own(key), value, 0)
+            except ConflictError as conflict:
+                try:
+                    await self.get(key)
+                except NotFoundError as deleted:
+                    return await self._put(key, value, deleted.deleted_at or 0)
+                raise ConflictError(f"{key} exists in {self._bucket.name}") from conflict
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
-        return await self._put(self._own(key), value, revision)
+        with kv_span("update", self._bucket.name, key):
+            return await self._put(self._own(key), value, revision)
 
     async def delete(
         self,
@@ -72,7 +76,8 @@ class KvStore:
                     raise
                 revision = gone.deleted_at
         headers = {OPERATION: "PURGE", ROLLUP: "sub"} if purge else {OPERATION: "DEL"}
-        return await self._publish(self._own(key), b"", revision, headers)
+        with kv_span("purge" if purge else "delete", self._bucket.name, key):
+            return await self._publish(self._own(key), b"", revision, headers)
 
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`: at most as many as the bucket's history."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
+from natsctl.core.about import about
 from natsctl.core.barrier import Barrier
 from natsctl.core.informer import Informer
 from natsctl.core.loop import SyncLoop
@@ -24,6 +25,8 @@ from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, Stores
+from natsctl.telemetry.hiding import told
+from natsctl.telemetry.tracing import sync_span
 
 log = logging.getLogger(__name__)
 
@@ -214,15 +217,15 @@ class ManagedController(Generic[T]):
         if key in self._primary.informer.cache.invalid:
             return None
         last = self._primary.gone.get(key)
-        try:
-            after_s = await self._reconciler.reconcile(key)
-        except RetryAfter:
-            raise
-        except Exception as error:
-            foreseen = isinstance(error, NatsctlError | TimeoutError)
-            text = f"{type(error).__name__}: {error}"
-            log.error("%s: %s failed: %s", self.name, key, text, exc_info=not foreseen)  # noqa: TRY400 - a foreseen failure is a line
-            raise
+        with sync_span(self.name, about, fine=(RetryAfter,)):
+            try:
+                after_s = await self._reconciler.reconcile(key)
+            except RetryAfter:
+                raise
+            except Exception as error:
+                foreseen = isinstance(error, NatsctlError | TimeoutError)
+                log.error("%s: %s failed: %s", self.name, key, told(error), exc_info=not foreseen)  # noqa: TRY400 - a foreseen failure is a line
+                raise
         if after_s is None and last is not None and self._primary.gone.get(key) is last:
             del self._primary.gone[key]
         return after_s

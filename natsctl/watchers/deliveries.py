@@ -10,16 +10,20 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
+from natsctl.core.about import about
 from natsctl.core.leadership import leading
 from natsctl.core.limit import TimeLimit
 from natsctl.core.loop import SyncLoop
 from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop, backoff
 from natsctl.core.workqueue import Priority, Workqueue
 from natsctl.errors import PermanentError, RetryAfter, StoppedError, StoreError
+from natsctl.telemetry.hiding import told
+from natsctl.telemetry.tracing import sync_span
 from natsctl.watchers.news import News, followed
 from natsctl.watchers.retries import RetryDequeuePolicy
 from natsctl.watchers.watcher import RecallingWatcher, ResourceWatcher
@@ -122,7 +126,7 @@ class Deliveries:
     def failures(self) -> dict[str, str]:
         """Return why objects wait to be told again, by key."""
         return {
-            key: f"{type(owed.error).__name__}: {owed.error}"
+            key: told(owed.error)
             for key, line in self._lines.items()
             for owed in line.owed.values()
         }
@@ -143,12 +147,12 @@ class Deliveries:
         if line.fresh:
             news, targets = line.fresh.popleft()
             self._fresh -= 1
-            for told, registration in enumerate(targets, 1):
+            for number, registration in enumerate(targets, 1):
                 if registration in self.registrations:
                     try:
                         await self._tell_fresh(line, registration, news)
                     except asyncio.CancelledError:  # the others are told when somebody goes on
-                        line.fresh.appendleft((news, targets[told:]))
+                        line.fresh.appendleft((news, targets[number:]))
                         self._fresh += 1
                         raise
         else:
@@ -189,23 +193,26 @@ class Deliveries:
         debtor = (to, waiting[0].kind.name)
         line.owed.pop(debtor, None)
         while waiting:
-            try:
-                with self._limit:
-                    await _call(to.watcher, waiting[0])
-            except asyncio.CancelledError as cancelled:
-                worker = asyncio.current_task()
-                if worker is None or worker.cancelling() or not leading():
-                    cut = StoppedError("it was cut short")
-                    line.owed[debtor] = _Owed(to, waiting, failures, cut, _now())
-                    raise
-                error: Exception = RuntimeError("it waited for something that was cancelled")
-                error.__cause__ = cancelled
-            except Exception as raised:  # noqa: BLE001 - whatever a watcher raises is its failure
-                error = raised
-            else:
-                waiting, failures = waiting[1:], 0
-                continue
-            delay_s = self._delay(waiting[0], to.watcher, error, failures + 1)
+            with sync_span(self.resource_kind, partial(_told_of, waiting[0], to.watcher)) as span:
+                try:
+                    with self._limit:
+                        await _call(to.watcher, waiting[0])
+                except asyncio.CancelledError as cancelled:
+                    worker = asyncio.current_task()
+                    if worker is None or worker.cancelling() or not leading():
+                        cut = StoppedError("it was cut short")
+                        line.owed[debtor] = _Owed(to, waiting, failures, cut, _now())
+                        raise
+                    error: Exception = RuntimeError("it waited for something that was cancelled")
+                    error.__cause__ = cancelled
+                except Exception as raised:  # noqa: BLE001 - whatever a watcher raises is its failure
+                    error = raised
+                else:
+                    waiting, failures = waiting[1:], 0
+                    continue
+                if not isinstance(error, RetryAfter):
+                    span.fail(error)
+                delay_s = self._delay(waiting[0], to.watcher, error, failures + 1)
             if delay_s is not None:
                 counted = failures if isinstance(error, RetryAfter) else failures + 1
                 line.owed[debtor] = _Owed(to, waiting, counted, error, _now() + delay_s)
@@ -261,6 +268,11 @@ class Deliveries:
                 self._policies.error_handler(error)
             except Exception:
                 log.exception("the error handler of %s failed", self.resource_kind)
+
+
+def _told_of(news: News, watcher: ResourceWatcher) -> Mapping[str, object]:
+    """Return what a span says of telling *watcher* the news."""
+    return {**about(), "operation": news.action.value.lower(), "watcher": type(watcher).__name__}
 
 
 async def _call(watcher: ResourceWatcher, news: News) -> None:

@@ -1,0 +1,37 @@
+"""The spans of what is asked of NATS: operations on keys, and calls of the JetStream API."""
+
+from functools import partial
+
+from natsctl.errors import NotFoundError
+from natsctl.telemetry.tracing import Facts, Span, call_span
+
+
+def kv_span(operation: str, bucket: str, key: str) -> Span:
+    """Return the span of an operation on a key: `get`, `create`, `update`, `delete`, `purge`.
+
+    Source: OpenTelemetry's semantic conventions for database clients.
+    """
+    return call_span(partial(_operation, operation, bucket, key), fine=(NotFoundError,))
+
+
+def api_span(endpoint: str) -> Span:
+    """Return the span of a call of the JetStream API, `STREAM.INFO.KV_orders` for example.
+
+    Source: OpenTelemetry's semantic conventions for RPC clients.
+    """
+    return call_span(partial(_call, endpoint), fine=(NotFoundError,))
+
+
+def _operation(operation: str, bucket: str, key: str) -> tuple[str, Facts]:
+    return f"kv {operation} {bucket}", {
+        "db.system.name": "nats",
+        "db.operation.name": operation,
+        "db.collection.name": bucket,
+        "natsctl.kv.key": key,
+    }
+
+
+def _call(endpoint: str) -> tuple[str, Facts]:
+    verb = endpoint.partition(".KV_")[0]  # a name for all buckets together
+    facts = {"rpc.system": "nats", "rpc.service": "jetstream", "rpc.method": endpoint}
+    return f"jetstream {verb}", facts

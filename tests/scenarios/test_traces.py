@@ -1,0 +1,219 @@
+"""A sync is a trace: whatever surface runs it, whoever leads, and what handlers record is in it."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.trace import StatusCode, get_current_span
+from recordings import Recording, recording
+from scenarios.plays import APPS, App, Apps, AppSpec
+from tellings import SITES, put, site
+
+from natsctl import Object, RetryAfter, kv
+from natsctl.core.about import about
+from natsctl.core.lease import Claim
+from natsctl.core.slots import Primary
+from natsctl.daemon.election import elections
+from natsctl.daemon.operator import Operator
+from natsctl.managed import ManagedController, ManagedReconciler
+from natsctl.telemetry.tracing import trace_ids
+from natsctl.testing.harness import running
+from natsctl.testing.memory import MemoryStores
+from natsctl.watchers import InformerController, SimpleWatcher
+
+log = logging.getLogger("mine")
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recording]:
+    with recording() as found:
+        yield found
+
+
+class Traced(Apps):
+    """Makes a span of its own in every sync; `fail` is raised, once."""
+
+    def __init__(self, recorded: Recording) -> None:
+        super().__init__()
+        self.fail: Exception | None = None
+        self._tracer = recorded.provider.get_tracer("mine")
+
+    async def sync_handler(self, key: str) -> float | None:
+        with self._tracer.start_as_current_span("mine"):
+            await asyncio.sleep(1)
+        if self.fail is not None:
+            failure, self.fail = self.fail, None
+            raise failure
+        return await super().sync_handler(key)
+
+
+async def test_a_sync_says_of_what_it_is_and_holds_what_the_handler_records(
+    recorded: Recording,
+) -> None:
+    controller = Traced(recorded)
+    async with running(controller) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec()))
+        await harness.run_until_idle()
+    first, *_ = recorded.named("sync traced")
+    assert first.parent is None
+    assert first.attributes == {
+        "natsctl.controller": "traced",
+        "natsctl.key": "shop",
+        "natsctl.attempt": 1,
+        "natsctl.operation": "put",
+    }
+    assert [span.name for span in recorded.below(first)] == ["mine"]
+
+
+async def test_a_failure_is_in_its_attempt_only(recorded: Recording) -> None:
+    controller = Traced(recorded)
+    async with running(controller) as harness:
+        controller.fail = ValueError("not today")
+        await controller.apps.put("shop", App(spec=AppSpec()))
+        await harness.run_until_idle()
+    failed, succeeded, *_ = recorded.named("sync traced")
+    assert failed.status.description == "ValueError: not today"
+    assert succeeded.status.status_code is StatusCode.UNSET
+    assert failed.attributes is not None
+    assert succeeded.attributes is not None
+    assert failed.attributes["natsctl.attempt"] == 1
+    assert succeeded.attributes["natsctl.attempt"] == 2
+    assert failed.context.trace_id != succeeded.context.trace_id
+
+
+async def test_to_come_back_later_is_no_failure(recorded: Recording) -> None:
+    controller = Traced(recorded)
+    async with running(controller) as harness:
+        controller.fail = RetryAfter(5)
+        await controller.apps.put("shop", App(spec=AppSpec()))
+        await harness.run_until_idle()
+    first, *_ = recorded.named("sync traced")
+    assert first.status.status_code is StatusCode.UNSET
+
+
+async def test_the_time_limit_of_a_sync_cuts_what_is_recorded_too(recorded: Recording) -> None:
+    class Slow(Traced):
+        sync_timeout_s = 0.5
+
+    controller = Slow(recorded)
+    async with running(controller) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec()))
+        await asyncio.sleep(0.6)
+        await controller.apps.delete("shop")
+        harness.runtime.stop()
+    first, *_ = recorded.named("sync slow")
+    assert str(first.status.description).startswith("TimeoutError")
+    assert [span.name for span in recorded.below(first)] == ["mine"]
+
+
+async def test_who_must_lead_records_the_same(recorded: Recording) -> None:
+    stores = MemoryStores()
+    clock = asyncio.get_running_loop().time
+    leases = stores.store(kv(Claim, bucket="leases", history=1))
+    controller = Traced(recorded)
+    operator = Operator(
+        [controller], nats=stores, election=elections(leases, ttl_s=10.0, clock=clock)
+    )
+    task = asyncio.create_task(operator.run())
+    await operator.synced.wait()
+    await stores.store(APPS).create("shop", b'{"spec": {}}')
+    await asyncio.sleep(5)
+    operator.stop()
+    await task
+    first, *_ = recorded.named("sync traced")
+    assert [span.name for span in recorded.below(first)] == ["mine"]
+
+
+async def test_a_log_line_of_a_sync_belongs_to_its_trace(
+    recorded: Recording, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids: list[dict[str, str]] = []
+
+    class Noting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "failed" in record.getMessage():
+                ids.append({**trace_ids(), "key": str(about()["key"])})
+
+    noting = Noting()
+    logging.getLogger("natsctl.core.reports").addHandler(noting)
+    try:
+        controller = Traced(recorded)
+        async with running(controller) as harness:
+            controller.fail = ValueError("not today")
+            await controller.apps.put("shop", App(spec=AppSpec()))
+            await harness.run_until_idle()
+    finally:
+        logging.getLogger("natsctl.core.reports").removeHandler(noting)
+    first, *_ = recorded.named("sync traced")
+    trace, span = f"{first.context.trace_id:032x}", f"{first.context.span_id:016x}"
+    assert ids == [{"trace_id": trace, "span_id": span, "key": "shop"}]
+
+
+async def test_establishing_a_watch_is_a_trace_and_its_restarts_are(recorded: Recording) -> None:
+    controller = Apps()
+    stores = MemoryStores()
+    async with running(controller, stores=stores) as harness:
+        await harness.run_until_idle()
+        assert {span.name for span in recorded.spans} == {"watch App.apps", "watch Part.parts"}
+        stores.store(APPS).break_watches()
+        await asyncio.sleep(60)
+    restarted = [dict(span.attributes or {}) for span in recorded.named("watch App.apps")]
+    assert [facts["natsctl.watch.restarts"] for facts in restarted] == [0, 1]
+    assert all(span.parent is None for span in recorded.spans)
+
+
+async def test_telling_a_watcher_is_a_trace(recorded: Recording) -> None:
+    failures = [ValueError("not today")]
+
+    async def add(_: object) -> None:
+        assert get_current_span().is_recording()
+        if failures:
+            raise failures.pop()
+
+    controller = InformerController(name="sites")
+    controller.add_informer(SITES)
+    controller.add_watcher(SimpleWatcher(add_func=add), SITES)
+    stores = MemoryStores()
+    operator = Operator([controller], nats=stores)
+    task = asyncio.create_task(operator.run())
+    await operator.synced.wait()
+    await put(stores.store(SITES), "a", site())
+    await asyncio.sleep(60)
+    operator.stop()
+    await task
+    told = [span for span in recorded.spans if span.name.startswith("sync ")]
+    assert [span.status.description for span in told] == ["ValueError: not today", None]
+    assert [(span.attributes or {})["natsctl.operation"] for span in told] == ["create", "create"]
+
+
+class Database(Object, frozen=True):
+    spec: dict[str, object] = {}
+
+
+class Databases(ManagedController[Database]):
+    kind = kv(Database, bucket="databases")
+
+    def reconciler(self, managed: Primary[Database]) -> ManagedReconciler[Database]:
+        async def connect(_: object) -> None:
+            raise ValueError("no way to nats://ann:hush@db")
+
+        return ManagedReconciler(managed, connecter=connect)
+
+
+async def test_a_reconciliation_is_a_trace_and_its_status_holds_no_secret(
+    recorded: Recording,
+) -> None:
+    stores = MemoryStores()
+    controller = Databases(nats=stores)
+    task = asyncio.create_task(controller.run())
+    await controller.synced.wait()
+    await stores.store(Databases.kind).create("db", b'{"spec": {}}')
+    await asyncio.sleep(1)
+    stored = await stores.store(Databases.kind).get("db")
+    controller.stop()
+    await task
+    first, *_ = recorded.named("sync databases")
+    assert first.status.description == "ValueError: no way to nats://***@db"
+    assert b"nats://***@db" in stored.value
+    assert b"hush" not in stored.value
