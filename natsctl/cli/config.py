@@ -36,7 +36,7 @@ class Held(msgspec.Struct, frozen=True):
     ),
 )
 @handed(
-    *("effective", "nats", "kube", "controllers", "logs", "http"),
+    *("effective", "nats", "kube", "controllers", "logs", "http", "traces"),
     of=lambda effective: effective.with_context(),
 )
 def config(*, effective: Effective, output: OutputOption = Output.TABLE) -> None:

@@ -29,6 +29,7 @@ from natsctl.daemon.service import answering
 from natsctl.daemon.settings import ControllerSettings, HttpSettings, Settings
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.daemon.sources import mistaken
+from natsctl.daemon.traces import traced
 from natsctl.daemon.vitals import Vitals
 from natsctl.errors import UsageError
 from natsctl.kube.options import KubeOptions
@@ -51,13 +52,15 @@ Serve = Callable[[NatsOptions], Coroutine[None, None, None]]
         "natsctl run -c fleet.sites:Sites -c fleet.routes:Routes -s hub:4222 --creds hub.creds",
         "natsctl run -c fleet.sites:Sites --workers 10 --resync 60 --log-format json",
         "natsctl run -c controllers.webapps:WebApps --kubeconfig lab.yaml --kube-context lab",
-        "natsctl run -c fleet.sites:Sites --listen :8080",
+        "natsctl run -c fleet.sites:Sites --listen :8080 --otlp http://collector:4318",
         "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
     ),
 )
 @connected_on(daemon_loop)
 @clustered
-@handed("settings", "controllers", "logs", "http", of=lambda effective: effective.settings)
+@handed(
+    "settings", "controllers", "logs", "http", "traces", of=lambda effective: effective.settings
+)
 async def run(
     options: NatsOptions,
     *,
@@ -94,7 +97,8 @@ async def run(
     serve: Serve = partial(_serve, controllers, settings.controllers, cluster, vitals)
     if embedded:
         serve = partial(_beside_server, serve, store_dir, port)
-    await until_signalled(_heard(serve, options, vitals, settings.http))
+    async with traced(settings.traces):
+        await until_signalled(_heard(serve, options, vitals, settings.http))
 
 
 async def _serve(

@@ -8,6 +8,7 @@ import msgspec
 from natsctl.daemon.settings import Settings
 from natsctl.daemon.shapes import (
     ADDRESS,
+    COLLECTOR,
     DOMAIN,
     FILE,
     FORMAT,
@@ -64,7 +65,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hides(self) -> bool:
         """Whether a wrong value is kept out of an error: a secret, or what may hold one."""
-        return self.secret or self.shape is TEXTS
+        return self.secret or self.shape in (TEXTS, COLLECTOR)
 
     def line(self) -> str:
         """Return a good line of a file."""
@@ -213,6 +214,11 @@ SETTINGS = (
         *("http", "listen", ADDRESS, "127.0.0.1:8080", "--listen"),
         metavar="HOST:PORT",
         help="answer /livez, /readyz and /metrics there",
+    ),
+    _flagged(
+        *("traces", "otlp", COLLECTOR, "http://127.0.0.1:4318", "--otlp"),
+        metavar="URL",
+        help="send spans there (OTLP over HTTP); takes the extra natsctl[otlp]",
     ),
 )
 """All of them, in the order in which they are shown; a later one wins over one that fills more."""

@@ -72,6 +72,16 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     listen: str | None = None
 
 
+class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where spans are sent.
+
+    Attributes:
+        otlp: the URL of whoever collects them, over OTLP/HTTP; None: nowhere.
+    """
+
+    otlp: str | None = None
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that may be set, by section; every default is here. Its repr shows no secret."""
 
@@ -80,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     controllers: ControllerSettings = ControllerSettings()
     logs: LogSettings = LogSettings()
     http: HttpSettings = HttpSettings()
+    traces: TraceSettings = TraceSettings()
 
     @property
     def cluster(self) -> KubeOptions | None:

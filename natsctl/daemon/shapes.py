@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -60,6 +61,13 @@ def _address(value: str) -> str:
         raise ValueError(str(error)) from error
 
 
+def _collector(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise ValueError("no such URL")
+    return value
+
+
 _Text = Annotated[str, Meta(min_length=1)]
 _Texts = Annotated[tuple[_Text, ...], Meta(min_length=1)]
 _Domain = Annotated[str, Meta(pattern=rf"\A{_DOMAIN}\Z", max_length=253)]
@@ -68,6 +76,7 @@ TEXT = Shape("a text of at least one character", _Text)
 TEXTS = Shape("a URL, or a list of them", _Text | _Texts, _texts)
 FILE = Shape("the path of a file", _Text)
 ADDRESS = Shape("HOST:PORT, or :PORT for every interface", _Text, _address)
+COLLECTOR = Shape("http://HOST:PORT, or https, and a path if need be", _Text, _collector)
 WHOLE = Shape("a whole number above 0", Annotated[int, Meta(gt=0)])
 SECONDS = Shape("a number of seconds above 0", Annotated[float, Meta(gt=0, le=1e9)])
 LEASE = Shape("a number of seconds from 1 on", Annotated[float, Meta(ge=1, le=1e9)])

@@ -1,0 +1,206 @@
+"""`natsctl run --otlp`: what it does is collected as traces, and nobody waits for the collector."""
+
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from acceptance.commands import Natsctl
+from collectors import Collector, Told, collecting
+from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
+from servers import NatsServer, eventually, free_port
+
+SHOPS = """
+import logging
+from natsctl import Controller, Object, kv, primary, secondary
+
+class Thing(Object, frozen=True):
+    spec: dict[str, object] = {}
+
+class Shops(Controller):
+    shops = primary(kv(Thing, bucket="shops"))
+    doors = secondary(kv(Thing, bucket="doors"))
+
+    async def sync_handler(self, key):
+        from opentelemetry import trace
+        with trace.get_tracer("mine").start_as_current_span("thinking"):
+            logging.getLogger("mine").info("syncing")
+            if key == "bad":
+                raise ValueError("refused: postgres://ann:hush@db and Bearer hush.hush.hush")
+        await self.doors.apply(key, Thing(spec={"open": True}))
+"""
+
+SENT_SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_SERVICE_NAME": "the-shops"}
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    async with collecting() as found:
+        yield found
+
+
+@pytest.fixture
+def natsctl(folder: Path, nats_server: NatsServer) -> Natsctl:
+    (folder / "shops.py").write_text(SHOPS)
+    return Natsctl(folder, nats_server.url, environ=SENT_SOON)
+
+
+def only(spans: list[Told]) -> Told:
+    assert len(spans) == 1, spans
+    return spans[0]
+
+
+def synced(collector: Collector, key: str) -> Told:
+    """The first sync of a key; asserts that there was one."""
+    found = [each for each in collector.named("sync shops") if each.facts["natsctl.key"] == key]
+    assert found
+    return found[0]
+
+
+async def test_a_put_leads_to_a_trace_of_the_sync_and_what_it_did(
+    natsctl: Natsctl, collector: Collector
+) -> None:
+    words = ("run", "-c", "shops:Shops", "--log-format", "json", "--otlp", collector.url)
+    async with natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        await natsctl.done("put", "shops", "a", "spec: {size: 1}")
+        sync = await eventually(lambda: synced(collector, "a"))
+        assert await running.ends(signal.SIGTERM) == 0
+        lines = [json.loads(line) for line in running.log.splitlines()]
+
+    assert sync.service == "the-shops"
+    assert sync.parent == ""
+    assert sync.error is None
+    told = ("natsctl.controller", "natsctl.key", "natsctl.operation", "natsctl.attempt")
+    assert [sync.facts[name] for name in told] == ["shops", "a", "put", 1]
+    below = {span.name: span for span in collector.below(sync)}
+    written = below["kv create doors"]
+    assert written.trace == sync.trace
+    assert written.facts == {
+        "db.system.name": "nats",
+        "db.operation.name": "create",
+        "db.collection.name": "doors",
+        "natsctl.kv.key": "a",
+    }
+    (line,) = [line for line in lines if line["message"] == "syncing"]
+    assert (line["trace_id"], line["span_id"]) == (sync.trace, below["thinking"].id)
+    assert all("trace_id" not in line for line in lines if "key" not in line)
+    watched = [span for span in collector.spans if span.name.startswith("watch ")]
+    assert {span.facts["natsctl.kind"] for span in watched} == {"Thing.shops", "Thing.doors"}
+    asked = {span.name for each in watched for span in collector.below(each)}
+    assert "jetstream CONSUMER.CREATE" in asked
+
+
+async def test_a_sync_that_fails_says_so_and_no_secret_is_told_anywhere(
+    natsctl: Natsctl, collector: Collector, jetstream: JetStreamContext
+) -> None:
+    url = collector.url.replace("://", "://ann:hush@")
+    words = ("run", "-c", "shops:Shops", "--otlp", url)
+    async with natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        await natsctl.done("put", "shops", "bad", "spec: {}")
+        sync = await eventually(lambda: synced(collector, "bad"))
+        await running.says(f"trace_id={sync.trace} span_id={sync.id}")
+        explained = await natsctl.done("explain", "bad", "-o", "json")
+        status = await natsctl.done("status", "-o", "json")
+        tree = await natsctl.done("tree", "bad", "-o", "json")
+        event = await eventually(lambda: _told_of("bad", jetstream))
+        assert await running.ends(signal.SIGTERM) == 0
+        log = running.log
+    assert sync.error == "ValueError: refused: postgres://***@db and Bearer ***"
+    (exception,) = sync.sent.events
+    assert exception.name == "exception"
+    (thinking,) = [span for span in collector.named("thinking") if span.parent == sync.id]
+    assert thinking.error == "ValueError: refused: postgres://***@db and Bearer ***"
+    for text in (explained, status, event, log):
+        assert "postgres://***@db" in text
+    config = await natsctl.done("config", "--otlp", url)
+    for text in (explained, status, tree, event, log, config):
+        assert "hush" not in text
+    assert all(b"hush" not in body for body in collector.bodies)
+    assert collector.headers[0]["Authorization"].startswith("Basic ")  # it was sent where it should
+
+
+async def _told_of(key: str, jetstream: JetStreamContext) -> str:
+    try:
+        message = await jetstream.get_last_msg("natsctl_events", f"natsctl.events.shops.{key}")
+    except NotFoundError:
+        return ""
+    return (message.data or b"").decode()
+
+
+async def test_nobody_waits_for_a_collector_that_is_away(natsctl: Natsctl) -> None:
+    port = free_port()
+    words = ("run", "-c", "shops:Shops", "--otlp", f"http://127.0.0.1:{port}")
+    async with natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        await natsctl.done("put", "shops", "a", "spec: {}")
+        await eventually(lambda: _has(natsctl, "doors", "a"))
+        await running.says("spans are not taken at http://127.0.0.1")
+        await natsctl.done("put", "shops", "b", "spec: {}")
+        await eventually(lambda: _has(natsctl, "doors", "b"))
+        assert await running.ends(signal.SIGTERM) == 0
+        assert running.log.count("spans are not taken") == 1
+
+
+async def test_a_collector_that_comes_late_gets_what_is_done_from_then_on(
+    natsctl: Natsctl,
+) -> None:
+    port = free_port()
+    words = ("run", "-c", "shops:Shops", "--otlp", f"http://127.0.0.1:{port}")
+    async with natsctl.running(*words) as running:
+        await running.says("spans are not taken at")
+        async with collecting(port) as collector:
+            await running.says("again")
+            await natsctl.done("put", "shops", "a", "spec: {}")
+            await eventually(lambda: synced(collector, "a"))
+            assert await running.ends(signal.SIGTERM) == 0
+
+
+async def _has(natsctl: Natsctl, bucket: str, key: str) -> bool:
+    return (await natsctl("get", bucket, key)).status == 0
+
+
+async def test_a_sampler_of_the_environment_decides(
+    folder: Path, nats_server: NatsServer, collector: Collector
+) -> None:
+    (folder / "shops.py").write_text(SHOPS)
+    environ = {**SENT_SOON, "OTEL_TRACES_SAMPLER": "always_off"}
+    natsctl = Natsctl(folder, nats_server.url, environ=environ)
+    async with natsctl.running("run", "-c", "shops:Shops", "--otlp", collector.url) as running:
+        await running.says("primaries listed, syncing")
+        await natsctl.done("put", "shops", "a", "spec: {}")
+        await eventually(lambda: _has(natsctl, "doors", "a"))
+        assert await running.ends(signal.SIGTERM) == 0
+        assert "trace_id" not in running.log
+    assert collector.spans == []
+
+
+async def test_without_a_collector_nothing_is_recorded(natsctl: Natsctl) -> None:
+    async with natsctl.running("run", "-c", "shops:Shops") as running:
+        await running.says("primaries listed, syncing")
+        await natsctl.done("put", "shops", "a", "spec: {}")
+        await running.says("syncing  controller=shops key=a")
+        assert await running.ends(signal.SIGTERM) == 0
+        assert "trace_id" not in running.log
+
+
+async def test_a_url_that_is_none_is_refused_and_not_shown(natsctl: Natsctl) -> None:
+    result = await natsctl("run", "-c", "shops:Shops", "--otlp", "ann:hush@collector:4318")
+    assert result.status == 2
+    assert "traces.otlp in --otlp: what is given must be http://HOST:PORT" in result.err
+    assert "hush" not in result.err
+
+
+async def test_without_the_extra_that_is_said_with_the_command(
+    natsctl: Natsctl, folder: Path
+) -> None:
+    # in the folder where natsctl runs is only a part of what it takes
+    (folder / "opentelemetry").mkdir()
+    for name in ("__init__", "trace"):
+        (folder / "opentelemetry" / f"{name}.py").write_text("")
+    result = await natsctl("run", "-c", "shops:Shops", "--otlp", "http://127.0.0.1:4318")
+    assert result.status == 2
+    assert "pip install 'natsctl[otlp]'" in result.err

@@ -1,0 +1,99 @@
+"""Who collects spans: a real OTLP/HTTP receiver, which decodes with OpenTelemetry's own messages."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
+
+
+class Told(NamedTuple):
+    """A span as it came."""
+
+    service: str
+    sent: Sent
+
+    @property
+    def name(self) -> str:
+        return self.sent.name
+
+    @property
+    def trace(self) -> str:
+        return self.sent.trace_id.hex()
+
+    @property
+    def id(self) -> str:
+        return self.sent.span_id.hex()
+
+    @property
+    def parent(self) -> str:
+        return self.sent.parent_span_id.hex()
+
+    @property
+    def facts(self) -> dict[str, object]:
+        return _read(self.sent.attributes)
+
+    @property
+    def error(self) -> str | None:
+        """What it failed with, if it did."""
+        return self.sent.status.message if self.sent.status.code == 2 else None
+
+
+class Collector:
+    """What was collected."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.headers: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
+        self.status = 200
+
+    @property
+    def spans(self) -> list[Told]:
+        return [
+            Told(str(_read(resource.resource.attributes)["service.name"]), span)
+            for body in self.bodies
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+    def named(self, name: str) -> list[Told]:
+        return [span for span in self.spans if span.name == name]
+
+    def below(self, parent: Told) -> list[Told]:
+        return [span for span in self.spans if span.parent == parent.id]
+
+    async def take(self, request: web.Request) -> web.Response:
+        self.headers.append(dict(request.headers))
+        body = await request.read()
+        if self.status == 200:
+            self.bodies.append(body)
+        return web.Response(status=self.status, content_type="application/x-protobuf")
+
+
+@asynccontextmanager
+async def collecting(port: int = 0) -> AsyncIterator[Collector]:
+    """Take spans on `/v1/traces` for as long as the context lasts."""
+    collector, app = Collector(), web.Application()
+    app.router.add_post("/v1/traces", collector.take)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield collector
+    finally:
+        await runner.cleanup()
+
+
+def _read(attributes: "list[KeyValue]") -> dict[str, object]:
+    found = {}
+    for attribute in attributes:
+        kind = attribute.value.WhichOneof("value")
+        found[attribute.key] = getattr(attribute.value, kind or "string_value")
+    return found
