@@ -1,4 +1,4 @@
-"""Who collects spans: a real OTLP/HTTP receiver, which decodes with OpenTelemetry's own messages."""
+"""Who collects spans: a real OTLP/HTTP receiver, which decodes with OpenTelemetry's messages."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -188,7 +188,7 @@ async def test_telling_a_watcher_is_a_trace(recorded: Recording) -> None:
 
 
 class Database(Object, frozen=True):
-    spec: dict[str, object] = {}
+    spec: AppSpec = AppSpec()
 
 
 class Databases(ManagedController[Database]):

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import structlog
+from recordings import recording
 
 from natsctl.core.about import bind
 from natsctl.daemon.logs import log_to_stderr
 from natsctl.daemon.settings import LogFormat, LogSettings
+from natsctl.telemetry.tracing import sync_span
 
 log = logging.getLogger("natsctl.some")
 
@@ -60,6 +62,25 @@ async def test_a_line_says_what_its_task_is_about(capsys: pytest.CaptureFixture[
     (fact,) = facts(capsys)
     about = {name: fact[name] for name in ("controller", "key", "operation", "attempt")}
     assert about == {"controller": "greetings", "key": "shop", "operation": "put", "attempt": 2}
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+async def test_a_line_says_of_which_trace_it_is_while_that_is_recorded(
+    style: LogFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to_stderr(LogSettings(format=style))
+    with recording() as recorded, sync_span("shops", dict):
+        log.info("told")
+    log.info("told later")
+    line, later = capsys.readouterr().err.splitlines()
+    (span,) = recorded.spans
+    trace, span_id = f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
+    if style == "json":
+        fact = json.loads(line)
+        assert (fact["trace_id"], fact["span_id"]) == (trace, span_id)
+    else:
+        assert line.endswith(f"told  trace_id={trace} span_id={span_id}")
+    assert "trace_id" not in later
 
 
 async def test_people_are_not_told_twice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from natsctl.errors import ConnectError
 from natsctl.kube.login import Access, Login
+from natsctl.telemetry.hiding import hidden
 
 FIRST = Access(
     server="https://kube.test",
@@ -97,3 +98,25 @@ async def test_a_refusal_without_new_credentials_is_told() -> None:
 
 def test_an_access_shows_no_secret() -> None:
     assert "s3cret" not in repr(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("s3cret-token", "with s3cret-token", "with ***"),
+        ("YW5uOmh1c2gtaHVzaA==", "ann, hush-hush, YW5uOmh1c2gtaHVzaA==", "ann, ***, ***"),
+    ],
+)
+async def test_credentials_are_hidden_wherever_they_are_told(
+    secret: str, text: str, shown: str
+) -> None:
+    async def load(_: Access | None) -> Access:
+        return msgspec.structs.replace(FIRST, secret="the-next-one")
+
+    login = Login(msgspec.structs.replace(FIRST, secret=secret), load, again_s=1.0)
+    with login.secrets:
+        assert hidden(text) == shown
+        await asyncio.sleep(61)
+        await login.current()
+        assert hidden(f"the-next-one, {text}") == f"***, {shown}"
+    assert hidden(text) == text

@@ -11,6 +11,11 @@ def test_all_is_well_where_no_check_fails() -> None:
     assert WELL.text() == "ok"
 
 
+def test_why_a_check_fails_is_told_without_secrets() -> None:
+    leaking = Verdict("readyz", (Check("nats", "no way to nats://ann:hush@hub"),))
+    assert "[-]nats failed: no way to nats://***@hub\n" in leaking.text()
+
+
 def test_each_check_has_a_line_where_that_is_asked_for() -> None:
     assert WELL.text(verbose=True) == "[+]nats ok\n[+]cache ok\nreadyz check passed\n"
 

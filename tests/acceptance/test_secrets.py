@@ -1,0 +1,114 @@
+"""What a daemon tells, wherever it tells it, holds no secret, whatever its handlers raise."""
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import nats
+import pytest
+from acceptance.commands import Natsctl
+from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
+from servers import NatsServer, eventually, free_port
+
+PASSWORD = "kept-for-us"
+SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.dGhlIHNpZ25hdHVyZQ"
+KEY = "MHcCAQEEIIKz"
+SECRETS = (PASSWORD, SEED, JWT, KEY, "YW5uOmh1c2g=", "db-hush")
+RAISED = f"""
+we are ann with {PASSWORD}, or with
+-----BEGIN NATS USER JWT-----
+{JWT}
+------END NATS USER JWT------
+-----BEGIN USER NKEY SEED-----
+{SEED}
+------END USER NKEY SEED------
+-----BEGIN EC PRIVATE KEY-----
+{KEY}
+-----END EC PRIVATE KEY-----
+Authorization: Basic YW5uOmh1c2g=
+postgres://ann:db-hush@db, and that is all
+"""
+
+LEAKING = """
+from pathlib import Path
+from natsctl import Controller, Object, kv, primary
+
+class Thing(Object, frozen=True):
+    spec: dict[str, object] = {}
+
+    def __post_init__(self):
+        if "invalid" in self.spec:
+            raise ValueError(Path("raised.txt").read_text())
+
+class Leaks(Controller):
+    things = primary(kv(Thing, bucket="things"))
+
+    async def sync_handler(self, key):
+        raise ValueError(Path("raised.txt").read_text())
+"""
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+async def test_nobody_is_told_a_secret(style: str, folder: Path, tmp_path: Path) -> None:
+    (folder / "leaks.py").write_text(LEAKING)
+    (folder / "raised.txt").write_text(RAISED)
+    login = f'authorization {{ user: ann, password: "{PASSWORD}" }}'
+    async with NatsServer(tmp_path / "nats", config=login) as server:
+        url = server.url.replace("://", f"://ann:{PASSWORD}@")
+        natsctl, listen = Natsctl(folder, url), f"127.0.0.1:{free_port()}"
+        words = ("run", "-c", "leaks:Leaks", "--log-format", style, "--listen", listen)
+        async with natsctl.running(*words) as running, jetstream_at(url) as jetstream:
+            await running.says("primaries listed, syncing")
+            await natsctl.done("put", "things", "failing", "spec: {}")
+            bucket = await jetstream.key_value("things")
+            await bucket.put("bad", b'{"spec": {"invalid": true}}')
+            telling = [
+                await eventually(partial(event, jetstream, "failing")),
+                await eventually(partial(event, jetstream, "bad")),
+                await natsctl.done("explain", "failing", "-o", "json"),
+                await natsctl.done("explain", "bad", "-o", "json"),
+                await natsctl.done("tree", "bad", "-o", "json"),
+                await natsctl.done("status", "-o", "json"),
+            ]
+            others = [
+                await natsctl.done("explain", "failing"),
+                await natsctl.done("tree", "failing"),
+                await natsctl.done("status"),
+                await natsctl.done("config"),
+                await answer(f"http://{listen}/readyz?verbose"),
+                await answer(f"http://{listen}/metrics"),
+            ]
+            assert await running.ends(signal.SIGTERM) == 0
+            telling.append(running.log)
+    for text in telling:
+        assert "postgres://***@db, and that is all" in text
+    for text in (*telling, *others):
+        assert [secret for secret in SECRETS if secret in text] == []
+
+
+@asynccontextmanager
+async def jetstream_at(url: str) -> AsyncIterator[JetStreamContext]:
+    """Another NATS client, which knows nothing of natsctl."""
+    client = await nats.connect(url)
+    try:
+        yield client.jetstream()
+    finally:
+        await client.close()
+
+
+async def event(jetstream: JetStreamContext, key: str) -> str:
+    try:
+        found = await jetstream.get_last_msg("natsctl_events", f"natsctl.events.leaks.{key}")
+    except NotFoundError:
+        return ""
+    return (found.data or b"").decode()
+
+
+async def answer(url: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return await response.text()

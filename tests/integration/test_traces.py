@@ -1,0 +1,174 @@
+"""What is asked of NATS and of a cluster is recorded, as part of what it was asked for."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from aiohttp import web
+from kube_web import answering, in_turn, lines
+from opentelemetry.trace import SpanKind, StatusCode
+from recordings import Recording, recording
+from servers import NatsServer, free_port
+
+import natsctl
+from natsctl import ConflictError, NotFoundError, StoreError, StoreTimeoutError, kv
+from natsctl.kube.options import KubeOptions
+from natsctl.kube.transport import connecting
+from natsctl.kv.stores import Nats
+from natsctl.model.store import Store
+from natsctl.telemetry.tracing import sync_span
+
+PATH = "/apis/apps/v1/namespaces/shop/deployments/one"
+OK = web.Response(body=b"{}")
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recording]:
+    with recording() as found:
+        yield found
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with natsctl.connect(nats_server.url) as nats:
+        yield nats
+
+
+@pytest.fixture
+async def store(nats: Nats) -> Store:
+    return await nats.open(kv(dict, bucket="things"))
+
+
+async def test_each_operation_on_a_key_is_a_span(store: Store, recorded: Recording) -> None:
+    with sync_span("things", dict):
+        first = await store.create("a", b"{}")
+        second = await store.update("a", b"[]", revision=first.revision)
+        await store.get("a")
+        await store.delete("a", revision=second.revision)
+        await store.delete("a", purge=True)
+    (sync,) = recorded.named("sync things")
+    below = recorded.below(sync)
+    names = ["create", "update", "get", "delete", "get", "purge"]
+    assert [span.name for span in below] == [f"kv {name} things" for name in names]
+    assert {span.kind for span in below} == {SpanKind.CLIENT}
+    assert below[0].attributes == {
+        "db.system.name": "nats",
+        "db.operation.name": "create",
+        "db.collection.name": "things",
+        "natsctl.kv.key": "a",
+    }
+    (asked,) = recorded.below(below[2])
+    assert asked.name == "jetstream STREAM.MSG.GET"
+    assert asked.attributes == {
+        "rpc.system": "nats",
+        "rpc.service": "jetstream",
+        "rpc.method": "STREAM.MSG.GET.KV_things",
+    }
+
+
+async def test_a_conflict_is_a_failure_and_a_missing_key_is_none(
+    store: Store, recorded: Recording
+) -> None:
+    await store.create("a", b"{}")
+    with sync_span("things", dict):
+        with pytest.raises(ConflictError):
+            await store.update("a", b"[]", revision=77)
+        with pytest.raises(NotFoundError):
+            await store.get("b")
+    (update,) = recorded.named("kv update things")
+    (get,) = recorded.named("kv get things")
+    assert update.status.description == "ConflictError: a of things changed since it was read"
+    assert get.status.status_code is StatusCode.UNSET
+
+
+async def test_what_is_asked_outside_of_any_span_is_not_recorded(
+    store: Store, recorded: Recording
+) -> None:
+    await store.create("a", b"{}")
+    await store.get("a")
+    assert recorded.spans == []
+
+
+def to(url: str) -> KubeOptions:
+    return KubeOptions(server=url, token="s3cret-token")
+
+
+async def test_a_request_is_a_span_each_time_it_is_sent(recorded: Recording) -> None:
+    answers = in_turn(web.Response(status=503, body=b"busy"), OK)
+    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        with sync_span("things", dict):
+            await transport.call("GET", PATH)
+        headers, port = server.headers, int(server.url.rpartition(":")[2])
+    (sync,) = recorded.named("sync things")
+    refused, answered = recorded.below(sync)
+    assert refused.name == answered.name == "GET deployments"
+    assert answered.attributes == {
+        "http.request.method": "GET",
+        "http.response.status_code": 200,
+        "url.full": f"{server.url}{PATH}",
+        "server.address": "127.0.0.1",
+        "server.port": port,
+        "k8s.namespace.name": "shop",
+        "natsctl.kube.verb": "get",
+        "natsctl.kube.group": "apps",
+        "natsctl.kube.resource": "deployments",
+        "natsctl.kube.name": "one",
+    }
+    assert refused.attributes is not None
+    assert refused.attributes["http.response.status_code"] == 503
+    assert refused.status.status_code is StatusCode.ERROR
+    for span, sent in zip((refused, answered), headers, strict=True):
+        trace, span_id = f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
+        assert sent["traceparent"].startswith(f"00-{trace}-{span_id}-")
+
+
+async def test_a_server_that_is_not_reached_is_a_failure_without_a_status(
+    recorded: Recording,
+) -> None:
+    async with connecting(to(f"http://127.0.0.1:{free_port()}")) as transport:
+        with sync_span("things", dict), pytest.raises(StoreError):
+            await transport.call("DELETE", PATH, timeout_s=0.01)
+    first = recorded.named("DELETE deployments")[0]
+    assert str(first.status.description).startswith("StoreError: cannot delete deployments")
+    assert "http.response.status_code" not in (first.attributes or {})
+
+
+async def test_a_watch_request_is_a_span_until_it_is_answered(recorded: Recording) -> None:
+    async with answering(lines(b"{}")) as server, connecting(to(server.url)) as transport:
+        with sync_span("things", dict):
+            async with transport.stream(PATH, query={"watch": "true"}, silence_s=5):
+                (opened,) = recorded.named("GET deployments")
+    assert opened.attributes is not None
+    assert opened.attributes["natsctl.kube.verb"] == "watch"
+    assert opened.attributes["http.response.status_code"] == 200
+
+
+async def test_without_a_span_no_header_names_one(recorded: Recording) -> None:
+    async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
+        await transport.call("GET", PATH)
+        assert "traceparent" not in server.headers[0]
+    assert recorded.spans == []
+
+
+async def test_no_span_tells_a_secret_whatever_a_server_answers(recorded: Recording) -> None:
+    echo = web.Response(status=403, body=b"no entry for s3cret-token")
+    async with answering(in_turn(echo)) as server, connecting(to(server.url)) as transport:
+        with pytest.raises(StoreError), sync_span("things", dict):
+            await transport.call("PUT", PATH, body=b"{}")
+        with pytest.raises(ValueError, match="s3cret"), sync_span("things", dict):
+            raise ValueError("it said s3cret-token")
+    assert len(recorded.spans) == 3
+    assert all("***" in str(span.status.description) for span in recorded.spans)
+    assert all("s3cret" not in span.to_json() for span in recorded.spans)
+
+
+async def test_a_call_that_is_not_answered_in_time_is_no_answer(
+    nats: Nats, nats_server: NatsServer, store: Store, recorded: Recording
+) -> None:
+    nats_server.pause()
+    try:
+        with sync_span("things", dict), pytest.raises(StoreTimeoutError):
+            await nats.connection.api("STREAM.INFO.KV_things", timeout_s=0.05)
+    finally:
+        nats_server.resume()
+    (asked,) = recorded.named("jetstream STREAM.INFO")
+    assert str(asked.status.description).startswith("StoreTimeoutError: $JS.API.STREAM.INFO")
