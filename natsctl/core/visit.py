@@ -18,7 +18,7 @@ from natsctl.core.workqueue import Priority
 from natsctl.errors import NotFoundError, PermanentError, RetryAfter
 from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import told
-from natsctl.telemetry.tracing import Span, sync_span
+from natsctl.telemetry.tracing import sync_span
 
 DeletionPolicy = Literal["delete", "orphan"]
 
@@ -79,6 +79,7 @@ class Visits:
         self._secondaries = secondaries
         self._barrier = barrier
         self._reports = reports
+        self._name = reports.controller
         self._policy = policy
         self._limit = TimeLimit(timeout_s)
         self._clock = asyncio.get_running_loop().time
@@ -100,7 +101,7 @@ class Visits:
             return None
         self.skipped.discard(key)
         condemned = self._condemned.pop(key, None)
-        with self._span(), _Visit(key, operation, condemned, self._clock) as visit:
+        with sync_span(self._name, about), _Visit(key, operation, condemned, self._clock) as visit:
             try:
                 if self._barrier.awaits(key):
                     await self._barrier.wait(key)
@@ -115,9 +116,6 @@ class Visits:
                 raise
             self._note_success(visit)
             return after
-
-    def _span(self) -> Span:
-        return sync_span(self._reports.controller, about, fine=(RetryAfter,))
 
     def _to_be_left_alone(self, key: str, operation: Operation) -> bool:
         if key in self._cache.invalid:

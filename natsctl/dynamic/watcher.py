@@ -265,7 +265,7 @@ class DynamicWatcher:
         self._loop.queue.add(watcher, priority=urgency)
 
     async def _visit(self, watcher: ObjectIdentifier) -> float | None:
-        with sync_span(NAME, about, fine=(RetryAfter,)):
+        with sync_span(NAME, about):
             try:
                 with self._limit:
                     after = await self._reconcile(watcher)

@@ -217,7 +217,7 @@ class ManagedController(Generic[T]):
         if key in self._primary.informer.cache.invalid:
             return None
         last = self._primary.gone.get(key)
-        with sync_span(self.name, about, fine=(RetryAfter,)):
+        with sync_span(self.name, about):
             try:
                 after_s = await self._reconciler.reconcile(key)
             except RetryAfter:

@@ -3,24 +3,22 @@
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
 
 MASK = "***"
 
 _SHORT = 8  # a secret shorter than this is looked for as a word only: it may be part of others
 _HELD_MAX = 64  # that one holder keeps: the newest
-_PATTERNS = re.compile(  # a part of what they mean may be masked already
-    r"""
+# a part of each may be masked already
+_LOOKS = r"""
       (?<=://) (?:(?!://)[^\s"'<>])* (?=@)              # who we are, in a URL; no other one begins
     | \b S[ACNOUX][A-Z2-7]{56} \b                       # an nkey seed
     | \b eyJ[\w*-]{8,} \. [\w*-]+ (?: \. [\w*-]* )?     # a JWT
     | (?<=-----BEGIN\ ) ([A-Z ]*PRIVATE\ KEY)----- .*? (?: -----END\ \1----- | \Z )
     | (?i: (?<=\bbearer\ ) | (?<=\bbasic\ ) ) [\w.~+/=*-]{6,}
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+"""
 
 
 class Hider:
@@ -38,7 +36,7 @@ class Hider:
         for pattern in (self._known, _held.pattern):
             if pattern is not None:
                 text = pattern.sub(MASK, text)
-        return _PATTERNS.sub(MASK, text)
+        return _looks_like_one().sub(MASK, text)
 
 
 class Secrets:
@@ -97,6 +95,11 @@ def told(error: BaseException) -> str:
     return hidden(f"{type(error).__name__}: {error}")
 
 
+@cache
+def _looks_like_one() -> re.Pattern[str]:
+    return re.compile(_LOOKS, re.VERBOSE | re.DOTALL)  # which takes a while at every start
+
+
 def _any_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
     known = {secret for secret in secrets if secret.strip()}
     return _pattern({form for secret in known for form in _forms(secret)})
@@ -104,6 +107,8 @@ def _any_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
 
 def _forms(secret: str) -> Iterator[str]:
     """Return how a secret may stand in a text: as it is, in a repr, in a URL."""
+    from urllib.parse import quote  # noqa: PLC0415 - who has no secrets need not wait for it
+
     yield from (secret, repr(secret)[1:-1], quote(secret, safe=""))
 
 

@@ -9,11 +9,10 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from natsctl.errors import NatsctlError
+from natsctl.errors import NatsctlError, RetryAfter
 from natsctl.telemetry.hiding import hidden, told
 
 if TYPE_CHECKING:
@@ -63,13 +62,14 @@ class Span:
 _UNRECORDED = Span()
 
 
-def sync_span(controller: str, about: Callable[[], Facts], *, fine: Errors = ()) -> Span:
+def sync_span(controller: str, about: Callable[[], Facts]) -> Span:
     """Return the span of a sync, which is part of no other but a program's own.
+
+    To ask for another try later (`RetryAfter`) is no failure.
 
     Args:
         controller: whose sync it is.
         about: says more of it, asked only where somebody records: an attribute `natsctl.x` for x.
-        fine: errors that are no failures.
     """
     tracer = _source.tracer()
     if tracer is None:
@@ -77,7 +77,7 @@ def sync_span(controller: str, about: Callable[[], Facts], *, fine: Errors = ())
     facts = {f"natsctl.{name}": fact for name, fact in about().items()}
     span = tracer.start_span(f"sync {controller}", attributes=_attributes(facts))
     span.set_attribute("natsctl.controller", controller)
-    return _Recorded(span, fine)
+    return _Recorded(span, (RetryAfter,))
 
 
 def watch_span(kind: str, facts: Callable[[], Facts]) -> Span:
@@ -97,7 +97,8 @@ def watch_span(kind: str, facts: Callable[[], Facts]) -> Span:
 def call_span(describe: Callable[[], tuple[str, Facts]], *, fine: Errors = ()) -> Span:
     """Return the span of a call to another system, as part of the one under way.
 
-    *describe* returns its name and what it is about, asked only where somebody records.
+    *describe* returns its name and what it is about, asked only where somebody records. An error
+    of those in *fine* is no failure.
 
     Where none is, nothing is recorded: what a process does by itself, such as renewing a lease, is
     part of nobody's trace. See `sync_span`.
@@ -232,6 +233,8 @@ def _current() -> "Recorder | None":
 
 
 def _tracer_of(provider: "TracerProvider") -> "Tracer":
+    from importlib.metadata import version  # noqa: PLC0415 - it takes longer than all of this
+
     return provider.get_tracer(SCOPE, version(SCOPE))
 
 

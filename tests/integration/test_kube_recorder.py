@@ -79,6 +79,15 @@ class TestRecording:
         assert event["metadata"]["name"].startswith("shop.")
         assert "series" not in event
 
+    async def test_it_tells_no_secret_not_even_a_part_of_one(
+        self, stores: Kube, events: Reader, shop: Reference
+    ) -> None:
+        long = f"{'x' * (NOTE_MAX_BYTES - 20)} nats://ann:{'hush' * 20}@hub"
+        async with stores.recorder("apps") as recorder:
+            recorder.event("shop", WARNING, "SyncFailed", long, [shop])
+        [event] = await events()
+        assert event["note"].endswith("x nats://***@hub")
+
     async def test_each_object_has_its_own(
         self, stores: Kube, events: Reader, shop: Reference, kube_namespace: str
     ) -> None:

@@ -68,6 +68,12 @@ class TestRecording:
         assert event.count == 1
         assert event.first_timestamp == event.last_timestamp
 
+    async def test_it_tells_no_secret(self, nats: Nats) -> None:
+        async with nats.recorder("greetings") as recorder:
+            recorder.event("shop", WARNING, "SyncFailed", "no way to nats://ann:hush@hub")
+        (event,) = await events(nats)
+        assert event.message == "no way to nats://***@hub"
+
     async def test_it_is_written_in_camel_case(self, nats: Nats) -> None:
         async with nats.recorder("apps") as recorder:
             recorder.event("shop", NORMAL, "Synced", "hi")
