@@ -1,5 +1,6 @@
 """`natsctl run --otlp`: what it does is collected as traces, and nobody waits for the collector."""
 
+import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator
@@ -143,6 +144,25 @@ async def test_nobody_waits_for_a_collector_that_is_away(natsctl: Natsctl) -> No
         await eventually(lambda: _has(natsctl, "doors", "b"))
         assert await running.ends(signal.SIGTERM) == 0
         assert running.log.count("spans are not taken") == 1
+
+
+async def test_the_end_does_not_wait_long_for_a_collector_that_says_nothing(
+    natsctl: Natsctl,
+) -> None:
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+
+    writers: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", free_port())
+    host, port = silent.sockets[0].getsockname()
+    words = ("run", "-c", "shops:Shops", "--otlp", f"http://{host}:{port}")
+    async with silent, natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        await eventually(lambda: writers)
+        assert await running.ends(signal.SIGTERM) == 0
+        assert "the last spans were not taken in time" in running.log
+        for writer in writers:
+            writer.close()
 
 
 async def test_a_collector_that_comes_late_gets_what_is_done_from_then_on(
