@@ -40,6 +40,7 @@ COMMANDS = {
     "new": ("new", "Write a controller, its test and a manifest, which run as they are."),
     "config": ("config", "Show what is set, and where: by a flag, a variable, a line of a file."),
     "rbac": ("rbac", "Show the least permissions that controllers need in a cluster."),
+    "health": ("health", "Ask the daemon that listens on this machine how it is."),
     "doctor": ("doctor", "Check everything that controllers need, and say what to do."),
 }
 """By name, in the order of the help: the module, loaded when it is needed, and what it does."""

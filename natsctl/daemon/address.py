@@ -6,6 +6,8 @@ from natsctl.errors import UsageError
 
 PORT_MAX = 65_535
 
+_NEAREST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to bind
+
 
 class Address(msgspec.Struct, frozen=True):
     """A host, empty for every interface of this machine, and a port, 0 for any that is free."""
@@ -26,6 +28,11 @@ class Address(msgspec.Struct, frozen=True):
         if not bracketed and set(host) & set(":/@[]"):
             raise _unclear(text)
         return cls(host[1:-1] if bracketed else host, int(port))
+
+    @property
+    def nearby(self) -> "Address":
+        """Where this machine reaches who listens here: every interface includes the loopback."""
+        return Address(_NEAREST.get(self.host, self.host), self.port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

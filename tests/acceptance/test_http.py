@@ -83,6 +83,28 @@ async def test_health_follows_the_server_from_before_it_is_there_until_after_it_
         await probe.get("/livez")
 
 
+async def test_natsctl_health_tells_what_a_probe_would_be_told(
+    natsctl: Natsctl, nats_server: NatsServer, probe: Probe
+) -> None:
+    nobody = await natsctl("health", *probe.listen)
+    assert (nobody.status, nobody.out) == (1, "")
+    assert "nobody answers on 127.0.0.1:" in nobody.err
+
+    asked = ("health", *probe.listen)
+    async with natsctl.running("run", "-c", GREETINGS, *probe.listen) as running:
+        await probe.comes_to("/readyz", 200)
+        assert "livez check passed\n" in await natsctl.done(*asked)
+        assert "[+]cache/greetings/routes ok\n" in await natsctl.done(*asked, "--ready")
+        nats_server.kill()
+        await probe.comes_to("/readyz", 503)
+        assert "livez check passed\n" in await natsctl.done(*asked)
+        unready = await natsctl(*asked, "--ready")
+        assert unready.status == 1
+        assert "[-]nats failed: not connected to " in unready.out
+        await nats_server.start()
+        assert await running.ends(signal.SIGTERM) == 0
+
+
 async def test_what_it_does_can_be_measured(
     daemon: Daemon, jetstream: JetStreamContext, probe: Probe
 ) -> None:

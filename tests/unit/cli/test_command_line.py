@@ -35,7 +35,7 @@ def test_help_shows_examples_and_where_nats_is(
     assert run([*words, "--help"]) == 0
     shown = capsys.readouterr().out
     assert re.search(rf"Examples:\n    natsctl {' '.join(words)}\s", shown)
-    assert ("NATSCTL_SERVER" in shown) is (words not in (["dev"], ["rbac"], ["new"]))
+    assert ("NATSCTL_SERVER" in shown) is (words not in (["dev"], ["rbac"], ["new"], ["health"]))
     of_controllers = (
         *(["run"], ["dev"], ["resync"], ["gc", "plan"], ["gc", "apply"], ["rbac"]),
         *(["config"], ["doctor"]),
@@ -108,6 +108,8 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
         (["gc", "plan", "--local", "-c", WEBAPPS, "--no-kube"], "--no-kube says not"),
         (["rbac", "-c", "controllers.webapps:WebApps", "--namespace", "a"], "--service-account"),
         (["get", "b", "k", "--timeout", "never"], "must be a number of seconds"),
+        (["health"], "Say --listen HOST:PORT"),
+        (["health", "--listen", "everywhere"], "HOST:PORT"),
         (["get", "b", "k", "--user", "ann"], "without a password"),
     ],
 )

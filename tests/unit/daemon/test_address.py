@@ -31,3 +31,16 @@ def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> Non
 def test_what_is_none_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not an address to listen on: write HOST:PORT, for"):
         Address.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("listening", "nearby"),
+    [
+        *((":80", "127.0.0.1:80"), ("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80")),
+        *(("10.0.0.1:80", "10.0.0.1:80"), ("localhost:80", "localhost:80")),
+    ],
+)
+def test_who_listens_on_every_interface_is_reached_by_the_loopback(
+    listening: str, nearby: str
+) -> None:
+    assert str(Address.parse(listening).nearby) == nearby
