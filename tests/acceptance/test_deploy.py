@@ -1,20 +1,27 @@
 """The manifests in docs/deploy: a cluster takes them, and they say what natsctl says."""
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from acceptance.commands import ROOT, Natsctl
+from aiohttp import ClientError, ClientSession
 from kube_clusters import KubeCluster
+from servers import NatsServer, eventually, free_port
 
 from natsctl.daemon.settings import ControllerSettings
 
 DEPLOY = ROOT / "docs" / "deploy"
 FILES = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
 MANIFESTS = [each for name in FILES for each in yaml.safe_load_all((DEPLOY / name).read_text())]
+FOUND = {manifest["kind"]: manifest for manifest in MANIFESTS}
+SYNCING = "primaries listed, syncing"
+OLDER = {"policy/v1": "policy/v1beta1"}  # the same, where a cluster is older than 1.21
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest["kind"])
@@ -24,6 +31,7 @@ async def test_a_cluster_takes_the_manifest_and_drops_nothing_of_it(
     metadata = manifest["metadata"]
     if "namespace" in metadata:
         manifest = {**manifest, "metadata": {**metadata, "namespace": kube_namespace}}
+    manifest = {**manifest, "apiVersion": await served(kube_server, manifest["apiVersion"])}
     answer = await kube_server.call("POST", f"{path(manifest)}?dryRun=All", manifest)
     assert missing(manifest, answer) == []
 
@@ -35,13 +43,12 @@ async def test_the_permissions_are_those_that_natsctl_prints(folder: Path) -> No
 
 
 def test_all_is_of_one_account_in_one_namespace() -> None:
-    found = {manifest["kind"]: manifest for manifest in MANIFESTS}
-    namespace = found["Namespace"]["metadata"]["name"]
-    account = {"name": found["ServiceAccount"]["metadata"]["name"], "namespace": namespace}
-    (subject,) = found["ClusterRoleBinding"]["subjects"]
+    namespace = FOUND["Namespace"]["metadata"]["name"]
+    account = {"name": FOUND["ServiceAccount"]["metadata"]["name"], "namespace": namespace}
+    (subject,) = FOUND["ClusterRoleBinding"]["subjects"]
     assert subject == {"kind": "ServiceAccount", **account}
     assert pod()["serviceAccountName"] == account["name"]
-    placed = [each["metadata"].get("namespace", namespace) for each in MANIFESTS]
+    placed = [each["metadata"].get("namespace", namespace) for each in [*MANIFESTS, monitor()]]
     assert set(placed) == {namespace}
 
 
@@ -61,9 +68,120 @@ def test_it_runs_as_the_image_s_own_user_wherever_it_runs() -> None:
     assert f"chown {user[0]} /kube/config" in (ROOT / "docker-compose.yml").read_text()
 
 
+async def test_two_that_are_started_as_the_deployment_says_are_ready_and_one_leads(
+    folder: Path, nats_server: NatsServer, kube_server: KubeCluster
+) -> None:
+    natsctl = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
+    replicas = FOUND["Deployment"]["spec"]["replicas"]
+    assert replicas == 2
+    listen = f"--listen=:{ports()['http']}"
+    here = [free_port() for _ in range(replicas)]
+    async with AsyncExitStack() as stack:
+        running = []
+        for port in here:
+            words = [
+                f"--listen=:{port}" if word == listen else word for word in container()["args"]
+            ]
+            assert words != container()["args"]
+            running.append(await stack.enter_async_context(natsctl.running(*words)))
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                await passes(port, container()[probe])
+        leader, standby = running
+        await leader.says(SYNCING)
+        assert SYNCING not in standby.log
+        assert await leader.ends(signal.SIGTERM) == 0
+        await standby.says(SYNCING)
+        assert await standby.ends(signal.SIGTERM) == 0
+
+
+def test_every_probe_asks_where_it_listens() -> None:
+    probes = [container()[name]["httpGet"] for name in container() if name.endswith("Probe")]
+    assert len(probes) == 3
+    assert {probe["port"] for probe in probes} == set(ports())
+    assert f"--listen=:{ports()['http']}" in container()["args"]
+
+
+def test_it_keeps_the_standard_that_its_namespace_asks_for() -> None:
+    labels = FOUND["Namespace"]["metadata"]["labels"]
+    assert labels == {"pod-security.kubernetes.io/enforce": "restricted"}
+    assert pod()["securityContext"]["runAsNonRoot"] is True
+    assert pod()["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container()["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod())
+    assert all(set(volume) & {"secret", "emptyDir"} for volume in pod()["volumes"])
+
+
+def test_one_of_its_pods_is_always_left_and_never_all_of_them_must_be() -> None:
+    budget = FOUND["PodDisruptionBudget"]["spec"]
+    assert budget["selector"]["matchLabels"] == labels()
+    assert 0 < budget["minAvailable"] < FOUND["Deployment"]["spec"]["replicas"]
+
+
+def test_prometheus_finds_its_pods_under_the_name_that_the_rules_are_about() -> None:
+    scraped = yaml.safe_load((ROOT / "docs" / "prometheus" / "prometheus.yml").read_text())
+    (job,) = [each["job_name"] for each in scraped["scrape_configs"]]
+    spec = monitor()["spec"]
+    assert spec["selector"]["matchLabels"].items() <= labels().items()
+    assert labels()[spec["jobLabel"]] == job
+    (endpoint,) = spec["podMetricsEndpoints"]
+    annotations = FOUND["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(ports()[endpoint["port"]]),
+        "prometheus.io/path": endpoint["path"],
+    }
+
+
 def pod() -> dict[str, Any]:
-    (deployment,) = [each for each in MANIFESTS if each["kind"] == "Deployment"]
-    return dict(deployment["spec"]["template"]["spec"])
+    return dict(FOUND["Deployment"]["spec"]["template"]["spec"])
+
+
+def container() -> dict[str, Any]:
+    (found,) = pod()["containers"]
+    return dict(found)
+
+
+def labels() -> dict[str, str]:
+    """Return what the Deployment calls its pods."""
+    spec = FOUND["Deployment"]["spec"]
+    found: dict[str, str] = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == found
+    return found
+
+
+def ports() -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for port in container()["ports"]}
+
+
+def monitor() -> dict[str, Any]:
+    return dict(yaml.safe_load((DEPLOY / "podmonitor.yaml").read_text()))
+
+
+async def passes(port: int, probe: Mapping[str, Any]) -> None:
+    """Wait until a kubelet would say so."""
+    url = f"http://127.0.0.1:{port}{probe['httpGet']['path']}"
+
+    async def answered() -> bool:
+        try:
+            async with ClientSession() as session, session.get(url) as response:
+                return response.status == 200
+        except ClientError:
+            return False
+
+    await eventually(answered)
+
+
+async def served(cluster: KubeCluster, version: str) -> str:
+    """Return the version of an API, or the one before it where the cluster is that old."""
+    if "/" not in version:
+        return version
+    group, _, _ = version.partition("/")
+    known = (await cluster.call("GET", f"/apis/{group}"))["versions"]
+    return version if version in {each["groupVersion"] for each in known} else OLDER[version]
 
 
 def path(manifest: Mapping[str, Any]) -> str:
