@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from natsctl.testing.time import VirtualTimeLoop
 
-pytest_plugins = ["docker_fixtures", "kube_fixtures", "nats_fixtures"]
+pytest_plugins = ["places", "left_out", "docker_fixtures", "kube_fixtures", "nats_fixtures"]
 
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -22,7 +22,10 @@ OUTPUT_MAX = 4000  # what an assertion shows of it, in characters
 
 @functools.cache
 def engine_answers() -> bool:
-    """Say whether there is a Docker engine here, and Compose to go with it."""
+    """Say whether there is a Docker engine here, and Compose to go with it.
+
+    Whatever test needs a container asks this, once per run.
+    """
     if not shutil.which("docker"):
         return False
     asked = (("docker", "version"), ("docker", "compose", "version"))
@@ -89,17 +92,23 @@ async def inspected(name: str) -> dict[str, Any]:
 
 
 class Stack:
-    """The stack of docker-compose.yml, under a name and a port of its own.
+    """The stack of docker-compose.yml, under a name and ports of its own.
 
-    It is what a user has who says so in `environ`, the environment.
+    It is what a user has who says so in `environ`, the environment. Published are `url`, where
+    NATS listens, and `natsctl`, `prometheus` and `grafana`, where these can be asked.
     """
 
     def __init__(self) -> None:
         port = free_port()
         self.url = f"nats://127.0.0.1:{port}"
+        asked = {name: free_port() for name in ("NATSCTL", "PROMETHEUS", "GRAFANA")}
+        self.natsctl, self.prometheus, self.grafana = (
+            f"http://127.0.0.1:{at}" for at in asked.values()
+        )
         self.environ = {
             "COMPOSE_PROJECT_NAME": f"natsctl-tests-{port}",
             "NATS_PORT": str(port),
+            **{f"{name}_PORT": str(at) for name, at in asked.items()},
             "NATSCTL_TAG": IMAGE.partition(":")[2],
         }
 

@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from containers import engine_answers
 from kube_clusters import KubeCluster
-from kube_k3s import K3s, docker_answers
+from kube_k3s import K3s
 from kube_servers import KubeServer, assets
+from places import KUBE, in_container
 
 ABSENT = (
     "NO KUBERNETES: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, "
@@ -28,10 +30,10 @@ def kube_assets() -> Path:
 def kube_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluster]:
     """Run one server for all tests of this process: not to be killed, stopped or paused."""
     folder = tmp_path_factory.mktemp("kube")
-    if assets() is not None:
+    if assets() is not None and not in_container(KUBE):
         with KubeServer(folder) as server:
             yield server
-    elif docker_answers():
+    elif engine_answers():
         with K3s(folder) as cluster:
             yield cluster
     else:

@@ -1,9 +1,6 @@
 """A Kubernetes cluster in a container, where no kube-apiserver can be started as it is."""
 
 import base64
-import importlib.util
-import shutil
-import subprocess
 import warnings
 from pathlib import Path
 from types import TracebackType
@@ -14,17 +11,6 @@ from kube_clusters import KubeCluster
 
 IMAGE = "rancher/k3s:v1.32.2-k3s1"
 INSIDE = "/tests"  # where the container sees our folder
-
-
-def docker_answers() -> bool:
-    """Say whether there is a Docker engine, and what it takes to speak to it."""
-    if not shutil.which("docker") or importlib.util.find_spec("testcontainers") is None:
-        return False
-    try:
-        asked = subprocess.run(["docker", "version"], capture_output=True, timeout=10, check=False)
-    except subprocess.TimeoutExpired:
-        return False
-    return asked.returncode == 0
 
 
 class K3s(KubeCluster):

@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from places import new_nats_server
 from servers import CutProxy, NatsCluster, NatsServer
 
 
 @pytest.fixture
 async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    async with NatsServer(tmp_path / "nats") as server:
+    async with new_nats_server(tmp_path / "nats") as server:
         yield server
 
 

@@ -14,7 +14,7 @@ from backends import (
     NatsBackend,
 )
 from kube_things import cluster
-from servers import NatsServer
+from places import new_nats_server
 
 import natsctl
 from natsctl.model.store import Store
@@ -26,7 +26,10 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         case "memory":
             yield MemoryBackend()
         case "nats":
-            async with NatsServer(tmp_path / "nats") as server, natsctl.connect(server.url) as nats:
+            async with (
+                new_nats_server(tmp_path / "nats") as server,
+                natsctl.connect(server.url) as nats,
+            ):
                 yield NatsBackend(nats)
         case "kube":
             async with cluster(request.getfixturevalue("kube_server")) as kube:

@@ -1,0 +1,138 @@
+"""What runs against NATS in a container runs as against one beside it."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from containers import ROOT, docker
+from nats_containers import IMAGE, ContainedNatsServer
+from places import KUBE, NATS
+from servers import eventually
+
+import natsctl
+from natsctl import Controller, ControllerRuntime, Object, kv, primary
+from natsctl.errors import NatsctlError
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+
+FILE = "tests/integration/test_lease.py"
+
+
+class Boat(Object, frozen=True):
+    pass
+
+
+class Boats(Controller):
+    boats = primary(kv(Boat, bucket="boats"))
+    resync_s = 3600
+
+    def __init__(self) -> None:
+        self.synced: set[str] = set()
+
+    async def sync_handler(self, key: str) -> None:
+        self.synced.add(key)
+
+    async def comes(self, key: str) -> None:
+        """Store it as soon as that can be done, and wait until it is synced."""
+        await eventually(lambda: self._stored(key))
+        await eventually(lambda: key in self.synced)
+
+    async def _stored(self, key: str) -> bool:
+        try:
+            await self.boats.put(key, Boat())
+        except NatsctlError as error:
+            raise AssertionError(str(error)) from error
+        return True
+
+
+@pytest.fixture
+async def contained(tmp_path: Path) -> AsyncIterator[ContainedNatsServer]:
+    async with ContainedNatsServer(tmp_path / "nats") as server:
+        yield server
+
+
+async def test_nothing_is_lost_when_the_container_is_killed_paused_and_stopped(
+    contained: ContainedNatsServer,
+) -> None:
+    boats = Boats()
+    async with natsctl.connect(contained.url) as nats:
+        runtime = ControllerRuntime(boats, nats=nats)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(runtime.run())
+            await runtime.synced.wait()
+            await boats.comes("ann")
+            contained.kill()
+            await contained.start()
+            await boats.comes("bob")
+            contained.pause()
+            await eventually(lambda: not nats.connection.connected)
+            contained.resume()
+            await boats.comes("cid")
+            await contained.stop()
+            await contained.start()
+            await boats.comes("dan")
+            assert set(boats.boats.keys()) == {"ann", "bob", "cid", "dan"}
+            runtime.stop()
+
+
+async def test_what_is_set_before_a_start_holds_after_it(contained: ContainedNatsServer) -> None:
+    await contained.stop()
+    assert not contained.running
+    contained.config = "max_payload: 4096"
+    await contained.start()
+    async with natsctl.connect(contained.url) as nats:
+        assert nats.connection.client.max_payload == 4096
+    assert contained.log().count("Server is ready") == 2
+
+
+async def test_the_tests_of_a_file_run_in_containers_where_that_is_asked_for() -> None:
+    begun = (await docker("info", "--format={{.SystemTime}}")).strip()
+    status, output = await _pytest(FILE, "--setup-show", environ={NATS: "container", KUBE: ""})
+    assert status == 0, output
+    assert f"{NATS}: in containers" in output
+    asked = output.count("SETUP    F nats_server")
+    assert asked > 1
+    assert await _made(begun) == asked
+
+
+async def test_a_place_that_is_none_ends_the_run_before_it_begins() -> None:
+    status, output = await _pytest(FILE, environ={NATS: "cluster"})
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert f"{NATS} is 'cluster': it is 'container', or is not set" in output
+
+
+async def test_where_no_engine_answers_nobody_thinks_that_there_was_one(tmp_path: Path) -> None:
+    absent = {"DOCKER_HOST": f"unix://{tmp_path / 'nobody'}", KUBE: "container"}
+    status, output = await _pytest(FILE, environ=absent)
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert f"{KUBE} is 'container', and no Docker engine answers" in output
+
+
+async def _made(since: str) -> int:
+    """Return how many containers of our image the engine has made since then."""
+    filters = (f"--filter=image={IMAGE}", "--filter=event=create", "--filter=type=container")
+    told = await docker("events", f"--since={since}", "--until=0s", *filters, "--format={{.ID}}")
+    return len(told.split())
+
+
+async def _pytest(*words: str, environ: dict[str, str]) -> tuple[int, str]:
+    """Run tests in a process of their own; return its status, and what it wrote."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pytest", "-n0", *words),
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(300):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise
+    return process.returncode or 0, output.decode()
