@@ -3,6 +3,8 @@
 #   docker build --tag natsctl .
 #   docker run --read-only natsctl run --server nats://… --controller controllers.greetings:Greetings
 #
+# It says how it is on port 8080: /livez, /readyz and /metrics. Docker asks for the first of them.
+#
 # Your own: mount them over /app/controllers, or begin an image with FROM natsctl. What lies in
 # /app/controllers/fleet.py is found as `controllers.fleet`.
 
@@ -32,9 +34,15 @@ COPY controllers /app/controllers
 ENV PATH=/opt/natsctl/bin:$PATH \
     PYTHONPATH=/app \
     PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    NATSCTL_LISTEN=:8080
+EXPOSE 8080
 WORKDIR /app
 USER 65532:65532
+# Unhealthy is what only a new container can heal, and what cannot be asked: NATS that is away is
+# waited for. A daemon that listens elsewhere says so by NATSCTL_LISTEN, not by --listen.
+HEALTHCHECK --interval=10s --timeout=10s --start-period=30s --retries=3 \
+    CMD natsctl health || exit 1
 # Processes that a credential plugin leaves behind are tini's, and a signal that comes before
 # natsctl listens for it ends it, as it would not if natsctl were the first process.
 ENTRYPOINT ["tini", "--", "natsctl"]

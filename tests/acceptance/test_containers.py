@@ -2,14 +2,15 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 import nats
 import pytest
-from containers import ROOT, Stack, docker, inspected
+from aiohttp import ClientSession
+from containers import ROOT, Stack, docker, inspected, tried
 from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError, NotFoundError
 from servers import eventually
@@ -20,7 +21,10 @@ MB = 1_000_000
 OWN_MAX = 250 * MB  # bytes, on top of what Python has
 WEBAPPS = "controllers.webapps:WebApps"
 SHOP = ("configmap/shop", "service/shop", "deployment.apps/shop")
+GREETINGS = "controllers.greetings:Greetings"
 BUCKETS = ("greetings", "routes", "defaults")
+
+Detached = Callable[..., Awaitable[str]]
 
 SLOW = """
 import asyncio
@@ -56,6 +60,21 @@ async def connected(stack: Stack) -> AsyncIterator[JetStreamContext]:
         yield jetstream
     finally:
         await client.close()
+
+
+@pytest.fixture
+async def detached() -> AsyncIterator[Detached]:
+    """Run containers that may do nothing and reach nobody; gives their names."""
+    names: list[str] = []
+
+    async def start(*words: str) -> str:
+        limits = ("--read-only", "--cap-drop=ALL", "--network=none")
+        names.append((await docker("run", "--detach", *limits, *words)).split()[-1])
+        return names[-1]
+
+    yield start
+    for name in names:
+        await docker("rm", "--force", "--volumes", name)
 
 
 @pytest.fixture
@@ -172,6 +191,63 @@ async def test_it_needs_nowhere_to_write_and_no_rights(image: str) -> None:
     assert "kind: ClusterRole" in printed
 
 
+async def test_who_needs_no_nats_yet_is_healthy_and_who_cannot_be_asked_is_not(
+    image: str, detached: Detached
+) -> None:
+    waiting = await detached(image, "run", "-c", GREETINGS, "-s", "nats://127.0.0.1:1")
+    (how,) = [(await inspected(image))["Config"]["Healthcheck"]["Test"][1:]]
+    asked = ("docker", "exec", waiting, "sh", "-c", *how)
+    await eventually(lambda: _is(waiting, "healthy"))
+    assert (await tried(*asked))[0] == 0
+    status, told = await tried("docker", "exec", waiting, "natsctl", "health", "--ready")
+    assert status == 1
+    assert "[-]nats failed" in told
+
+    elsewhere = ("--env=NATSCTL_LISTEN=127.0.0.1:9999", *asked[2:])
+    status, told = await tried("docker", "exec", *elsewhere)
+    assert (status, "nobody answers on 127.0.0.1:9999" in told) == (1, True), told
+    status, told = await tried("docker", "exec", "--env=NATSCTL_LISTEN=", *asked[2:])
+    assert (status, "where does the daemon listen?" in told) == (1, True), told
+
+
+async def test_the_first_process_hands_signals_on_and_natsctl_is_the_second(stack: Stack) -> None:
+    read = "cat /proc/1/comm; tr '\\0' ' ' </proc/1/cmdline"
+    status, told = await stack.inside("sh", "-c", read)
+    assert status == 0, told
+    first, words = told.split("\n")
+    assert first == "tini"
+    assert words.startswith("tini -- natsctl run ")
+    await stack.compose("kill", "--signal=TERM", "natsctl")  # to the first process alone
+    await eventually(lambda: _ended(stack, "natsctl"))
+    assert (await stack.state("natsctl"))["ExitCode"] == 0
+
+
+async def test_how_it_is_can_be_asked_through_the_published_port(
+    stack: Stack, jetstream: JetStreamContext
+) -> None:
+    assert (await stack.state("natsctl"))["Health"]["Status"] == "healthy"
+    assert await asked(f"{stack.natsctl}/livez") == "ok"
+    assert "[+]cache/greetings/routes ok" in await asked(f"{stack.natsctl}/readyz?verbose")
+    await greet(jetstream, "shop", "hi")
+    await eventually(lambda: _says(jetstream, "shop", "hi!"))
+    page = await asked(f"{stack.natsctl}/metrics")
+    assert 'natsctl_cache_objects{controller="greetings",' in page
+
+    await stack.compose("stop", "--timeout=1", "nats")
+    await eventually(lambda: _unready(stack))
+    assert await asked(f"{stack.natsctl}/livez") == "ok"
+
+
+async def test_every_profile_of_the_stack_is_valid(stack: Stack) -> None:
+    usual = {"nats", "natsctl"}
+    for profile, more in (
+        ("monitoring", {"prometheus", "grafana"}),
+        ("kubernetes", {"k3s", "kubeconfig", "webapps"}),
+    ):
+        told = await stack.compose("--profile", profile, "config", "--services")
+        assert set(told.split()) == usual | more
+
+
 async def test_processes_that_others_leave_behind_do_not_stay(stack: Stack) -> None:
     status, left = await stack.inside("sh", "-c", "sleep 0.1 >/dev/null & echo $!")
     assert status == 0, left
@@ -216,6 +292,63 @@ async def test_webapps_run_in_the_cluster_of_the_stack(stack: Stack) -> None:
     await eventually(lambda: _in_cluster(stack))
     await stack.compose("stop", "webapps")
     assert (await stack.state("webapps"))["ExitCode"] == 0
+
+
+@pytest.mark.long
+async def test_prometheus_asks_natsctl_and_knows_the_rules(stack: Stack) -> None:
+    await stack.compose("--profile", "monitoring", "up", "--no-build", "--wait", "prometheus")
+    await eventually(lambda: _scraped(stack, up=1))
+    told = json.loads(await asked(f"{stack.prometheus}/api/v1/rules"))["data"]["groups"]
+    assert {rule["health"] for group in told for rule in group["rules"]} == {"ok"}
+    await stack.compose("stop", "natsctl")
+    await eventually(lambda: _fires(stack, "NatsctlGone"), within_s=300, every_s=1)
+
+
+@pytest.mark.long
+async def test_grafana_shows_the_dashboard_to_whoever_comes(stack: Stack) -> None:
+    await stack.compose("--profile", "monitoring", "up", "--no-build", "--wait", "grafana")
+    home = json.loads(await asked(f"{stack.grafana}/api/dashboards/home"))
+    assert home["dashboard"]["title"] == "natsctl"
+    found = json.loads(await asked(f"{stack.grafana}/api/dashboards/uid/natsctl"))
+    assert (found["meta"]["provisioned"], found["meta"]["canSave"]) == (True, False)
+    await eventually(lambda: _scraped(stack, up=1))
+    proxied = f"{stack.grafana}/api/datasources/proxy/uid/prometheus/api/v1/query"
+    said = json.loads(await asked(f"{proxied}?query=natsctl_build_info"))
+    assert len(said["data"]["result"]) == 1
+
+
+async def asked(url: str) -> str:
+    """Return what is answered there, which is a 200."""
+    async with ClientSession(raise_for_status=True) as session, session.get(url) as response:
+        return await response.text()
+
+
+async def _unready(stack: Stack) -> bool:
+    """Say whether natsctl, which answers, says that it cannot work now, and the engine too."""
+    async with ClientSession() as session, session.get(f"{stack.natsctl}/readyz") as response:
+        assert response.status == 503
+    return (await stack.state("natsctl"))["Health"]["Status"] == "unhealthy"
+
+
+async def _scraped(stack: Stack, *, up: int) -> bool:
+    """Say whether Prometheus has so many daemons that answer it, and no others."""
+    told = json.loads(await asked(f"{stack.prometheus}/api/v1/targets"))["data"]["activeTargets"]
+    found = [(target["labels"]["service"], target["health"]) for target in told]
+    assert found == [("natsctl", "up")] * up, told
+    return True
+
+
+async def _fires(stack: Stack, name: str) -> bool:
+    told = json.loads(await asked(f"{stack.prometheus}/api/v1/alerts"))["data"]["alerts"]
+    return (name, "firing") in {(each["labels"]["alertname"], each["state"]) for each in told}
+
+
+async def _is(name: str, health: str) -> bool:
+    return bool((await inspected(name))["State"]["Health"]["Status"] == health)
+
+
+async def _ended(stack: Stack, service: str) -> bool:
+    return bool((await stack.state(service))["Status"] == "exited")
 
 
 async def _bare(image: str, *words: str) -> str:

@@ -1,0 +1,101 @@
+"""What Prometheus is told is valid, and wakes people when it should: as promtool says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from containers import ROOT, tried
+
+pytestmark = pytest.mark.promtool
+
+FOLDER = ROOT / "docs" / "prometheus"
+DAEMON = 'job="natsctl", instance="a"'
+
+
+async def promtool(*words: str) -> str:
+    """Run it, successfully; return what it wrote."""
+    status, told = await tried("promtool", *words)
+    assert status == 0, told
+    return told
+
+
+def play(alert: str, *, after: str, series: dict[str, str], fires: bool) -> dict[str, Any]:
+    """Return what promtool is to play: these series, scraped each minute, and what comes of it."""
+    counted = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})'
+    expected = {"expr": counted, "eval_time": after, "exp_samples": [{"value": 1}] * fires}
+    scraped = [{"series": name, "values": values} for name, values in series.items()]
+    test = {"interval": "1m", "input_series": scraped, "promql_expr_test": [expected]}
+    rules = str(FOLDER / "rules.yml")
+    return {"rule_files": [rules], "evaluation_interval": "15s", "tests": [test]}
+
+
+async def test_the_configuration_and_the_rules_are_valid() -> None:
+    told = await promtool("check", "config", str(FOLDER / "prometheus.yml"))
+    assert "is valid prometheus config file syntax" in told
+    assert "16 rules found" in told
+
+
+@pytest.mark.parametrize(
+    ("alert", "after", "series", "fires"),
+    [
+        ("NatsctlGone", "1m", {}, False),
+        ("NatsctlGone", "5m", {}, True),
+        ("NatsctlGone", "5m", {f"up{{{DAEMON}}}": "1x10"}, False),
+        ("NatsctlGone", "8m", {f"up{{{DAEMON}}}": "1 1 0x10"}, True),
+        ("NatsctlDisconnected", "5m", {f"natsctl_connection_up{{{DAEMON}}}": "0x10"}, True),
+        ("NatsctlDisconnected", "5m", {f"natsctl_connection_up{{{DAEMON}}}": "1x10"}, False),
+        (
+            "NatsctlTwoLead",
+            "5m",
+            {
+                f'leader_election_master_status{{{DAEMON}, name="shops"}}': "1x10",
+                'leader_election_master_status{job="natsctl", instance="b", name="shops"}': "0x10",
+            },
+            False,
+        ),
+        (
+            "NatsctlTwoLead",
+            "5m",
+            {
+                f'leader_election_master_status{{{DAEMON}, name="shops"}}': "1x10",
+                'leader_election_master_status{job="natsctl", instance="b", name="shops"}': "1x10",
+            },
+            True,
+        ),
+        (
+            "NatsctlNobodyLeads",
+            "5m",
+            {f'leader_election_master_status{{{DAEMON}, name="shops"}}': "0x10"},
+            True,
+        ),
+        (
+            "NatsctlSyncsFail",
+            "40m",
+            {
+                f'controller_runtime_reconcile_total{{{DAEMON}, controller="shops"}}': "0+60x60",
+                f'controller_runtime_reconcile_errors_total{{{DAEMON}, controller="shops"}}': (
+                    "0+12x60"
+                ),
+            },
+            True,
+        ),
+        (
+            "NatsctlSyncsFail",
+            "40m",
+            {
+                f'controller_runtime_reconcile_total{{{DAEMON}, controller="shops"}}': "0+60x60",
+                f'controller_runtime_reconcile_errors_total{{{DAEMON}, controller="shops"}}': (
+                    "0+3x60"
+                ),
+            },
+            False,
+        ),
+    ],
+)
+async def test_an_alert_fires_when_it_should_and_only_then(
+    tmp_path: Path, alert: str, after: str, series: dict[str, str], *, fires: bool
+) -> None:
+    file = tmp_path / "play.yml"
+    file.write_text(yaml.safe_dump(play(alert, after=after, series=series, fires=fires)))
+    await promtool("test", "rules", str(file))
