@@ -5,6 +5,8 @@
 #
 # It says how it is on port 8080: /livez, /readyz and /metrics. Docker asks for the first of them.
 #
+# With what pyproject.toml calls an optional dependency: --build-arg EXTRAS=otel
+#
 # Your own: mount them over /app/controllers, or begin an image with FROM natsctl. What lies in
 # /app/controllers/fleet.py is found as `controllers.fleet`.
 
@@ -16,8 +18,10 @@ WORKDIR /src
 RUN python -m venv --without-pip /opt/natsctl
 ENV PIP_PYTHON=/opt/natsctl PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY pyproject.toml ./
-RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-        print(*project["dependencies"], sep="\n")' > requirements.txt \
+ARG EXTRAS=
+RUN python -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+        extras = [project["optional-dependencies"][name] for name in sys.argv[1:]]; \
+        print(*sum(extras, project["dependencies"]), sep="\n")' $EXTRAS > requirements.txt \
     && pip install --requirement requirements.txt
 COPY README.md LICENSE ./
 COPY natsctl natsctl

@@ -6,9 +6,12 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from aiohttp import ClientSession
 from servers import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -35,27 +38,27 @@ def engine_answers() -> bool:
         return False
 
 
-def build() -> None:
-    """Build the image.
+@contextmanager
+def built(name: str, *options: str) -> Iterator[str]:
+    """Have the image under this name; what it was built from stays with the engine.
 
-    On the host's network, because that is all that is there where containers have no way out.
+    It is built on the host's network, because that is all that is there where containers have no
+    way out.
     """
-    built = subprocess.run(
-        ["docker", "build", "--network", "host", "--tag", IMAGE, "."],
+    done = subprocess.run(
+        ["docker", "build", "--network", "host", *options, "--tag", name, "."],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=BUILD_S,
         check=False,
     )
-    assert built.returncode == 0, built.stdout.decode()[-OUTPUT_MAX:]
-
-
-def remove() -> None:
-    """Remove the image; what it was built from stays with the engine for the next time."""
-    subprocess.run(
-        ["docker", "image", "rm", IMAGE], capture_output=True, timeout=CALL_S, check=True
-    )
+    assert done.returncode == 0, done.stdout.decode()[-OUTPUT_MAX:]
+    try:
+        yield name
+    finally:
+        removing = ["docker", "image", "rm", name]
+        subprocess.run(removing, capture_output=True, timeout=CALL_S, check=True)
 
 
 async def docker(*words: str, environ: dict[str, str] | None = None) -> str:
@@ -89,6 +92,12 @@ async def inspected(name: str) -> dict[str, Any]:
     """Return what the engine knows of an image or a container."""
     found: list[dict[str, Any]] = json.loads(await docker("inspect", name))
     return found[0]
+
+
+async def asked(url: str) -> str:
+    """Return what is answered there, which is a 200."""
+    async with ClientSession(raise_for_status=True) as session, session.get(url) as response:
+        return await response.text()
 
 
 class Stack:

@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-import containers
 import pytest
-from containers import IMAGE, Stack
+from containers import IMAGE, Stack, built
 
 TOLD = "docker"  # the property of a test that the end of the run tells
 
@@ -20,9 +19,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def image() -> Iterator[str]:
     """Build the image of natsctl, and return its name."""
-    containers.build()
-    yield IMAGE
-    containers.remove()
+    with built(IMAGE) as name:
+        yield name
 
 
 @pytest.fixture

@@ -29,18 +29,13 @@ class K3s(KubeCluster):
             warnings.simplefilter("ignore")
             from testcontainers.community.k3s import K3SContainer  # noqa: PLC0415 - needs Docker
 
-            container = K3SContainer(IMAGE)
-        given = {
-            "token-auth-file": f"{INSIDE}/tokens.csv",
-            "audit-policy-file": f"{INSIDE}/policy.yaml",
-            "audit-log-path": f"{INSIDE}/{self.audit_log.name}",
-        }
-        arguments = (f"--kube-apiserver-arg={name}={value}" for name, value in given.items())
-        host = container.get_container_host_ip()
-        container.with_volume_mapping(str(self.folder), INSIDE, "rw")
-        container.with_command(f"server --disable traefik --tls-san={host} {' '.join(arguments)}")
-        self._container = container.start()
-        self._config = yaml.safe_load(container.config_yaml())
+            self._container = self._made(K3SContainer(IMAGE))
+            try:
+                self._container.start()
+                self._config = yaml.safe_load(self._container.config_yaml())
+            except BaseException:
+                self._container.stop()
+                raise
         cluster = self._config["clusters"][0]["cluster"]
         self.ca.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
         return self
@@ -52,6 +47,20 @@ class K3s(KubeCluster):
         traceback: TracebackType | None,
     ) -> None:
         self._container.stop()
+
+    def _made(self, container: Any) -> Any:
+        """Tell it who our users are, and where to write who asked for what."""
+        given = {
+            "token-auth-file": f"{INSIDE}/tokens.csv",
+            "audit-policy-file": f"{INSIDE}/policy.yaml",
+            "audit-log-path": f"{INSIDE}/{self.audit_log.name}",
+        }
+        arguments = (f"--kube-apiserver-arg={name}={value}" for name, value in given.items())
+        host = container.get_container_host_ip()
+        container.with_volume_mapping(str(self.folder), INSIDE, "rw")
+        return container.with_command(
+            f"server --disable traefik --tls-san={host} {' '.join(arguments)}"
+        )
 
     @property
     def url(self) -> str:

@@ -1,30 +1,23 @@
-"""The image, and the stack of docker-compose.yml, for a user with Docker and nothing else."""
+"""The stack of docker-compose.yml, for a user with Docker and nothing else."""
 
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 import nats
 import pytest
 from aiohttp import ClientSession
-from containers import ROOT, Stack, docker, inspected, tried
+from containers import ROOT, Stack, asked, docker, inspected
 from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError, NotFoundError
 from servers import eventually
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]  # the first one builds the image
 
-MB = 1_000_000
-OWN_MAX = 250 * MB  # bytes, on top of what Python has
-WEBAPPS = "controllers.webapps:WebApps"
 SHOP = ("configmap/shop", "service/shop", "deployment.apps/shop")
-GREETINGS = "controllers.greetings:Greetings"
 BUCKETS = ("greetings", "routes", "defaults")
-
-Detached = Callable[..., Awaitable[str]]
 
 SLOW = """
 import asyncio
@@ -60,21 +53,6 @@ async def connected(stack: Stack) -> AsyncIterator[JetStreamContext]:
         yield jetstream
     finally:
         await client.close()
-
-
-@pytest.fixture
-async def detached() -> AsyncIterator[Detached]:
-    """Run containers that may do nothing and reach nobody; gives their names."""
-    names: list[str] = []
-
-    async def start(*words: str) -> str:
-        limits = ("--read-only", "--cap-drop=ALL", "--network=none")
-        names.append((await docker("run", "--detach", *limits, *words)).split()[-1])
-        return names[-1]
-
-    yield start
-    for name in names:
-        await docker("rm", "--force", "--volumes", name)
 
 
 @pytest.fixture
@@ -185,31 +163,6 @@ async def test_its_user_is_not_root_and_its_file_system_is_read_only(
     assert await stack.inside("touch", "/tmp/new") == (0, "")
 
 
-async def test_it_needs_nowhere_to_write_and_no_rights(image: str) -> None:
-    assert await _bare(image, "--version") == f"natsctl {version('natsctl')}\n"
-    printed = await _bare(image, "rbac", "--no-kube", "--controller", WEBAPPS)
-    assert "kind: ClusterRole" in printed
-
-
-async def test_who_needs_no_nats_yet_is_healthy_and_who_cannot_be_asked_is_not(
-    image: str, detached: Detached
-) -> None:
-    waiting = await detached(image, "run", "-c", GREETINGS, "-s", "nats://127.0.0.1:1")
-    (how,) = [(await inspected(image))["Config"]["Healthcheck"]["Test"][1:]]
-    asked = ("docker", "exec", waiting, "sh", "-c", *how)
-    await eventually(lambda: _is(waiting, "healthy"))
-    assert (await tried(*asked))[0] == 0
-    status, told = await tried("docker", "exec", waiting, "natsctl", "health", "--ready")
-    assert status == 1
-    assert "[-]nats failed" in told
-
-    elsewhere = ("--env=NATSCTL_LISTEN=127.0.0.1:9999", *asked[2:])
-    status, told = await tried("docker", "exec", *elsewhere)
-    assert (status, "nobody answers on 127.0.0.1:9999" in told) == (1, True), told
-    status, told = await tried("docker", "exec", "--env=NATSCTL_LISTEN=", *asked[2:])
-    assert (status, "where does the daemon listen?" in told) == (1, True), told
-
-
 async def test_the_first_process_hands_signals_on_and_natsctl_is_the_second(stack: Stack) -> None:
     read = "cat /proc/1/comm; tr '\\0' ' ' </proc/1/cmdline"
     status, told = await stack.inside("sh", "-c", read)
@@ -254,19 +207,6 @@ async def test_processes_that_others_leave_behind_do_not_stay(stack: Stack) -> N
     await eventually(lambda: _gone(stack, int(left)))
 
 
-async def test_the_image_is_no_larger_than_it_has_to_be(
-    image: str, record_property: Callable[[str, object], None]
-) -> None:
-    history = await docker("history", "--human=false", "--format={{.Size}} {{.CreatedBy}}", image)
-    newest_first = [line for line in history.splitlines() if line[:1].isdigit()]
-    pythons = next(at for at, line in enumerate(newest_first) if 'CMD ["python3"]' in line)
-    own = sum(int(line.split()[0]) for line in newest_first[:pythons])
-    assert 0 < own < OWN_MAX
-    whole = (await inspected(image))["Size"]
-    told = f"the image has {whole / MB:.0f} MB, {own / MB:.0f} of them beyond Python's own"
-    record_property("docker", told)
-
-
 async def test_the_page_says_what_works(stack: Stack, jetstream: JetStreamContext) -> None:
     put, *others = commands(about="Greetings")
     await run(stack, put)
@@ -294,35 +234,6 @@ async def test_webapps_run_in_the_cluster_of_the_stack(stack: Stack) -> None:
     assert (await stack.state("webapps"))["ExitCode"] == 0
 
 
-@pytest.mark.long
-async def test_prometheus_asks_natsctl_and_knows_the_rules(stack: Stack) -> None:
-    await stack.compose("--profile", "monitoring", "up", "--no-build", "--wait", "prometheus")
-    await eventually(lambda: _scraped(stack, up=1))
-    told = json.loads(await asked(f"{stack.prometheus}/api/v1/rules"))["data"]["groups"]
-    assert {rule["health"] for group in told for rule in group["rules"]} == {"ok"}
-    await stack.compose("stop", "natsctl")
-    await eventually(lambda: _fires(stack, "NatsctlGone"), within_s=300, every_s=1)
-
-
-@pytest.mark.long
-async def test_grafana_shows_the_dashboard_to_whoever_comes(stack: Stack) -> None:
-    await stack.compose("--profile", "monitoring", "up", "--no-build", "--wait", "grafana")
-    home = json.loads(await asked(f"{stack.grafana}/api/dashboards/home"))
-    assert home["dashboard"]["title"] == "natsctl"
-    found = json.loads(await asked(f"{stack.grafana}/api/dashboards/uid/natsctl"))
-    assert (found["meta"]["provisioned"], found["meta"]["canSave"]) == (True, False)
-    await eventually(lambda: _scraped(stack, up=1))
-    proxied = f"{stack.grafana}/api/datasources/proxy/uid/prometheus/api/v1/query"
-    said = json.loads(await asked(f"{proxied}?query=natsctl_build_info"))
-    assert len(said["data"]["result"]) == 1
-
-
-async def asked(url: str) -> str:
-    """Return what is answered there, which is a 200."""
-    async with ClientSession(raise_for_status=True) as session, session.get(url) as response:
-        return await response.text()
-
-
 async def _unready(stack: Stack) -> bool:
     """Say whether natsctl, which answers, says that it cannot work now, and the engine too."""
     async with ClientSession() as session, session.get(f"{stack.natsctl}/readyz") as response:
@@ -330,31 +241,8 @@ async def _unready(stack: Stack) -> bool:
     return (await stack.state("natsctl"))["Health"]["Status"] == "unhealthy"
 
 
-async def _scraped(stack: Stack, *, up: int) -> bool:
-    """Say whether Prometheus has so many daemons that answer it, and no others."""
-    told = json.loads(await asked(f"{stack.prometheus}/api/v1/targets"))["data"]["activeTargets"]
-    found = [(target["labels"]["service"], target["health"]) for target in told]
-    assert found == [("natsctl", "up")] * up, told
-    return True
-
-
-async def _fires(stack: Stack, name: str) -> bool:
-    told = json.loads(await asked(f"{stack.prometheus}/api/v1/alerts"))["data"]["alerts"]
-    return (name, "firing") in {(each["labels"]["alertname"], each["state"]) for each in told}
-
-
-async def _is(name: str, health: str) -> bool:
-    return bool((await inspected(name))["State"]["Health"]["Status"] == health)
-
-
 async def _ended(stack: Stack, service: str) -> bool:
     return bool((await stack.state(service))["Status"] == "exited")
-
-
-async def _bare(image: str, *words: str) -> str:
-    """Run the image as nobody in particular, who may do nothing; return what it wrote."""
-    limits = ("--read-only", "--cap-drop=ALL", "--network=none", "--user=12345:12345")
-    return await docker("run", "--rm", *limits, image, *words)
 
 
 async def _says(jetstream: JetStreamContext, key: str, text: str) -> bool:

@@ -114,7 +114,7 @@ def test_grafana_begins_with_the_dashboard_and_the_dashboard_with_our_prometheus
 
     (chosen,) = [each for each in dashboard()["templating"]["list"] if each["type"] == "datasource"]
     assert chosen["query"] == source["type"]
-    assert "current" not in chosen  # so it is the default
+    assert chosen["current"] == {"text": source["name"], "value": source["uid"]}
     used = {panel["datasource"]["uid"] for panel in dashboard()["panels"] if panel["type"] != "row"}
     assert used == {f"${{{chosen['name']}}}"}
 
