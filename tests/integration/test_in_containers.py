@@ -6,9 +6,11 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import kube_k3s
+import nats_containers
 import pytest
 from containers import ROOT, docker
-from nats_containers import IMAGE, ContainedNatsServer
+from nats_containers import ContainedNatsServer
 from places import KUBE, NATS
 from servers import eventually
 
@@ -19,6 +21,7 @@ from natsctl.errors import NatsctlError
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 
 FILE = "tests/integration/test_lease.py"
+KUBE_FILE = "tests/contract/test_manifests.py"
 
 
 class Boat(Object, frozen=True):
@@ -95,7 +98,16 @@ async def test_the_tests_of_a_file_run_in_containers_where_that_is_asked_for() -
     assert f"{NATS}: in containers" in output
     asked = output.count("SETUP    F nats_server")
     assert asked > 1
-    assert await _made(begun) == asked
+    assert await _made(begun, nats_containers.IMAGE) == asked
+
+
+@pytest.mark.long
+async def test_so_do_those_that_need_a_cluster() -> None:
+    begun = (await docker("info", "--format={{.SystemTime}}")).strip()
+    status, output = await _pytest(KUBE_FILE, environ={NATS: "", KUBE: "container"})
+    assert status == 0, output
+    assert f"{KUBE}: in containers" in output
+    assert await _made(begun, kube_k3s.IMAGE) == 1
 
 
 async def test_a_place_that_is_none_ends_the_run_before_it_begins() -> None:
@@ -111,9 +123,9 @@ async def test_where_no_engine_answers_nobody_thinks_that_there_was_one(tmp_path
     assert f"{KUBE} is 'container', and no Docker engine answers" in output
 
 
-async def _made(since: str) -> int:
-    """Return how many containers of our image the engine has made since then."""
-    filters = (f"--filter=image={IMAGE}", "--filter=event=create", "--filter=type=container")
+async def _made(since: str, image: str) -> int:
+    """Return how many containers of an image the engine has made since then."""
+    filters = (f"--filter=image={image}", "--filter=event=create", "--filter=type=container")
     told = await docker("events", f"--since={since}", "--until=0s", *filters, "--format={{.ID}}")
     return len(told.split())
 
