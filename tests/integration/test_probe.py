@@ -37,7 +37,7 @@ async def answering(said: bytes, *, open_end: bool = False) -> AsyncIterator[Add
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "127.0.0.1", "localhost"])
 async def test_whoever_listens_everywhere_or_here_is_reached_here(host: str) -> None:
-    async with serving(Address(host, 0), Vitals()) as address:
+    async with serving(Address(host, free_port()), Vitals()) as address:
         alive = await ask(address, "/livez?verbose")
         assert (alive.passed, alive.text) == (True, "[+]ping ok\n[+]nats ok\nlivez check passed\n")
         ready = await ask(address, "/readyz")
