@@ -98,7 +98,7 @@ async def run(
     if embedded:
         serve = partial(_beside_server, serve, store_dir, port)
     async with traced(settings.traces):
-        await until_signalled(_heard(serve, options, vitals, settings.http))
+        await until_signalled(_heard(serve, options, vitals, settings.http), told=vitals.stop)
 
 
 async def _serve(

@@ -4,18 +4,24 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def until_signalled(work: Coroutine[None, None, None]) -> None:
+def _tell_nobody() -> None:
+    """Nobody asked to be told of the first signal."""
+
+
+async def until_signalled(
+    work: Coroutine[None, None, None], *, told: Callable[[], None] = _tell_nobody
+) -> None:
     """Run *work*, and cancel it at the first signal; returns when it has ended, either way.
 
-    A second signal ends this process at once, as that signal does by itself. Raises what *work*
-    raises.
+    *told* is called at that signal, before anything ends. A second signal ends this process at
+    once, as that signal does by itself. Raises what *work* raises.
     """
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
@@ -28,6 +34,7 @@ async def until_signalled(work: Coroutine[None, None, None]) -> None:
         for each in SIGNALS:
             loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
+        told()
         task.cancel()
 
     for each in SIGNALS:

@@ -65,6 +65,11 @@ class Vitals:
         self._runtimes: Sequence[Runnable] = ()
         self._elections: Sequence[Contested] = ()
         self._cluster: Requested | None = None
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Say from now on that this process is not ready: it was told to stop."""
+        self._stopping = True
 
     @contextmanager
     def of(
@@ -96,12 +101,14 @@ class Vitals:
         """Say whether this process does its work, or could at once if it came to lead.
 
         That is so while the connection stands, every cache is complete and has a watch, and it is
-        known who leads.
+        known who leads, until it is told to stop.
         """
+        stopping = [Check("shutdown", "stopping")] if self._stopping else []
         controllers = [check for runtime in self._runtimes for check in _checks(runtime)]
         if not controllers:
             controllers = [Check("controllers", "none is started yet, or all have ended")]
-        return Verdict("readyz", (self._connection_check(), *self._lease_checks(), *controllers))
+        connection, leases = self._connection_check(), self._lease_checks()
+        return Verdict("readyz", (*stopping, connection, *leases, *controllers))
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page for Prometheus and its content type, which *accept* chooses.

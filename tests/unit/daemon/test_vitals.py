@@ -226,6 +226,14 @@ async def test_what_measures_nothing_is_ready_when_it_has_begun(vitals: Vitals, 
     assert not vitals.ready().passed
 
 
+async def test_what_was_told_to_stop_is_not_ready_and_lives(of: Vitals, operator: Operator) -> None:
+    async with running(operator):
+        assert of.ready().passed
+        of.stop()
+        assert of.ready().text().splitlines()[0] == "[-]shutdown failed: stopping"
+        assert of.live().passed
+
+
 # ---- metrics
 
 
