@@ -31,6 +31,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     faults: int = 3
     configmaps: int = 5_000
     growth: tuple[int, ...] = (1_000, 10_000, 100_000)
+    soak_minutes: float = 10.0
+    soak_per_minute: int = 100_000
     loop: str = "uvloop"
 
 
@@ -42,6 +44,7 @@ QUICK = Sizes(
     faults=1,
     configmaps=500,
     growth=(1_000, 20_000),
+    soak_minutes=2.0,
 )
 
 

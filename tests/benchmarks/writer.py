@@ -27,7 +27,9 @@ class Writer:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._tail = b""
         self._open = 0
-        self._socket.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB acks 1\r\n')
+        self._socket.sendall(
+            b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\nSUB acks 1\r\n'
+        )
 
     def put_all(self, items: Iterable[tuple[str, bytes]]) -> None:
         """Write as fast as the server acknowledges."""
@@ -39,6 +41,17 @@ class Writer:
                 self._take_acks(WINDOW - BATCH)
                 frames = []
         self._send(frames)
+
+    def change(self, items: Iterable[tuple[str, bytes | None]]) -> int:
+        """Write values, and delete keys that have none; return how many that were."""
+        frames = [
+            _deletion(name) if content is None else _frame(name, content) for name, content in items
+        ]
+        for first in range(0, len(frames), BATCH):
+            batch = frames[first : first + BATCH]
+            self._send(batch)
+            self._take_acks(WINDOW - BATCH)
+        return len(frames)
 
     def put(self, name: str, content: bytes) -> float:
         """Write one; return the monotonic time before it was sent."""
@@ -76,6 +89,17 @@ def _frame(name: str, content: bytes) -> bytes:
         name.encode(),
         len(content),
         content,
+    )
+
+
+def _deletion(name: str) -> bytes:
+    headers = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
+    return b"HPUB $KV.%b.%b acks %d %d\r\n%b\r\n" % (
+        BUCKET.encode(),
+        name.encode(),
+        len(headers),
+        len(headers),
+        headers,
     )
 
 
