@@ -138,6 +138,7 @@ class ControllerRuntime:
         self.kind = only_primary(type(controller)).kind.name  # as owner labels say it
         self.synced = asyncio.Event()  # every cache is complete, and syncing has begun
         self.prepared = False  # the slots are open, so there is something to explain
+        self.stopping = False  # it was told to stop
         self.nats = nats  # for who needs more of it than slots
         controller.runtime = self
         self._systems = Systems(type(controller), nats, kube)
@@ -183,6 +184,7 @@ class ControllerRuntime:
 
     def stop(self) -> None:
         """Take no more keys; `run` returns when those under way are done."""
+        self.stopping = True
         self._loop.queue.shut_down(drain=False)
         self._stopping.set()
 
@@ -221,10 +223,11 @@ class ControllerRuntime:
         self._reasons.add(key, operation, after=delay_s)
         self._loop.queue.add(key, after=delay_s, priority=operation.priority)
 
-    def resync(self) -> None:
-        """Visit every primary again, behind whatever is urgent."""
-        keys = self._opened.primary.keys()
+    def resync(self, *keys: str) -> None:
+        """Visit every primary again, behind whatever is urgent; or only these keys, before it."""
         for key in keys:
+            self.enqueue_key(key, Operation.MANUAL)
+        for key in () if keys else self._opened.primary.keys():
             self.enqueue_key(key, Operation.RESYNC)
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
@@ -249,14 +252,17 @@ class ControllerRuntime:
         found = [self._names.owner(change.kind.metadata(stored.value)) for stored in states]
         return list(dict.fromkeys(owner.key for owner in found if self._is_ours(owner)))
 
-    async def garbage_plan(self, *, at_once: bool = False) -> GarbagePlan:
+    async def garbage_plan(
+        self, *, at_once: bool = False, orphans_max: int | None = None
+    ) -> GarbagePlan:
         """Return every orphan with the reason, and why none would be removed, if so.
 
-        *at_once* leaves the grace period out, for a person who has looked.
+        *at_once* leaves the grace period out, for a person who has looked; more than
+        *orphans_max* are only counted.
         """
         if self.controller.deletion_policy == "orphan":
             return GarbagePlan((), "the deletion policy is to leave orphans where they are")
-        return await self._collector.plan(at_once=at_once)
+        return await self._collector.plan(at_once=at_once, orphans_max=orphans_max)
 
     async def garbage_apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
         """Remove what the plan says and nothing else, at a person's command; returns what went."""
@@ -281,13 +287,14 @@ class ControllerRuntime:
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """Return a primary with all that was made for it, in its stores and *beyond* them."""
-        return tree(key, self._opened.primary, self._opened.secondaries, beyond)
+        return tree(key, self._opened.primary.informer, self._opened.secondaries, beyond)
 
     def status(self) -> Status:
         """Return how the controller is doing as a whole."""
         synced, journal = self.synced.is_set(), self._visits.journal
-        opened, queue = self._opened, self._loop.queue
-        return status(self.name, opened.primary, opened.informers, queue, journal, synced=synced)
+        opened, queue = self._opened, self._loop.queue.stats()
+        own = (opened.primary.informer,)
+        return status(self.name, own, opened.informers, queue, journal, synced=synced)
 
     def measures(self) -> Measures:
         """Return what was measured since this was made, for metrics and health checks."""

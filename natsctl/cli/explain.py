@@ -67,7 +67,9 @@ def _show(at: KeyExplanation, now: datetime) -> None:
     if at.invalid:
         _field("left alone", at.invalid)
     _field("queue", _place(at.queued, at.failures))
-    _field("owns", ", ".join(f"{kind}/{key}" for kind, keys in at.owned.items() for key in keys))
+    more = [f"and {at.owned_more} more"] if at.owned_more else []
+    owned = [f"{kind}/{key}" for kind, keys in at.owned.items() for key in keys]
+    _field("owns", ", ".join((*owned, *more)))
     for number, read in enumerate(at.reads):
         _field("" if number else "reads", read)
     _table(

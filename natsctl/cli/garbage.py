@@ -110,7 +110,7 @@ async def apply(
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
         removed = await collector.apply(wanted)
     _tell(wanted, removed)
-    if len(removed) < len(wanted.orphans):
+    if len(removed) < len(wanted.orphans) or wanted.more:
         raise typer.Exit(CONFLICT)
     return None
 
@@ -186,7 +186,9 @@ def _show(plan: GarbagePlan) -> None:
             headings, [[o.kind, o.key, str(o.revision), o.owner, o.reason] for o in plan.orphans]
         )
     else:
-        say("there are no orphans")
+        say("there are no orphans" if not plan.more else "there are none among the first")
+    if plan.more:
+        say(f"and {plan.more} more are suspected: remove these, and plan again")
     if plan.refused:
         say(f"a daemon removes nothing: {plan.refused}")
 

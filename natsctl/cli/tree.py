@@ -10,6 +10,7 @@ from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.daemons import NamedOption, asked
 from natsctl.cli.entries import NONE, age
 from natsctl.cli.printing import Output, OutputOption, write_found, write_table
+from natsctl.cli.terminal import say
 from natsctl.core.tree import MISSING, Branch
 from natsctl.errors import NotFoundError
 from natsctl.kv.codec import check_key
@@ -51,6 +52,8 @@ async def tree(
 def _show(top: Branch, now: datetime) -> None:
     headings = ["OBJECT", "READY", "REASON", "REVISION", "AGE"]
     write_table(headings, [_row(stem, each, now) for stem, each in _drawn(top)])
+    if top.more:
+        say(f"and {top.more} more objects")
 
 
 def _drawn(branch: Branch, stem: str = "", below: str = "") -> Iterator[tuple[str, Branch]]:

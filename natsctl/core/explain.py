@@ -1,16 +1,18 @@
 """Why a key is as it is, and how a controller is doing: read from memory, for people."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from natsctl.core.cache import Cache
 from natsctl.core.informer import Informer
 from natsctl.core.journal import Journal, SyncRecord
 from natsctl.core.opening import Opened
 from natsctl.core.owned import Owned
-from natsctl.core.slots import Primary
+from natsctl.core.tree import Beyond, Branch
 from natsctl.core.workqueue import Place, QueueStats, Workqueue
+from natsctl.errors import StoreError
 from natsctl.telemetry.hiding import hidden
 
 
@@ -46,21 +48,60 @@ class Status(msgspec.Struct, frozen=True):
     queue: QueueStats
 
 
+@runtime_checkable
+class Accountable(Protocol):
+    """What says why its keys are as they are; a `ControllerRuntime` is one.
+
+    `prepared` says that there is something to explain, `stopping` that nothing more is begun.
+    """
+
+    prepared: bool
+    stopping: bool
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why a cache has no watch just now, None where all have."""
+        ...
+
+    def status(self) -> Status:
+        """Return how it is doing as a whole."""
+        ...
+
+    def explain(self, key: str) -> Explanation:
+        """Return what is known of a key."""
+        ...
+
+    def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
+        """Return the object with all that was made for it."""
+        ...
+
+    def resync(self, *keys: str) -> None:
+        """Visit these keys as soon as may be; all of them, at leisure, where none is named."""
+        ...
+
+
 def explain(key: str, at: Opened, queue: Workqueue[str], journal: Journal) -> Explanation:
-    """Return what is known of a key."""
-    primary = at.primary
-    stored = primary.informer.cache.get(key)
-    invalid = primary.error(key)
+    """Return what is known of a key, what was made for it, and what it reads."""
+    return msgspec.structs.replace(
+        known(key, at.primary.informer.cache, queue, journal),
+        owned=_owned(key, at.secondaries),
+        reads=list(at.reads.depends_on(key)),
+    )
+
+
+def known(key: str, cache: Cache[Any], queue: Workqueue[str], journal: Journal) -> Explanation:
+    """Return what is known of a key that owns and reads nothing."""
+    stored, invalid = cache.get(key), cache.invalid.get(key)
     return Explanation(
         key=key,
-        exists=key in primary.informer.cache,
+        exists=key in cache,
         revision=None if stored is None else stored.revision,
-        invalid="" if invalid is None else hidden(str(invalid)),
+        invalid="" if invalid is None else hidden(str(invalid.error)),
         place=queue.place(key),
         failures=queue.failures(key),
         syncs=journal.of(key),
-        owned=_owned(key, at.secondaries),
-        reads=list(at.reads.depends_on(key)),
+        owned={},
+        reads=[],
     )
 
 
@@ -74,23 +115,25 @@ def _owned(key: str, secondaries: Sequence[Owned[Any]]) -> dict[str, list[str]]:
 
 def status(
     controller: str,
-    primary: Primary[Any],
+    primaries: Sequence[Informer[Any]],
     informers: Sequence[Informer[Any]],
-    queue: Workqueue[str],
+    queue: QueueStats,
     journal: Journal,
     *,
     synced: bool,
 ) -> Status:
     """Return how the controller is doing as a whole."""
-    cache = primary.informer.cache
+    caches = [informer.cache for informer in primaries]
     return Status(
         controller=controller,
         synced=synced,
-        primaries=len(cache),
-        invalid={key: hidden(str(found.error)) for key, found in cache.invalid.items()},
+        primaries=sum(map(len, caches)),
+        invalid={
+            key: hidden(str(at.error)) for cache in caches for key, at in cache.invalid.items()
+        },
         failing={key: record.error for key, record in journal.failing().items()},
         syncs=journal.syncs,
         failures=journal.failures,
         watch_restarts=sum(informer.restarts for informer in informers),
-        queue=queue.stats(),
+        queue=queue,
     )

@@ -6,6 +6,7 @@ lost with its bucket, so such orphans are left alone while anything about the bu
 """
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -79,12 +80,14 @@ class Orphan(msgspec.Struct, frozen=True):
 class GarbagePlan(msgspec.Struct, frozen=True):
     """What a sweep would remove; `refused` says why it removes nothing, and is empty else.
 
-    `stores` says of each kind in which incarnation of its store the revisions were seen.
+    `stores` says of each kind in which incarnation of its store the revisions were seen; `more` is
+    how many further objects are suspected that nobody looked at.
     """
 
     orphans: tuple[Orphan, ...]
     refused: str = ""
     stores: dict[str, str] = {}
+    more: int = 0
 
 
 class _Suspect(msgspec.Struct, frozen=True):
@@ -121,26 +124,28 @@ class GarbageCollector:
         self._limits = limits
         self._suspected: dict[tuple[str, str, str], float] = {}  # since when
 
-    async def plan(self, *, at_once: bool = False) -> GarbagePlan:
+    async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
         """Return every orphan, each confirmed at the leader, and whether a sweep may run.
 
-        *at_once* leaves the grace period out.
+        *at_once* leaves the grace period out; beyond *orphans_max* they are only counted.
         """
         incomplete = self._incomplete()
         if incomplete:
             return GarbagePlan((), incomplete)
         seen, suspects = self._sweep(), list(self._suspects())
         self._remember_suspects(suspects)
+        first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=lambda at: at.name)
+        more = len(suspects) - len(first)
         try:
-            owners = await self._confirm({suspect.owner for suspect in suspects})
-            found = self._orphans(suspects, owners, 0.0 if at_once else self._limits.grace_s)
+            owners = await self._confirm({suspect.owner for suspect in first})
+            found = self._orphans(first, owners, 0.0 if at_once else self._limits.grace_s)
             orphans = tuple(sorted(found, key=lambda orphan: (orphan.kind, orphan.key)))
-            refused = await self._refusal(orphans, seen)
+            refused = await self._refusal(orphans, seen, more)
         except StoreMissingError as error:
             return GarbagePlan((), str(error))
         except StoreError as error:
             return GarbagePlan((), f"the owners cannot be read: {error}")
-        return GarbagePlan(orphans, refused, self._stores())
+        return GarbagePlan(orphans, refused, self._stores(), more)
 
     async def apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
         """Remove what the plan says and nothing else, at a person's command; returns it.
@@ -248,11 +253,11 @@ class GarbageCollector:
                 uid=suspect.uid,
             )
 
-    async def _refusal(self, orphans: Sequence[Orphan], seen: Sweep) -> str:
+    async def _refusal(self, orphans: Sequence[Orphan], seen: Sweep, more: int) -> str:
         """Return why a sweep must not run, and remember what it has seen where it may."""
         unproven = [orphan for orphan in orphans if not orphan.proven]
         refused = await self._odd_bucket(seen) if unproven else ""
-        refused = refused or self._too_many(orphans)
+        refused = refused or self._too_many(sum(orphan.due for orphan in orphans) + more)
         if not refused:
             await self._remember(seen)
         return refused
@@ -267,8 +272,7 @@ class GarbageCollector:
             return f"the bucket of {name} is empty, and {why}"
         return ""
 
-    def _too_many(self, orphans: Sequence[Orphan]) -> str:
-        count = sum(orphan.due for orphan in orphans)
+    def _too_many(self, count: int) -> str:
         caches = [secondary.informer.cache for secondary in self._secondaries]
         owned = sum(cache.indexed(OWNER_INDEX) for cache in caches)
         if count > self._limits.count_max:

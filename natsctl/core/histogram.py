@@ -24,6 +24,11 @@ class Distribution(msgspec.Struct, frozen=True):
         """How many values there were."""
         return sum(self.counts)
 
+    def __add__(self, other: "Distribution") -> "Distribution":
+        """Return the values of both; they have the same bounds."""
+        counts = (one + more for one, more in zip(self.counts, other.counts, strict=True))
+        return Distribution(self.bounds, tuple(counts), self.sum + other.sum)
+
 
 class Histogram:
     """Counts values between fixed bounds, given in ascending order."""

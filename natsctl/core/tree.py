@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from natsctl.core.informer import Informer
 from natsctl.core.owned import Owned
-from natsctl.core.slots import Primary
 from natsctl.errors import InvalidObjectError
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -32,6 +32,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
         revision: of the state that is shown; None where there is none.
         created: since when it is so (RFC 3339); empty where that is not known.
         branches: what was made for it.
+        more: how many further ones there are, of which nothing is told.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     revision: int | None = None
     created: str = ""
     branches: tuple["Branch", ...] = ()
+    more: int = 0
 
 
 Beyond = Callable[[Document], Iterable[Branch]]
@@ -50,8 +52,8 @@ Beyond = Callable[[Document], Iterable[Branch]]
 
 def tree(
     key: str,
-    primary: Primary[Any],
-    secondaries: Sequence[Owned[Any]],
+    primary: Informer[Any],
+    secondaries: Sequence[Owned[Any]] = (),
     beyond: Beyond = lambda _: (),
 ) -> Branch:
     """Return the primary *key*, be it there or not, with what was made for it.
@@ -63,15 +65,15 @@ def tree(
         for secondary in secondaries
         for stored in secondary.owned_stored(key)
     )
-    newest, error = primary.informer.cache.newest(key), primary.error(key)
+    cache, kind = primary.cache, primary.cache.kind
+    newest, invalid = cache.newest(key), cache.invalid.get(key)
     if newest is None:
-        bucket = _bucket(primary.kind)
-        top = Branch(kind=primary.kind.name, key=key, bucket=bucket, ready=MISSING)
+        top = Branch(kind=kind.name, key=key, bucket=_bucket(kind), ready=MISSING)
     else:
-        top = _branch(primary.kind, newest)
-        made += tuple(beyond(_document(primary.kind, newest) or {}))
-    if error is not None:
-        top = msgspec.structs.replace(top, ready=INVALID, reason=hidden(str(error)))
+        top = _branch(kind, newest)
+        made += tuple(beyond(_document(kind, newest) or {}))
+    if invalid is not None:
+        top = msgspec.structs.replace(top, ready=INVALID, reason=hidden(str(invalid.error)))
     return msgspec.structs.replace(top, branches=made)
 
 

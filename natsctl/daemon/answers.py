@@ -1,15 +1,21 @@
 """What a daemon answers about itself, its controllers and their keys: the JSON of its service."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from heapq import nsmallest
 
 import msgspec
 
 from natsctl.core.explain import Explanation, Status
 from natsctl.core.garbage import GarbagePlan, Orphan
 from natsctl.core.journal import SyncRecord
+from natsctl.core.tree import Branch
 from natsctl.core.workqueue import Held, Place, QueueStats, Ready, Waiting
 
 SHOWN_MAX = 100  # keys with something wrong that a status names; it counts all of them
+OWNED_MAX = 1_000  # of what was made for a key, as many are named of each kind
+BRANCHES_MAX = 5_000
+ORPHANS_MAX = 1_000
+TEXT_MAX = 500  # characters of what is wrong with a key among others
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +37,7 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         controller: its name.
         daemon: where it runs.
-        state: `starting`, `listing`, `standby` where another daemon leads, `syncing`.
+        state: `starting`, `listing`, `standby` where another daemon leads, `syncing`, `stopping`.
         failure: why a cache has no watch just now; empty where all have.
         primaries: how many there are; None where nobody can tell (yet), and so for what follows.
         invalid_count: of them, how many are left alone because they are no valid objects.
@@ -96,6 +102,7 @@ class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
         failures: how often it failed since it last succeeded.
         syncs: its last syncs, the oldest first.
         owned: the keys of what was made for it, by kind.
+        owned_more: how many further keys of it there are.
         reads: what else wakes it when it changes.
         events: what the stream of events knows of it, the oldest first.
         events_error: why those could not be read; empty where they could.
@@ -111,19 +118,24 @@ class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     syncs: list[SyncRecord] = []
     owned: dict[str, list[str]] = {}
+    owned_more: int = 0
     reads: list[str] = []
     events: list[Event] = []
     events_error: str = ""
 
 
 class Queuing(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a request to sync keys: `invalid` ones are left alone, and why."""
+    """What came of a request to sync keys.
+
+    Of the `invalid_count` keys that are left alone, `invalid` says why some are.
+    """
 
     controller: str
     daemon: Process
     queued: int
     unknown: list[str] = []
     invalid: dict[str, str] = {}
+    invalid_count: int = 0
 
 
 class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
@@ -134,7 +146,12 @@ class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
     @classmethod
     def of(cls, plan: GarbagePlan, controller: str) -> "ControllerPlan":
         """Return the plan of that controller."""
-        return cls(plan.orphans, plan.refused, plan.stores, controller=controller)
+        return cls(plan.orphans, plan.refused, plan.stores, plan.more, controller=controller)
+
+    def begun(self, count: int) -> "ControllerPlan":
+        """Return the plan with its first orphans only; it counts the others."""
+        more = self.more + len(self.orphans[count:])
+        return msgspec.structs.replace(self, orphans=self.orphans[:count], more=more)
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -143,23 +160,50 @@ class Removed(msgspec.Struct, frozen=True):
     orphans: tuple[Orphan, ...]
 
 
-def status_of(status: Status, daemon: Process, *, state: str, failure: str) -> ControllerStatus:
+def fitting(limit: int, count: int, answer: Callable[[int], msgspec.Struct]) -> bytes:
+    """Return an answer as JSON, with as much of its lists as *limit* bytes can hold.
+
+    *answer* makes it of at most so many entries of each list: first *count*, then fewer.
+    """
+    encoded = msgspec.json.encode(answer(count))
+    while len(encoded) > limit and count:
+        count //= 2
+        encoded = msgspec.json.encode(answer(count))
+    return encoded
+
+
+def status_of(
+    status: Status, daemon: Process, *, state: str, failure: str, shown: int = SHOWN_MAX
+) -> ControllerStatus:
     """Return the status as it is told: of long lists, the beginning."""
     return ControllerStatus(
         controller=status.controller,
         daemon=daemon,
         state=state,
-        failure=failure,
+        failure=cut(failure),
         primaries=status.primaries,
         invalid_count=len(status.invalid),
         failing_count=len(status.failing),
-        invalid=_some(status.invalid),
-        failing=_some(status.failing),
+        invalid=some(status.invalid, shown),
+        failing=some(status.failing, shown),
         syncs=status.syncs,
         failures=status.failures,
         watch_restarts=status.watch_restarts,
         queue=status.queue,
     )
+
+
+def begun(known: KeyExplanation, count: int) -> KeyExplanation:
+    """Return the explanation with the first of what was made for the key; it counts the rest."""
+    owned = {kind: keys[:count] for kind, keys in known.owned.items()}
+    more = sum(len(keys[count:]) for keys in known.owned.values())
+    return msgspec.structs.replace(known, owned=owned, owned_more=more)
+
+
+def pruned(top: Branch, count: int) -> Branch:
+    """Return the tree with the first of its branches; it counts the others."""
+    more = len(top.branches[count:])
+    return msgspec.structs.replace(top, branches=top.branches[:count], more=more)
 
 
 def explained(
@@ -191,5 +235,11 @@ def _queued(place: Place, now: float) -> Queued:
             return Queued("held", round(now - since, 3), priority.name.lower())
 
 
-def _some(found: Mapping[str, str]) -> dict[str, str]:
-    return {key: found[key] for key in sorted(found)[:SHOWN_MAX]}
+def some(found: Mapping[str, str], count: int) -> dict[str, str]:
+    """Return the first so many keys in order, each with the beginning of what is said of it."""
+    return {key: cut(found[key]) for key in nsmallest(count, found)}
+
+
+def cut(text: str) -> str:
+    """Return a text, of a long one its beginning."""
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"

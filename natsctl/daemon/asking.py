@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
+from natsctl.core.garbage import Orphan
 from natsctl.core.tree import Branch
 from natsctl.daemon.answers import (
     ControllerPlan,
@@ -24,6 +25,7 @@ from natsctl.kv.service import LIMIT_S
 T = TypeVar("T")
 
 GRACE_S = 2.0  # more than a daemon takes at most
+APPLIED_MAX = 200  # orphans that are removed by one request
 FIND_S = 2.0  # within which daemons have said that they are there
 
 
@@ -94,9 +96,17 @@ class Daemons:
         return await self._ask_one(Verb.GC_PLAN, controller, b"", ControllerPlan)
 
     async def apply(self, plan: ControllerPlan) -> Removed:
-        """Have removed what the plan says and nothing else; return what went."""
-        asked = msgspec.json.encode(plan)
-        return await self._ask_one(Verb.GC_APPLY, plan.controller, asked, Removed)
+        """Have removed what the plan says and nothing else; return what went.
+
+        So many at a time that each request is short and soon answered.
+        """
+        removed: list[Orphan] = []
+        for first in range(0, len(plan.orphans), APPLIED_MAX):
+            orphans = plan.orphans[first : first + APPLIED_MAX]
+            asked = msgspec.json.encode(msgspec.structs.replace(plan, orphans=orphans))
+            found = await self._ask_one(Verb.GC_APPLY, plan.controller, asked, Removed)
+            removed += found.orphans
+        return Removed(tuple(removed))
 
     async def _ask_one(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> T:
         self._instances(verb, controller)

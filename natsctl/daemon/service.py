@@ -8,17 +8,22 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import version as installed
+from typing import TypeVar
 
 import msgspec
 
-from natsctl.core.visit import Operation
+from natsctl.core.explain import Accountable
 from natsctl.daemon.ages import dated
 from natsctl.daemon.answers import (
+    BRANCHES_MAX,
+    ORPHANS_MAX,
+    OWNED_MAX,
+    SHOWN_MAX,
     ControllerPlan,
     ControllerStatus,
     Event,
@@ -26,7 +31,11 @@ from natsctl.daemon.answers import (
     Process,
     Queuing,
     Removed,
+    begun,
     explained,
+    fitting,
+    pruned,
+    some,
     status_of,
 )
 from natsctl.daemon.operator import Runnable
@@ -44,6 +53,8 @@ log = logging.getLogger(__name__)
 NAME = "natsctl"
 API = "natsctl.api"
 LOOK_S = 0.5  # how often it is looked who leads
+
+R = TypeVar("R", bound=Accountable)
 
 Leads = Callable[[str], bool]
 """Says whether this process leads the controller of that name now."""
@@ -89,20 +100,21 @@ class Desk:
         self._connection = connection
         self._leads = leads
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
-        if isinstance(runtime, ControllerRuntime):
+        if isinstance(runtime, Accountable):
             self._runtime = runtime
             handlers |= {
                 Verb.EXPLAIN: self._explain,
                 Verb.TREE: self._tree,
                 Verb.RESYNC: self._resync,
-                Verb.GC_PLAN: self._plan,
-                Verb.GC_APPLY: self._apply,
             }
+        if isinstance(runtime, ControllerRuntime):
+            self._collecting = runtime
+            handlers |= {Verb.GC_PLAN: self._plan, Verb.GC_APPLY: self._apply}
         self._endpoints = {verb: self._endpoint(verb, each) for verb, each in handlers.items()}
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Return what can be asked now."""
-        leads = self._leads(self._runnable.name)
+        leads = self._leads(self._runnable.name) and not self._stopping
         for verb, endpoint in self._endpoints.items():
             if leads or not verb.acts:
                 yield endpoint
@@ -120,29 +132,41 @@ class Desk:
     # ---- what is told
 
     async def _status(self, _asked: bytes) -> bytes:
-        return msgspec.json.encode(self.status())
+        return fitting(self._limit, SHOWN_MAX, self.status)
 
-    def status(self) -> ControllerStatus:
+    def status(self, shown: int = SHOWN_MAX) -> ControllerStatus:
         """Return how the controller is doing, as far as that can be told by now."""
         runnable, state = self._runnable, self._state()
-        if not isinstance(runnable, ControllerRuntime) or not runnable.prepared:
+        if not isinstance(runnable, Accountable) or not runnable.prepared:
             return ControllerStatus(controller=runnable.name, daemon=self._daemon, state=state)
         failure = "" if runnable.failure is None else hidden(str(runnable.failure))
-        return status_of(runnable.status(), self._daemon, state=state, failure=failure)
+        found = runnable.status()
+        return status_of(found, self._daemon, state=state, failure=failure, shown=shown)
 
     def _state(self) -> str:
+        if self._stopping:
+            return "stopping"
         if not self._leads(self._runnable.name):
             return "standby"
         if self._runnable.synced.is_set():
             return "syncing"
-        prepared = isinstance(self._runnable, ControllerRuntime) and self._runnable.prepared
+        prepared = isinstance(self._runnable, Accountable) and self._runnable.prepared
         return "listing" if prepared else "starting"
 
+    @property
+    def _stopping(self) -> bool:
+        return isinstance(self._runnable, Accountable) and self._runnable.stopping
+
+    @property
+    def _limit(self) -> int:
+        return self._connection.payload_max
+
     async def _explain(self, asked: bytes) -> bytes:
-        key, runtime = _key(asked), self._prepared()
+        key, runtime = _key(asked), self._prepared(self._runtime)
         now = asyncio.get_running_loop().time()
-        known = explained(runtime.explain(key), runtime.name, self._daemon, now=now)
-        return msgspec.json.encode(await self._with_events(known))
+        known = explained(runtime.explain(key), self._runnable.name, self._daemon, now=now)
+        told = await self._with_events(known)
+        return fitting(self._limit, OWNED_MAX, lambda count: begun(told, count))
 
     async def _with_events(self, known: KeyExplanation) -> KeyExplanation:
         try:
@@ -163,41 +187,52 @@ class Desk:
         return msgspec.structs.replace(known, events=events)
 
     async def _tree(self, asked: bytes) -> bytes:
-        found = self._prepared().tree(_key(asked), externals)
-        return msgspec.json.encode(await dated(self._connection, found))
+        found = self._prepared(self._runtime).tree(_key(asked), externals)
+        top = await dated(self._connection, pruned(found, BRANCHES_MAX))
+        more = found.branches[BRANCHES_MAX:]
+        whole = msgspec.structs.replace(top, branches=(*top.branches, *more))
+        return fitting(self._limit, BRANCHES_MAX, lambda count: pruned(whole, count))
 
     # ---- what is done
 
     async def _resync(self, asked: bytes) -> bytes:
-        keys, runtime = _keys(asked), self._prepared()
+        keys, runtime = _keys(asked), self._acting(self._runtime)
         if not keys:
             runtime.resync()
             return self._queuing(runtime.status().primaries)
-        unknown, invalid = list[str](), dict[str, str]()
+        wanted, unknown, invalid = list[str](), list[str](), dict[str, str]()
         for known in map(runtime.explain, keys):
             if known.invalid:
                 invalid[known.key] = known.invalid
-            elif known.exists or any(known.owned.values()):
-                runtime.enqueue_key(known.key, Operation.MANUAL)
+            elif known.exists or any(known.owned.values()) or known.failures:
+                wanted.append(known.key)
             else:
                 unknown.append(known.key)
-        return self._queuing(len(keys) - len(unknown) - len(invalid), unknown, invalid)
+        if wanted:
+            runtime.resync(*wanted)
+        return self._queuing(len(wanted), unknown, invalid)
 
     def _queuing(
-        self, queued: int, unknown: Sequence[str] = (), invalid: dict[str, str] | None = None
+        self, queued: int, unknown: Sequence[str] = (), invalid: Mapping[str, str] | None = None
     ) -> bytes:
-        told = Queuing(
-            controller=self._runnable.name,
-            daemon=self._daemon,
-            queued=queued,
-            unknown=list(unknown),
-            invalid=invalid or {},
+        why = invalid or {}
+        return fitting(
+            self._limit,
+            SHOWN_MAX,
+            lambda count: Queuing(
+                controller=self._runnable.name,
+                daemon=self._daemon,
+                queued=queued,
+                unknown=list(unknown),
+                invalid=some(why, count),
+                invalid_count=len(why),
+            ),
         )
-        return msgspec.json.encode(told)
 
     async def _plan(self, _asked: bytes) -> bytes:
-        plan = await self._prepared().garbage_plan(at_once=True)
-        return msgspec.json.encode(ControllerPlan.of(plan, self._runnable.name))
+        runtime = self._acting(self._collecting)
+        found = await runtime.garbage_plan(at_once=True, orphans_max=ORPHANS_MAX)
+        return fitting(self._limit, ORPHANS_MAX, ControllerPlan.of(found, runtime.name).begun)
 
     async def _apply(self, asked: bytes) -> bytes:
         try:
@@ -206,13 +241,20 @@ class Desk:
             raise UsageError(f"send what {Verb.GC_PLAN} answers: {error}") from error
         if plan.controller != self._runnable.name:
             raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")
+        runtime = self._acting(self._collecting)
         log.info("%s: a person removes %d orphans", plan.controller, len(plan.orphans))
-        return msgspec.json.encode(Removed(await self._prepared().garbage_apply(plan)))
+        return msgspec.json.encode(Removed(await runtime.garbage_apply(plan)))
 
-    def _prepared(self) -> ControllerRuntime:
-        if not self._runtime.prepared:
-            raise NatsctlError(f"{self._runtime.name} is starting: ask again")
-        return self._runtime
+    def _prepared(self, runtime: R) -> R:
+        if not runtime.prepared:
+            raise NatsctlError(f"{self._runnable.name} is starting: ask again")
+        return runtime
+
+    def _acting(self, runtime: R) -> R:
+        """Return it, where it would do what is asked; what was told to stop begins nothing."""
+        if runtime.stopping:
+            raise NatsctlError(f"{self._runnable.name} is stopping: ask again")
+        return self._prepared(runtime)
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ from natsctl.telemetry.hiding import Secrets
 
 log = logging.getLogger(__name__)
 
+PAYLOAD_MAX = 1024 * 1024
 FLUSH_S = 2.0  # how long a close waits for what was published
 
 OnLost = Callable[[StoreError], None]
@@ -160,6 +161,11 @@ class Connection:
     def publish_prefix(self) -> str:
         """What goes before a `$KV.…` subject: empty, or the API's prefix of a domain or import."""
         return "" if self.api_prefix == "$JS.API" else f"{self.api_prefix}."
+
+    @property
+    def payload_max(self) -> int:
+        """How many bytes a message may have; a server's default where none is connected."""
+        return PAYLOAD_MAX if self._link is None else self._link.client.max_payload
 
     @property
     def connected(self) -> bool:

@@ -12,12 +12,17 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.core.about import about
 from natsctl.core.barrier import Barrier
+from natsctl.core.explain import Explanation, Status, known, status
 from natsctl.core.informer import Informer
+from natsctl.core.journal import Journal
 from natsctl.core.loop import SyncLoop
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
+from natsctl.core.reasons import Reasons
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.slots import Primary
 from natsctl.core.tasks import together
+from natsctl.core.tree import Beyond, Branch, tree
+from natsctl.core.visit import Operation
 from natsctl.core.workqueue import Priority, Workqueue
 from natsctl.errors import NatsctlError, RetryAfter, StoreError, UsageError
 from natsctl.managed.reconciler import ManagedReconciler
@@ -62,6 +67,9 @@ class ManagedController(Generic[T]):
         self._stopping = asyncio.Event()
         self._recorders: list[Recorder] = []
         self._informers: dict[str, Informer[T]] = {}  # the one, once opened
+        self.prepared = False  # the store is open, so there is something to explain
+        self.stopping = False  # it was told to stop
+        self._reasons, self._journal = Reasons(), Journal()
         self._loop: SyncLoop[str] | None = None
         self._primary: Primary[T]
         self._reconciler: ManagedReconciler[T]
@@ -98,12 +106,34 @@ class ManagedController(Generic[T]):
 
     def stop(self) -> None:
         """Take no more keys; `run` returns when those under way are done."""
+        self.stopping = True
         self._queue.shut_down(drain=False)
         self._stopping.set()
 
     def enqueue_key(self, key: str) -> None:
         """Reconcile the object as soon as may be."""
-        self._queue.add(key)
+        self._enqueue(key, Operation.MANUAL, Priority.USER)
+
+    def resync(self, *keys: str) -> None:
+        """Reconcile every object, behind whatever is urgent; or only these, before it."""
+        for key in keys:
+            self.enqueue_key(key)
+        for key in () if keys else list(self._primary.informer.cache.keys()):
+            self._enqueue(key, Operation.RESYNC, Priority.RESYNC)
+
+    def explain(self, key: str) -> Explanation:
+        """Return what is known of an object: its place in the queue, its last reconciliations."""
+        return known(key, self._primary.informer.cache, self._queue, self._journal)
+
+    def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
+        """Return the object with what its document tells *beyond* its store."""
+        return tree(key, self._primary.informer, beyond=beyond)
+
+    def status(self) -> Status:
+        """Return how the controller is doing as a whole."""
+        informers, queue = list(self._informers.values()), self._queue.stats()
+        synced = self.synced.is_set()
+        return status(self.name, informers, informers, queue, self._journal, synced=synced)
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about the object *key*, for people."""
@@ -123,7 +153,7 @@ class ManagedController(Generic[T]):
     @property
     def failure(self) -> StoreError | None:
         """Why there is no watch just now, None where there is."""
-        return self._primary.informer.failure
+        return self._primary.informer.failure if self.prepared else None
 
     def measures(self) -> Measures:
         """Return what was measured so far, for metrics and health checks."""
@@ -163,6 +193,7 @@ class ManagedController(Generic[T]):
         self._informers = {"primary": informer}
         self._primary = Primary(informer, Barrier())
         self._reconciler = self.reconciler(self._primary)
+        self.prepared = True
         async with AsyncExitStack() as stack, together() as group:
             self._recorders = [await stack.enter_async_context(stores.recorder(self.name))]
             watch = group.create_task(informer.run(), name=f"watch of {kind.name}")
@@ -181,8 +212,7 @@ class ManagedController(Generic[T]):
 
     async def _begin(self) -> None:
         if self.synced.is_set():  # it leads again: whatever another process left half done
-            for key in list(self._primary.informer.cache.keys()):
-                self._queue.add(key, priority=Priority.RESYNC)
+            self.resync()
             return
         await self.start()
         self.synced.set()
@@ -203,6 +233,7 @@ class ManagedController(Generic[T]):
     def _changed(self, change: Change[Any]) -> None:
         """Reconcile the object unless only its status changed."""
         key, before, after = change.key, change.before, change.after
+        operation = Operation.PUT if after is not None else Operation.DELETE
         if after is None:
             if before is not None:
                 self._primary.gone[key] = before
@@ -210,14 +241,20 @@ class ManagedController(Generic[T]):
             return
         else:
             self._primary.gone.pop(key, None)
-        self._queue.add(key, priority=Priority.RESYNC if change.initial else Priority.USER)
+        self._enqueue(key, operation, Priority.RESYNC if change.initial else Priority.USER)
+
+    def _enqueue(self, key: str, operation: Operation, priority: Priority) -> None:
+        self._reasons.add(key, operation)
+        self._queue.add(key, priority=priority)
 
     async def _sync(self, key: str) -> float | None:
         """Reconcile the object, unless its newest state is invalid: the next valid one heals it."""
-        if key in self._primary.informer.cache.invalid:
+        operation, cache = self._reasons.take(key), self._primary.informer.cache
+        if key in cache.invalid:
             return None
-        last = self._primary.gone.get(key)
-        with sync_span(self.name, about):
+        last, stored = self._primary.gone.get(key), cache.get(key)
+        revision = None if stored is None else stored.revision
+        with sync_span(self.name, about), self._journal.noting(key, operation, revision):
             try:
                 after_s = await self._reconciler.reconcile(key)
             except RetryAfter:

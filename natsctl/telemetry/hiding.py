@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 MASK = "***"
+TOLD_MAX = 2_000  # characters of an error
 
 _SHORT = 8  # a secret shorter than this is looked for as a word only: it may be part of others
 _HELD_MAX = 64  # that one holder keeps: the newest
@@ -91,8 +92,12 @@ def hidden(text: str) -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return what people are told of an error, `ValueError: no luck`, without secrets."""
-    return hidden(f"{type(error).__name__}: {error}")
+    """Return what people are told of an error, `ValueError: no luck`, without secrets.
+
+    Of a very long one that is the beginning.
+    """
+    text = hidden(f"{type(error).__name__}: {error}")
+    return text if len(text) <= TOLD_MAX else f"{text[:TOLD_MAX]}…"
 
 
 @cache

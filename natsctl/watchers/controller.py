@@ -16,17 +16,21 @@ from functools import partial
 from typing import Any
 
 from natsctl.core.cache import Invalid
+from natsctl.core.explain import Explanation, Status
 from natsctl.core.informer import Informer
+from natsctl.core.journal import Journal
 from natsctl.core.leadership import led
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.tasks import together
+from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import Priority
 from natsctl.errors import InformerAlreadyAddedError, StoreError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Change, ManifestStores, Store, Stores
 from natsctl.watchers.deliveries import Deliveries, Policies, Registration
+from natsctl.watchers.explain import explain, informer_of, status
 from natsctl.watchers.opinionated import OpinionatedWatcher
 from natsctl.watchers.retries import (
     DEFAULT_RETRY_POLICY,
@@ -92,6 +96,9 @@ class InformerController:
         self._nats, self._kube = nats, kube
         self._sources: dict[str, list[Source]] = {}
         self._deliveries: dict[str, Deliveries] = {}
+        self._journal = Journal()
+        self.prepared = False  # its stores are open, so there is something to explain
+        self.stopping = False  # it was told to stop
         self._stopping = asyncio.Event()
         self._running = False
 
@@ -148,7 +155,7 @@ class InformerController:
         if self._running:
             for source in self._sources.get(deliveries.resource_kind, ()):
                 for news in source.all():
-                    deliveries.tell(news, priority=Priority.RESYNC, to=registration)
+                    deliveries.tell(news, priority=Priority.RESYNC, to=(registration,))
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Tell the watcher nothing more, not even what it failed on; one not added is fine."""
@@ -207,9 +214,37 @@ class InformerController:
 
     def stop(self) -> None:
         """Begin no more calls; `run` returns when those under way are done."""
+        self.stopping = True
         for deliveries in self._deliveries.values():
             deliveries.queue.shut_down(drain=False)
         self._stopping.set()
+
+    def resync(self, *keys: str) -> None:
+        """Tell every watcher of every object, or of these, as at a start.
+
+        One that failed on an object is told at once what it has not taken, instead.
+        """
+        urgency = Priority.USER if keys else Priority.RESYNC
+        for deliveries, sources in self._lines():
+            there = (source.informer.cache.keys() for source in sources)
+            for key in keys or sorted({key for found in there for key in found}):
+                news = [each for source in sources for each in source.again(key)]
+                deliveries.tell_again(key, news, priority=urgency)
+
+    def explain(self, key: str) -> Explanation:
+        """Return what is known of an object, where several resource kinds have it of the first.
+
+        Its last syncs are calls to watchers, of all of them.
+        """
+        return explain(key, self._lines(), self._journal)
+
+    def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
+        """Return the object with what its document tells *beyond* its store."""
+        return tree(key, informer_of(key, self._lines()), beyond=beyond)
+
+    def status(self) -> Status:
+        """Return how the controller is doing as a whole; its syncs are calls to watchers."""
+        return status(self.name, self._lines(), self._journal, synced=self.synced.is_set())
 
     @property
     def kinds(self) -> list[Kind[Any]]:
@@ -269,7 +304,12 @@ class InformerController:
 
     def _at(self, resource_kind: str | Kind[Any]) -> Deliveries:
         name = resource_kind if isinstance(resource_kind, str) else resource_kind.name
-        return self._deliveries.setdefault(name, Deliveries(name, self._policies))
+        if name not in self._deliveries:
+            self._deliveries[name] = Deliveries(name, self._policies, journal=self._journal)
+        return self._deliveries[name]
+
+    def _lines(self) -> list[tuple[Deliveries, list[Source]]]:
+        return [(self._at(name), sources) for name, sources in self._sources.items()]
 
     def _opened_sources(self) -> list[Source]:
         every = (source for sources in self._sources.values() for source in sources)
@@ -301,7 +341,7 @@ class InformerController:
         for name, sources in self._sources.items():
             for source in sources:
                 source.opened(await self.open(source.kind), self._invalid, self._at(name).hasten)
-        self._running = True
+        self._running = self.prepared = True
         async with together() as group:
             watches = [
                 group.create_task(source.informer.run(), name=f"watch of {source.kind.name}")

@@ -10,12 +10,14 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import msgspec
 
 from natsctl.core.about import about
+from natsctl.core.journal import Journal
 from natsctl.core.leadership import leading
 from natsctl.core.limit import TimeLimit
 from natsctl.core.loop import SyncLoop
@@ -76,15 +78,24 @@ class Deliveries:
     Args:
         resource_kind: in logs.
         policies: what follows a failure.
+        journal: where it is noted what came of each call.
         news_max: how many things may wait to be told; beyond, those of one object become one.
     """
 
-    def __init__(self, resource_kind: str, policies: Policies, *, news_max: int = NEWS_MAX) -> None:
+    def __init__(
+        self,
+        resource_kind: str,
+        policies: Policies,
+        *,
+        journal: Journal | None = None,
+        news_max: int = NEWS_MAX,
+    ) -> None:
         self.resource_kind = resource_kind
         self.registrations: tuple[Registration, ...] = ()
         self.queue = Workqueue[str]()
         self.failure: Exception | None = None  # what ended it for good
         self._policies = policies
+        self._journal = Journal() if journal is None else journal
         self._news_max = news_max
         self._lines: dict[str, _Line] = {}
         self._fresh = 0
@@ -98,9 +109,11 @@ class Deliveries:
         self._limit = TimeLimit(timeout_s)
         return SyncLoop(self._visit, queue=self.queue, retry=_give_up, workers=workers)
 
-    def tell(self, news: News, *, priority: Priority, to: Registration | None = None) -> None:
-        """Have the watchers told, or only this one."""
-        targets = self.registrations if to is None else (to,)
+    def tell(
+        self, news: News, *, priority: Priority, to: tuple[Registration, ...] | None = None
+    ) -> None:
+        """Have the watchers told, or only these."""
+        targets = self.registrations if to is None else to
         if not targets:
             return
         line = self._lines.setdefault(news.key, _Line())
@@ -115,13 +128,33 @@ class Deliveries:
         self._fresh += len(following) - len(waiting)
         self.queue.add(news.key, priority=priority)
 
+    def tell_again(self, key: str, news: Sequence[News], *, priority: Priority) -> None:
+        """Have every watcher told: at once what it is owed of the object, else these news."""
+        line = self._lines.get(key)
+        owed = [] if line is None else list(line.owed.values())
+        if line is not None and owed:
+            self._hasten(key, line, priority, lambda _: True)
+        others = tuple(at for at in self.registrations if at not in {each.to for each in owed})
+        for each in news:
+            self.tell(each, priority=priority, to=others)
+
     def hasten(self) -> None:
         """Tell again at once what failed because of a store: it may have been lost, and is back."""
         for key, line in self._lines.items():
-            for debtor, owed in line.owed.items():
-                if isinstance(owed.error, StoreError):
-                    line.owed[debtor] = msgspec.structs.replace(owed, failures=0, at=_now())
-                    self.queue.add(key, priority=Priority.RETRY)
+            self._hasten(key, line, Priority.RETRY, lambda error: isinstance(error, StoreError))
+
+    def _hasten(
+        self, key: str, line: _Line, priority: Priority, which: Callable[[Exception], bool]
+    ) -> None:
+        for debtor, owed in line.owed.items():
+            if which(owed.error):
+                line.owed[debtor] = msgspec.structs.replace(owed, failures=0, at=_now())
+                self.queue.add(key, priority=priority)
+
+    def failed(self, key: str) -> int:
+        """Return how often a watcher has failed in a row on the object, of several the most."""
+        line = self._lines.get(key)
+        return max((owed.failures for owed in line.owed.values()), default=0) if line else 0
 
     def failures(self) -> dict[str, str]:
         """Return why objects wait to be told again, by key."""
@@ -195,7 +228,7 @@ class Deliveries:
         while waiting:
             with sync_span(self.resource_kind, partial(_told_of, waiting[0], to.watcher)) as span:
                 try:
-                    with self._limit:
+                    with self._noting(to, waiting[0]), self._limit:
                         await _call(to.watcher, waiting[0])
                 except asyncio.CancelledError as cancelled:
                     worker = asyncio.current_task()
@@ -218,6 +251,11 @@ class Deliveries:
                 line.owed[debtor] = _Owed(to, waiting, counted, error, _now() + delay_s)
                 return
             waiting, failures = waiting[1:], 0
+
+    def _noting(self, to: Registration, news: News) -> AbstractContextManager[None]:
+        stored, action = news.after or news.before, news.action.value.lower()
+        revision = None if stored is None else stored.revision
+        return self._journal.noting(news.key, action, revision, f"{type(to.watcher).__name__}: ")
 
     def _delay(
         self, news: News, watcher: ResourceWatcher, error: Exception, failures: int

@@ -69,6 +69,11 @@ class Source:
         found = ((key, self._meant(cache.get(key))) for key in sorted(cache.keys()))
         return [self._news(key, None, stored) for key, stored in found if stored is not None]
 
+    def again(self, key: str) -> list[News]:
+        """Return the object, where it is there, as if it were new."""
+        stored = self._meant(self.informer.cache.get(key))
+        return [] if stored is None else [self._news(key, None, stored)]
+
     def _news(self, key: str, before: Stored | None, after: Stored | None) -> News:
         return News(key, self.kind, self.informer.store, before, after)
 

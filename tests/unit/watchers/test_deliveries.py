@@ -88,7 +88,7 @@ async def test_only_one_of_them_may_be_told(notes: Notes) -> None:
     late = Notes()
     registration = Registration(late)
     deliveries.registrations = (*deliveries.registrations, registration)
-    tell(deliveries, "athens", None, "one", to=registration)
+    tell(deliveries, "athens", None, "one", to=(registration,))
     await all_told(deliveries)
     assert (notes.told, late.told) == ([], ["add athens one"])
 

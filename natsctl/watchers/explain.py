@@ -1,0 +1,58 @@
+"""Why an object's watchers know what they know: read from memory, for people."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from natsctl.core.explain import Explanation, Status, known
+from natsctl.core.explain import status as status_of
+from natsctl.core.informer import Informer
+from natsctl.core.journal import Journal
+from natsctl.core.workqueue import QueueStats
+from natsctl.watchers.deliveries import Deliveries
+from natsctl.watchers.sources import Source
+
+Lines = Sequence[tuple[Deliveries, Sequence[Source]]]
+"""Of each resource kind who tells, and from where."""
+
+
+def explain(key: str, lines: Lines, journal: Journal) -> Explanation:
+    """Return what is known of an object, in the first resource kind that has it or tells of it."""
+    telling = (at for at, _ in lines if at.queue.place(key) is not None or at.failed(key))
+    deliveries = next(telling, lines[0][0])
+    found = known(key, informer_of(key, lines).cache, deliveries.queue, journal)
+    return msgspec.structs.replace(found, failures=deliveries.failed(key))
+
+
+def informer_of(key: str, lines: Lines) -> Informer[Any]:
+    """Return the first informer that has the object; the first of all where none has."""
+    every = [source.informer for _, sources in lines for source in sources]
+    return next((informer for informer in every if key in informer.cache), every[0])
+
+
+def status(controller: str, lines: Lines, journal: Journal, *, synced: bool) -> Status:
+    """Return how the controller is doing, all resource kinds together."""
+    informers = [source.informer for _, sources in lines for source in sources]
+    queue = _together([deliveries.queue.stats() for deliveries, _ in lines])
+    found = status_of(controller, informers, informers, queue, journal, synced=synced)
+    failing = {key: why for deliveries, _ in lines for key, why in deliveries.failures().items()}
+    return msgspec.structs.replace(found, failing=failing)
+
+
+def _together(queues: Sequence[QueueStats]) -> QueueStats:
+    """Return what several queues measured, as if they were one."""
+    first, *others = queues
+    for each in others:
+        first = QueueStats(
+            depth=first.depth + each.depth,
+            waiting=first.waiting + each.waiting,
+            held=first.held + each.held,
+            adds=first.adds + each.adds,
+            retries=first.retries + each.retries,
+            latency_s=first.latency_s + each.latency_s,
+            work_s=first.work_s + each.work_s,
+            unfinished_s=first.unfinished_s + each.unfinished_s,
+            longest_s=max(first.longest_s, each.longest_s),
+        )
+    return first

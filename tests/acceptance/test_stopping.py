@@ -1,0 +1,341 @@
+"""`natsctl run` told to stop, in whatever state it is: it ends well and leaves nothing behind."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import nats
+import pytest
+from acceptance.commands import Natsctl, Running
+from acceptance.processes import alive, descendants
+from aiohttp import ClientSession
+from nats.aio.client import Client
+from nats.errors import NoRespondersError
+from nats.js.api import KeyValueConfig
+from nats.js.errors import KeyNotFoundError, NotFoundError
+from servers import NatsServer, eventually, free_port
+
+GREETINGS = "controllers.greetings:Greetings"
+ELECT = ("--leader-elect", "--lease-ttl", "2")
+SLOW = """
+import asyncio
+from pathlib import Path
+
+from natsctl import Controller, Object, kube, kv, primary, secondary
+
+class Job(Object, frozen=True):
+    spec: dict[str, object] = {}
+
+class Jobs(Controller):
+    workers = 1
+    jobs = primary(kv(Job, bucket="jobs"))
+    marks = secondary(kv(Job, bucket="marks"))
+
+    async def sync_handler(self, key):
+        print("begun", key, flush=True)
+        while not Path("go").exists():
+            await asyncio.sleep(0.02)
+        await self.marks.apply(key, Job())
+        print("marked", key, flush=True)
+
+    async def clean(self):
+        print("cleaned", flush=True)
+
+class Clustered(Jobs):
+    name = "clustered"
+    maps = secondary(kube("v1", "ConfigMap", namespace="default"))
+"""
+
+
+class Hub:
+    """A server, what it holds for clients, and a client of it that knows nothing of natsctl."""
+
+    def __init__(self, server: NatsServer, monitor: int, client: Client) -> None:
+        self.server = server
+        self.client = client
+        self._monitor = f"http://127.0.0.1:{monitor}"
+
+    async def held(self) -> dict[str, object]:
+        """Return the connections, consumers and leases that there are."""
+        jetstream = self.client.jetstream()
+        streams = [info.config.name or "" for info in await jetstream.streams_info()]
+        return {
+            "connections": await self._count("/connz", "num_connections"),
+            "consumers": [
+                at.name for name in streams for at in await jetstream.consumers_info(name)
+            ],
+            "leases": await self.leases(),
+        }
+
+    async def subscriptions(self) -> int:
+        """Count those of all clients, and the server's own for each stream."""
+        return await self._count("/subsz", "num_subscriptions")
+
+    async def holds(self, expected: dict[str, object]) -> bool:
+        assert await self.held() == expected
+        return True
+
+    async def leases(self) -> list[str]:
+        return await self.keys("natsctl_leases")
+
+    async def keys(self, bucket: str) -> list[str]:
+        """Return the keys of a bucket; unlike nats-py's own way it leaves no consumer behind."""
+        jetstream = self.client.jetstream()
+        try:
+            values = await jetstream.key_value(bucket)
+            info = await jetstream.stream_info(f"KV_{bucket}", subjects_filter=">")
+        except NotFoundError:
+            return []
+        found = []
+        for subject in info.state.subjects or {}:
+            with suppress(KeyNotFoundError):
+                found.append((await values.get(subject.split(".", 2)[2])).key)
+        return found
+
+    async def put(self, key: str) -> None:
+        config = KeyValueConfig(bucket="jobs", history=5)
+        await (await self.client.jetstream().create_key_value(config)).put(key, b"{}")
+
+    async def _count(self, path: str, name: str) -> int:
+        async with ClientSession() as session, session.get(self._monitor + path) as answer:
+            found = await answer.json()
+        return int(found[name])
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+    monitor = free_port()
+    async with NatsServer(tmp_path / "nats", config=f"http: 127.0.0.1:{monitor}") as server:
+        client = await nats.connect(server.url)
+        try:
+            yield Hub(server, monitor, client)
+        finally:
+            await client.close()
+
+
+@pytest.fixture
+def natsctl(folder: Path, hub: Hub) -> Natsctl:
+    (folder / "jobs.py").write_text(SLOW)
+    return Natsctl(folder, hub.server.url)
+
+
+@asynccontextmanager
+async def at_work(natsctl: Natsctl, hub: Hub, *options: str) -> AsyncIterator[Running]:
+    """Run the slow controller, and wait until its handler is at work."""
+    await hub.put("a")
+    async with natsctl.running("run", "-c", "jobs:Jobs", *options) as running:
+        await running.says("begun a")
+        yield running
+
+
+async def asked(port: int, path: str) -> tuple[int, str]:
+    """Ask as a probe would."""
+    async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
+    return True
+
+
+@pytest.mark.parametrize("options", [(), ELECT], ids=["alone", "elected"])
+async def test_what_is_under_way_is_finished_and_nothing_new_begun(
+    natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
+) -> None:
+    port = free_port()
+    async with at_work(natsctl, hub, *options, "--listen", f"127.0.0.1:{port}") as running:
+        assert (await asked(port, "/readyz"))[0] == 200
+        running.process.send_signal(signal.SIGTERM)
+        await running.says("SIGTERM: stopping; once more stops at once")
+        status, told = await asked(port, "/readyz")
+        assert (status, told.splitlines()[0]) == (503, "[-]shutdown failed: stopping")
+        assert await asked(port, "/livez") == (200, "ok")
+        await hub.put("b")
+        found = await natsctl("status", "-c", "jobs", "-o", "json")
+        assert found.json[0]["state"] == "stopping"
+        refused = await natsctl("resync", "a", "-c", "jobs")
+        assert (refused.status, "no daemon leads it now" in refused.err) == (1, True)
+        assert bool(await hub.leases()) == bool(options)
+        assert await asked(port, "/livez") == (200, "ok")
+        (natsctl.folder / "go").touch()
+        assert await running.ends() == 0
+        assert is_free(port)
+    assert running.log.index("marked a") < running.log.index("cleaned")
+    assert "begun b" not in running.log
+    assert await hub.keys("marks") == ["a"]
+
+
+@pytest.mark.parametrize("options", [(), ELECT], ids=["alone", "elected"])
+async def test_the_server_holds_as_much_as_before(
+    natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
+) -> None:
+    words = ("run", "-c", GREETINGS, *options)
+    async with natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        assert await running.ends(signal.SIGTERM) == 0
+    before, subscriptions = await hub.held(), await hub.subscriptions()
+    assert (before["consumers"], before["leases"]) == ([], [])
+    async with natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        during = await hub.held()
+        assert during["consumers"]
+        assert bool(during["leases"]) == bool(options)
+        assert await running.ends(signal.SIGINT) == 0
+    await eventually(lambda: hub.holds(before))
+    assert await hub.subscriptions() == subscriptions
+    with pytest.raises(NoRespondersError):
+        await hub.client.request("$SRV.PING.natsctl")
+
+
+@pytest.mark.parametrize("options", [(), ELECT], ids=["alone", "elected"])
+async def test_what_takes_too_long_is_cut_and_done_by_the_next_process(
+    natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
+) -> None:
+    await hub.client.jetstream().create_key_value(KeyValueConfig(bucket="marks", history=5))
+    before = await hub.held()
+    async with at_work(natsctl, hub, *options, "--stop-timeout", "0.3") as running:
+        assert await running.ends(signal.SIGTERM) == 0
+        assert "is cut short" in running.log
+        assert "cleaned" in running.log
+        assert "marked" not in running.log
+    await eventually(lambda: hub.holds(before))
+    async with at_work(natsctl, hub, *options) as running:
+        (natsctl.folder / "go").touch()
+        await running.says("marked a")
+        assert await running.ends(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_of_either_sort_ends_at_once(
+    natsctl: Natsctl, hub: Hub, first: signal.Signals, second: signal.Signals
+) -> None:
+    async with at_work(natsctl, hub) as running:
+        running.process.send_signal(first)
+        await running.says(f"{first.name}: stopping")
+        assert await running.ends(second) == -second
+
+
+@pytest.mark.parametrize("options", [(), ELECT], ids=["alone", "elected"])
+async def test_without_nats_there_is_nothing_to_wait_for(
+    natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
+) -> None:
+    port = free_port()
+    await hub.client.close()
+    await hub.server.stop()
+    words = ("run", "-c", "jobs:Jobs", *options, "--listen", f"127.0.0.1:{port}")
+    async with natsctl.running(*words) as running:
+        await running.says("no connection to NATS yet")
+        assert (await asked(port, "/readyz"))[0] == 503
+        assert await running.ends(signal.SIGTERM) == 0
+        assert is_free(port)
+
+
+async def test_a_cluster_that_never_answers_does_not_keep_it(natsctl: Natsctl, hub: Hub) -> None:
+    silent = await asyncio.start_server(_hold, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    kubeconfig = natsctl.folder / "silent.yaml"
+    kubeconfig.write_text(
+        f"""
+clusters: [{{name: it, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+contexts: [{{name: it, context: {{cluster: it}}}}]
+current-context: it
+"""
+    )
+    before = await hub.held()
+    words = ("run", "-c", "jobs:Clustered", "--kubeconfig", str(kubeconfig))
+    async with natsctl.running(*words) as running, silent:
+        await eventually(lambda: bool(silent.sockets) and bool(_holding))
+        assert await running.ends(signal.SIGTERM) == 0
+        for writer in _holding:
+            writer.close()
+        _holding.clear()
+    await eventually(lambda: hub.holds(before))
+
+
+_holding: list[asyncio.StreamWriter] = []
+
+
+async def _hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Keep a connection, and say nothing."""
+    _holding.append(writer)
+
+
+async def test_a_standby_leaves_the_leader_what_it_is(natsctl: Natsctl, hub: Hub) -> None:
+    async with at_work(natsctl, hub, *ELECT) as leader:
+        before = await hub.held()
+        async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as standby:
+            await standby.says("standing by")
+            assert await standby.ends(signal.SIGTERM) == 0
+            assert "begun" not in standby.log
+        await eventually(lambda: hub.holds(before))
+        (natsctl.folder / "go").touch()
+        await leader.says("marked a")
+        assert await leader.ends(signal.SIGTERM) == 0
+    assert await hub.leases() == []
+
+
+async def test_a_lease_out_of_reach_does_not_keep_it(folder: Path, tmp_path: Path) -> None:
+    denied = '["$KV.natsctl_leases.>", "$JS.API.STREAM.*.KV_natsctl_leases"]'
+    users = f"{{ user: it, password: it, permissions: {{ publish: {{ deny: {denied} }} }} }}"
+    config = f"authorization {{ users: [{users}] }}"
+    (folder / "jobs.py").write_text(SLOW)
+    async with NatsServer(tmp_path / "nats", config=config) as server:
+        natsctl = Natsctl(folder, server.url.replace("//", "//it:it@"))
+        async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as running:
+            await running.says("the lease is out of reach")
+            assert await running.ends(signal.SIGTERM) == 0
+            assert "begun" not in running.log
+
+
+async def test_a_lease_that_the_server_does_not_take_back_expires(
+    natsctl: Natsctl, hub: Hub
+) -> None:
+    async with at_work(natsctl, hub, *ELECT, "--stop-timeout", "0.3") as running:
+        hub.server.pause()
+        assert await running.ends(signal.SIGTERM) == 0
+        hub.server.resume()
+    async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as running:
+        await running.says("begun a")
+
+
+async def test_what_a_killed_one_leaves_goes_by_itself(natsctl: Natsctl, hub: Hub) -> None:
+    await hub.client.jetstream().create_key_value(KeyValueConfig(bucket="marks", history=5))
+    before = await hub.held()
+    async with at_work(natsctl, hub, *ELECT) as running:
+        assert (await hub.held())["leases"] == ["jobs"]
+        assert await running.ends(signal.SIGKILL) == -signal.SIGKILL
+    await eventually(lambda: hub.holds(before), within_s=60)
+
+
+async def test_a_private_server_outlasts_what_is_under_way(folder: Path) -> None:
+    (folder / "jobs.py").write_text(SLOW)
+    port = free_port()
+    natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
+    words = ("run", "--embedded", "--port", str(port), "-c", "jobs:Jobs")
+    async with natsctl.running(*words) as running:
+        await running.says("primaries listed, syncing")
+        started = descendants(running.process.pid)
+        await natsctl.done("put", "jobs", "a", "spec: {}")
+        await running.says("begun a")
+        running.process.send_signal(signal.SIGTERM)
+        await running.says("SIGTERM: stopping")
+        (folder / "go").touch()
+        assert await running.ends() == 0
+    assert running.log.index("marked a") < running.log.index("cleaned")
+    assert not any(map(alive, started))
+    assert is_free(port)
+
+
+async def test_a_private_server_that_is_just_starting_goes_too(folder: Path) -> None:
+    natsctl = Natsctl(folder)
+    async with natsctl.running("run", "--embedded", "--port", "0", "-c", GREETINGS) as running:
+        found = await eventually(lambda: descendants(running.process.pid))
+        assert await running.ends(signal.SIGTERM) in {0, -signal.SIGTERM}
+        await eventually(lambda: not any(map(alive, found)))
