@@ -16,7 +16,7 @@ from natsctl.daemon.answers import (
 )
 from natsctl.daemon.names import meant
 from natsctl.daemon.service import NAME, Verb
-from natsctl.errors import NoDaemonError, NotFoundError, UsageError
+from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.kv.asking import ask, ask_all, services
 from natsctl.kv.connection import Connection
 from natsctl.kv.micro import Info
@@ -112,7 +112,7 @@ class Daemons:
         self._instances(verb, controller)
         subject = verb.subject(controller)
         answer = await ask(self._connection, subject, asked, timeout_s=LIMIT_S + GRACE_S)
-        return msgspec.json.decode(answer, type=of)
+        return _decoded(answer, of)
 
     async def _ask_all(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> list[T]:
         """Return the results; raises the first failure where there is no result."""
@@ -125,7 +125,7 @@ class Daemons:
             timeout_s=LIMIT_S + GRACE_S if verb.acts else FIND_S,
         )
         results = [answer for answer in answers if answer.error is None] or answers[:1]
-        return [msgspec.json.decode(answer.result(), type=of) for answer in results]
+        return [_decoded(answer.result(), of) for answer in results]
 
     def _instances(self, verb: Verb, controller: str) -> int:
         subject = verb.subject(controller)
@@ -134,3 +134,12 @@ class Daemons:
             why = "leads it now" if verb.acts else f"can say {verb} of it"
             raise NoDaemonError(f"controller {controller} runs, but no daemon {why}")
         return count
+
+
+def _decoded(answer: bytes, of: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer, type=of)
+    except msgspec.DecodeError as error:
+        raise NatsctlError(
+            f"a daemon's answer makes no sense here; is it of another version? {error}"
+        ) from error

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from natsctl.core.tasks import together
 from natsctl.daemon.address import Address
+from natsctl.daemon.scrapes import Scrapes
 from natsctl.daemon.vitals import Vitals
 from natsctl.errors import UsageError
 from natsctl.telemetry.health import Verdict
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64  # at a time; further ones are closed at once
 CONNECTION_S = 10.0
+PATIENCE_S = 1.0  # with one that is in the way of another
 ANSWER_S = 5.0  # how long an answer may take
 STOP_S = 1.0  # how long answers under way may take at the end
 METHODS = ("GET", "HEAD")
@@ -34,38 +36,44 @@ _UNHEARD = logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - nobody
 
 @asynccontextmanager
 async def serving(
-    address: Address, vitals: Vitals, *, connection_s: float = CONNECTION_S
+    address: Address,
+    vitals: Vitals,
+    *,
+    connection_s: float = CONNECTION_S,
+    patience_s: float = PATIENCE_S,
 ) -> AsyncIterator[Address]:
     """Answer for as long as the context lasts; gives the address with the port that was taken.
 
-    A connection may stay for at least *connection_s*, and for at most twice as long. Raises
-    `UsageError` where nobody can listen there.
+    A connection may stay for at least *connection_s*, and for at most twice as long; where there
+    are as many as there may be, the oldest makes room for a new one, once it has stayed for
+    *patience_s*. So whoever is slow keeps nobody out. Raises `UsageError` where nobody can listen
+    there.
     """
-    server = web.Server(_Answers(vitals), access_log=None, logger=_UNHEARD, lingering_time=0)
-
-    def accept() -> asyncio.BaseProtocol:
-        return _Refusal() if len(server.connections) >= CONNECTIONS_MAX else server()
-
-    listener = await _listening(address, accept)
-    bound = Address(address.host, listener.sockets[0].getsockname()[1])
-    log.info("answering /livez, /readyz and /metrics on %s", bound)
-    try:
-        async with together() as group:
-            cutting = group.create_task(_cut_late(server, connection_s), name="HTTP deadlines")
+    async with together() as group:
+        scrapes = Scrapes(vitals.metrics, group)
+        answers = _Answers(vitals, scrapes)
+        server = web.Server(answers, access_log=None, logger=_UNHEARD, lingering_time=0)
+        listener = await _listening(address, _Door(server, patience_s))
+        bound = Address(address.host, listener.sockets[0].getsockname()[1])
+        log.info("answering /livez, /readyz and /metrics on %s", bound)
+        cutting = group.create_task(_cut_late(server, connection_s), name="HTTP deadlines")
+        try:
             yield bound
+        finally:
             cutting.cancel()
-    finally:
-        listener.close()
-        for connection in server.connections:
-            connection.close()  # once it has its answer
-        await server.shutdown(STOP_S)
+            listener.close()
+            for connection in server.connections:
+                connection.close()  # once it has its answer
+            await server.shutdown(STOP_S)
+            scrapes.close()
 
 
 class _Answers:
     """Which question each path is, and the answer."""
 
-    def __init__(self, vitals: Vitals) -> None:
+    def __init__(self, vitals: Vitals, scrapes: Scrapes) -> None:
         self._vitals = vitals
+        self._scrapes = scrapes
 
     async def __call__(self, request: web.BaseRequest) -> web.Response:
         if request.method in METHODS:
@@ -90,11 +98,40 @@ class _Answers:
             case "/readyz":
                 return _told(self._vitals.ready(), request)
             case "/metrics":
-                page, content_type = await self._vitals.metrics(request.headers.get("Accept", ""))
+                page, content_type = await self._scrapes.page(request.headers.get("Accept", ""))
                 return web.Response(body=page, headers={"Content-Type": content_type})
             case _:
                 paths = "/livez, /readyz (both with ?verbose) and /metrics are here\n"
                 return web.Response(status=HTTPStatus.NOT_FOUND, text=paths)
+
+
+class _Door:
+    """Lets in as many connections as there may be at a time."""
+
+    def __init__(self, server: web.Server, patience_s: float) -> None:
+        self._server = server
+        self._patience_s = patience_s
+        self._clock = asyncio.get_running_loop().time
+        self._let_in: dict[asyncio.BaseProtocol, float] = {}  # since when, the oldest first
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        there = set(self._server.connections)
+        now = self._clock()
+        self._let_in = {at: since for at, since in self._let_in.items() if at in there}
+        if len(there) >= CONNECTIONS_MAX and not self._make_room(now):
+            return _Refusal()
+        connection = self._server()
+        self._let_in[connection] = now
+        return connection
+
+    def _make_room(self, now: float) -> bool:
+        """Cut the oldest off where it has had its time, and say whether it was."""
+        oldest, since = next(iter(self._let_in.items()), (None, now))
+        if oldest is None or now - since < self._patience_s:
+            return False
+        _abort(oldest)
+        del self._let_in[oldest]
+        return True
 
 
 class _Refusal(asyncio.Protocol):
@@ -135,6 +172,11 @@ async def _cut_late(server: web.Server, connection_s: float) -> None:
         await asyncio.sleep(connection_s)
         now = set(server.connections)
         for connection in before & now:
-            if connection.transport is not None:
-                connection.transport.abort()
+            _abort(connection)
         before = now
+
+
+def _abort(connection: asyncio.BaseProtocol) -> None:
+    transport = getattr(connection, "transport", None)
+    if isinstance(transport, asyncio.WriteTransport):
+        transport.abort()

@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 
 NAME = "natsctl"
 API = "natsctl.api"
+KEYS_MAX = 10_000  # in one request
 LOOK_S = 0.5  # how often it is looked who leads
 
 R = TypeVar("R", bound=Accountable)
@@ -306,6 +307,9 @@ def _key(asked: bytes) -> str:
 def _keys(asked: bytes) -> list[str]:
     """Return the keys, which are separated by spaces, each once."""
     try:
-        return [check_key(key) for key in dict.fromkeys(asked.decode().split())]
+        keys = asked.decode().split(maxsplit=KEYS_MAX)
     except UnicodeDecodeError as error:
         raise UsageError("keys are text") from error
+    if len(keys) > KEYS_MAX:
+        raise UsageError(f"send {KEYS_MAX} keys at a time, or none for all")
+    return [check_key(key) for key in dict.fromkeys(keys)]

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 ROOT = "$SRV"
 LIMIT_S = 30.0  # how long an endpoint may take to answer
 WORKING_MAX = 16  # requests that are worked on at once; more are refused
+STOPPING = "it was told to stop meanwhile, and whether it was done is unknown: ask again"
 AGAIN_S = 0.5  # until it is tried again to listen, where that failed
 
 Handler = Callable[[bytes], Awaitable[bytes]]
@@ -106,7 +107,7 @@ class Service:
                     await self._changed.wait()
 
     async def close(self) -> None:
-        """Listen no more, and leave what is worked on unanswered."""
+        """Listen no more, and tell who waits for an answer that there will be none."""
         for subscription in self._listening.values():
             with suppress(NatsError):
                 await subscription.unsubscribe()
@@ -153,7 +154,11 @@ class Service:
 
     async def _work(self, endpoint: Endpoint, message: Msg) -> None:
         begun = self._clock()
-        answer, headers = await self._answered(endpoint, message)
+        try:
+            answer, headers = await self._answered(endpoint, message)
+        except asyncio.CancelledError:
+            await self._respond(message.reply, b"", refusal(NatsctlError(STOPPING)))
+            raise
         if self._too_large(answer):
             answer, headers = b"", refusal(TooLargeError("the answer is larger than NATS takes"))
         self._count(endpoint, self._clock() - begun, headers.get(ERROR, ""))

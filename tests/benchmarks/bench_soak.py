@@ -21,7 +21,7 @@ LIVE = 10_000  # keys at a time
 LOOK_S = 5.0
 MB = 1_000_000
 GROWTH_MAX = 1.0  # MB a minute
-KEPT_MAX = 0.1  # blocks of Python's for a key that came and went
+KEPT_MAX = 0.5  # blocks of Python's for a key that came and went: a leak is one or more
 CREATED = 0.2  # of the writes
 
 _NUMBER = re.compile(r"^([a-z_]+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import NamedTuple
 
 import pytest
@@ -204,7 +204,7 @@ async def test_a_failure_on_the_way_to_an_answer_is_told_and_logged(
 async def test_there_are_a_few_connections_at_a_time_and_further_ones_are_closed_at_once(
     vitals: Vitals,
 ) -> None:
-    async with serving(HERE, vitals) as at, AsyncExitStack() as stack:
+    async with serving(HERE, vitals, patience_s=3600) as at, AsyncExitStack() as stack:
         waiting = [await stack.enter_async_context(idle(at)) for _ in range(CONNECTIONS_MAX)]
         async with idle(at) as refused:
             assert await refused.read() == b""
@@ -221,6 +221,96 @@ async def test_who_says_nothing_or_does_not_come_to_an_end_is_cut_off(vitals: Vi
     async with serving(HERE, vitals, connection_s=0.1) as at:
         for begun in (b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nHost:"):
             assert await exchange(at, begun) == b""
+        assert (await ask(at, "/livez")).status == 200
+
+
+async def test_where_all_connections_are_slow_the_oldest_makes_room(vitals: Vitals) -> None:
+    async with serving(HERE, vitals, patience_s=0) as at, AsyncExitStack() as stack:
+        slow = [await stack.enter_async_context(idle(at)) for _ in range(CONNECTIONS_MAX)]
+        assert (await ask(at, "/livez")).status == 200
+        assert await slow[0].read() == b""
+        assert not slow[-1].at_eof()
+
+
+async def test_a_thousand_at_once_are_answered_or_refused_and_syncs_go_on() -> None:
+    operator, vitals, stores = Operator([Lamps()], nats=(found := MemoryStores())), Vitals(), found
+    task = asyncio.create_task(operator.run())
+    await operator.synced.wait()
+    lamps = stores.store(Lamps.lamps.kind)
+    with vitals.of(Wire(), operator.runtimes):
+        async with serving(HERE, vitals) as at:
+            request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+            asking = [asyncio.create_task(exchange(at, request)) for _ in range(1000)]
+            for number in range(200):
+                await lamps.create(f"lamp-{number}", b"{}")
+                await asyncio.sleep(0)
+            answers = await asyncio.gather(*asking)
+            assert {answer[9:12] for answer in answers} <= {b"200", b""}
+            assert sum(answer[9:12] == b"200" for answer in answers) >= CONNECTIONS_MAX // 2
+            page = (await ask(at, "/metrics")).body
+    assert 'controller_runtime_reconcile_total{controller="lamps",result="success"} 200.0' in page
+    operator.stop()
+    await task
+
+
+class Slow(Vitals):
+    """Is asked for metrics, and counts that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        self.asked += 1
+        await asyncio.sleep(0.05)
+        return await super().metrics(accept)
+
+
+async def test_those_who_ask_for_metrics_at_once_share_a_page() -> None:
+    vitals = Slow()
+    async with serving(HERE, vitals) as at:
+        answers = await asyncio.gather(*(ask(at, "/metrics") for _ in range(40)))
+        assert {answer.status for answer in answers} == {200}
+        assert vitals.asked < 20
+
+
+async def test_who_never_reads_is_cut_off(vitals: Vitals) -> None:
+    class Large(Vitals):
+        async def metrics(self, accept: str) -> tuple[bytes, str]:
+            return b"x" * 50_000_000, "text/plain"
+
+    async with serving(HERE, Large(), connection_s=0.2) as at:
+        reader, writer = await asyncio.open_connection(at.host, at.port, limit=1024)
+        try:
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            await writer.drain()
+
+            async def is_cut() -> bool:
+                with suppress(ConnectionError):
+                    writer.write(b"x")
+                    await writer.drain()
+                return reader.exception() is not None or writer.transport.is_closing()
+
+            await eventually(is_cut)
+        finally:
+            writer.close()
+        assert (await ask(at, "/livez")).status == 200
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b"GET /" + b"x" * 1_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n" + b"X-Y: z\r\n" * 200_000 + b"\r\n",
+        b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * 1_000_000,
+        b"POST /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n",
+    ],
+    ids=["line", "headers", "body", "chunks"],
+)
+async def test_what_is_too_much_is_not_taken_in(vitals: Vitals, request_line: bytes) -> None:
+    async with serving(HERE, vitals, connection_s=0.5) as at:
+        with suppress(ConnectionError):
+            assert b" 200 " not in await exchange(at, request_line)
         assert (await ask(at, "/livez")).status == 200
 
 

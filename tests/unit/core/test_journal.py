@@ -70,3 +70,13 @@ def test_syncs_and_failures_are_counted_over_all_keys(journal: Journal) -> None:
         journal.add("a", record(error="no" if number % 2 else ""))
     journal.add("b", record())
     assert (journal.syncs, journal.failures) == (9, 4)
+
+
+def test_a_failing_key_is_known_however_many_are_synced_after_it(journal: Journal) -> None:
+    journal.add("bad", record(error="no"))
+    for number in range(KEYS_MAX):
+        journal.add(f"k{number}", record())
+    assert [one.error for one in journal.of("bad")] == ["no"]
+    assert list(journal.failing()) == ["bad"]
+    journal.add("bad", record())
+    assert list(journal.failing()) == []

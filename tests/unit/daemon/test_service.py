@@ -11,6 +11,8 @@ from natsctl.core.declare import primary, secondary
 from natsctl.core.garbage import GarbageLimits
 from natsctl.core.tree import Branch
 from natsctl.daemon.answers import (
+    ORPHANS_MAX,
+    OWNED_MAX,
     SHOWN_MAX,
     ControllerPlan,
     ControllerStatus,
@@ -19,9 +21,9 @@ from natsctl.daemon.answers import (
     Queuing,
     Removed,
 )
-from natsctl.daemon.service import Desk, Verb
+from natsctl.daemon.service import KEYS_MAX, Desk, Verb
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
-from natsctl.kv.connection import Connection
+from natsctl.kv.connection import PAYLOAD_MAX, Connection
 from natsctl.kv.options import NatsOptions
 from natsctl.model.kinds import kv
 from natsctl.model.objects import Object
@@ -299,3 +301,53 @@ async def test_a_plan_has_no_grace_and_what_it_says_is_removed() -> None:
         removed = await asked(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
         assert removed.orphans == plan.orphans
         assert parts.keys() == ["a"]
+
+
+async def test_more_keys_than_one_request_may_have_are_refused() -> None:
+    async with running(Apps()) as harness:
+        many = " ".join(f"k{number}" for number in range(KEYS_MAX + 1))
+        with pytest.raises(UsageError, match="10000 keys at a time"):
+            await Asked(harness.runtime)(Verb.RESYNC, many, object)
+
+
+async def test_of_very_much_garbage_a_plan_shows_the_beginning_and_counts_the_rest() -> None:
+    async with running(Apps()) as harness:
+        apps, parts = [harness.stores.store(slot.kind) for slot in (Apps.apps, Apps.parts)]
+        await apps.create("a", app())
+        for number in range(ORPHANS_MAX + 500):
+            owner = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": f"o{number:05}"}
+            lost = {"metadata": {"labels": owner}, "spec": {}}
+            await parts.create(f"p{number:05}", msgspec.json.encode(lost))
+        await harness.run_until_idle()
+        asked = Asked(harness.runtime)
+        plan = await asked(Verb.GC_PLAN, "", ControllerPlan)
+        assert ([at.key for at in plan.orphans[:2]], len(plan.orphans)) == (
+            ["p00000", "p00001"],
+            ORPHANS_MAX,
+        )
+        assert plan.more == 500
+        assert f"{ORPHANS_MAX + 500} objects would go" in plan.refused
+        removed = await asked(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
+        assert len(removed.orphans) == ORPHANS_MAX
+        again = await asked(Verb.GC_PLAN, "", ControllerPlan)
+        assert (len(again.orphans), again.more) == (500, 0)
+
+
+async def test_a_primary_that_owns_very_much_is_explained_and_shown_as_far_as_a_message_goes() -> (
+    None
+):
+    async with running(Apps()) as harness:
+        apps, parts = [harness.stores.store(slot.kind) for slot in (Apps.apps, Apps.parts)]
+        await apps.create("a", app())
+        owner = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "a"}
+        mine = msgspec.json.encode({"metadata": {"labels": owner}, "spec": {}})
+        for number in range(20_000):
+            await parts.create(f"{number:0200}", mine)
+        await harness.run_until_idle()
+        asked = Asked(harness.runtime)
+        found = await asked.explain("a")
+        assert len(found.owned["App.parts"]) + found.owned_more == 20_001
+        assert len(found.owned["App.parts"]) == OWNED_MAX
+        top = await asked(Verb.TREE, "a", Branch)
+        assert len(top.branches) + top.more == 20_001
+        assert len(msgspec.json.encode(top)) <= PAYLOAD_MAX
