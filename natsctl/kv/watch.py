@@ -196,7 +196,7 @@ class KvWatch:
             self._identity.reached(known.revision)
             for event in known.news(await feed.take()):
                 yield event
-            if clock() - verified >= self._verify_s:
+            if known.miscounted or clock() - verified >= self._verify_s:
                 due = await self._verify(known, due)
                 verified = clock()
 
@@ -228,8 +228,13 @@ class KvWatch:
                 f"{self._bucket.name} is at revision {newest}, but the consumer has stopped at "
                 f"{known.revision}"
             )
-        if not self._all_of(await self._bucket.state(), known):
-            await self._compare_keys(known)
+        now, odd = await self._bucket.state(), known.miscounted or known.counting
+        known.count(None)
+        if not self._all_of(now, known):
+            if now.last_seq <= known.revision or odd or self._pattern != ">":
+                await self._compare_keys(known)
+            else:
+                known.count(now)  # what is on its way may explain it
         return newest
 
     async def _compare_keys(self, known: "_Known") -> None:
@@ -246,22 +251,37 @@ class KvWatch:
 class _Known:
     """What this watch has told: the keys alive, and those of which a delete marker is left.
 
-    `revision` is how far the consumer has come; some keys were read ahead of it.
+    `revision` is how far the consumer has come; some keys were read ahead of it. `miscounted` says
+    that there were not as many keys as were told at the revision at which they were to be counted.
     """
 
     def __init__(self) -> None:
         self.alive: set[str] = set()
         self.deleted: set[str] = set()
         self.revision = 0
+        self.miscounted = False
         self._ahead: dict[str, int] = {}
+        self._census: StreamState | None = None
 
     def __len__(self) -> int:
         return len(self.alive) + len(self.deleted)
+
+    @property
+    def counting(self) -> bool:
+        """Whether the revision at which keys are to be counted has not passed."""
+        return self._census is not None
+
+    def count(self, state: StreamState | None) -> None:
+        """Count when all is told that this state is made of; None takes that back."""
+        self._census, self.miscounted = state, False
 
     def news(self, items: Iterable[Stored | Deleted]) -> Iterator[WatchEvent]:
         """Tell what came from the consumer, if it is newer than what was told of its key."""
         for item in items:
             if item.revision > self.revision:
+                if self._census is not None and item.revision > self._census.last_seq:
+                    self.miscounted = len(self) != self._census.subjects
+                    self._census = None
                 self.revision = item.revision
                 if item.revision > self._ahead.get(item.key, 0):
                     yield self._told(item)

@@ -1,0 +1,91 @@
+"""Keys are counted while they come and go: what vanished is noticed, and nothing listed for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from servers import NatsServer, eventually
+
+from natsctl.core.tasks import together
+from natsctl.errors import WatchBrokenError
+from natsctl.kv.store import KvStore
+from natsctl.kv.stores import connect
+from natsctl.model.kinds import kv
+from natsctl.model.store import Listed
+
+THINGS = kv(bytes, bucket="things", history=1)
+
+
+@pytest.fixture
+async def admin(nats_server: NatsServer) -> AsyncIterator[Client]:
+    client = await nats.connect(nats_server.url)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def churn(admin: Client) -> None:
+    """Have keys come and go, each for a moment, without an end."""
+    number = 0
+    while True:
+        for each in range(number, number + 50):
+            await admin.publish(f"$KV.things.k{each}", b"x")
+        for each in range(number - 50, number):
+            await admin.publish(f"$KV.things.k{each}", b"", headers={"KV-Operation": "DEL"})
+        await admin.request("$JS.API.INFO")  # no faster than the server takes it
+        number += 50
+        await asyncio.sleep(0.02)
+
+
+async def watched(store: KvStore, listed: asyncio.Event) -> None:
+    """Watch, and take in whatever is told; raises what the watch does."""
+    async with store.watch() as events:
+        async for event in events:
+            if isinstance(event, Listed):
+                listed.set()
+
+
+async def test_under_constant_changes_keys_are_counted_and_not_listed(
+    nats_server: NatsServer, admin: Client
+) -> None:
+    counted = listings = 0
+
+    async def hear(asked: Msg) -> None:
+        nonlocal counted, listings
+        counted += not asked.data
+        listings += b"subjects_filter" in asked.data
+
+    async with connect(nats_server.url, verify_s=0.2) as stores:
+        store, listed = await stores.open(THINGS), asyncio.Event()
+        async with together() as group:
+            watching = group.create_task(watched(store, listed))
+            await listed.wait()
+            churning = group.create_task(churn(admin))
+            await admin.subscribe("$JS.API.STREAM.INFO.KV_things", cb=hear)
+            await eventually(lambda: counted >= 12)
+            assert not watching.done()
+            watching.cancel()
+            churning.cancel()
+    assert listings == 0
+
+
+async def test_what_vanishes_meanwhile_is_noticed(nats_server: NatsServer, admin: Client) -> None:
+    async with connect(nats_server.url, verify_s=0.2) as stores:
+        store, listed = await stores.open(THINGS), asyncio.Event()
+        await store.create("precious", b"x")
+        churning = asyncio.create_task(churn(admin))
+        watching = asyncio.create_task(watched(store, listed))
+        await listed.wait()
+        purge = b'{"filter": "$KV.things.precious"}'
+        await admin.request("$JS.API.STREAM.PURGE.KV_things", purge)
+        with pytest.raises(WatchBrokenError, match="vanished without a trace"):
+            async with asyncio.timeout(60):
+                await watching
+        churning.cancel()
+        with suppress(asyncio.CancelledError):
+            await churning
