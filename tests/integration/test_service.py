@@ -13,6 +13,8 @@ from nats.errors import NoRespondersError
 from nats.micro.service import PING_RESPONSE_TYPE, ServiceInfo, ServiceStats
 from servers import CutProxy, NatsServer, eventually
 
+from natsctl.daemon.asking import Daemons
+from natsctl.daemon.service import NAME, Verb
 from natsctl.errors import ConflictError, NatsctlError, StoreError, TooLargeError
 from natsctl.kv.asking import ask, ask_all, services
 from natsctl.kv.connection import Connection, connect
@@ -246,3 +248,69 @@ async def test_who_waits_for_answers_is_told_that_the_connection_is_lost(
         cut_proxy.cut()
         with pytest.raises(StoreError, match=r"whether it took effect is unknown|was not sent"):
             await asking
+
+
+async def test_who_waits_while_it_stops_is_told_so(connection: Connection) -> None:
+    begun = asyncio.Event()
+
+    async def wait(_: bytes) -> bytes:
+        begun.set()
+        await asyncio.sleep(3600)
+        return b"done"
+
+    async with serving(connection, IDENTITY) as service:
+        service.offer([Endpoint(name="wait", subject="shops.wait", handler=wait), ENDPOINTS[0]])
+        await eventually(lambda: answers(connection, "shops.echo"))
+        asking = asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
+        await begun.wait()
+    with pytest.raises(NatsctlError, match="told to stop meanwhile"):
+        await asking
+
+
+async def test_of_several_that_are_asked_one_that_died_keeps_no_answer_back(
+    service: None, connection: Connection, cut_proxy: CutProxy
+) -> None:
+    twin = Identity(name="shops", version="1.2.3", id="two")
+    async with connect(cut_proxy.url) as theirs, serving(theirs, twin) as second:
+        second.offer(ENDPOINTS)
+
+        async def both() -> bool:
+            return len(await ask_all(connection, "shops.echo", expected=2, timeout_s=2)) == 2
+
+        await eventually(both)
+        cut_proxy.freeze()
+        found = await ask_all(connection, "shops.echo", b"you", expected=2, timeout_s=1)
+        assert [answer.data for answer in found] == [b"you said you"]
+        cut_proxy.thaw()
+
+
+async def test_what_others_say_in_its_name_is_passed_over(
+    service: None, connection: Connection, other: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lie(message: Msg) -> None:
+        await message.respond(b'{"name": 5}')
+
+    await other.subscribe("$SRV.INFO.shops", cb=lie)
+    await other.flush()
+
+    async def heard() -> bool:
+        found = await services(connection, "shops", timeout_s=2)
+        assert [info.id for info in found] == ["one"]
+        return "a service answers what makes no sense" in caplog.text
+
+    await eventually(heard)
+
+
+async def test_an_answer_of_another_version_is_told_as_such(connection: Connection) -> None:
+    async def newer(_: bytes) -> bytes:
+        return b'{"controller": 5}'
+
+    subject, about = Verb.STATUS.subject("shops"), {"controller": "shops"}
+    endpoint = Endpoint(name="status", subject=subject, handler=newer, metadata=about)
+    identity = Identity(name=NAME, version="99.0.0")
+    async with serving(connection, identity) as service:
+        service.offer([endpoint])
+        await eventually(lambda: answers(connection, subject))
+        daemons = await Daemons.find(connection)
+        with pytest.raises(NatsctlError, match="makes no sense here; is it of another version"):
+            await daemons.status("shops")
