@@ -1,6 +1,7 @@
 """`natsctl status`, `explain`, `tree`, `resync` and `gc`, asked of daemons that run."""
 
 import json
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -21,6 +22,29 @@ class Jobs(Controller):
 
     async def sync_handler(self, key):
         raise ValueError("no luck today")
+"""
+
+WATCHING = """
+from natsctl import Object, kv
+from natsctl.watchers import InformerController, SimpleWatcher
+
+class Site(Object, frozen=True):
+    spec: dict[str, str] = {}
+
+class Sites(InformerController):
+    name = "sites"
+
+    def __init__(self):
+        super().__init__()
+        self.add_informer(SITES)
+        self.add_watcher(SimpleWatcher(add_func=self.added), SITES)
+
+    async def added(self, new):
+        print("added", new.key, flush=True)
+        if new.key == "bad":
+            raise ValueError("no luck today")
+
+SITES = kv(Site, bucket="sites")
 """
 
 Daemon = Callable[..., Awaitable[Running]]
@@ -194,3 +218,50 @@ async def test_what_two_daemons_say_alike_is_told_once(natsctl: Natsctl, daemon:
             return True
 
         await eventually(told)
+
+
+async def test_what_tells_watchers_explains_its_keys_and_tells_them_again(
+    natsctl: Natsctl, folder: Path
+) -> None:
+    (folder / "watching.py").write_text(WATCHING)
+    async with natsctl.running("run", "-c", "watching:Sites") as running:
+        await running.says("objects listed, telling")
+        for key in ("good", "bad"):
+            await natsctl.done("put", "sites", key, "spec: {}")
+            await running.says(f"added {key}")
+        explained = await natsctl.done("explain", "bad")
+        assert "ValueError: no luck today" in explained
+        assert "tried again in" in explained
+        assert (await natsctl.done("explain", "good")).count("create") == 1
+        status = await natsctl("status")
+        assert status.rows[0][2:5] == ["syncing", "2", "0"]
+        assert "sites: bad fails: ValueError: no luck today" in status.err
+        assert (await natsctl.done("tree", "good")).splitlines()[1].startswith("Site.sites/good")
+        assert (await natsctl.done("resync")).startswith("2 keys of sites queued in ")
+        await running.says("added good", times=2)
+        await running.says("added bad", times=2)
+        assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_very_much_garbage_is_planned_and_removed_part_by_part(
+    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
+) -> None:
+    await daemon(GREETINGS)
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
+    await eventually(lambda: synced(natsctl, "greetings", "shop"))
+    routes = await jetstream.key_value("routes")
+    labels = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": "nobody"}
+    spec = {"subject": "hello.nobody", "payload": "?"}
+    stray = json.dumps({"metadata": {"labels": labels}, "spec": spec}).encode()
+    for number in range(1100):
+        await routes.put(f"stray{number:04}", stray)
+
+    async def planned() -> bool:
+        return "and 100 more are suspected: remove these" in (await natsctl("gc", "plan")).err
+
+    await eventually(planned)
+    first = await natsctl("gc", "apply", "--yes", "--force")
+    assert (first.status, first.out.count("Route.routes/")) == (4, 1000)
+    second = await natsctl("gc", "apply", "--yes", "--force")
+    assert (second.status, second.out.count("Route.routes/")) == (0, 100)
+    assert await routes.keys() == ["shop"]
