@@ -1,0 +1,43 @@
+"""The guided tour: it comes to its end, and what it says to try next works."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from acceptance.commands import LIMIT_S, ROOT
+from acceptance.pages import Shown
+from acceptance.reader import Reader
+from servers import NatsServer
+
+
+async def tour(folder: Path) -> str:
+    """Take the tour, and return what it shows."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "controllers.demo"),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(2 * LIMIT_S):
+        shown, _ = await process.communicate()
+    assert process.returncode == 0
+    return shown.decode()
+
+
+async def test_the_tour_ends_well_and_what_it_says_to_try_next_works(
+    folder: Path, nats_server: NatsServer
+) -> None:
+    shown = await tour(folder)
+    assert "owner nobody does not exist, and nothing tells that it was deleted" in shown
+    _, _, after = shown.partition("What to try next:")
+    typed = [line.strip() for line in after.splitlines() if line.startswith("    natsctl ")]
+    starts = [line for line in typed if line.startswith(("natsctl run ", "natsctl dev "))]
+    assert len(starts) == 2
+    for start in starts:
+        async with Reader(folder, nats_server.url, {}) as reader:
+            await reader.does(Shown(0, start, "… greetings: 0 primaries listed, syncing"))
+            for line in typed:
+                if line not in starts:
+                    once = " --once" if " watch " in line else ""
+                    await reader.does(Shown(0, line + once, "…"))
