@@ -44,7 +44,7 @@ async def check_bucket(bucket: Bucket, used: Sequence[Used], look: Look) -> Asyn
         yield look(bucket, used, info)
     denied = [subject for each in used for subject in await _denied(probe, bucket, each)]
     if denied:
-        yield may_not_publish(f"permissions {bucket.name}", denied)
+        yield _may_not(f"permissions {bucket.name}", denied)
 
 
 def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> Finding:
@@ -126,7 +126,7 @@ async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIte
     for name in names:
         denied += await probe.writing(f"{PREFIX}.{name}.{PROBE}")
     if denied:
-        yield may_not_publish("permissions of events", denied)
+        yield _may_not("permissions of events", denied)
 
 
 def _events(info: dict[str, Any]) -> Finding:
@@ -156,8 +156,7 @@ def _taken(streams: list[str]) -> Finding:
     )
 
 
-def may_not_publish(check: str, denied: list[str]) -> Finding:
-    """Return that a user lacks permissions, and which."""
+def _may_not(check: str, denied: list[str]) -> Finding:
     subjects = list(dict.fromkeys(denied))
     return failed(check, f"this user may not publish to {', '.join(subjects)}", _allow(subjects))
 
