@@ -111,7 +111,7 @@ class FencedManifestStore(FencedStore):
 
 
 class FencedRecorder:
-    """A `Recorder` that a leader's events reach; a standby sees the same, and says nothing."""
+    """A `Recorder` that is told of a key by whoever it is; others see the same, and say nothing."""
 
     def __init__(self, recorder: Recorder, leadership: Leadership) -> None:
         self._recorder = recorder
@@ -126,7 +126,7 @@ class FencedRecorder:
         regarding: Sequence[Reference] = (),
     ) -> None:
         """See `Recorder.event`."""
-        if self._leadership.leads:
+        if self._leadership.leads and self._leadership.portion.has(key):
             self._recorder.event(key, type, reason, message, regarding)
 
 

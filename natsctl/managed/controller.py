@@ -6,13 +6,14 @@ objects of a cluster, and for who needs nothing but the reconciler.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.barrier import Barrier
 from natsctl.core.informer import Informer
-from natsctl.core.loop import SyncLoop
+from natsctl.core.loop import Has, SyncLoop
+from natsctl.core.markers import deleted
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.slots import Primary
@@ -99,13 +100,17 @@ class ManagedController(Generic[T]):
         self._stopping.set()
 
     def enqueue_key(self, key: str) -> None:
-        """Reconcile the object as soon as may be."""
-        self._queue.add(key)
+        """Reconcile the object as soon as may be, if it is not another process's own."""
+        self._add(key, Priority.USER)
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about the object *key*, for people."""
         for recorder in self._recorders:
             recorder.event(key, type, reason, message, self._regarding(key))
+
+    def holds(self, key: str) -> bool:
+        """Say whether the object is reconciled by this process now, and not by another."""
+        return self._loop is None or self._loop.holdings.has(key)
 
     @property
     def kinds(self) -> tuple[Kind[T]]:
@@ -174,12 +179,10 @@ class ManagedController(Generic[T]):
             self._sync, queue=self._queue, retry=retry, workers=self.workers
         )
         loop.watch(self._primary.informer, self._changed)
-        await loop.run(self._begin)
+        await loop.run(self._begin, _Moves(self._primary, self._add))
 
     async def _begin(self) -> None:
-        if self.synced.is_set():  # it leads again: whatever another process left half done
-            for key in list(self._primary.informer.cache.keys()):
-                self._queue.add(key, priority=Priority.RESYNC)
+        if self.synced.is_set():
             return
         await self.start()
         self.synced.set()
@@ -197,9 +200,15 @@ class ManagedController(Generic[T]):
 
     # ---- what changes, and what follows
 
+    def _add(self, key: str, priority: Priority) -> None:
+        if self.holds(key):
+            self._queue.add(key, priority=priority)
+
     def _changed(self, change: Change[Any]) -> None:
         """Reconcile the object unless only its status changed."""
         key, before, after = change.key, change.before, change.after
+        if not self.holds(key):
+            return
         if after is None:
             if before is not None:
                 self._primary.gone[key] = before
@@ -207,7 +216,7 @@ class ManagedController(Generic[T]):
             return
         else:
             self._primary.gone.pop(key, None)
-        self._queue.add(key, priority=Priority.RESYNC if change.initial else Priority.USER)
+        self._add(key, Priority.RESYNC if change.initial else Priority.USER)
 
     async def _sync(self, key: str) -> float | None:
         """Reconcile the object, unless its newest state is invalid: the next valid one heals it."""
@@ -233,3 +242,26 @@ class ManagedController(Generic[T]):
         if not isinstance(kind, KubeKind) or stored is None:
             return []
         return [kind.reference(stored.value)]
+
+
+class _Moves:
+    """Reconciles the objects that come; `Moves` of the loop."""
+
+    def __init__(self, primary: Primary[Any], add: Callable[[str, Priority], None]) -> None:
+        self._primary = primary
+        self._add = add
+
+    def went(self, has: Has) -> None:
+        """See `Moves.went`."""
+        gone = self._primary.gone
+        for key in [key for key in gone if not has(key)]:
+            del gone[key]
+
+    async def came(self, came: Has) -> None:
+        """See `Moves.came`."""
+        informer = self._primary.informer
+        keys = list(informer.cache.keys())
+        if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
+            keys += await deleted(informer.store, came)
+        for key in filter(came, keys):
+            self._add(key, Priority.RESYNC)

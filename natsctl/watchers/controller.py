@@ -10,7 +10,7 @@ Seed: grafana-app-sdk operator v0.9.10.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from natsctl.core.cache import Invalid
 from natsctl.core.informer import Informer
 from natsctl.core.leadership import led
+from natsctl.core.loop import Has
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.tasks import together
@@ -48,6 +49,9 @@ class InformerController:
     what the object is by then, so a failed `add` after which the object changed is an `add` of the
     changed object. Changes that come faster than they are told are kept one by one, up to
     100,000 in all; beyond, those of one object become one.
+
+    Where several processes share the work, an object is told of by one of them. Whoever gets it
+    tells of it as at a start: what is there is added.
 
     Subclass it to have it run by `natsctl run`: add informers and watchers in `__init__`.
 
@@ -260,6 +264,10 @@ class InformerController:
         """
         return await lags(self._informers())
 
+    def holds(self, key: str) -> bool:
+        """Say whether objects with this key are told of by this process now, and not by another."""
+        return all(deliveries.holds(key) for deliveries in self._deliveries.values())
+
     @property
     def idle(self) -> bool:
         """Whether telling has begun and nothing waits to be told."""
@@ -326,7 +334,8 @@ class InformerController:
         loop = deliveries.loop(workers=self.workers, timeout_s=self._timeout_s)
         for source in self._sources.get(deliveries.resource_kind, ()):
             loop.watch(source.informer, partial(self._changed, deliveries, source))
-        await loop.run(self._telling)
+        sources = self._sources.get(deliveries.resource_kind, ())
+        await loop.run(self._telling, _Moves(deliveries, sources))
 
     async def _telling(self) -> None:
         await self.synced.wait()
@@ -361,3 +370,22 @@ class InformerController:
 
 def _finalizer(watcher: ResourceWatcher) -> str | None:
     return watcher.finalizer if isinstance(watcher, OpinionatedWatcher) else None
+
+
+class _Moves:
+    """Tells of the objects that come as if they were new; `Moves` of a loop."""
+
+    def __init__(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
+        self._deliveries = deliveries
+        self._sources = sources
+
+    def went(self, has: Has) -> None:
+        """See `Moves.went`."""
+        self._deliveries.keep(has)
+
+    async def came(self, came: Has) -> None:
+        """See `Moves.came`."""
+        for source in self._sources:
+            for news in (*source.all(), *await source.deleted(came)):
+                if came(news.key):
+                    self._deliveries.tell(news, priority=Priority.RESYNC)
