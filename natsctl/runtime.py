@@ -301,7 +301,15 @@ class ControllerRuntime:
         """Return how the controller is doing as a whole."""
         synced, journal = self.synced.is_set(), self._visits.journal
         opened, queue = self._opened, self._loop.queue
-        return status(self.name, opened.primary, opened.informers, queue, journal, synced=synced)
+        return status(
+            self.name,
+            opened.primary,
+            opened.informers,
+            queue,
+            journal,
+            synced=synced,
+            has=self.holds,
+        )
 
     def measures(self) -> Measures:
         """Return what was measured since this was made, for metrics and health checks."""

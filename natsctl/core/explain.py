@@ -1,6 +1,6 @@
 """Why a key is as it is, and how a controller is doing: read from memory, for people."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -32,11 +32,15 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a controller is doing: `invalid` and `failing` say why, by key."""
+    """How a controller is doing: `invalid` and `failing` say why, by key.
+
+    `keys` are those of the primaries that are this process's own.
+    """
 
     controller: str
     synced: bool
     primaries: int
+    keys: int
     invalid: dict[str, str]
     failing: dict[str, str]
     syncs: int
@@ -79,13 +83,15 @@ def status(
     journal: Journal,
     *,
     synced: bool,
+    has: Callable[[str], bool],
 ) -> Status:
-    """Return how the controller is doing as a whole."""
+    """Return how the controller is doing as a whole; *has* says which keys are our own."""
     cache = primary.informer.cache
     return Status(
         controller=controller,
         synced=synced,
         primaries=len(cache),
+        keys=sum(map(has, cache.keys())),
         invalid={key: str(found.error) for key, found in cache.invalid.items()},
         failing={key: record.error for key, record in journal.failing().items()},
         syncs=journal.syncs,

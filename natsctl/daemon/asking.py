@@ -77,8 +77,12 @@ class Daemons:
         return sorted(found, key=lambda each: str(each.daemon))
 
     async def explain(self, controller: str, key: str) -> list[KeyExplanation]:
-        """Return what each daemon knows of the key, in the order of daemons."""
+        """Return what each daemon knows of the key, in the order of daemons.
+
+        Where they share the keys: what the one says that has it; all of them while it moves.
+        """
         found = await self._ask_all(Verb.EXPLAIN, controller, key.encode(), KeyExplanation)
+        found = [each for each in found if each.here] or found
         return sorted(found, key=lambda each: str(each.daemon))
 
     async def tree(self, controller: str, key: str) -> Branch:
@@ -94,9 +98,13 @@ class Daemons:
         return await self._ask_one(Verb.GC_PLAN, controller, b"", ControllerPlan)
 
     async def apply(self, plan: ControllerPlan) -> Removed:
-        """Have removed what the plan says and nothing else; return what went."""
+        """Have removed what the plan says and nothing else; return what went.
+
+        Daemons that share the keys remove what their own keys owned, each of them.
+        """
         asked = msgspec.json.encode(plan)
-        return await self._ask_one(Verb.GC_APPLY, plan.controller, asked, Removed)
+        found = await self._ask_all(Verb.GC_APPLY, plan.controller, asked, Removed)
+        return Removed(tuple(orphan for each in found for orphan in each.orphans))
 
     async def _ask_one(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> T:
         self._instances(verb, controller)
@@ -118,8 +126,10 @@ class Daemons:
         return [msgspec.json.decode(answer.result(), type=of) for answer in results]
 
     def _instances(self, verb: Verb, controller: str) -> int:
+        """Count the daemons that answer it; of those in a queue group, one does."""
         subject = verb.subject(controller)
-        count = sum(subject in {each.subject for each in at.endpoints} for at in self._found)
+        found = [each for at in self._found for each in at.endpoints if each.subject == subject]
+        count = len({each.queue_group or at for at, each in enumerate(found)})
         if not count:
             why = "leads it now" if verb.acts else f"can say {verb} of it"
             raise NoDaemonError(f"controller {controller} runs, but no daemon {why}")
