@@ -30,6 +30,8 @@ from natsctl.model.store import Change, Store
 
 log = logging.getLogger(__name__)
 
+PAUSE_S = 0.001  # the least to wait: clocks and timers need not agree on less
+
 
 class ShardState(msgspec.Struct, frozen=True):
     """How a process's part in a group stands, for health checks and people.
@@ -212,7 +214,7 @@ class Shard(Participation):
             await self._write()
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(max(wait_s, PAUSE_S)):
                 await self._stir.wait()
 
     def _think(self, group: asyncio.TaskGroup) -> None:

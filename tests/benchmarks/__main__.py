@@ -23,6 +23,7 @@ from tests.benchmarks import (
     bench_memory,
     bench_queue,
     bench_replay,
+    bench_shards,
 )
 from tests.benchmarks.rows import Row, limited, shown, table
 from tests.benchmarks.stage import QUICK, Sizes
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "faults": bench_faults.run,
     "growth": bench_growth.run,
     "kube": bench_kube.run,
+    "shards": bench_shards.run,
     "help": bench_help.run,
 }
 

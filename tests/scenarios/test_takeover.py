@@ -1,19 +1,23 @@
 """A standby remembers nothing but its caches, and misses nothing when it takes over."""
 
 import asyncio
+from typing import ClassVar
 
 import pytest
+from clouds import DISKS, Cloud, CloudClient, Disk, clock
 from groups import TTL_S
 from scenarios.plays import Apps, Stage
 from servers import eventually
 from tellings import SITES, Notes, put, site
 
 from natsctl import kv
+from natsctl.core.slots import Primary
 from natsctl.daemon.election import elections
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.sharding import shards
 from natsctl.errors import UsageError
 from natsctl.kv.lease import LEASES
+from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.runtime import ControllerRuntime
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
@@ -139,6 +143,52 @@ async def test_watchers_of_each_member_are_told_of_its_own_objects() -> None:
     assert sorted(told) == sorted(f"two add {key} hi" for key in first)
     operators[1].stop()
     await tasks[1]
+
+
+async def test_managed_objects_are_shared_and_move_with_their_members() -> None:
+    stores, clouds = MemoryStores(), [Cloud(), Cloud()]
+    now = asyncio.get_running_loop().time
+    operators = [
+        Operator(
+            [SharedDisks(cloud)],
+            nats=stores,
+            shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now),
+        )
+        for cloud in clouds
+    ]
+    tasks = [asyncio.create_task(operator.run()) for operator in operators]
+    await eventually(lambda: all(len(at.shards["disks"].state().members) > 1 for at in operators))
+    keys = {f"d{number}" for number in range(20)}
+    for key in keys:
+        await stores.store(DISKS).create(key, b'{"spec": {"size": 1}}')
+    own = [SharedDisks.seen[id(cloud)] for cloud in clouds]
+    await eventually(lambda: own[0] | own[1] == keys, within_s=TTL_S)
+    assert not own[0] & own[1]
+    assert own[0]
+    assert own[1]
+    operators[0].stop()
+    await tasks[0]
+    await eventually(lambda: own[1] == keys, within_s=TTL_S)
+    operators[1].stop()
+    await tasks[1]
+
+
+class SharedDisks(ManagedController[Disk]):
+    kind = DISKS
+    name = "disks"
+    seen: ClassVar[dict[int, set[str]]] = {}
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__()
+        self.cloud = cloud
+        self.seen[id(cloud)] = set()
+
+    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
+
+    async def connect(self, managed: Managed[Disk]) -> CloudClient:
+        self.seen[id(self.cloud)].add(managed.key)
+        return CloudClient(self.cloud)
 
 
 class Plain:
