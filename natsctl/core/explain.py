@@ -93,7 +93,7 @@ def status(
         primaries=len(cache),
         keys=sum(map(has, cache.keys())),
         invalid={key: str(found.error) for key, found in cache.invalid.items()},
-        failing={key: record.error for key, record in journal.failing().items()},
+        failing={key: at.error for key, at in journal.failing().items() if has(key)},
         syncs=journal.syncs,
         failures=journal.failures,
         watch_restarts=sum(informer.restarts for informer in informers),

@@ -126,7 +126,7 @@ class FencedRecorder:
         regarding: Sequence[Reference] = (),
     ) -> None:
         """See `Recorder.event`."""
-        if self._leadership.leads and self._leadership.portion.has(key):
+        if self._leadership.has(key):
             self._recorder.event(key, type, reason, message, regarding)
 
 

@@ -79,6 +79,10 @@ class Leadership:
         if not self.leads:
             raise NotLeadingError(f"{self.name} is not led by this process: nothing is written")
 
+    def has(self, key: Hashable) -> bool:
+        """Whether the key is this process's own now, or was and is still worked on here."""
+        return self.leads and (key in self._at_work or self.portion.has(key))
+
     # ---- what is said
 
     def begin(self, epoch: int, until: float, portion: Portion = ALL) -> None:

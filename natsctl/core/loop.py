@@ -170,12 +170,13 @@ class SyncLoop(Generic[K]):
     async def _work(self) -> None:
         clock = asyncio.get_running_loop().time
         turn_ends = clock() + TURN_S
+        moving = self._leadership is not None and self._moves is not None
         while True:
             try:
                 key = await self.queue.get()
             except QueueShutDownError:
                 return
-            if not self.holdings.has(key):
+            if moving and not self.holdings.has(key):
                 self.queue.drop(key)
                 self.queue.done(key)
                 continue
@@ -185,7 +186,7 @@ class SyncLoop(Generic[K]):
             now = clock()
             self.tally.end(key, outcome, begun=begun, now=now, changed=changed)
             settle(self.queue, key, outcome, self._retry)
-            if not self.holdings.has(key):
+            if moving and not self.holdings.has(key):
                 self.queue.drop(key)  # it went meanwhile
             if now >= turn_ends:
                 await asyncio.sleep(0)  # neither get nor a handler need ever have waited

@@ -95,9 +95,12 @@ class Wakes:
     ) -> None:
         """Visit the key, if it is this process's own, *after* seconds from now."""
         if self._loop.holdings.has(key):
-            self.reasons.add(key, operation, after=after)
             priority = operation.priority if priority is None else priority
-            self._loop.queue.add(key, after=after, priority=priority)
+            self._wake(key, operation, priority, after)
+
+    def _wake(self, key: str, operation: Operation, priority: Priority, after: float = 0.0) -> None:
+        self.reasons.add(key, operation, after=after)
+        self._loop.queue.add(key, after=after, priority=priority)
 
     def owners(self, change: Change[Any]) -> list[str]:
         """Return the primaries that own the changed object, as it is and as it was."""
@@ -153,7 +156,7 @@ class Wakes:
             operation = Operation.PUT
         else:
             return
-        self.wake(key, operation, priority=Priority.RESYNC if change.initial else Priority.USER)
+        self._wake(key, operation, Priority.RESYNC if change.initial else Priority.USER)
         self._note_change(key)
 
     def _note_change(self, key: str) -> None:

@@ -134,8 +134,7 @@ class Shard(Participation):
 
     def whose(self, key: str) -> str | None:
         """Return which member has the key, as far as is known; None while it moves."""
-        works = self.leadership.leads and self.leadership.portion.has(key)
-        return self._seat.holder if works else self._group.whose(key)
+        return self._seat.holder if self.leadership.has(key) else self._group.whose(key)
 
     async def _take_part(self) -> None:
         await self.leadership.sought.wait()
