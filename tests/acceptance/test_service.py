@@ -62,7 +62,7 @@ async def test_people_see_what_runs_and_what_became_of_a_key(
 
     status = await natsctl("status")
     assert [row[0] for row in status.rows] == ["greetings"]
-    assert status.rows[0][2:] == ["syncing", "1", "1", "0", "0", "0"]
+    assert status.rows[0][2:] == ["syncing", "1", "1", "1", "0", "0", "0"]
     assert "greetings: odd is left alone: no valid Greeting: Expected `str`" in status.err
 
     explained = await natsctl.done("explain", "shop")
@@ -180,6 +180,49 @@ async def test_of_two_daemons_both_tell_and_the_one_that_leads_acts(
         told = f"0 keys of greetings queued in {leader['host']}/{leader['pid']}\n"
         assert await natsctl.done("resync") == told
         assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
+
+
+async def test_of_daemons_that_share_keys_each_answers_for_its_own(
+    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
+) -> None:
+    keys = [f"shop-{number}" for number in range(8)]
+    for _ in range(2):
+        await daemon(GREETINGS, options=("--shard", "--lease-ttl", "5"))
+    for key in keys:
+        await natsctl.done("put", "greetings", key, "spec: {text: hi}")
+
+    async def shared() -> bool:
+        found = (await natsctl("status", "-o", "json")).json
+        assert [len(each["members"]) for each in found] == [2, 2]
+        return sum(each["keys"] for each in found) == len(keys)
+
+    await eventually(shared)
+    assert "shares the keys of 2 members" in (await natsctl("status")).err
+    await eventually(lambda: synced(natsctl, "greetings", keys[0]))
+    (found,) = (await natsctl("explain", keys[0], "-o", "json")).json
+    assert found["here"]
+    assert f"member      {found['member']}, which is this one" in await natsctl.done(
+        "explain", keys[0]
+    )
+    queued = re.findall(r"^(\d+) keys? of greetings", await natsctl.done("resync"), re.MULTILINE)
+    assert sum(map(int, queued)) == len(keys)
+    named = re.findall(r"^(\d) keys?", await natsctl.done("resync", *keys), re.MULTILINE)
+    assert sum(map(int, named)) == len(keys)
+
+    routes = await jetstream.key_value("routes")
+    spec = {"subject": "hello.nobody", "payload": "?"}
+    for stray in ("s1", "s2", "s3", "s4", "s5", "s6"):
+        labels = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": stray}
+        value = json.dumps({"metadata": {"labels": labels}, "spec": spec})
+        await routes.put(stray, value.encode())
+
+    async def planned() -> bool:
+        return len((await natsctl("gc", "plan", "-o", "json")).json["orphans"]) == 6
+
+    await eventually(planned)
+    done = await natsctl.done("gc", "apply", "--yes", "--force")
+    removed = re.findall(r"^Route.routes/(s\d) deleted$", done, re.MULTILINE)
+    assert removed == ["s1", "s2", "s3", "s4", "s5", "s6"]
 
 
 async def test_the_page_on_stuck_keys_shows_commands_that_work(
