@@ -171,11 +171,6 @@ class Group:
         live = (seen for seen in self._seen.values() if seen.there and self._lives(seen))
         return View((self._identity, *(seen.record.holder for seen in live)))
 
-    @property
-    def members(self) -> int:
-        """How many members are known to live, and we."""
-        return len(self.wanted.members)
-
     def proof_due(self, sent: float) -> float:
         """Return when to write, to prove the next one dead; what was *sent* last is on its way."""
         due = (seen.dead_at for seen in self._seen.values() if self._lives(seen))

@@ -158,7 +158,7 @@ class Shard(Participation):
         self._view, self._move = NOBODY, None
         while True:
             try:
-                async with asyncio.timeout(RENEW * self._seat.ttl_s):
+                async with asyncio.timeout(VOID * self._seat.ttl_s):
                     if await self._unled():
                         await self._seat.take()
                         self._well()

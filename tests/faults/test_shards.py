@@ -66,6 +66,22 @@ async def test_one_that_is_cut_off_stops_before_others_have_its_keys(
         await shared(crew, KEYS)
 
 
+async def test_a_bucket_of_leases_that_is_deleted_is_made_again_and_joined(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with (
+        crew_of(2, nats_server, tmp_path, ttl_s=TTL_S, how=SHARD, keys=KEYS) as crew,
+        Admin(nats_server.url) as admin,
+    ):
+        await shared(crew, KEYS)
+        await admin.drop("natsctl_leases")
+        for member in crew.members:
+            await eventually(
+                lambda member=member: "shares no keys any more" in member.log, within_s=WITHIN_S
+            )
+        await shared(crew, KEYS)
+
+
 async def test_of_a_move_only_the_keys_that_move_are_visited(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:

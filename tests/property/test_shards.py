@@ -38,7 +38,7 @@ def in_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return in_virtual_time(test)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     size=st.integers(1, 3),
     play=st.lists(st.tuples(events, pauses), max_size=15),
