@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -62,10 +62,10 @@ class WayStore(MemoryStore):
         return await self._store.get(key)
 
     async def create(self, key: str, value: bytes) -> Stored:
-        return await self._sent(self._store.create(key, value))
+        return await self._sent(lambda: self._store.create(key, value))
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        return await self._sent(self._store.update(key, value, revision=revision))
+        return await self._sent(lambda: self._store.update(key, value, revision=revision))
 
     async def delete(
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
@@ -90,17 +90,14 @@ class WayStore(MemoryStore):
                 await asyncio.sleep(self._way.lag_s)
             yield event
 
-    async def _sent(self, write: Coroutine[None, None, Stored]) -> Stored:
+    async def _sent(self, write: Callable[[], Awaitable[Stored]]) -> Stored:
         """Write, and fail where nobody answers; a late write goes on when its sender does not."""
         way = self._way
 
         async def arrive() -> Stored:
-            try:
-                way.check()
-                await asyncio.sleep(way.delay_s)
-                return await write
-            finally:
-                write.close()
+            way.check()
+            await asyncio.sleep(way.delay_s)
+            return await write()
 
         task = asyncio.create_task(arrive())
         if way.late:
