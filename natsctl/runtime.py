@@ -13,20 +13,20 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from inspect import isfunction
-from typing import Any, TypeGuard
+from typing import Any
+
+import msgspec
 
 from natsctl.core.barrier import Barrier
-from natsctl.core.cache import Invalid
 from natsctl.core.declare import only_primary
 from natsctl.core.explain import Explanation, Status, explain, status
 from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
 from natsctl.core.leadership import led
 from natsctl.core.loop import SyncLoop
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags, upkeep_measures
-from natsctl.core.opening import Listeners, Opened
-from natsctl.core.owners import Owner, OwnerNames
+from natsctl.core.opening import Opened
+from natsctl.core.owners import OwnerNames
 from natsctl.core.reads import Reads
-from natsctl.core.reasons import Reasons
 from natsctl.core.reports import Reports
 from natsctl.core.resync import resync
 from natsctl.core.retry import RetryPolicy, always_retry
@@ -34,7 +34,7 @@ from natsctl.core.systems import Systems
 from natsctl.core.tasks import together
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.visit import DeletionPolicy, Operation, Visits
-from natsctl.core.workqueue import Priority
+from natsctl.core.wakes import Wakes
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.model.kinds import Kind
 from natsctl.model.recorder import EventType
@@ -146,17 +146,19 @@ class ControllerRuntime:
         self._barrier = Barrier(barrier_timeout_s)
         self._loop = SyncLoop(self._sync, retry=controller.retry, workers=controller.workers)
         self._reports = Reports(self.name, lambda key: self._opened.references(key))  # noqa: PLW0108 - made below
+        self._wakes = Wakes(
+            controller, self._loop, names=self._names, owner=self.kind, reports=self._reports
+        )
         self._opened = Opened(
             self._systems,
             self._barrier,
-            self._listeners(),
+            self._wakes.listeners,
             names=self._names,
             owner=self.kind,
             manager=f"natsctl/{self.name}",
         )
         self._stop_timeout_s = stop_timeout_s
         self._stopping = asyncio.Event()
-        self._reasons = Reasons()
         self._plan = GarbagePlan(())  # of the last sweep
         self._visits: Visits
         self._collector: GarbageCollector
@@ -169,7 +171,9 @@ class ControllerRuntime:
         async with self._systems.recorders(self.name) as self._reports.recorders, self.opened():
             try:
                 async with together() as group:
-                    work = group.create_task(self._loop.run(self._begin), name="sync loop")
+                    work = group.create_task(
+                        self._loop.run(self._begin, self._wakes), name="sync loop"
+                    )
                     upkeep = (
                         group.create_task(self._resync(), name="resync"),
                         group.create_task(self._collect(), name="garbage collection"),
@@ -215,20 +219,30 @@ class ControllerRuntime:
         return await self._visits.visit(key, Operation.MANUAL)
 
     def enqueue_key(self, key: str, operation: Operation) -> None:
-        """Visit the key, as soon as its operation's priority lets it."""
-        self._enqueue(key, operation, operation.priority)
+        """Visit the key, as soon as its operation's priority lets it.
+
+        Where several processes share the keys, another's key is left to it; see `holds`.
+        """
+        self._wakes.wake(key, operation)
 
     def enqueue_key_after(self, key: str, operation: Operation, delay_s: float) -> None:
-        """Visit the key after *delay_s* seconds, whatever is visited before."""
-        self._reasons.add(key, operation, after=delay_s)
-        self._loop.queue.add(key, after=delay_s, priority=operation.priority)
+        """Visit the key after *delay_s* seconds, whatever is visited before; see `enqueue_key`."""
+        self._wakes.wake(key, operation, after=delay_s)
 
-    def resync(self, *keys: str) -> None:
-        """Visit every primary again, behind whatever is urgent; or only these keys, before it."""
-        for key in keys:
-            self.enqueue_key(key, Operation.MANUAL)
-        for key in () if keys else self._opened.primary.keys():
-            self.enqueue_key(key, Operation.RESYNC)
+    def holds(self, key: str) -> bool:
+        """Say whether the key is visited by this process now, and not by another."""
+        return self._loop.holdings.has(key)
+
+    def resync(self, *keys: str) -> int:
+        """Visit every primary of this process again, behind what is urgent; or these, before it.
+
+        Returns how many.
+        """
+        operation = Operation.MANUAL if keys else Operation.RESYNC
+        wanted = list(filter(self.holds, keys or self._opened.primary.keys()))
+        for key in wanted:
+            self.enqueue_key(key, operation)
+        return len(wanted)
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about *key*, for people."""
@@ -248,9 +262,7 @@ class ControllerRuntime:
 
     def owners(self, change: Change[Any]) -> list[str]:
         """Return the primaries that own the changed object, as it is and as it was."""
-        states = [stored for stored in (change.after, change.before) if stored is not None]
-        found = [self._names.owner(change.kind.metadata(stored.value)) for stored in states]
-        return list(dict.fromkeys(owner.key for owner in found if self._is_ours(owner)))
+        return self._wakes.owners(change)
 
     async def garbage_plan(
         self, *, at_once: bool = False, orphans_max: int | None = None
@@ -265,8 +277,12 @@ class ControllerRuntime:
         return await self._collector.plan(at_once=at_once, orphans_max=orphans_max)
 
     async def garbage_apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
-        """Remove what the plan says and nothing else, at a person's command; returns what went."""
-        return await self._collector.apply(plan)
+        """Remove what the plan says and nothing else, at a person's command; returns what went.
+
+        Where several processes share the keys, each removes what its own keys owned.
+        """
+        own = tuple(orphan for orphan in plan.orphans if self.holds(orphan.owner))
+        return await self._collector.apply(msgspec.structs.replace(plan, orphans=own))
 
     async def sweep(self) -> None:
         """Collect the orphans whose grace is over, each while its owner's key is held."""
@@ -278,8 +294,9 @@ class ControllerRuntime:
             return
         waiting = {orphan.owner for orphan in plan.orphans if not orphan.due}
         for owner in {orphan.owner for orphan in plan.orphans} - waiting:
-            self._visits.condemn(owner)
-            self.enqueue_key(owner, Operation.RESYNC)
+            if self.holds(owner):
+                self._visits.condemn(owner)
+                self.enqueue_key(owner, Operation.RESYNC)
 
     def explain(self, key: str) -> Explanation:
         """Return what is known of a key: its place in the queue, its last syncs, what it owns."""
@@ -293,8 +310,15 @@ class ControllerRuntime:
         """Return how the controller is doing as a whole."""
         synced, journal = self.synced.is_set(), self._visits.journal
         opened, queue = self._opened, self._loop.queue.stats()
-        own = (opened.primary.informer,)
-        return status(self.name, own, opened.informers, queue, journal, synced=synced)
+        return status(
+            self.name,
+            (opened.primary.informer,),
+            opened.informers,
+            queue,
+            journal,
+            synced=synced,
+            has=self.holds,
+        )
 
     def measures(self) -> Measures:
         """Return what was measured since this was made, for metrics and health checks."""
@@ -337,11 +361,11 @@ class ControllerRuntime:
             policy=self.controller.deletion_policy,
             timeout_s=self.controller.sync_timeout_s,
         )
+        self._wakes.begin(self._opened, self._visits)
         self.prepared = True
 
     async def _begin(self) -> None:
-        if self.synced.is_set():  # it leads again: whatever another process left half done
-            self.resync()
+        if self.synced.is_set():
             return
         await self.controller.start()
         self.synced.set()
@@ -356,78 +380,8 @@ class ControllerRuntime:
             log.warning("%s: what is under way is cut short", self.name)
             task.cancel()
 
-    # ---- what changes, and what follows
-
-    def _listeners(self) -> Listeners:
-        return Listeners(
-            primary_changed=self._primary_changed,
-            primary_invalid=self._reports.invalid,
-            secondary_changed=self._secondary_changed,
-            secondary_invalid=self._secondary_invalid,
-            secondary_undone=self._visit_again,
-            read_changed=self._visit_again,
-            # what failed is tried again at once: its store may have been lost, and is here again
-            listed=self._loop.queue.hasten_retries,
-        )
-
-    def _primary_changed(self, change: Change[Any]) -> None:
-        """Visit the key unless only its status changed: what is desired is what counts."""
-        key, before, after = change.key, change.before, change.after
-        if after is None:
-            if before is not None:
-                self._opened.primary.gone[key] = before
-            operation = Operation.PURGE if change.purged else Operation.DELETE
-        elif (
-            before is None
-            or key in self._visits.skipped
-            or change.kind.differs(before.value, after.value)
-        ):
-            self._opened.primary.gone.pop(key, None)
-            operation = Operation.PUT
-        else:
-            return
-        self._enqueue(key, operation, Priority.RESYNC if change.initial else Priority.USER)
-        self._note_change(key)
-
-    def _note_change(self, key: str) -> None:
-        """Begin to measure how soon a change is answered, if it is to be answered here."""
-        if self._loop.queue.place(key) is not None:
-            self._loop.tally.changed(key, asyncio.get_running_loop().time())
-
-    def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
-        """Visit the keys that the change concerns, but not the one whose sync made it."""
-        try:
-            keys: Iterable[str] = list(self.controller.handle_secondary(change))
-        except Exception:
-            log.exception("%s: handle_secondary failed on %s", self.name, change.key)
-            keys = self.owners(change)
-        priority = Priority.RESYNC if change.initial else Priority.SECONDARY
-        for key in keys:
-            if key != writer:
-                self._enqueue(key, Operation.SECONDARY, priority)
-
-    def _visit_again(self, key: str) -> None:
-        """Have the key see that what its sync wrote is gone, or what it read is another."""
-        self._enqueue(key, Operation.SECONDARY, Priority.SECONDARY)
-
-    def _secondary_invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
-        """Have the owner put right what somebody wrote over."""
-        if invalid.last is not None:
-            owner = self._names.owner(kind.metadata(invalid.last.value))
-            if self._is_ours(owner):
-                self._enqueue(owner.key, Operation.SECONDARY, Priority.SECONDARY)
-
-    def _is_ours(self, owner: Owner | None) -> TypeGuard[Owner]:
-        """Say whether it is one of the primaries that are synced here."""
-        kind = self._opened.primary.kind
-        return owner is not None and owner.kind == self.kind and kind.holds(owner.key)
-
-    def _enqueue(self, key: str, operation: Operation, priority: Priority) -> None:
-        self._reasons.add(key, operation)
-        self._loop.queue.add(key, priority=priority)
-
     def _sync(self, key: str) -> Awaitable[float | None]:
-        return self._visits.visit(key, self._reasons.take(key))
+        return self._visits.visit(key, self._wakes.reasons.take(key))
 
     # ---- upkeep
 

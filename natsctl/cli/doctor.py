@@ -51,7 +51,7 @@ class Format(Enum):
 @clustered
 @handed(
     "settings",
-    *("controllers.leader_elect", "controllers.lease_ttl_s"),
+    *("controllers.leader_elect", "controllers.shard", "controllers.lease_ttl_s"),
     of=lambda effective: effective.settings.controllers,
 )
 async def doctor(
@@ -72,9 +72,9 @@ async def doctor(
     """Check everything that controllers need, and say what to do.
 
     NATS, JetStream, its limits, buckets, permissions and clock; whether a daemon can be asked, and
-    by this user; leases, where --leader-elect or a setting wants them; a cluster, its kinds and
-    permissions, where controllers have kinds of one. Nothing is changed anywhere. The exit code is
-    1 where something failed; what is a warning works.
+    by this user; leases, where --leader-elect, --shard or a setting wants them; a cluster, its
+    kinds and permissions, where controllers have kinds of one. Nothing is changed anywhere. The
+    exit code is 1 where something failed; what is a warning works.
     """
     controllers = [runnable_of(path) for path in controller or ()]
     found: list[Finding] = []

@@ -64,6 +64,8 @@ def _show_all(found: Sequence[KeyExplanation], now: datetime) -> None:
 def _show(at: KeyExplanation, now: datetime) -> None:
     line(f"{at.key} of {at.controller}, in {at.daemon}")
     _field("object", _object(at))
+    if at.member or not at.here:
+        _field("member", _member(at))
     if at.invalid:
         _field("left alone", at.invalid)
     _field("queue", _place(at.queued, at.failures))
@@ -90,6 +92,12 @@ def _object(at: KeyExplanation) -> str:
     if at.revision is not None:
         return f"revision {at.revision}"
     return "no state of it was valid" if at.exists or at.invalid else "does not exist"
+
+
+def _member(at: KeyExplanation) -> str:
+    if at.here:
+        return f"{at.member}, which is this one"
+    return f"{at.member} has it" if at.member else "nobody has it now: it moves"
 
 
 def _field(name: str, text: str) -> None:

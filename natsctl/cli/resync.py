@@ -58,7 +58,7 @@ async def resync(
 
     The daemon that leads the controller puts them on its queue: all of them behind whatever is
     urgent, keys that are named before it, even those that failed for good. It does not wait;
-    natsctl explain KEY tells what came of it.
+    natsctl explain KEY tells what came of it. Of daemons that share the keys, each queues its own.
 
     With --local the sync handler is called once for each key in this process, whether or not a
     daemon runs. Failures are told at the end of their line, and nothing is retried.
@@ -84,13 +84,16 @@ async def _ask(options: NatsOptions, controller: str | None, keys: Sequence[str]
 def _tell_of_others(found: Sequence[Queuing]) -> None:
     """Tell of keys that no daemon has put on its queue, and fail where there are any."""
     unknown = set(found[0].unknown).intersection(*(each.unknown for each in found))
+    moving = set(found[0].elsewhere).intersection(*(each.elsewhere for each in found))
     invalid = {key: why for each in found for key, why in each.invalid.items()}
     for key in sorted(unknown):
         say_error(f"{key}: it does not exist")
     for key, why in sorted(invalid.items()):
         say_error(f"{key}: {why}")
-    if unknown or invalid:
-        raise typer.Exit(FAILED if invalid else NOT_FOUND)
+    for key in sorted(moving):
+        say_error(f"{key}: it moves from one daemon to another: ask again")
+    if unknown or invalid or moving:
+        raise typer.Exit(FAILED if invalid or moving else NOT_FOUND)
 
 
 def _counted(keys: int) -> str:

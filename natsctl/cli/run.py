@@ -27,6 +27,7 @@ from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.private import private_server, while_it_runs
 from natsctl.daemon.service import answering
 from natsctl.daemon.settings import ControllerSettings, HttpSettings, Settings
+from natsctl.daemon.sharding import Shard, shards
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.daemon.sources import mistaken
 from natsctl.daemon.traces import traced
@@ -34,6 +35,7 @@ from natsctl.daemon.vitals import Vitals
 from natsctl.errors import UsageError
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.contexts import with_context
+from natsctl.kv.lease import LEASES
 from natsctl.kv.options import NatsOptions
 from natsctl.kv.stores import Nats, connect
 from natsctl.runtime import Controller
@@ -54,6 +56,7 @@ Serve = Callable[[NatsOptions], Coroutine[None, None, None]]
         "natsctl run -c controllers.webapps:WebApps --kubeconfig lab.yaml --kube-context lab",
         "natsctl run -c fleet.sites:Sites --listen :8080 --otlp http://collector:4318",
         "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
+        "natsctl run -c fleet.sites:Sites --shard",
     ),
 )
 @connected_on(daemon_loop)
@@ -83,6 +86,7 @@ async def run(
     waited for, and so is a cluster, which is looked for where a controller has kinds of one.
 
     With --leader-elect, of several processes that run a controller one works; the others stand by.
+    With --shard all of them work, each on keys of its own.
     """
     if not embedded and (store_dir is not None or port is not None):
         raise UsageError("--store-dir and --port are about the server that --embedded starts")
@@ -118,10 +122,13 @@ async def _serve(
             kube=kube,
             settings=settings,
             election=_election(nats, settings),
+            shard=_shard(nats, settings),
         )
-        elected = tuple(operator.elections.values())
-        with vitals.of(nats.connection, operator.runtimes, elected, kube):
-            async with answering(nats.connection, operator.runtimes, leads=operator.leads):
+        elected, shared = tuple(operator.elections.values()), tuple(operator.shards.values())
+        with vitals.of(nats.connection, operator.runtimes, elected, kube, shared):
+            async with answering(
+                nats.connection, operator.runtimes, leads=operator.leads, shards=operator.shards
+            ):
                 await operator.run()
 
 
@@ -130,6 +137,13 @@ def _election(nats: Nats, settings: ControllerSettings) -> Callable[[str], Elect
         return None
     ttl_s = settings.lease_ttl_s
     return elections(nats.leases(ttl_s=ttl_s), ttl_s=ttl_s)
+
+
+def _shard(nats: Nats, settings: ControllerSettings) -> Callable[[str], Shard] | None:
+    if not settings.shard:
+        return None
+    ttl_s = settings.lease_ttl_s
+    return shards(lambda kind: nats.leases(ttl_s=ttl_s, kind=kind), LEASES.bucket, ttl_s=ttl_s)
 
 
 async def _heard(

@@ -14,7 +14,10 @@ from natsctl.kv.options import NatsOptions
 
 app = commands()
 
-HEADINGS = ("CONTROLLER", "DAEMON", "STATE", "PRIMARIES", "INVALID", "FAILING", "QUEUED", "WAITING")
+HEADINGS = (
+    *("CONTROLLER", "DAEMON", "STATE", "PRIMARIES", "KEYS"),
+    *("INVALID", "FAILING", "QUEUED", "WAITING"),
+)
 
 
 @app.command(
@@ -30,8 +33,8 @@ async def status(
 ) -> None:
     """Show what daemons run, and which keys fail.
 
-    QUEUED counts keys that are ready or being synced, WAITING those whose next visit has a time:
-    failing keys wait to be tried again.
+    KEYS counts the primaries that are a daemon's own. QUEUED counts keys that are ready or being
+    synced, WAITING those whose next visit has a time: failing keys wait to be tried again.
     """
     found = await _found(options, controller)
     names = dict.fromkeys(each.controller for each in found)
@@ -58,11 +61,14 @@ def _row(at: ControllerStatus) -> list[str]:
     if at.primaries is None or at.queue is None:
         return [*head, *[NONE] * (len(HEADINGS) - len(head))]
     queued = at.queue.depth + at.queue.held
-    counts = (at.primaries, at.invalid_count, at.failing_count, queued, at.queue.waiting)
-    return [*head, *map(str, counts)]
+    wrong = (at.invalid_count, at.failing_count)
+    keys = NONE if at.keys is None else at.keys
+    return [*head, *map(str, (at.primaries, keys, *wrong, queued, at.queue.waiting))]
 
 
 def _troubles(at: ControllerStatus) -> Iterator[str]:
+    if at.members:
+        yield f"{at.controller}: {at.daemon} shares the keys of {len(at.members)} members"
     if at.failure:
         yield f"{at.controller}: {at.failure}"
     yield from _keys(at.controller, "is left alone", at.invalid, at.invalid_count)

@@ -1,6 +1,6 @@
 """Why a key is as it is, and how a controller is doing: read from memory, for people."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -35,11 +35,15 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a controller is doing: `invalid` and `failing` say why, by key."""
+    """How a controller is doing: `invalid` and `failing` say why, by key.
+
+    `keys` are those of the primaries that are this process's own.
+    """
 
     controller: str
     synced: bool
     primaries: int
+    keys: int
     invalid: dict[str, str]
     failing: dict[str, str]
     syncs: int
@@ -75,8 +79,15 @@ class Accountable(Protocol):
         """Return the object with all that was made for it."""
         ...
 
-    def resync(self, *keys: str) -> None:
-        """Visit these keys as soon as may be; all of them, at leisure, where none is named."""
+    def holds(self, key: str) -> bool:
+        """Say whether the key is this process's own now, and not another's."""
+        ...
+
+    def resync(self, *keys: str) -> int:
+        """Visit these keys as soon as may be; all of them, at leisure, where none is named.
+
+        Those that are another process's own are left to it. Returns how many are visited.
+        """
         ...
 
 
@@ -121,17 +132,19 @@ def status(
     journal: Journal,
     *,
     synced: bool,
+    has: Callable[[str], bool],
 ) -> Status:
-    """Return how the controller is doing as a whole."""
+    """Return how the controller is doing as a whole; *has* says which keys are our own."""
     caches = [informer.cache for informer in primaries]
     return Status(
         controller=controller,
         synced=synced,
         primaries=sum(map(len, caches)),
+        keys=sum(has(key) for cache in caches for key in cache.keys()),  # noqa: SIM118 - a cache is no dict
         invalid={
             key: hidden(str(at.error)) for cache in caches for key, at in cache.invalid.items()
         },
-        failing={key: record.error for key, record in journal.failing().items()},
+        failing={key: at.error for key, at in journal.failing().items() if has(key)},
         syncs=journal.syncs,
         failures=journal.failures,
         watch_restarts=sum(informer.restarts for informer in informers),

@@ -124,7 +124,7 @@ class FencedManifestStore(FencedStore):
 
 
 class FencedRecorder:
-    """A `Recorder` that a leader's events reach; a standby sees the same, and says nothing."""
+    """A `Recorder` that is told of a key by whoever it is; others see the same, and say nothing."""
 
     def __init__(self, recorder: Recorder, leadership: Leadership) -> None:
         self._recorder = recorder
@@ -139,7 +139,7 @@ class FencedRecorder:
         regarding: Sequence[Reference] = (),
     ) -> None:
         """See `Recorder.event`."""
-        if self._leadership.leads:
+        if self._leadership.has(key):
             self._recorder.event(key, type, reason, message, regarding)
 
 

@@ -117,6 +117,11 @@ class Lease:
         self.held = Held(claim, taken.revision, sent)
         return self.held
 
+    async def free(self) -> bool:
+        """Say whether nobody holds the lease now, as far as can be told; raises `StoreError`."""
+        await self._look()
+        return self._free_in_s() <= 0
+
     async def renew(self, held: Held) -> Held:
         """Write the lease again and return it as it is then.
 

@@ -5,12 +5,13 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from natsctl.core.about import bind
 from natsctl.core.catchup import catch_up
 from natsctl.core.informer import Informer
 from natsctl.core.leadership import Leadership, current_leadership
+from natsctl.core.portions import NONE, Holdings, Portion
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.settle import Failed, Outcome, Synced, settle
 from natsctl.core.steps import Steps
@@ -31,11 +32,28 @@ SyncHandler = Callable[[str], Awaitable[float | None]]
 """Make the world match the key's object; return seconds until the next visit, or None."""
 
 
+Has = Callable[[Hashable], bool]
+"""Says of a key whether it is one of those that are meant."""
+
+
+class Moves(Protocol):
+    """Who puts keys on a loop's queue, and is told when other keys are this process's own."""
+
+    def went(self, has: Has) -> None:
+        """Forget whatever is known of keys that are not held any more: *has* says which are."""
+        ...
+
+    async def came(self, came: Has) -> None:
+        """Visit every key that *came*, if there is anything to be done about it."""
+        ...
+
+
 class SyncLoop(Generic[K]):
     """Calls one handler for every key on its queue, each key by one worker at a time.
 
-    Where this process has to lead (`current_leadership`), keys are taken only while it does. When
-    it does no more, what is held is cancelled and given back, for when it leads again.
+    Where this process shares its work with others (`current_leadership`), keys are taken only in
+    its terms, and with *moves* only those that are its own (`holdings`): no other is to be put on
+    the queue, or stays there. When a term is over, what is at work is cancelled.
 
     Args:
         handler: run for a key; failing is raising.
@@ -54,39 +72,93 @@ class SyncLoop(Generic[K]):
     ) -> None:
         self.queue = Workqueue[K]() if queue is None else queue
         self.tally = Tally[K]()
+        self.holdings = Holdings()  # which keys may be put on the queue now
         self._handler = handler
         self._retry = retry
         self._workers = workers
         self._subscriptions: list[Callable[[], AbstractContextManager[None]]] = []
         self._informers: list[Informer[Any]] = []
         self._leadership: Leadership | None = None
+        self._moves: Moves | None = None
+        self._moved = asyncio.Event()
 
     def watch(self, informer: Informer[T], on_change: Callable[[Change[T]], None]) -> None:
         """Have *on_change* called for every change; it adds the keys that the change concerns."""
         self._subscriptions.append(lambda: informer.subscribe(on_change))
         self._informers.append(informer)
 
-    async def run(self, ready: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, ready: Callable[[], Awaitable[None]], moves: Moves | None = None) -> None:
         """Work until the queue is shut down.
 
-        Starts only when every cache is complete and *ready* has returned. Where this process has to
-        lead, *ready* is called whenever it begins to, and every cache then shows what the leader
-        before it wrote.
+        Starts only when every cache is complete and *ready* has returned. Where this process shares
+        its work, *ready* is called at the beginning of every term, and what is visited then has
+        caches that show what whoever had the key before wrote; *moves* is told of every key that
+        comes. Without it every key is this process's own in a term.
         """
         with ExitStack() as stack:
+            self._leadership, self._moves = current_leadership.get(), moves
+            if self._leadership is not None and moves is not None:
+                self._hold_nothing()
             for subscription in self._subscriptions:
                 stack.enter_context(subscription())
             for informer in self._informers:
                 await informer.cache.complete.wait()
-            self._leadership = current_leadership.get()
             if self._leadership is None:
                 await self._work_together(ready)
             else:
-                await self._leadership.lead(partial(self._term, ready), self.queue.closed)
+                term = partial(self._term, self._leadership, ready)
+                await self._leadership.lead(term, self.queue.closed)
 
-    async def _term(self, ready: Callable[[], Awaitable[None]]) -> None:
+    async def _term(self, leadership: Leadership, ready: Callable[[], Awaitable[None]]) -> None:
+        if self._moves is None:
+            await catch_up(self._informers)
+            await self._work_together(ready)
+            return
+        try:
+            with leadership.moving(self._move):
+                await self._work_moving(ready, self._moves)
+        finally:
+            self._hold_nothing()
+
+    async def _work_moving(self, ready: Callable[[], Awaitable[None]], moves: Moves) -> None:
+        """Work on the keys that are our own, which change as we do so."""
+        async with together() as group:
+            came = await self._settle()
+            await ready()
+            following = group.create_task(self._follow(moves, came), name="keys that come and go")
+            await self._work_together(_at_once)
+            following.cancel()
+
+    async def _settle(self) -> Has:
+        """Hold what is our own by now, once the caches show what others did before that."""
+        newest = self.holdings.newest
         await catch_up(self._informers)
-        await self._work_together(ready)
+        return self.holdings.settle(newest)
+
+    def _hold_nothing(self) -> None:
+        self.holdings.reset(NONE)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget the keys that are not held any more."""
+        self.queue.keep(self.holdings.has)
+        self.tally.keep(self.holdings.has)
+        if self._moves is not None:
+            self._moves.went(self.holdings.has)
+
+    def _move(self, portion: Portion) -> None:
+        self.holdings.moved(portion)
+        self._moved.set()
+
+    async def _follow(self, moves: Moves, came: Has) -> None:
+        """Visit what came, and let go of what went, whenever that changes."""
+        while True:
+            await moves.came(came)
+            while self.holdings.settled:
+                await self._moved.wait()
+                self._moved.clear()
+                self._let_go()
+            came = await self._settle()
 
     async def _work_together(self, ready: Callable[[], Awaitable[None]]) -> None:
         await ready()
@@ -98,17 +170,24 @@ class SyncLoop(Generic[K]):
     async def _work(self) -> None:
         clock = asyncio.get_running_loop().time
         turn_ends = clock() + TURN_S
+        moving = self._leadership is not None and self._moves is not None
         while True:
             try:
                 key = await self.queue.get()
             except QueueShutDownError:
                 return
+            if moving and not self.holdings.has(key):
+                self.queue.drop(key)
+                self.queue.done(key)
+                continue
             bind(key=key, attempt=self.queue.failures(key) + 1)
             begun, changed = clock(), self.tally.begin(key)
             outcome = await self._sync(key)
             now = clock()
             self.tally.end(key, outcome, begun=begun, now=now, changed=changed)
             settle(self.queue, key, outcome, self._retry)
+            if moving and not self.holdings.has(key):
+                self.queue.drop(key)  # it went meanwhile
             if now >= turn_ends:
                 await asyncio.sleep(0)  # neither get nor a handler need ever have waited
                 turn_ends = clock() + TURN_S
@@ -127,8 +206,19 @@ class SyncLoop(Generic[K]):
             return Failed(error)
 
     def _handled(self, key: K) -> Awaitable[float | None]:
-        visit = self._handler(key)
-        return visit if self._leadership is None else Steps(visit, self._may)
+        leadership = self._leadership
+        if leadership is None:
+            return self._handler(key)
+        return self._shared(leadership, key)
+
+    async def _shared(self, leadership: Leadership, key: K) -> float | None:
+        """Sync a key that others may have at other times, and give it to nobody meanwhile."""
+        with leadership.at(key):
+            return await Steps(self._handler(key), self._may)
 
     def _may(self) -> bool:
         return self._leadership is None or self._leadership.leads
+
+
+async def _at_once() -> None:
+    """There is nothing to wait for."""

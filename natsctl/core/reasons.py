@@ -1,6 +1,7 @@
 """Why each key is to be visited."""
 
 import asyncio
+from collections.abc import Callable
 
 from natsctl.core.visit import Operation
 
@@ -24,6 +25,11 @@ class Reasons:
                 self._later[key] = (when, operation)
         elif key not in self._now or _strength(operation) >= _strength(self._now[key]):
             self._now[key] = operation
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the reasons of keys that are not *wanted*."""
+        self._now = {key: why for key, why in self._now.items() if wanted(key)}
+        self._later = {key: why for key, why in self._later.items() if wanted(key)}
 
     def take(self, key: str) -> Operation:
         """Return the reason for a visit that begins now: a retry, where none was given."""

@@ -1,6 +1,6 @@
 """What came of syncs, in numbers that only grow."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -63,6 +63,11 @@ class Tally(Generic[K]):
         """Note, at this loop time, that something else is desired and that a sync will follow."""
         if self._answering:
             self._changed.setdefault(key, at)
+
+    def keep(self, wanted: Callable[[K], bool]) -> None:
+        """Let others answer the changes of keys that are not *wanted* here."""
+        for key in [key for key in self._changed if not wanted(key)]:
+            del self._changed[key]
 
     @contextmanager
     def answering(self) -> Iterator[None]:

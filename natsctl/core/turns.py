@@ -88,6 +88,12 @@ class Turns(Generic[K]):
                 return key, self._ready.pop(key)
         raise KeyError("no key is ready")
 
+    def remove(self, key: K) -> None:
+        """Drop *key*, if it is here."""
+        ready = self._ready.pop(key, None)
+        if ready is not None:
+            del self._lines[ready.priority][key]
+
     def clear(self) -> None:
         """Drop every key."""
         self._ready.clear()

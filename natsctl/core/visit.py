@@ -90,6 +90,12 @@ class Visits:
         """Take a sweep's word, for the next visit of *key*, that this owner was purged."""
         self._condemned[key] = self._cache.incarnation
 
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget what is known of keys that are not *wanted* here any more."""
+        self._failed = {key: at for key, at in self._failed.items() if wanted(key)}
+        self._condemned = {key: at for key, at in self._condemned.items() if wanted(key)}
+        self.skipped = {key for key in self.skipped if wanted(key)}
+
     async def visit(self, key: str, operation: Operation) -> float | None:
         """Sync *key* and return when to come back, as its handler says; failing is raising.
 

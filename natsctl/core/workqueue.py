@@ -164,6 +164,19 @@ class Workqueue(Generic[K]):
             agenda.retry = None
             self._place(key, agenda, self._now())
 
+    def drop(self, key: K) -> None:
+        """Owe the key no visit, and remember no failure of it; whoever holds it may end."""
+        self._limiter.forget(key)
+        self._timers.cancel(key)
+        self._turns.remove(key)
+        self._agendas.pop(key, None)
+
+    def keep(self, wanted: Callable[[K], bool]) -> None:
+        """Drop every key that is not *wanted*; takes time in proportion to all that are here."""
+        for key in {*self._turns.ready, *self._agendas, *self._held}:
+            if not wanted(key):
+                self.drop(key)
+
     def hasten_retries(self) -> None:
         """Retry now whatever waits to be retried, its failures forgotten: what it met is over.
 

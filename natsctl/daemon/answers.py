@@ -37,7 +37,8 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         controller: its name.
         daemon: where it runs.
-        state: `starting`, `listing`, `standby` where another daemon leads, `syncing`, `stopping`.
+        state: `starting`, `listing`, `standby` where another daemon leads, `joining` where it does
+            not share the keys yet, `syncing`, `stopping`.
         failure: why a cache has no watch just now; empty where all have.
         primaries: how many there are; None where nobody can tell (yet), and so for what follows.
         invalid_count: of them, how many are left alone because they are no valid objects.
@@ -48,6 +49,8 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
         failures: how many of them failed.
         watch_restarts: how often a watch was begun anew.
         queue: what waits to be synced.
+        members: who shares the keys, by this daemon's view; empty where they are not shared.
+        keys: how many of the primaries are this daemon's own.
     """
 
     controller: str
@@ -63,6 +66,8 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     watch_restarts: int = 0
     queue: QueueStats | None = None
+    members: list[str] = []
+    keys: int | None = None
 
 
 class Queued(msgspec.Struct, frozen=True):
@@ -106,6 +111,9 @@ class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
         reads: what else wakes it when it changes.
         events: what the stream of events knows of it, the oldest first.
         events_error: why those could not be read; empty where they could.
+        member: who has the key, of those that share the keys; empty where nobody is known to, or
+            they are not shared.
+        here: whether it is this daemon's own.
     """
 
     controller: str
@@ -122,18 +130,22 @@ class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
     reads: list[str] = []
     events: list[Event] = []
     events_error: str = ""
+    member: str = ""
+    here: bool = True
 
 
 class Queuing(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a request to sync keys.
 
-    Of the `invalid_count` keys that are left alone, `invalid` says why some are.
+    Of the `invalid_count` keys that are left alone, `invalid` says why some are; those `elsewhere`
+    are another daemon's own.
     """
 
     controller: str
     daemon: Process
     queued: int
     unknown: list[str] = []
+    elsewhere: list[str] = []
     invalid: dict[str, str] = {}
     invalid_count: int = 0
 
@@ -190,6 +202,7 @@ def status_of(
         failures=status.failures,
         watch_restarts=status.watch_restarts,
         queue=status.queue,
+        keys=status.keys,
     )
 
 

@@ -79,8 +79,12 @@ class Daemons:
         return sorted(found, key=lambda each: str(each.daemon))
 
     async def explain(self, controller: str, key: str) -> list[KeyExplanation]:
-        """Return what each daemon knows of the key, in the order of daemons."""
+        """Return what each daemon knows of the key, in the order of daemons.
+
+        Where they share the keys: what the one says that has it; all of them while it moves.
+        """
         found = await self._ask_all(Verb.EXPLAIN, controller, key.encode(), KeyExplanation)
+        found = [each for each in found if each.here] or found
         return sorted(found, key=lambda each: str(each.daemon))
 
     async def tree(self, controller: str, key: str) -> Branch:
@@ -98,14 +102,15 @@ class Daemons:
     async def apply(self, plan: ControllerPlan) -> Removed:
         """Have removed what the plan says and nothing else; return what went.
 
-        So many at a time that each request is short and soon answered.
+        So many at a time that each request is short and soon answered. Daemons that share the keys
+        remove what their own keys owned, each of them.
         """
         removed: list[Orphan] = []
         for first in range(0, len(plan.orphans), APPLIED_MAX):
             orphans = plan.orphans[first : first + APPLIED_MAX]
             asked = msgspec.json.encode(msgspec.structs.replace(plan, orphans=orphans))
-            found = await self._ask_one(Verb.GC_APPLY, plan.controller, asked, Removed)
-            removed += found.orphans
+            for found in await self._ask_all(Verb.GC_APPLY, plan.controller, asked, Removed):
+                removed += found.orphans
         return Removed(tuple(removed))
 
     async def _ask_one(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> T:
@@ -128,8 +133,10 @@ class Daemons:
         return [_decoded(answer.result(), of) for answer in results]
 
     def _instances(self, verb: Verb, controller: str) -> int:
+        """Count the daemons that answer it; of those in a queue group, one does."""
         subject = verb.subject(controller)
-        count = sum(subject in {each.subject for each in at.endpoints} for at in self._found)
+        found = [each for at in self._found for each in at.endpoints if each.subject == subject]
+        count = len({each.queue_group or at for at, each in enumerate(found)})
         if not count:
             why = "leads it now" if verb.acts else f"can say {verb} of it"
             raise NoDaemonError(f"controller {controller} runs, but no daemon {why}")

@@ -196,9 +196,13 @@ SETTINGS = (
         help="work in one process at a time, the others stand by",
     ),
     _flagged(
+        *("controllers", "shard", SWITCH, True, "--shard"),
+        help="share the keys with other processes that run the controller",
+    ),
+    _flagged(
         *("controllers", "lease_ttl_s", LEASE, 15, "--lease-ttl"),
         metavar="SECONDS",
-        help="how soon another process leads after one has died",
+        help="how soon other processes do the work of one that has died",
     ),
     _flagged(
         *("logs", "format", FORMAT, "json", "--log-format"),

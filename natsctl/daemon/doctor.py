@@ -26,13 +26,13 @@ async def examine(
     """Give what is found, each as soon as it is: of NATS first, then of the cluster.
 
     Nothing is written, made or changed. Without controllers, only what all of them need is looked
-    at; with *settings* by which a leader is elected, leases too. A failed finding is one with which
-    they will not work.
+    at; with *settings* by which several processes run them, leases too. A failed finding is one
+    with which they will not work.
     """
     settings = ControllerSettings() if settings is None else settings
     wanted = Wanted(
         used=used_by(controllers),
-        leases=leases_of(controllers) if settings.leader_elect else (),
+        leases=leases_of(controllers, settings),
         lease_ttl_s=settings.lease_ttl_s,
         questions=questions(controllers),
     )

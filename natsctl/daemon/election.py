@@ -2,24 +2,24 @@
 
 import asyncio
 import logging
-import os
-import secrets
-import socket
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 import msgspec
 
-from natsctl.core.leadership import Clock, Leadership, current_leadership
+from natsctl.core.leadership import Clock, Leadership
 from natsctl.core.lease import RENEW, RETRY, STEP_DOWN, VOID, Held, Lease
-from natsctl.core.tasks import together
-from natsctl.errors import ConflictError, NotLeadingError, StoreError, UsageError
+from natsctl.daemon.participation import (
+    RELEASE_S,
+    Participation,
+    check_ttl,
+    new_identity,
+    steady,
+    text_of,
+)
+from natsctl.errors import ConflictError, NotLeadingError, StoreError
 from natsctl.model.store import Store
 
 log = logging.getLogger(__name__)
-
-TTL_MIN_S = 1.0
-RELEASE_S = 2.0  # how long ending what was cut short, and giving the lease back, may take
 
 
 class ElectionState(msgspec.Struct, frozen=True):
@@ -42,21 +42,6 @@ class ElectionState(msgspec.Struct, frozen=True):
     known: bool
 
 
-def steady() -> float:
-    """Return seconds that go on while this process is stopped, and its machine sleeps.
-
-    Not the loop's clock: uvloop's stands still while a callback runs.
-    """
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
-
-
-def new_identity() -> str:
-    """Return a name that nobody else has: host, process and a random part."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
 def elections(store: Store, *, ttl_s: float, clock: Clock = steady) -> Callable[[str], "Election"]:
     """Return what makes the election of a controller by its name, all under one identity.
 
@@ -67,8 +52,7 @@ def elections(store: Store, *, ttl_s: float, clock: Clock = steady) -> Callable[
 
     Raises `UsageError` where *ttl_s* is less than a second.
     """
-    if ttl_s < TTL_MIN_S:
-        raise UsageError(f"a lease of {ttl_s:g} s is too short: give it {TTL_MIN_S:g} s or more")
+    check_ttl(ttl_s)
     identity = new_identity()
 
     def election(name: str) -> Election:
@@ -77,7 +61,7 @@ def elections(store: Store, *, ttl_s: float, clock: Clock = steady) -> Callable[
     return election
 
 
-class Election:
+class Election(Participation):
     """One process's part in the election of who leads a controller.
 
     *Guarantees.* Work is done in one process at a time, which holds the lease. A leader that could
@@ -89,11 +73,9 @@ class Election:
     """
 
     def __init__(self, lease: Lease, *, clock: Clock = steady) -> None:
-        self.leadership = Leadership(lease.name, clock)
+        super().__init__(Leadership(lease.name, clock), "lease")
         self._lease = lease
         self._clock = clock
-        self._trouble = ""  # what was last logged of it
-        self._known = False
 
     def state(self) -> ElectionState:
         """Return how the election stands."""
@@ -106,29 +88,6 @@ class Election:
             epoch=self.leadership.epoch if leads else None,
             known=self._known,
         )
-
-    async def during(self, work: Coroutine[None, None, None], synced: asyncio.Event) -> None:
-        """Take part while *work* goes on, whose loops run only while this process leads.
-
-        The lease is sought once a loop is ready to run, or *synced* says that there is none. It is
-        given back when the work has ended. Raises what the work raises.
-        """
-        current_leadership.set(self.leadership)
-        async with together() as group:
-            working = group.create_task(work)
-            others = (
-                group.create_task(self._sought(synced)),
-                group.create_task(self._take_part(), name=f"election of {self._lease.name}"),
-            )
-            try:
-                await asyncio.wait((working,))
-            finally:
-                for task in others:
-                    task.cancel()
-
-    async def _sought(self, synced: asyncio.Event) -> None:
-        await synced.wait()
-        self.leadership.sought.set()
 
     async def _take_part(self) -> None:
         await self.leadership.sought.wait()
@@ -214,20 +173,4 @@ class Election:
                 await self.leadership.quiet()
                 await self._lease.release()
         except (StoreError, TimeoutError) as error:
-            log.warning("%s: the lease is left to expire: %s", self._lease.name, _text(error))
-
-    # ---- what goes wrong
-
-    def _note(self, error: Exception) -> None:
-        """Say what is wrong with the lease, once."""
-        self._known = False
-        if _text(error) != self._trouble:
-            self._trouble = _text(error)
-            log.warning("%s: the lease is out of reach: %s", self._lease.name, self._trouble)
-
-    def _well(self) -> None:
-        self._known, self._trouble = True, ""
-
-
-def _text(error: Exception) -> str:
-    return str(error) or "nobody answered in time"
+            log.warning("%s: the lease is left to expire: %s", self._lease.name, text_of(error))

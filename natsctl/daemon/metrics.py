@@ -12,6 +12,7 @@ import msgspec
 from natsctl.core.measures import CacheMeasures, Measures, QueueMeasures, UpkeepMeasures
 from natsctl.core.tally import Counts
 from natsctl.daemon.election import ElectionState
+from natsctl.daemon.sharding import ShardState
 from natsctl.kv.connection import ConnectionState
 from natsctl.telemetry.metrics import Counter, Family, Gauge, Histogram, Table
 
@@ -27,6 +28,7 @@ class Scrape(msgspec.Struct, frozen=True):
     lags: Mapping[str, Mapping[str, int]] = {}
     connection: ConnectionState | None = None
     elections: Sequence[ElectionState] = ()
+    shards: Sequence[ShardState] = ()
     requests: Mapping[tuple[str, ...], int] = {}
     version: str = ""
 
@@ -260,6 +262,22 @@ ELECTIONS = Table[ElectionState](
     ),
 )
 
+SHARDS = Table[ShardState](
+    ("name",),
+    (
+        Gauge(
+            "natsctl_shard_members",
+            "How many members share the controller's keys, by this one's view; 0 before it joins.",
+            lambda shard: len(shard.members),
+        ),
+        Gauge(
+            "natsctl_shard_moving",
+            "Whether this process waits until keys are given up, to work by another view.",
+            lambda shard: shard.moving,
+        ),
+    ),
+)
+
 BUILD = Table[str](
     ("version",), (Gauge("natsctl_build_info", "One, for the version that runs.", lambda _: 1),)
 )
@@ -282,6 +300,7 @@ def families(scrape: Scrape) -> list[Family]:
         *CONNECTION.of({} if scrape.connection is None else {(): scrape.connection}),
         *REQUESTS.of(scrape.requests),
         *ELECTIONS.of({(election.name,): election for election in scrape.elections}),
+        *SHARDS.of({(shard.name,): shard for shard in scrape.shards}),
         *BUILD.of({(scrape.version,): scrape.version}),
     ]
 

@@ -10,7 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 from natsctl.core.about import bind
 from natsctl.core.fence import FencedCluster, fenced
 from natsctl.daemon.election import Election
+from natsctl.daemon.participation import Participation
 from natsctl.daemon.settings import ControllerSettings
+from natsctl.daemon.sharding import Shard
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
@@ -56,6 +58,15 @@ class Guest(Runnable, Protocol):
         ...
 
 
+@runtime_checkable
+class Shared(Guest, Protocol):
+    """A guest whose keys several processes can share; a `ManagedController` is one."""
+
+    def holds(self, key: str) -> bool:
+        """Say whether the key is this process's own now."""
+        ...
+
+
 Running = dict["asyncio.Task[None]", Runnable]  # in the order of their starts
 
 
@@ -74,9 +85,12 @@ class Operator:
         election: makes the election of who leads a controller, by the controller's name, as
             `elections` returns it; then each controller works in one process at a time, and where
             it stands by, its caches are kept complete all the same.
+        shard: makes this process's part in the group that shares a controller's keys, as `shards`
+            returns it; then each key is worked on in one process at a time.
 
     Raises `UsageError` where two controllers have the same name, or one has a name that cannot be
-    part of a subject, or kinds of a system that is not given.
+    part of a subject, or kinds of a system that is not given, or no keys to be shared, or where
+    both elections and shards are given.
 
     Seed: grafana-app-sdk operator v0.9.10, `Operator`.
     """
@@ -89,11 +103,15 @@ class Operator:
         kube: ManifestStores | None = None,
         settings: ControllerSettings | None = None,
         election: Callable[[str], Election] | None = None,
+        shard: Callable[[str], Shard] | None = None,
     ) -> None:
+        if election is not None and shard is not None:
+            raise UsageError("either one process leads, or all share the keys: not both")
         self._settings = ControllerSettings() if settings is None else settings
         self._nats, self._kube = nats, kube
-        self._election = election
+        self._election, self._shard = election, shard
         self.elections: dict[str, Election] = {}  # of each controller by name, where there are
+        self.shards: dict[str, Shard] = {}  # likewise
         self.runtimes: tuple[Runnable, ...] = ()
         self.synced = asyncio.Event()  # every controller has begun to sync, or stands by
         self._stopping = asyncio.Event()
@@ -145,14 +163,19 @@ class Operator:
 
     def leads(self, name: str) -> bool:
         """Say whether this process works for the controller of that name now."""
-        election = self.elections.get(name)
-        return election is None or election.leadership.leads
+        part = self._part(name)
+        return part is None or part.leadership.leads
+
+    def _part(self, name: str) -> Participation | None:
+        return self.elections.get(name) or self.shards.get(name)
 
     def _runtime(self, controller: Controller | Runnable) -> Runnable:
         for name in ("workers", "resync_s", "sync_timeout_s"):
             value = getattr(self._settings, name)
             if value is not None and hasattr(controller, name):
                 setattr(controller, name, value)
+        if self._shard is not None and not isinstance(controller, Controller | Shared):
+            raise UsageError(f"{controller.name} has no keys that processes could share")
         nats, kube = self._stores(controller.name)
         if not isinstance(controller, Controller):
             if isinstance(controller, Guest) and (nats is not None or kube is not None):
@@ -169,20 +192,23 @@ class Operator:
         )
 
     def _stores(self, name: str) -> tuple[Stores | None, ManifestStores | None]:
-        """Return where its kinds are kept; with an election, only a leader writes there."""
+        """Return where its kinds are kept; only who works for it writes there."""
         nats, kube = self._nats, self._kube
-        if self._election is None:
+        if self._election is not None:
+            self.elections[name] = self._election(name)
+        if self._shard is not None:
+            self.shards[name] = self._shard(name)
+        part = self._part(name)
+        if part is None:
             return nats, kube
-        self.elections[name] = self._election(name)
-        leadership = self.elections[name].leadership
-        return nats and fenced(nats, leadership), kube and FencedCluster(kube, leadership)
+        return nats and fenced(nats, part.leadership), kube and FencedCluster(kube, part.leadership)
 
     def _work(self, runtime: Runnable) -> tuple[Coroutine[None, None, None], asyncio.Event]:
         """Return what runs it, and what tells that the next one may start."""
-        election = self.elections.get(runtime.name)
-        if election is None:
+        part = self._part(runtime.name)
+        if part is None:
             return runtime.run(), runtime.synced
-        return election.during(runtime.run(), runtime.synced), election.leadership.sought
+        return part.during(runtime.run(), runtime.synced), part.leadership.sought
 
     async def _go(self, running: Running) -> None:
         for runtime in self.runtimes:

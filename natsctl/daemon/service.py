@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import version as installed
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -40,6 +41,7 @@ from natsctl.daemon.answers import (
 )
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.outside import externals
+from natsctl.daemon.sharding import Shard
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.kv.codec import check_key
 from natsctl.kv.connection import Connection
@@ -56,6 +58,8 @@ KEYS_MAX = 10_000  # in one request
 LOOK_S = 0.5  # how often it is looked who leads
 
 R = TypeVar("R", bound=Accountable)
+
+NO_SHARDS: Mapping[str, Shard] = MappingProxyType({})
 
 Leads = Callable[[str], bool]
 """Says whether this process leads the controller of that name now."""
@@ -84,19 +88,28 @@ class Verb(StrEnum):
         """Whether only a daemon that leads the controller can do it."""
         return self in {Verb.RESYNC, Verb.GC_PLAN, Verb.GC_APPLY}
 
-    @property
-    def group(self) -> str:
-        """The queue group of those of whom one is enough; empty where all are asked."""
-        return NAME if self in {Verb.TREE, Verb.GC_PLAN, Verb.GC_APPLY} else ""
+    def group(self, *, shared: bool) -> str:
+        """Return the queue group of those of whom one is enough; empty where all are asked.
+
+        Of processes that share the keys, each does what is to be done for its own.
+        """
+        one = {Verb.TREE, Verb.GC_PLAN} if shared else {Verb.TREE, Verb.GC_PLAN, Verb.GC_APPLY}
+        return NAME if self in one else ""
 
 
 class Desk:
     """Answers for one controller of this process."""
 
     def __init__(
-        self, runtime: Runnable, daemon: Process, connection: Connection, leads: Leads
+        self,
+        runtime: Runnable,
+        daemon: Process,
+        connection: Connection,
+        leads: Leads,
+        shard: Shard | None = None,
     ) -> None:
         self._runnable = runtime
+        self._shard = shard
         self._daemon = daemon
         self._connection = connection
         self._leads = leads
@@ -126,7 +139,7 @@ class Desk:
             name=verb.replace(".", "-"),
             subject=verb.subject(controller),
             handler=handler,
-            group=verb.group,
+            group=verb.group(shared=self._shard is not None),
             metadata={"controller": controller, "verb": verb},
         )
 
@@ -138,17 +151,21 @@ class Desk:
     def status(self, shown: int = SHOWN_MAX) -> ControllerStatus:
         """Return how the controller is doing, as far as that can be told by now."""
         runnable, state = self._runnable, self._state()
+        members = [] if self._shard is None else list(self._shard.state().members)
         if not isinstance(runnable, Accountable) or not runnable.prepared:
-            return ControllerStatus(controller=runnable.name, daemon=self._daemon, state=state)
+            return ControllerStatus(
+                controller=runnable.name, daemon=self._daemon, state=state, members=members
+            )
         failure = "" if runnable.failure is None else hidden(str(runnable.failure))
         found = runnable.status()
-        return status_of(found, self._daemon, state=state, failure=failure, shown=shown)
+        told = status_of(found, self._daemon, state=state, failure=failure, shown=shown)
+        return msgspec.structs.replace(told, members=members)
 
     def _state(self) -> str:
         if self._stopping:
             return "stopping"
         if not self._leads(self._runnable.name):
-            return "standby"
+            return "standby" if self._shard is None else "joining"
         if self._runnable.synced.is_set():
             return "syncing"
         prepared = isinstance(self._runnable, Accountable) and self._runnable.prepared
@@ -166,6 +183,9 @@ class Desk:
         key, runtime = _key(asked), self._prepared(self._runtime)
         now = asyncio.get_running_loop().time()
         known = explained(runtime.explain(key), self._runnable.name, self._daemon, now=now)
+        if self._shard is not None:
+            member = self._shard.whose(key) or ""
+            known = msgspec.structs.replace(known, member=member, here=runtime.holds(key))
         told = await self._with_events(known)
         return fitting(self._limit, OWNED_MAX, lambda count: begun(told, count))
 
@@ -199,22 +219,28 @@ class Desk:
     async def _resync(self, asked: bytes) -> bytes:
         keys, runtime = _keys(asked), self._acting(self._runtime)
         if not keys:
-            runtime.resync()
-            return self._queuing(runtime.status().primaries)
-        wanted, unknown, invalid = list[str](), list[str](), dict[str, str]()
+            return self._queuing(runtime.resync())
+        wanted, unknown, elsewhere = list[str](), list[str](), list[str]()
+        invalid: dict[str, str] = {}
         for known in map(runtime.explain, keys):
             if known.invalid:
                 invalid[known.key] = known.invalid
-            elif known.exists or any(known.owned.values()) or known.failures:
-                wanted.append(known.key)
-            else:
+            elif not (known.exists or any(known.owned.values()) or known.failures):
                 unknown.append(known.key)
+            elif not runtime.holds(known.key):
+                elsewhere.append(known.key)
+            else:
+                wanted.append(known.key)
         if wanted:
             runtime.resync(*wanted)
-        return self._queuing(len(wanted), unknown, invalid)
+        return self._queuing(len(wanted), unknown, elsewhere, invalid)
 
     def _queuing(
-        self, queued: int, unknown: Sequence[str] = (), invalid: Mapping[str, str] | None = None
+        self,
+        queued: int,
+        unknown: Sequence[str] = (),
+        elsewhere: Sequence[str] = (),
+        invalid: Mapping[str, str] | None = None,
     ) -> bytes:
         why = invalid or {}
         return fitting(
@@ -225,6 +251,7 @@ class Desk:
                 daemon=self._daemon,
                 queued=queued,
                 unknown=list(unknown),
+                elsewhere=list(elsewhere),
                 invalid=some(why, count),
                 invalid_count=len(why),
             ),
@@ -260,11 +287,16 @@ class Desk:
 
 @asynccontextmanager
 async def answering(
-    connection: Connection, runtimes: Sequence[Runnable], *, leads: Leads = lambda _: True
+    connection: Connection,
+    runtimes: Sequence[Runnable],
+    *,
+    leads: Leads = lambda _: True,
+    shards: Mapping[str, Shard] = NO_SHARDS,
 ) -> AsyncIterator[None]:
     """Answer for these, as the micro service `natsctl`, for as long as the context lasts.
 
-    *leads* says of which of them this process does not only tell, but acts for them.
+    *leads* says of which of them this process does not only tell, but acts for them; *shards* is
+    its part in those whose keys it shares with others, by name.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     host, pid = socket.gethostname(), os.getpid()
@@ -275,7 +307,7 @@ async def answering(
         metadata={"host": host, "pid": str(pid)},
     )
     daemon = Process(id=identity.id, host=host, pid=pid, version=identity.version, started=started)
-    desks = [Desk(runtime, daemon, connection, leads) for runtime in runtimes]
+    desks = [Desk(at, daemon, connection, leads, shards.get(at.name)) for at in runtimes]
     async with serving(connection, identity) as service:
         looking = asyncio.create_task(_keep_offering(desks, service.offer), name="who leads")
         try:

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from natsctl.core.owners import KUMORI, OwnerNames
+from natsctl.errors import UsageError
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.options import NatsOptions
 
@@ -33,7 +34,9 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
             exactly those of Kumori's controllerruntime.
         leader_elect: whether each controller works in one process at a time, of those that run it
             and have this set; the others stand by.
-        lease_ttl_s: within how many seconds after that process has died another one works.
+        shard: whether each controller's keys are shared by the processes that run it and have this
+            set; not with leader_elect.
+        lease_ttl_s: within how many seconds after a process has died another one does its work.
     """
 
     workers: int | None = None
@@ -42,6 +45,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_timeout_s: float = 25.0
     owner_domain: str = "natsctl.io"
     leader_elect: bool = False
+    shard: bool = False
     lease_ttl_s: float = 15.0
 
     @property
@@ -100,5 +104,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise `UsageError` where two settings contradict each other, or one lacks another."""
         self.nats.check()
+        if self.controllers.leader_elect and self.controllers.shard:
+            raise UsageError(
+                "leader_elect and shard contradict each other: either one process leads, "
+                "or all share the keys"
+            )
         if self.cluster is not None:
             self.cluster.check()

@@ -9,6 +9,8 @@ from natsctl.core.declare import slots
 from natsctl.core.garbage import MEMORY
 from natsctl.core.slots import Tertiary
 from natsctl.daemon.operator import Guest
+from natsctl.daemon.settings import ControllerSettings
+from natsctl.daemon.sharding import records_of
 from natsctl.kv.lease import LEASES
 from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind, KvKind
@@ -35,12 +37,22 @@ def used_by(controllers: Iterable[Controller | Guest]) -> tuple[Used, ...]:
     return tuple(used for controller in controllers for used in _used_by(controller))
 
 
-def leases_of(controllers: Iterable[Controller | Guest]) -> tuple[Used, ...]:
-    """Return what they use where their leader is elected, each a lease of its own."""
-    return tuple(
-        Used(LEASES.part(each.name), written=True, controller=each.name, watched=False)
-        for each in controllers
-    )
+def leases_of(
+    controllers: Iterable[Controller | Guest], settings: ControllerSettings
+) -> tuple[Used, ...]:
+    """Return what they use of the bucket of leases.
+
+    That is a lease for each where a leader is elected, and where they share keys the records of
+    their members too, which they watch.
+    """
+    return tuple(used for each in controllers for used in _leases_of(each.name, settings))
+
+
+def _leases_of(name: str, settings: ControllerSettings) -> Iterator[Used]:
+    if settings.leader_elect:
+        yield Used(LEASES.part(name), written=True, controller=name, watched=False)
+    if settings.shard:
+        yield Used(LEASES.part(records_of(name)), written=True, controller=name)
 
 
 def _used_by(controller: Controller | Guest) -> Iterator[Used]:

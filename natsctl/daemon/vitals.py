@@ -10,6 +10,7 @@ from natsctl.core.measures import CacheMeasures, Measures
 from natsctl.daemon.election import ElectionState
 from natsctl.daemon.metrics import Scrape, families
 from natsctl.daemon.operator import Runnable
+from natsctl.daemon.sharding import ShardState
 from natsctl.kv.connection import ConnectionState
 from natsctl.telemetry.health import Check, Verdict
 from natsctl.telemetry.metrics import exposed
@@ -32,6 +33,14 @@ class Contested(Protocol):
     """An election that says how it stands; a `natsctl.daemon.election.Election`."""
 
     def state(self) -> ElectionState:
+        """Return how it stands now."""
+        ...
+
+
+class Grouped(Protocol):
+    """A member of a group that says how it stands; a `natsctl.daemon.sharding.Shard`."""
+
+    def state(self) -> ShardState:
         """Return how it stands now."""
         ...
 
@@ -65,6 +74,7 @@ class Vitals:
         self._runtimes: Sequence[Runnable] = ()
         self._elections: Sequence[Contested] = ()
         self._cluster: Requested | None = None
+        self._shards: Sequence[Grouped] = ()
         self._stopping = False
 
     def stop(self) -> None:
@@ -78,14 +88,16 @@ class Vitals:
         runtimes: Sequence[Runnable],
         elections: Sequence[Contested] = (),
         cluster: Requested | None = None,
+        shards: Sequence[Grouped] = (),
     ) -> Iterator[None]:
         """Answer for these while the context lasts."""
         self._connection, self._runtimes = connection, runtimes
-        self._elections, self._cluster = elections, cluster
+        self._elections, self._cluster, self._shards = elections, cluster, shards
         try:
             yield
         finally:
-            self._connection, self._runtimes, self._elections, self._cluster = None, (), (), None
+            self._connection, self._cluster = None, None
+            self._runtimes, self._elections, self._shards = (), (), ()
 
     def live(self) -> Verdict:
         """Say whether this process can do its work, now or once others are back.
@@ -101,14 +113,14 @@ class Vitals:
         """Say whether this process does its work, or could at once if it came to lead.
 
         That is so while the connection stands, every cache is complete and has a watch, and it is
-        known who leads, until it is told to stop.
+        known who leads, or who shares the keys, until it is told to stop.
         """
         stopping = [Check("shutdown", "stopping")] if self._stopping else []
         controllers = [check for runtime in self._runtimes for check in _checks(runtime)]
         if not controllers:
             controllers = [Check("controllers", "none is started yet, or all have ended")]
-        connection, leases = self._connection_check(), self._lease_checks()
-        return Verdict("readyz", (*stopping, connection, *leases, *controllers))
+        shared = (*self._lease_checks(), *self._shard_checks())
+        return Verdict("readyz", (*stopping, self._connection_check(), *shared, *controllers))
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page for Prometheus and its content type, which *accept* chooses.
@@ -123,6 +135,7 @@ class Vitals:
             lags=dict(zip(measured, lags, strict=True)),
             connection=None if connection is None else connection.state(),
             elections=[election.state() for election in self._elections],
+            shards=[shard.state() for shard in self._shards],
             requests={} if self._cluster is None else self._cluster.requests(),
             version=version("natsctl"),
         )
@@ -141,6 +154,10 @@ class Vitals:
         unknown = "it could not be read or written, or nobody has tried yet"
         return [Check(f"lease/{state.name}", "" if state.known else unknown) for state in states]
 
+    def _shard_checks(self) -> list[Check]:
+        states = [shard.state() for shard in self._shards]
+        return [Check(f"shard/{state.name}", _unshared(state)) for state in states]
+
 
 def _checks(runtime: Runnable) -> list[Check]:
     """Look at a controller, and at each of its caches."""
@@ -150,6 +167,12 @@ def _checks(runtime: Runnable) -> list[Check]:
     caches = runtime.measures().caches
     opened = Check(name, "" if caches else "it has not opened its stores yet")
     return [opened, *(Check(f"cache/{runtime.name}/{at.slot}", _failure(at)) for at in caches)]
+
+
+def _unshared(state: ShardState) -> str:
+    if not state.known:
+        return "this member's record could not be written, or nobody has tried yet"
+    return "" if state.works else "it has not joined the others yet"
 
 
 def _failure(cache: CacheMeasures) -> str:

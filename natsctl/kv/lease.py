@@ -1,6 +1,7 @@
 """Where leases are kept: a bucket in which everything expires that is not written again."""
 
 import math
+from typing import Any
 
 from natsctl.errors import NotFoundError, StoreMissingError
 from natsctl.kv.bucket import Bucket
@@ -24,10 +25,11 @@ class LeaseStore(KvStore):
     Args:
         connection: to NATS.
         ttl_s: of the leases; the server forgets them after twice that.
+        kind: what a part of the bucket holds, where it is not the bytes of all of it.
     """
 
-    def __init__(self, connection: Connection, *, ttl_s: float) -> None:
-        super().__init__(Bucket(connection, LEASES.bucket), LEASES)
+    def __init__(self, connection: Connection, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> None:
+        super().__init__(Bucket(connection, LEASES.bucket), kind)
         self._expire_s = max(1, math.ceil(EXPIRE * ttl_s))  # a server counts whole seconds
 
     async def get(self, key: str) -> Stored:

@@ -8,7 +8,7 @@ from natsctl.errors import UsageError
 from natsctl.kv.bucket import Bucket
 from natsctl.kv.connection import Connection
 from natsctl.kv.connection import connect as connected
-from natsctl.kv.lease import LeaseStore
+from natsctl.kv.lease import LEASES, LeaseStore
 from natsctl.kv.options import NatsOptions
 from natsctl.kv.recorder import EventRecorder, recording
 from natsctl.kv.store import KvStore
@@ -35,9 +35,12 @@ class Nats:
         """See `JetStream.api`."""
         return await self.connection.api(endpoint, body)
 
-    def leases(self, *, ttl_s: float) -> LeaseStore:
-        """Return where leases of this time to live are kept; the bucket is made when one is."""
-        return LeaseStore(self.connection, ttl_s=ttl_s)
+    def leases(self, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> LeaseStore:
+        """Return where leases of this time to live are kept; the bucket is made when one is.
+
+        A *kind* is a part of the bucket.
+        """
+        return LeaseStore(self.connection, ttl_s=ttl_s, kind=kind)
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[EventRecorder]:

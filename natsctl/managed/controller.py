@@ -6,7 +6,7 @@ objects of a cluster, and for who needs nothing but the reconciler.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,8 @@ from natsctl.core.barrier import Barrier
 from natsctl.core.explain import Explanation, Status, known, status
 from natsctl.core.informer import Informer
 from natsctl.core.journal import Journal
-from natsctl.core.loop import SyncLoop
+from natsctl.core.loop import Has, SyncLoop
+from natsctl.core.markers import deleted
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.reasons import Reasons
 from natsctl.core.retry import RetryPolicy, always_retry
@@ -111,15 +112,19 @@ class ManagedController(Generic[T]):
         self._stopping.set()
 
     def enqueue_key(self, key: str) -> None:
-        """Reconcile the object as soon as may be."""
+        """Reconcile the object as soon as may be, if it is not another process's own."""
         self._enqueue(key, Operation.MANUAL, Priority.USER)
 
-    def resync(self, *keys: str) -> None:
-        """Reconcile every object, behind whatever is urgent; or only these, before it."""
-        for key in keys:
-            self.enqueue_key(key)
-        for key in () if keys else list(self._primary.informer.cache.keys()):
-            self._enqueue(key, Operation.RESYNC, Priority.RESYNC)
+    def resync(self, *keys: str) -> int:
+        """Reconcile every object of this process, behind what is urgent; or these, before it.
+
+        Returns how many.
+        """
+        wanted = list(filter(self.holds, keys or self._primary.informer.cache.keys()))
+        operation = Operation.MANUAL if keys else Operation.RESYNC
+        for key in wanted:
+            self._enqueue(key, operation, operation.priority)
+        return len(wanted)
 
     def explain(self, key: str) -> Explanation:
         """Return what is known of an object: its place in the queue, its last reconciliations."""
@@ -132,13 +137,24 @@ class ManagedController(Generic[T]):
     def status(self) -> Status:
         """Return how the controller is doing as a whole."""
         informers, queue = list(self._informers.values()), self._queue.stats()
-        synced = self.synced.is_set()
-        return status(self.name, informers, informers, queue, self._journal, synced=synced)
+        return status(
+            self.name,
+            informers,
+            informers,
+            queue,
+            self._journal,
+            synced=self.synced.is_set(),
+            has=self.holds,
+        )
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about the object *key*, for people."""
         for recorder in self._recorders:
             recorder.event(key, type, reason, message, self._regarding(key))
+
+    def holds(self, key: str) -> bool:
+        """Say whether the object is reconciled by this process now, and not by another."""
+        return self._loop is None or self._loop.holdings.has(key)
 
     @property
     def kinds(self) -> tuple[Kind[T]]:
@@ -208,11 +224,10 @@ class ManagedController(Generic[T]):
             self._sync, queue=self._queue, retry=retry, workers=self.workers
         )
         loop.watch(self._primary.informer, self._changed)
-        await loop.run(self._begin)
+        await loop.run(self._begin, _Moves(self._primary, self._reasons, self._enqueue))
 
     async def _begin(self) -> None:
-        if self.synced.is_set():  # it leads again: whatever another process left half done
-            self.resync()
+        if self.synced.is_set():
             return
         await self.start()
         self.synced.set()
@@ -230,10 +245,17 @@ class ManagedController(Generic[T]):
 
     # ---- what changes, and what follows
 
+    def _enqueue(self, key: str, operation: Operation, priority: Priority) -> None:
+        if self.holds(key):
+            self._reasons.add(key, operation)
+            self._queue.add(key, priority=priority)
+
     def _changed(self, change: Change[Any]) -> None:
         """Reconcile the object unless only its status changed."""
         key, before, after = change.key, change.before, change.after
         operation = Operation.PUT if after is not None else Operation.DELETE
+        if not self.holds(key):
+            return
         if after is None:
             if before is not None:
                 self._primary.gone[key] = before
@@ -242,10 +264,6 @@ class ManagedController(Generic[T]):
         else:
             self._primary.gone.pop(key, None)
         self._enqueue(key, operation, Priority.RESYNC if change.initial else Priority.USER)
-
-    def _enqueue(self, key: str, operation: Operation, priority: Priority) -> None:
-        self._reasons.add(key, operation)
-        self._queue.add(key, priority=priority)
 
     async def _sync(self, key: str) -> float | None:
         """Reconcile the object, unless its newest state is invalid: the next valid one heals it."""
@@ -273,3 +291,33 @@ class ManagedController(Generic[T]):
         if not isinstance(kind, KubeKind) or stored is None:
             return []
         return [kind.reference(stored.value)]
+
+
+class _Moves:
+    """Reconciles the objects that come; `Moves` of the loop."""
+
+    def __init__(
+        self,
+        primary: Primary[Any],
+        reasons: Reasons,
+        enqueue: Callable[[str, Operation, Priority], None],
+    ) -> None:
+        self._primary = primary
+        self._reasons = reasons
+        self._enqueue = enqueue
+
+    def went(self, has: Has) -> None:
+        """See `Moves.went`."""
+        gone = self._primary.gone
+        for key in [key for key in gone if not has(key)]:
+            del gone[key]
+        self._reasons.keep(has)
+
+    async def came(self, came: Has) -> None:
+        """See `Moves.came`."""
+        informer = self._primary.informer
+        keys = list(informer.cache.keys())
+        if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
+            keys += await deleted(informer.store, came)
+        for key in filter(came, keys):
+            self._enqueue(key, Operation.RESYNC, Priority.RESYNC)

@@ -10,7 +10,7 @@ Seed: grafana-app-sdk operator v0.9.10.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from natsctl.core.explain import Explanation, Status
 from natsctl.core.informer import Informer
 from natsctl.core.journal import Journal
 from natsctl.core.leadership import led
+from natsctl.core.loop import Has
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.tasks import together
@@ -52,6 +53,9 @@ class InformerController:
     what the object is by then, so a failed `add` after which the object changed is an `add` of the
     changed object. Changes that come faster than they are told are kept one by one, up to
     100,000 in all; beyond, those of one object become one.
+
+    Where several processes share the work, an object is told of by one of them. Whoever gets it
+    tells of it as at a start: what is there is added.
 
     Subclass it to have it run by `natsctl run`: add informers and watchers in `__init__`.
 
@@ -219,17 +223,22 @@ class InformerController:
             deliveries.queue.shut_down(drain=False)
         self._stopping.set()
 
-    def resync(self, *keys: str) -> None:
-        """Tell every watcher of every object, or of these, as at a start.
+    def resync(self, *keys: str) -> int:
+        """Tell every watcher of every object of this process, or of these, as at a start.
 
-        One that failed on an object is told at once what it has not taken, instead.
+        One that failed on an object is told at once what it has not taken, instead. Returns how
+        many objects are told of.
         """
         urgency = Priority.USER if keys else Priority.RESYNC
+        told = set[str]()
         for deliveries, sources in self._lines():
             there = (source.informer.cache.keys() for source in sources)
-            for key in keys or sorted({key for found in there for key in found}):
+            wanted = keys or sorted({key for found in there for key in found})
+            for key in filter(deliveries.holds, wanted):
                 news = [each for source in sources for each in source.again(key)]
                 deliveries.tell_again(key, news, priority=urgency)
+                told.add(key)
+        return len(told)
 
     def explain(self, key: str) -> Explanation:
         """Return what is known of an object, where several resource kinds have it of the first.
@@ -244,7 +253,8 @@ class InformerController:
 
     def status(self) -> Status:
         """Return how the controller is doing as a whole; its syncs are calls to watchers."""
-        return status(self.name, self._lines(), self._journal, synced=self.synced.is_set())
+        synced = self.synced.is_set()
+        return status(self.name, self._lines(), self._journal, synced=synced, has=self.holds)
 
     @property
     def kinds(self) -> list[Kind[Any]]:
@@ -294,6 +304,10 @@ class InformerController:
         Asks the stores; takes a second at most.
         """
         return await lags(self._informers())
+
+    def holds(self, key: str) -> bool:
+        """Say whether objects with this key are told of by this process now, and not by another."""
+        return all(deliveries.holds(key) for deliveries in self._deliveries.values())
 
     @property
     def idle(self) -> bool:
@@ -366,7 +380,8 @@ class InformerController:
         loop = deliveries.loop(workers=self.workers, timeout_s=self._timeout_s)
         for source in self._sources.get(deliveries.resource_kind, ()):
             loop.watch(source.informer, partial(self._changed, deliveries, source))
-        await loop.run(self._telling)
+        sources = self._sources.get(deliveries.resource_kind, ())
+        await loop.run(self._telling, _Moves(deliveries, sources))
 
     async def _telling(self) -> None:
         await self.synced.wait()
@@ -401,3 +416,22 @@ class InformerController:
 
 def _finalizer(watcher: ResourceWatcher) -> str | None:
     return watcher.finalizer if isinstance(watcher, OpinionatedWatcher) else None
+
+
+class _Moves:
+    """Tells of the objects that come as if they were new; `Moves` of a loop."""
+
+    def __init__(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
+        self._deliveries = deliveries
+        self._sources = sources
+
+    def went(self, has: Has) -> None:
+        """See `Moves.went`."""
+        self._deliveries.keep(has)
+
+    async def came(self, came: Has) -> None:
+        """See `Moves.came`."""
+        for source in self._sources:
+            for news in (*source.all(), *await source.deleted(came)):
+                if came(news.key):
+                    self._deliveries.tell(news, priority=Priority.RESYNC)

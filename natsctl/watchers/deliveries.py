@@ -99,6 +99,7 @@ class Deliveries:
         self._news_max = news_max
         self._lines: dict[str, _Line] = {}
         self._fresh = 0
+        self._loop: SyncLoop[str] | None = None
         self._limit: TimeLimit
 
     def loop(self, *, workers: int, timeout_s: float) -> SyncLoop[str]:
@@ -107,14 +108,15 @@ class Deliveries:
         It ends by itself, and `failure` says why, where a policy gives everything up or fails.
         """
         self._limit = TimeLimit(timeout_s)
-        return SyncLoop(self._visit, queue=self.queue, retry=_give_up, workers=workers)
+        self._loop = SyncLoop(self._visit, queue=self.queue, retry=_give_up, workers=workers)
+        return self._loop
 
     def tell(
         self, news: News, *, priority: Priority, to: tuple[Registration, ...] | None = None
     ) -> None:
-        """Have the watchers told, or only these."""
+        """Have the watchers told, or only these; another process's objects are left to it."""
         targets = self.registrations if to is None else to
-        if not targets:
+        if not targets or not self.holds(news.key):
             return
         line = self._lines.setdefault(news.key, _Line())
         waiting: tuple[News, ...] = ()
@@ -137,6 +139,15 @@ class Deliveries:
         others = tuple(at for at in self.registrations if at not in {each.to for each in owed})
         for each in news:
             self.tell(each, priority=priority, to=others)
+
+    def holds(self, key: str) -> bool:
+        """Say whether the object is told of by this process now, and not by another."""
+        return self._loop is None or self._loop.holdings.has(key)
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Leave what is still to be told of objects that are not *wanted* here to others."""
+        for key in [key for key in self._lines if not wanted(key)]:
+            self._fresh -= len(self._lines.pop(key).fresh)
 
     def hasten(self) -> None:
         """Tell again at once what failed because of a store: it may have been lost, and is back."""
@@ -185,8 +196,9 @@ class Deliveries:
                     try:
                         await self._tell_fresh(line, registration, news)
                     except asyncio.CancelledError:  # the others are told when somebody goes on
-                        line.fresh.appendleft((news, targets[number:]))
-                        self._fresh += 1
+                        if self._lines.get(key) is line:
+                            line.fresh.appendleft((news, targets[number:]))
+                            self._fresh += 1
                         raise
         else:
             for debtor, owed in list(line.owed.items()):
@@ -197,6 +209,8 @@ class Deliveries:
         self._ask_for_next(key, line)
 
     def _ask_for_next(self, key: str, line: _Line) -> None:
+        if self._lines.get(key) is not line:
+            return  # the object is another process's now
         if line.fresh:
             self.queue.add(key)
         elif not line.owed:

@@ -1,6 +1,6 @@
 """Why an object's watchers know what they know: read from memory, for people."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -31,11 +31,18 @@ def informer_of(key: str, lines: Lines) -> Informer[Any]:
     return next((informer for informer in every if key in informer.cache), every[0])
 
 
-def status(controller: str, lines: Lines, journal: Journal, *, synced: bool) -> Status:
-    """Return how the controller is doing, all resource kinds together."""
+def status(
+    controller: str,
+    lines: Lines,
+    journal: Journal,
+    *,
+    synced: bool,
+    has: Callable[[str], bool],
+) -> Status:
+    """Return how it is doing, all resource kinds together; *has* says which keys are our own."""
     informers = [source.informer for _, sources in lines for source in sources]
     queue = _together([deliveries.queue.stats() for deliveries, _ in lines])
-    found = status_of(controller, informers, informers, queue, journal, synced=synced)
+    found = status_of(controller, informers, informers, queue, journal, synced=synced, has=has)
     failing = {key: why for deliveries, _ in lines for key, why in deliveries.failures().items()}
     return msgspec.structs.replace(found, failing=failing)
 

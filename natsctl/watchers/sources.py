@@ -6,6 +6,7 @@ from typing import Any
 
 from natsctl.core.cache import Invalid
 from natsctl.core.informer import Informer
+from natsctl.core.markers import deleted
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
@@ -73,6 +74,13 @@ class Source:
         """Return the object, where it is there, as if it were new."""
         stored = self._meant(self.informer.cache.get(key))
         return [] if stored is None else [self._news(key, None, stored)]
+
+    async def deleted(self, wanted: Callable[[str], bool]) -> list[News]:
+        """Return the *wanted* objects that were deleted, as far as their store remembers that."""
+        if isinstance(self.kind, KubeKind):
+            return []  # a cluster remembers no deletion
+        keys = await deleted(self.informer.store, wanted)
+        return [self._news(key, None, None) for key in keys if key not in self.informer.cache]
 
     def _news(self, key: str, before: Stored | None, after: Stored | None) -> News:
         return News(key, self.kind, self.informer.store, before, after)

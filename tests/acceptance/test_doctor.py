@@ -223,17 +223,36 @@ async def guarded(
     subscribe: Sequence[str] = HEARD,
     *,
     status: int = 0,
+    shared: str = "--leader-elect",
 ) -> Found:
     """Examine a server whose user may do just that."""
     users = f"{{publish: {json.dumps(publish)}, subscribe: {json.dumps(subscribe)}}}"
     config = f"authorization {{ users [{{user: a, password: b, permissions: {users}}}] }}"
     async with NatsServer(tmp_path / "guarded", config=config) as server:
         natsctl = Natsctl(folder, server.url.replace("//", "//a:b@"))
-        return await examined(natsctl, "-c", GREETINGS, "--leader-elect", status=status)
+        return await examined(natsctl, "-c", GREETINGS, shared, status=status)
 
 
 async def test_a_user_who_may_do_what_is_needed_is_well(folder: Path, tmp_path: Path) -> None:
     assert unwell(await guarded(folder, tmp_path)) == []
+
+
+async def test_who_shares_keys_watches_the_records_of_the_others(
+    folder: Path, tmp_path: Path
+) -> None:
+    records = "$KV.natsctl_leases.greetings.shards.*"
+    watching = [
+        f"{API}.CONSUMER.CREATE.KV_natsctl_leases.*.{records}",
+        f"{API}.CONSUMER.DELETE.KV_natsctl_leases.*",
+        "$JS.FC.KV_natsctl_leases.>",
+    ]
+    allowed = [*ALLOWED, *watching, records]
+    assert unwell(await guarded(folder, tmp_path / "all", allowed, shared="--shard")) == []
+    for missing in (*watching, records):
+        left = [each for each in allowed if each != missing]
+        found = await guarded(folder, tmp_path / "some", left, shared="--shard", status=1)
+        assert unwell(found) == ["permissions natsctl_leases"]
+        assert missing.replace(">", "*").partition("*")[0] in found["permissions natsctl_leases"][1]
 
 
 async def test_the_documented_user_of_a_daemon_lacks_nothing_but_a_sight_of_limits(

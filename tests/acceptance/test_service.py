@@ -1,6 +1,7 @@
 """`natsctl status`, `explain`, `tree`, `resync` and `gc`, asked of daemons that run."""
 
 import json
+import re
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -84,7 +85,7 @@ async def test_people_see_what_runs_and_what_became_of_a_key(
 
     status = await natsctl("status")
     assert [row[0] for row in status.rows] == ["greetings"]
-    assert status.rows[0][2:] == ["syncing", "1", "1", "0", "0", "0"]
+    assert status.rows[0][2:] == ["syncing", "1", "1", "1", "0", "0", "0"]
     assert "greetings: odd is left alone: no valid Greeting: Expected `str`" in status.err
 
     explained = await natsctl.done("explain", "shop")
@@ -213,7 +214,7 @@ async def test_what_two_daemons_say_alike_is_told_once(natsctl: Natsctl, daemon:
 
         async def told() -> bool:
             status = await natsctl("status")
-            assert [row[4] for row in status.rows] == ["1", "1"]
+            assert [row[5] for row in status.rows] == ["1", "1"]
             assert status.err.count("shop is left alone") == 1
             return True
 
@@ -234,13 +235,56 @@ async def test_what_tells_watchers_explains_its_keys_and_tells_them_again(
         assert "tried again in" in explained
         assert (await natsctl.done("explain", "good")).count("create") == 1
         status = await natsctl("status")
-        assert status.rows[0][2:5] == ["syncing", "2", "0"]
+        assert status.rows[0][2:6] == ["syncing", "2", "2", "0"]
         assert "sites: bad fails: ValueError: no luck today" in status.err
         assert (await natsctl.done("tree", "good")).splitlines()[1].startswith("Site.sites/good")
         assert (await natsctl.done("resync")).startswith("2 keys of sites queued in ")
         await running.says("added good", times=2)
         await running.says("added bad", times=2)
         assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_of_daemons_that_share_keys_each_answers_for_its_own(
+    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
+) -> None:
+    keys = [f"shop-{number}" for number in range(8)]
+    for _ in range(2):
+        await daemon(GREETINGS, options=("--shard", "--lease-ttl", "5"))
+    for key in keys:
+        await natsctl.done("put", "greetings", key, "spec: {text: hi}")
+
+    async def shared() -> bool:
+        found = (await natsctl("status", "-o", "json")).json
+        assert [len(each["members"]) for each in found] == [2, 2]
+        return sum(each["keys"] for each in found) == len(keys)
+
+    await eventually(shared)
+    assert "shares the keys of 2 members" in (await natsctl("status")).err
+    await eventually(lambda: synced(natsctl, "greetings", keys[0]))
+    (found,) = (await natsctl("explain", keys[0], "-o", "json")).json
+    assert found["here"]
+    assert f"member      {found['member']}, which is this one" in await natsctl.done(
+        "explain", keys[0]
+    )
+    queued = re.findall(r"^(\d+) keys? of greetings", await natsctl.done("resync"), re.MULTILINE)
+    assert sum(map(int, queued)) == len(keys)
+    named = re.findall(r"^(\d) keys?", await natsctl.done("resync", *keys), re.MULTILINE)
+    assert sum(map(int, named)) == len(keys)
+
+    routes = await jetstream.key_value("routes")
+    spec = {"subject": "hello.nobody", "payload": "?"}
+    for stray in ("s1", "s2", "s3", "s4", "s5", "s6"):
+        labels = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": stray}
+        value = json.dumps({"metadata": {"labels": labels}, "spec": spec})
+        await routes.put(stray, value.encode())
+
+    async def planned() -> bool:
+        return len((await natsctl("gc", "plan", "-o", "json")).json["orphans"]) == 6
+
+    await eventually(planned)
+    done = await natsctl.done("gc", "apply", "--yes", "--force")
+    removed = re.findall(r"^Route.routes/(s\d) deleted$", done, re.MULTILINE)
+    assert removed == ["s1", "s2", "s3", "s4", "s5", "s6"]
 
 
 async def test_very_much_garbage_is_planned_and_removed_part_by_part(

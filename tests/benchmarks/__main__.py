@@ -23,6 +23,7 @@ from tests.benchmarks import (
     bench_memory,
     bench_queue,
     bench_replay,
+    bench_shards,
     bench_soak,
 )
 from tests.benchmarks.rows import Row, limited, shown, table
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "faults": bench_faults.run,
     "growth": bench_growth.run,
     "kube": bench_kube.run,
+    "shards": bench_shards.run,
     "help": bench_help.run,
     "soak": bench_soak.run,
 }

@@ -30,6 +30,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     puts_per_s: int = 1_000
     faults: int = 3
     configmaps: int = 5_000
+    sharded: int = 4_000
     growth: tuple[int, ...] = (1_000, 10_000, 100_000)
     soak_minutes: float = 10.0
     soak_per_minute: int = 100_000
@@ -43,6 +44,7 @@ QUICK = Sizes(
     puts=2_000,
     faults=1,
     configmaps=500,
+    sharded=1_000,
     growth=(1_000, 20_000),
     soak_minutes=2.0,
 )

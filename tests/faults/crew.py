@@ -1,16 +1,16 @@
-"""Processes that run one controller and elect who leads."""
+"""Processes that run one controller, and elect who leads or share its keys."""
 
 import asyncio
 import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from faults.admin import Admin
-from faults.turns import RECORDS, TURNS, Book
+from faults.turns import AGAIN, PAUSE_S, RECORDS, TURNS, Book
 from servers import CutProxy, NatsServer, die_with_parent, eventually
 
 TESTS = Path(__file__).parent.parent
@@ -18,7 +18,7 @@ KEYS = ("a", "b", "c", "d")
 
 
 class Member:
-    """`natsctl run --leader-elect` in a process of its own, with a way to the server of its own."""
+    """`natsctl run` in a process of its own, with a way to the server of its own."""
 
     def __init__(self, name: str, crew: "Crew", way: CutProxy) -> None:
         self.name = name
@@ -37,15 +37,15 @@ class Member:
         return self._log.read_text() if self._log.exists() else ""
 
     async def start(self) -> None:
-        """Start it, and wait until it stands by or leads."""
+        """Start it, and wait until it stands by, leads, or shares keys."""
         before = len(self.log)
-        options = ("--leader-elect", "--lease-ttl", f"{self._crew.ttl_s:g}")
+        options = (*self._crew.how, "--lease-ttl", f"{self._crew.ttl_s:g}")
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "natsctl.cli", "run", "-c", "faults.turns:Turns"),
                 *(*options, "--server", self.way.url),
                 cwd=TESTS,
-                env={**os.environ, RECORDS: str(self._crew.book.path)},
+                env={**os.environ, RECORDS: str(self._crew.book.path), AGAIN: self._crew.again_s},
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -56,7 +56,9 @@ class Member:
             assert self._process is not None
             said = self.log[before:]
             assert self._process.returncode is None, said
-            return "standing by" in said or "leading, in epoch" in said
+            return any(
+                text in said for text in ("standing by", "leading, in epoch", "shares its keys")
+            )
 
         await eventually(ready)
 
@@ -77,21 +79,33 @@ class Member:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
     def begun(self, since: int = 0) -> int:
         """Count the syncs that it has begun, after so many records."""
+        return len(self.visits(since))
+
+    def visits(self, since: int = 0) -> list[str]:
+        """Return the keys of the syncs that it has begun, after so many records."""
         records = self._crew.book.records()[since:]
-        return sum(at.pid == self.pid and at.what == "begin" for at in records)
+        return [at.key for at in records if at.pid == self.pid and at.what == "begin"]
 
 
 class Crew:
     """All of them, and what they did."""
 
-    def __init__(self, folder: Path, ttl_s: float) -> None:
+    def __init__(self, folder: Path, ttl_s: float, how: Sequence[str], again_s: float) -> None:
         self.folder = folder
+        self.how = how
+        self.again_s = str(again_s)
         self.ttl_s = ttl_s
         self.book = Book(folder / "records")
         self.members: list[Member] = []
         self.excused: frozenset[int] = frozenset()
+        self.join: Callable[[], Awaitable[Member]]
+        """Start one more, and return it."""
 
     @property
     def recorded(self) -> int:
@@ -122,20 +136,36 @@ class Crew:
 
 @asynccontextmanager
 async def crew_of(
-    size: int, server: NatsServer, folder: Path, *, ttl_s: float
+    size: int,
+    server: NatsServer,
+    folder: Path,
+    *,
+    ttl_s: float,
+    how: Sequence[str] = ("--leader-elect",),
+    keys: Sequence[str] = KEYS,
+    again_s: float = PAUSE_S,
 ) -> AsyncIterator[Crew]:
-    """Run so many processes, one after another: the first of them leads. Checks them at the end."""
-    crew = Crew(folder, ttl_s)
+    """Run so many processes, one after another: the first of them leads. Checks them at the end.
+
+    Keys are visited again after *again_s*.
+    """
+    crew = Crew(folder, ttl_s, how, again_s)
     async with AsyncExitStack() as stack:
-        for number in range(size):
+
+        async def join() -> Member:
             way = await stack.enter_async_context(CutProxy(server.url))
-            member = Member(f"m{number}", crew, way)
+            member = Member(f"m{len(crew.members)}", crew, way)
             crew.members.append(member)
-            await member.start()
             stack.push_async_callback(member.end, signal.SIGKILL)
+            await member.start()
+            return member
+
+        crew.join = join
+        for _ in range(size):
+            await join()
         async with Admin(server.url) as admin:
-            for key in KEYS:
+            for key in keys:
                 await admin.put(TURNS, key, {"spec": {}})
-        await crew.progress(crew.members[0], syncs=len(KEYS))
+        await eventually(lambda: crew.members[0].begun() >= len(KEYS))
         yield crew
         crew.check()

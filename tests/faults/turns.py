@@ -12,6 +12,9 @@ TURNS = "turns"
 RECORDS = "TURNS_RECORDS"
 """The variable that names the file."""
 
+AGAIN = "TURNS_AGAIN_S"
+"""The variable that says how soon a key is visited again."""
+
 STEPS = 5
 PAUSE_S = 0.01
 
@@ -45,7 +48,7 @@ class Turns(Controller):
             self.record("step", key)
         finally:
             self.record("end", key)
-        return PAUSE_S
+        return float(os.environ.get(AGAIN, PAUSE_S))
 
     def record(self, what: str, key: str) -> None:
         line = msgspec.json.encode(Record(os.getpid(), what, key)) + b"\n"

@@ -284,23 +284,6 @@ async def test_of_several_that_are_asked_one_that_died_keeps_no_answer_back(
         cut_proxy.thaw()
 
 
-async def test_what_others_say_in_its_name_is_passed_over(
-    service: None, connection: Connection, other: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def lie(message: Msg) -> None:
-        await message.respond(b'{"name": 5}')
-
-    await other.subscribe("$SRV.INFO.shops", cb=lie)
-    await other.flush()
-
-    async def heard() -> bool:
-        found = await services(connection, "shops", timeout_s=2)
-        assert [info.id for info in found] == ["one"]
-        return "a service answers what makes no sense" in caplog.text
-
-    await eventually(heard)
-
-
 async def test_an_answer_of_another_version_is_told_as_such(connection: Connection) -> None:
     async def newer(_: bytes) -> bytes:
         return b'{"controller": 5}'

@@ -1,10 +1,12 @@
 """A process leads in terms: work begins with each, and has ended after it."""
 
 import asyncio
+from collections.abc import Hashable
 
 import pytest
 
 from natsctl.core.leadership import Leadership, current_leadership, leading, led
+from natsctl.core.portions import NONE, Portion
 from natsctl.errors import NotLeadingError
 
 
@@ -125,3 +127,57 @@ async def test_where_nobody_is_elected_everybody_leads(leadership: Leadership) -
     leadership.begin(1, until=1e9)
     await waiting
     assert leading()
+
+
+class Some:
+    def __init__(self, keys: str) -> None:
+        self.keys = keys
+
+    def has(self, key: Hashable) -> bool:
+        return str(key) in self.keys
+
+
+async def test_whoever_asks_is_told_which_keys_are_its_own_now_and_whenever_that_changes(
+    leadership: Leadership,
+) -> None:
+    told: list[Portion] = []
+    first, second = Some("ab"), Some("b")
+    with leadership.moving(told.append):
+        leadership.begin(1, until=1e9, portion=first)
+        leadership.move(second)
+        leadership.lose()
+    leadership.begin(2, until=1e9)
+    assert told == [NONE, first, second, NONE]
+
+
+async def test_a_key_is_this_process_s_own_while_it_is_worked_on_and_no_longer_than_the_term(
+    leadership: Leadership,
+) -> None:
+    leadership.begin(1, until=10, portion=Some("ab"))
+    with leadership.at("a"):
+        leadership.move(Some("b"))
+        assert leadership.has("a")
+        assert leadership.has("b")
+        await asyncio.sleep(10)
+        assert not leadership.has("a")
+    leadership.step_down()
+    leadership.begin(2, until=20, portion=Some("b"))
+    assert not leadership.has("a")
+    assert leadership.has("b")
+
+
+async def test_what_goes_is_waited_for_and_told_of_until_nobody_is_at_it(
+    leadership: Leadership, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(key: str, seconds: float) -> None:
+        with leadership.at(key), leadership.at(key):  # by two loops
+            await asyncio.sleep(seconds)
+
+    works = [asyncio.create_task(work(key, seconds)) for key, seconds in (("a", 7), ("b", 100))]
+    await asyncio.sleep(0)
+    await leadership.without(Some("a").has)
+    assert asyncio.get_running_loop().time() == 7
+    assert "apps: 1 keys are still worked on: a" in caplog.text
+    await leadership.without(Some("a").has)
+    assert asyncio.get_running_loop().time() == 7
+    await asyncio.wait(works)

@@ -1063,3 +1063,40 @@ class TestStats:
         assert not queue
         queue.add("a")
         assert queue
+
+
+async def test_a_key_that_is_dropped_is_nowhere_and_no_failure_is_remembered() -> None:
+    queue = Workqueue[str]()
+    queue.add("ready")
+    queue.add("later", after=10)
+    queue.retry("failing")
+    for key in ("ready", "later", "failing", "unknown"):
+        queue.drop(key)
+        assert queue.place(key) is None
+        assert queue.failures(key) == 0
+    assert queue.idle
+    await asyncio.sleep(1000)
+    assert queue.get_nowait() is None
+
+
+async def test_a_held_key_that_is_dropped_is_not_ready_again_when_it_is_given_back() -> None:
+    queue = Workqueue[str]()
+    queue.add("a")
+    assert queue.get_nowait() == "a"
+    queue.add("a")
+    queue.retry("a")
+    queue.drop("a")
+    queue.done("a")
+    assert queue.idle
+
+
+async def test_only_what_is_wanted_is_kept() -> None:
+    queue = Workqueue[str](share_of=len)
+    for key in ("a", "b", "aa", "bb"):
+        queue.add(key)
+    queue.add("ab", after=10)
+    queue.add("ba", after=10)
+    queue.keep(lambda key: key.startswith("a"))
+    assert [queue.get_nowait() for _ in range(3)] == ["a", "aa", None]
+    assert queue.place("ab") == Waiting(until=10)
+    assert queue.place("ba") is None

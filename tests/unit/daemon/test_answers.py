@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from natsctl.core.explain import Status
-from natsctl.core.journal import ERROR_MAX, Journal
+from natsctl.core.journal import Journal
 from natsctl.core.workqueue import Workqueue
 from natsctl.daemon.answers import SHOWN_MAX, TEXT_MAX, Process, fitting, status_of
+from natsctl.telemetry.hiding import TOLD_MAX
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 MANY = 100_000
@@ -44,8 +45,8 @@ async def test_a_hundred_thousand_failing_keys_are_counted_and_some_are_named() 
         with pytest.raises(ValueError, match="x"), journal.noting(f"k{number:06}", "put", 1):
             fail()
     failing = {key: record.error for key, record in journal.failing().items()}
-    assert {len(error) for error in failing.values()} == {ERROR_MAX + 1}
-    status = Status("apps", True, MANY, {}, failing, MANY, MANY, 0, Workqueue[str]().stats())
+    assert {len(error) for error in failing.values()} == {TOLD_MAX + 1}
+    status = Status("apps", True, MANY, MANY, {}, failing, MANY, MANY, 0, Workqueue[str]().stats())
     found = status_of(status, PROCESS, state="syncing", failure="")
     assert found.failing_count == MANY
     assert list(found.failing) == [f"k{number:06}" for number in range(SHOWN_MAX)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from servers import eventually
 
 from natsctl.core.declare import primary, secondary
 from natsctl.core.garbage import GarbageLimits
@@ -21,9 +22,12 @@ from natsctl.daemon.answers import (
     Queuing,
     Removed,
 )
+from natsctl.daemon.operator import Operator
 from natsctl.daemon.service import KEYS_MAX, Desk, Verb
+from natsctl.daemon.sharding import Shard, shards
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
 from natsctl.kv.connection import PAYLOAD_MAX, Connection
+from natsctl.kv.lease import LEASES
 from natsctl.kv.options import NatsOptions
 from natsctl.model.kinds import kv
 from natsctl.model.objects import Object
@@ -72,9 +76,14 @@ def app(**spec: str) -> bytes:
 class Asked:
     """A desk, and what it answers."""
 
-    def __init__(self, runtime: Any, leads: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        runtime: Any,
+        leads: Callable[[str], bool] = lambda _: True,
+        shard: Shard | None = None,
+    ) -> None:
         unconnected = Connection(NatsOptions())
-        self.desk = Desk(runtime, PROCESS, unconnected, leads)
+        self.desk = Desk(runtime, PROCESS, unconnected, leads, shard)
 
     async def __call__(self, verb: Verb, asked: str | bytes, of: type[Any]) -> Any:
         handlers = {each.metadata["verb"]: each.handler for each in self.desk.endpoints()}
@@ -351,3 +360,72 @@ async def test_a_primary_that_owns_very_much_is_explained_and_shown_as_far_as_a_
         top = await asked(Verb.TREE, "a", Branch)
         assert len(top.branches) + top.more == 20_001
         assert len(msgspec.json.encode(top)) <= PAYLOAD_MAX
+
+
+async def test_of_members_that_share_the_keys_each_answers_for_its_own() -> None:
+    stores = MemoryStores()
+    clock = asyncio.get_running_loop().time
+    make = [shards(stores.store, LEASES.bucket, ttl_s=10, clock=clock) for _ in range(2)]
+    operators = [Operator([Apps()], nats=stores, shard=each) for each in make]
+    tasks = [asyncio.create_task(operator.run()) for operator in operators]
+    await eventually(lambda: all(len(at.shards["apps"].state().members) > 1 for at in operators))
+    keys = [f"a{number}" for number in range(20)]
+    for key in keys:
+        await stores.store(Apps.apps.kind).create(key, app())
+    await asyncio.sleep(20)
+    desks = [Asked(at.runtimes[0], at.leads, at.shards["apps"]) for at in operators]
+
+    found = [await asked.status() for asked in desks]
+    assert [(len(each.members), each.state) for each in found] == [(2, "syncing")] * 2
+    assert sum(each.keys or 0 for each in found) == len(keys)
+    assert [each.primaries for each in found] == [len(keys)] * 2
+
+    for key in keys:
+        told = [await asked.explain(key) for asked in desks]
+        (has,) = (each for each in told if each.here)
+        assert has.syncs
+        assert {each.member for each in told} == {has.member}
+        assert [each.syncs for each in told if not each.here] == [[]]
+
+    named = [await asked(Verb.RESYNC, " ".join([*keys, "none"]), Queuing) for asked in desks]
+    assert [each.queued for each in named] == [each.keys for each in found]
+    assert [each.unknown for each in named] == [["none"]] * 2
+    assert sorted(key for each in named for key in each.elsewhere) == sorted(keys)
+    everything = [await asked(Verb.RESYNC, "", Queuing) for asked in desks]
+    assert sum(each.queued for each in everything) == len(keys)
+
+    for asked in desks:
+        groups = {each.metadata["verb"]: each.group for each in asked.desk.endpoints()}
+        assert {verb for verb, group in groups.items() if group} == {"tree", "gc.plan"}
+    for operator, task in zip(operators, tasks, strict=True):
+        operator.stop()
+        await task
+
+
+async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
+    stores = MemoryStores()
+    clock = asyncio.get_running_loop().time
+    make = [shards(stores.store, LEASES.bucket, ttl_s=10, clock=clock) for _ in range(2)]
+    operators = [Operator([Apps()], nats=stores, shard=each) for each in make]
+    tasks = [asyncio.create_task(operator.run()) for operator in operators]
+    await eventually(lambda: all(len(at.shards["apps"].state().members) > 1 for at in operators))
+    apps, parts = stores.store(Apps.apps.kind), stores.store(Apps.parts.kind)
+    keys = [f"a{number}" for number in range(20)]
+    for key in keys:
+        await apps.create(key, app())
+    await asyncio.sleep(20)
+    assert parts.keys() == sorted(keys)
+    apps.vanish(*keys)
+    apps.break_watches()
+    await asyncio.sleep(1)
+    desks = [Asked(at.runtimes[0], at.leads, at.shards["apps"]) for at in operators]
+    plan = await desks[0](Verb.GC_PLAN, "", ControllerPlan)
+    assert {orphan.key for orphan in plan.orphans} == set(keys)
+    removed = [await asked(Verb.GC_APPLY, msgspec.json.encode(plan), Removed) for asked in desks]
+    gone = [orphan.key for each in removed for orphan in each.orphans]
+    assert sorted(gone) == sorted(keys)
+    assert all(each.orphans for each in removed)
+    assert parts.keys() == []
+    for operator, task in zip(operators, tasks, strict=True):
+        operator.stop()
+        await task

@@ -277,6 +277,9 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         Settings(kube=kube).check()
     Settings(kube=msgspec.structs.replace(kube, enabled=False)).check()
+    both = {"leader_elect": True, "shard": True}
+    with pytest.raises(UsageError, match="either one process leads, or all share the keys"):
+        load_settings(both, {}).settings.check()
 
 
 def test_no_secret_is_in_the_repr() -> None:

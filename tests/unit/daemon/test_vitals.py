@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from natsctl import Controller, Object, StoreError, kv, primary, tertiary
 from natsctl.daemon.election import ElectionState
 from natsctl.daemon.operator import Operator, Runnable
+from natsctl.daemon.sharding import ShardState
 from natsctl.daemon.vitals import Vitals
 from natsctl.kv.connection import ConnectionState
 from natsctl.testing.memory import MemoryStores
@@ -214,6 +215,40 @@ async def test_a_standby_is_ready_as_soon_as_it_is_known_who_leads(
             assert vitals.ready().passed
             race.epoch = 7
             assert vitals.ready().passed
+
+
+class Member:
+    """Shares keys with others, once it has joined."""
+
+    def __init__(self) -> None:
+        self.known = self.works = self.moving = False
+
+    def state(self) -> ShardState:
+        return ShardState(
+            name="lamps",
+            identity="me",
+            members=("me", "you") if self.works else (),
+            works=self.works,
+            moving=self.moving,
+            known=self.known,
+        )
+
+
+async def test_who_shares_keys_is_ready_when_it_has_joined_the_others(
+    vitals: Vitals, wire: Wire, operator: Operator
+) -> None:
+    member = Member()
+    with vitals.of(wire, operator.runtimes, shards=[member]):
+        async with running(operator):
+            assert "[-]shard/lamps failed: this member's record" in vitals.ready().text()
+            assert (await numbers(vitals))["natsctl_shard_members{lamps}"] == 0
+            member.known = True
+            assert "[-]shard/lamps failed: it has not joined" in vitals.ready().text()
+            member.works = member.moving = True
+            assert "[+]shard/lamps ok" in vitals.ready().text(verbose=True)
+            found = await numbers(vitals)
+            assert found["natsctl_shard_members{lamps}"] == 2
+            assert found["natsctl_shard_moving{lamps}"] == 1
 
 
 async def test_what_measures_nothing_is_ready_when_it_has_begun(vitals: Vitals, wire: Wire) -> None:

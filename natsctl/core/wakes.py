@@ -1,0 +1,193 @@
+"""Which keys a change concerns, and why they are visited.
+
+Whatever happens to objects ends here as keys on a queue, each with a reason. A key that is not this
+process's own is neither queued nor remembered: whoever has it sees the same change, and once it
+comes here, it is visited.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeGuard
+
+from natsctl.core.cache import Invalid
+from natsctl.core.loop import Has, SyncLoop
+from natsctl.core.markers import deleted
+from natsctl.core.opening import Listeners, Opened
+from natsctl.core.owned import OWNER_INDEX
+from natsctl.core.owners import Owner, OwnerNames
+from natsctl.core.reasons import Reasons
+from natsctl.core.reports import Reports
+from natsctl.core.visit import Operation, Visits
+from natsctl.core.workqueue import Priority
+from natsctl.model.kinds import Kind
+from natsctl.model.store import Change
+
+log = logging.getLogger(__name__)
+
+BATCH = 500  # keys that are looked at before other tasks get their turn
+
+
+class Mapper(Protocol):
+    """What says which primaries a change of a secondary concerns; a `Controller`."""
+
+    name: str
+
+    def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
+        """Return the keys of the primaries."""
+        ...
+
+
+class Wakes:
+    """Puts the keys of one controller on its queue; `Moves` of its loop.
+
+    Args:
+        controller: whose keys they are.
+        loop: visits them.
+        names: the labels that link secondaries to primaries.
+        owner: the primary's kind, as owner labels say it.
+        reports: who is told of what is no valid object.
+    """
+
+    def __init__(
+        self,
+        controller: Mapper,
+        loop: SyncLoop[str],
+        *,
+        names: OwnerNames,
+        owner: str,
+        reports: Reports,
+    ) -> None:
+        self.reasons = Reasons()
+        self._controller = controller
+        self._loop = loop
+        self._names = names
+        self._owner = owner
+        self._reports = reports
+        self._opened: Opened
+        self._visits: Visits
+
+    @property
+    def listeners(self) -> Listeners:
+        """Who is to be told of what happens to the controller's objects."""
+        return Listeners(
+            primary_changed=self._primary_changed,
+            primary_invalid=self._reports.invalid,
+            secondary_changed=self._secondary_changed,
+            secondary_invalid=self._secondary_invalid,
+            secondary_undone=self._visit_again,
+            read_changed=self._visit_again,
+            # what failed is tried again at once: its store may have been lost, and is here again
+            listed=self._loop.queue.hasten_retries,
+        )
+
+    def begin(self, opened: Opened, visits: Visits) -> None:
+        """Wake the keys of these slots, from the first change on."""
+        self._opened, self._visits = opened, visits
+
+    def wake(
+        self,
+        key: str,
+        operation: Operation,
+        *,
+        priority: Priority | None = None,
+        after: float = 0.0,
+    ) -> None:
+        """Visit the key, if it is this process's own, *after* seconds from now."""
+        if self._loop.holdings.has(key):
+            priority = operation.priority if priority is None else priority
+            self._wake(key, operation, priority, after)
+
+    def _wake(self, key: str, operation: Operation, priority: Priority, after: float = 0.0) -> None:
+        self.reasons.add(key, operation, after=after)
+        self._loop.queue.add(key, after=after, priority=priority)
+
+    def owners(self, change: Change[Any]) -> list[str]:
+        """Return the primaries that own the changed object, as it is and as it was."""
+        states = [stored for stored in (change.after, change.before) if stored is not None]
+        found = [self._names.owner(change.kind.metadata(stored.value)) for stored in states]
+        return list(dict.fromkeys(owner.key for owner in found if self._is_ours(owner)))
+
+    # ---- keys that come and go
+
+    def went(self, has: Has) -> None:
+        """See `Moves.went`."""
+        self.reasons.keep(has)
+        self._visits.keep(has)
+        gone = self._opened.primary.gone
+        for key in [key for key in gone if not has(key)]:
+            del gone[key]
+
+    async def came(self, came: Has) -> None:
+        """See `Moves.came`: visits what is there, and what is gone and may have left something."""
+        primary = self._opened.primary.informer
+        await self._visit_those(primary.cache.keys(), came)
+        for secondary in self._opened.secondaries:
+            owners = secondary.informer.cache.index_values(OWNER_INDEX)
+            gone = [owner for owner in owners if owner not in primary.cache]
+            await self._visit_those(filter(primary.cache.kind.holds, gone), came)
+        gone = await deleted(primary.store, came)
+        await self._visit_those(gone, lambda key: key not in primary.cache)
+
+    async def _visit_those(self, keys: Iterable[str], wanted: Callable[[str], bool]) -> None:
+        for number, key in enumerate(list(keys), 1):
+            if wanted(key):
+                self.wake(key, Operation.RESYNC)
+            if number % BATCH == 0:
+                await asyncio.sleep(0)
+
+    # ---- what changes
+
+    def _primary_changed(self, change: Change[Any]) -> None:
+        """Visit the key unless only its status changed: what is desired is what counts."""
+        key, before, after = change.key, change.before, change.after
+        if not self._loop.holdings.has(key):
+            return
+        if after is None:
+            if before is not None:
+                self._opened.primary.gone[key] = before
+            operation = Operation.PURGE if change.purged else Operation.DELETE
+        elif (
+            before is None
+            or key in self._visits.skipped
+            or change.kind.differs(before.value, after.value)
+        ):
+            self._opened.primary.gone.pop(key, None)
+            operation = Operation.PUT
+        else:
+            return
+        self._wake(key, operation, Priority.RESYNC if change.initial else Priority.USER)
+        self._note_change(key)
+
+    def _note_change(self, key: str) -> None:
+        """Begin to measure how soon a change is answered, if it is to be answered here."""
+        if self._loop.queue.place(key) is not None:
+            self._loop.tally.changed(key, asyncio.get_running_loop().time())
+
+    def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
+        """Visit the keys that the change concerns, but not the one whose sync made it."""
+        try:
+            keys: Iterable[str] = list(self._controller.handle_secondary(change))
+        except Exception:
+            log.exception("%s: handle_secondary failed on %s", self._controller.name, change.key)
+            keys = self.owners(change)
+        priority = Priority.RESYNC if change.initial else Priority.SECONDARY
+        for key in keys:
+            if key != writer:
+                self.wake(key, Operation.SECONDARY, priority=priority)
+
+    def _visit_again(self, key: str) -> None:
+        """Have the key see that what its sync wrote is gone, or what it read is another."""
+        self.wake(key, Operation.SECONDARY)
+
+    def _secondary_invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
+        """Have the owner put right what somebody wrote over."""
+        if invalid.last is not None:
+            owner = self._names.owner(kind.metadata(invalid.last.value))
+            if self._is_ours(owner):
+                self.wake(owner.key, Operation.SECONDARY)
+
+    def _is_ours(self, owner: Owner | None) -> TypeGuard[Owner]:
+        """Say whether it is one of the primaries that are synced here."""
+        kind = self._opened.primary.kind
+        return owner is not None and owner.kind == self._owner and kind.holds(owner.key)

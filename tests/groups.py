@@ -1,0 +1,262 @@
+"""Several processes that share a controller's keys, in memory: each with a way of its own."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from natsctl import Controller, NotFoundError, Object, StoreError, kv, primary
+from natsctl.core.lease import Claim
+from natsctl.daemon.operator import Operator
+from natsctl.daemon.settings import ControllerSettings
+from natsctl.daemon.sharding import Shard, shards
+from natsctl.errors import StoreTimeoutError
+from natsctl.kv.lease import LEASES
+from natsctl.model.store import Deleted, Stored, WatchEvent
+from natsctl.testing.memory import MemoryStore, MemoryStores
+
+TTL_S = 10.0
+ALL = kv(Claim, bucket=LEASES.bucket, history=1)
+
+
+class Item(Object, frozen=True):
+    pass
+
+
+class Way:
+    """How a process reaches the bucket of leases.
+
+    `cut` calls fail and the watch is silent; a `deaf` process hears nothing of its watch only;
+    `unanswered` writes are done and fail; everything written takes `delay_s`, and everything heard
+    `lag_s`. What is written is `late` where it arrives although its sender has given up.
+    """
+
+    def __init__(self) -> None:
+        self.cut = self.deaf = self.unanswered = self.late = False
+        self.delay_s = self.lag_s = 0.0
+        self.sending: set[asyncio.Task[Stored]] = set()
+
+    def check(self) -> None:
+        if self.cut:
+            raise StoreError("the way is cut")
+
+    async def written(self) -> None:
+        if self.unanswered:
+            raise StoreTimeoutError("nobody answered")
+        self.check()
+
+
+class WayStore(MemoryStore):
+    """A store at the end of a way."""
+
+    def __init__(self, stores: MemoryStores, kind: Any, way: Way) -> None:
+        self.kind = kind
+        self._store = stores.store(kind)
+        self._way = way
+
+    async def get(self, key: str) -> Stored:
+        self._way.check()
+        return await self._store.get(key)
+
+    async def create(self, key: str, value: bytes) -> Stored:
+        return await self._sent(lambda: self._store.create(key, value))
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        return await self._sent(lambda: self._store.update(key, value, revision=revision))
+
+    async def delete(
+        self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
+    ) -> int:
+        self._way.check()
+        return await self._store.delete(key, revision=revision, uid=uid, purge=purge)
+
+    async def history(self, key: str) -> list[Stored | Deleted]:
+        return await self._store.history(key)
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        self._way.check()
+        async with self._store.watch() as events:
+            yield self._heard(events)
+
+    async def _heard(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+        async for event in events:
+            while self._way.deaf or self._way.cut:  # noqa: ASYNC110 - a way tells nobody
+                await asyncio.sleep(0.05)
+            if self._way.lag_s:
+                await asyncio.sleep(self._way.lag_s)
+            yield event
+
+    async def _sent(self, write: Callable[[], Awaitable[Stored]]) -> Stored:
+        """Write, and fail where nobody answers; a late write goes on when its sender does not."""
+        way = self._way
+
+        async def arrive() -> Stored:
+            way.check()
+            await asyncio.sleep(way.delay_s)
+            return await write()
+
+        task = asyncio.create_task(arrive())
+        if way.late:
+            way.sending.add(task)
+            task.add_done_callback(way.sending.discard)
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            stored = await (asyncio.shield(task) if way.late else task)
+        finally:
+            if not way.late:
+                task.cancel()
+        await way.written()
+        return stored
+
+
+class Floor:
+    """Where all processes are seen: who is at which key, and who has visited which."""
+
+    def __init__(self) -> None:
+        self.at: dict[str, str] = {}
+        self.visits: list[tuple[str, str]] = []
+        self.overlaps: list[str] = []
+
+    def workers(self, since: int = 0) -> dict[str, set[str]]:
+        """Return who has visited each key, after so many visits."""
+        found: dict[str, set[str]] = {}
+        for who, key in self.visits[since:]:
+            found.setdefault(key, set()).add(who)
+        return found
+
+
+class Items(Controller):
+    """Takes its time for each key, again and again, and must be alone with it."""
+
+    name = "items"
+    items = primary(kv(Item, bucket="items"))
+    resync_s = 1e6
+    workers = 10
+
+    def __init__(self, who: str, floor: Floor, *, pause_s: float, again_s: float | None) -> None:
+        self.who, self.floor = who, floor
+        self.pause_s, self.again_s = pause_s, again_s
+        self.counts: Counter[str] = Counter()
+
+    async def sync_handler(self, key: str) -> float | None:
+        other = self.floor.at.get(key)
+        if other is not None:
+            self.floor.overlaps.append(f"{self.who} begins {key}, where {other} is")
+        self.floor.at[key] = self.who
+        self.counts[key] += 1
+        self.floor.visits.append((self.who, key))
+        try:
+            await asyncio.sleep(self.pause_s)
+        finally:
+            if self.floor.at.get(key) == self.who:
+                del self.floor.at[key]
+        return self.again_s if self.items.get(key) is not None else None
+
+
+class Member:
+    """One of the processes."""
+
+    def __init__(
+        self, who: str, town: "Town", *, pause_s: float, again_s: float | None, rate: float = 1.0
+    ) -> None:
+        self.who = who
+        loop = asyncio.get_running_loop()
+        self.leaving = False
+        self.way = Way()
+        self._town, stores = town, town.stores
+        self.controller = Items(who, town.floor, pause_s=pause_s, again_s=again_s)
+        make = shards(
+            lambda kind: WayStore(stores, kind, self.way),
+            LEASES.bucket,
+            ttl_s=TTL_S,
+            clock=lambda: rate * loop.time(),
+        )
+        settings = ControllerSettings(stop_timeout_s=1000.0)
+        self.operator = Operator([self.controller], nats=stores, shard=make, settings=settings)
+        self.task = asyncio.create_task(self.operator.run())
+
+    @property
+    def shard(self) -> Shard:
+        return self.operator.shards["items"]
+
+    @property
+    def members(self) -> int:
+        """How many members it knows of, by the view by which it works."""
+        state = self.shard.state()
+        return 0 if state.moving else len(state.members)
+
+    @property
+    def keys(self) -> set[str]:
+        """What it may visit now, of all there is."""
+        runtime = self.controller.runtime
+        there = self._town.items.keys() if runtime.synced.is_set() else []
+        return {key for key in there if runtime.holds(key)}
+
+    def leave(self) -> None:
+        self.leaving = True
+        self.operator.stop()
+
+    async def stop(self) -> None:
+        self.leave()
+        await self.task
+
+    async def kill(self) -> None:
+        """End it as a dead process ends: nothing is said, and its work goes no further."""
+        self.way.cut = True
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+
+
+class Town:
+    def __init__(self) -> None:
+        self.stores = MemoryStores()
+        self.floor = Floor()
+        self.items = self.stores.store(Items.items.kind)
+        self.leases = self.stores.store(ALL)
+        self.members: list[Member] = []
+
+    async def put(self, *keys: str) -> None:
+        for key in keys:
+            await self.items.create(key, b'{"spec": {}}')
+
+    async def touch(self, key: str, text: str) -> None:
+        value = msgspec.json.encode({"spec": {"text": text}})
+        try:
+            revision = (await self.items.get(key)).revision
+        except NotFoundError:
+            await self.items.create(key, value)
+        else:
+            await self.items.update(key, value, revision=revision)
+
+    def join(
+        self,
+        who: str,
+        *,
+        pause_s: float = 0.1,
+        again_s: float | None = 0.1,
+        rate: float = 1.0,
+    ) -> Member:
+        """Start one more; *rate* is how fast its clock goes."""
+        member = Member(who, self, pause_s=pause_s, again_s=again_s, rate=rate)
+        self.members.append(member)
+        return member
+
+    def shared(self, *members: Member) -> bool:
+        """Say whether exactly these share all keys, each of which is one's."""
+        held = [key for member in members for key in member.keys]
+        everything = set(self.items.keys())
+        agreed = all(member.members == len(members) for member in members)
+        return agreed and len(held) == len(everything) and set(held) == everything
+
+    def check(self) -> None:
+        assert self.floor.overlaps == []
+
+    async def close(self) -> None:
+        for member in self.members:
+            if not member.task.done():
+                member.way.cut = member.way.deaf = member.way.unanswered = False
+                await member.stop()

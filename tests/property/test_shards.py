@@ -1,0 +1,111 @@
+"""Whatever befalls the members of a group, no two are ever at one key, and in the end each has one.
+
+Members join, leave and die, are cut off from the bucket of leases, hear nothing, get no answers,
+late ones, or have what they wrote arrive late; records and the whole bucket go.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from groups import TTL_S, Member, Town
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from servers import eventually
+
+from natsctl.testing.time import in_virtual_time
+
+KEYS = [f"k{number}" for number in range(24)]
+MEMBERS_MAX = 5
+
+who = st.integers(0, MEMBERS_MAX - 1)
+events = st.one_of(
+    st.tuples(st.just("join"), st.sampled_from([0.96, 1.0, 1.04])),
+    st.tuples(st.just("leave"), who),
+    st.tuples(st.just("kill"), who),
+    st.tuples(st.sampled_from(["cut", "deaf", "unanswered", "late"]), who),
+    st.tuples(st.sampled_from(["cut", "deaf", "unanswered", "late"]), who),
+    st.tuples(st.just("delay"), st.tuples(who, st.sampled_from([0.0, 0.3, 1.0, 4.0, 9.0]))),
+    st.tuples(st.just("lag"), st.tuples(who, st.sampled_from([0.0, 0.2, 1.0]))),
+    st.tuples(st.just("delete"), who),
+    st.tuples(st.just("recreate"), st.none()),
+    st.tuples(st.just("put"), st.sampled_from(KEYS)),
+)
+pauses = st.sampled_from([0.0, 0.1, 0.7, 2.0, 5.0, 9.0, 13.0])
+
+
+def in_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    return in_virtual_time(test)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    size=st.integers(1, 3),
+    play=st.lists(st.tuples(events, pauses), max_size=15),
+    pause_s=st.sampled_from([0.1, 1.0, 6.0]),
+)
+@in_time
+async def test_no_two_are_ever_at_one_key_and_in_the_end_each_key_has_one(
+    size: int, play: list[tuple[tuple[str, Any], float]], pause_s: float
+) -> None:
+    town = Town()
+    await town.put(*KEYS)
+    for number in range(size):
+        town.join(f"m{number}", pause_s=pause_s, again_s=1.0)
+    for (what, which), then_s in play:
+        await happen(town, what, which, pause_s)
+        await asyncio.sleep(then_s)
+        town.check()
+    for member in town.members:
+        heal(member)
+    living = there(town) or [town.join("last", pause_s=pause_s, again_s=1.0)]
+    await eventually(lambda: town.shared(*living), within_s=20 * TTL_S, every_s=0.5)
+    since = len(town.floor.visits)
+    await asyncio.sleep(4 * (pause_s + 1.0))
+    assert town.floor.workers(since) == {
+        key: {member.who} for member in living for key in member.keys
+    }
+    town.check()
+    await town.close()
+
+
+def there(town: Town) -> list[Member]:
+    return [at for at in town.members if not at.leaving and not at.task.done()]
+
+
+def joined(members: list[Member]) -> bool:
+    """Say whether nobody is joining, who might not know yet of a record that goes."""
+    return all(member.shard.state().works for member in members)
+
+
+async def happen(town: Town, what: str, which: Any, pause_s: float) -> None:
+    living = there(town)
+    member = living[which % len(living)] if isinstance(which, int) and living else None
+    match what:
+        case "join" if len(living) < MEMBERS_MAX:
+            town.join(f"m{len(town.members)}", pause_s=pause_s, again_s=1.0, rate=which)
+        case "leave" if member is not None:
+            member.leave()
+        case "kill" if member is not None:
+            await member.kill()
+        case "cut" | "deaf" | "unanswered" | "late" if member is not None:
+            setattr(member.way, what, not getattr(member.way, what))
+        case "delay" | "lag" if living:
+            number, seconds = which
+            setattr(living[number % len(living)].way, f"{what}_s", seconds)
+        case "delete" if town.leases.keys() and joined(living):
+            await town.leases.delete(town.leases.keys()[which % len(town.leases.keys())])
+            await asyncio.sleep(0.7 * TTL_S)  # nobody joins meanwhile: it would not know of it
+        case "recreate" if joined(living):
+            town.leases.recreate()
+            await asyncio.sleep(0.7 * TTL_S)
+        case "put":
+            await town.touch(which, what)
+        case _:
+            pass
+
+
+def heal(member: Member) -> None:
+    way = member.way
+    way.cut = way.deaf = way.unanswered = way.late = False
+    way.delay_s = way.lag_s = 0.0

@@ -1,0 +1,225 @@
+"""A standby remembers nothing but its caches, and misses nothing when it takes over."""
+
+import asyncio
+from typing import ClassVar
+
+import pytest
+from clouds import DISKS, Cloud, CloudClient, Disk, clock
+from groups import TTL_S
+from scenarios.plays import Apps, Stage
+from servers import eventually
+from tellings import SITES, Notes, put, site
+
+from natsctl import kv
+from natsctl.core.slots import Primary
+from natsctl.daemon.election import elections
+from natsctl.daemon.operator import Operator
+from natsctl.daemon.sharding import shards
+from natsctl.errors import UsageError
+from natsctl.kv.lease import LEASES
+from natsctl.managed import Managed, ManagedController, ManagedReconciler
+from natsctl.runtime import ControllerRuntime
+from natsctl.testing.memory import MemoryStores
+from natsctl.watchers import InformerController
+
+MANY = 10_000
+
+
+class Process:
+    """One of those that elect a leader; it may be cut off as if it had died."""
+
+    def __init__(self, stores: MemoryStores, controller: Apps) -> None:
+        clock = asyncio.get_running_loop().time
+        leases = stores.store(kv(bytes, bucket=LEASES.bucket, history=1))
+        make = elections(leases, ttl_s=TTL_S, clock=clock)
+        self.controller = controller
+        self.operator = Operator([controller], nats=stores, election=make)
+        self.task = asyncio.create_task(self.operator.run())
+
+    @property
+    def runtime(self) -> ControllerRuntime:
+        runtime = self.operator.runtimes[0]
+        assert isinstance(runtime, ControllerRuntime)
+        return runtime
+
+    async def kill(self) -> None:
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+
+    async def stop(self) -> None:
+        self.operator.stop()
+        await self.task
+
+
+async def process(stores: MemoryStores, controller: Apps) -> Process:
+    found = Process(stores, controller)
+    await found.operator.synced.wait()
+    return found
+
+
+class Idle(Apps):
+    """Has the same name, and does nothing."""
+
+    name = "apps"
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs.append(key)
+        return None
+
+
+async def test_a_standby_keeps_nothing_of_keys_that_come_and_go_and_then_misses_nothing() -> None:
+    stores = MemoryStores()
+    stage = Stage(stores)
+    one = await process(stores, Apps())
+    await stage.app("shop")
+    await eventually(lambda: stage.part_keys == ["shop.main"])
+    await one.stop()
+    one = await process(stores, Idle())
+    two = await process(stores, Apps())
+    await eventually(lambda: one.runtime.idle)
+    for number in range(MANY):
+        await stage.apps.create(f"k{number}", b'{"spec": {}}')
+        await stage.apps.delete(f"k{number}")
+    await eventually(lambda: one.runtime.idle and two.controller.apps.keys() == ("shop",))
+    assert len(set(one.controller.syncs)) == MANY + 1
+    (queue,) = two.runtime.measures().queues
+    assert (queue.stats.depth, queue.stats.waiting, queue.stats.held) == (0, 0, 0)
+    assert two.controller.apps.gone == {}
+    counts = two.runtime.measures().syncs
+    assert counts is not None
+    assert counts.unanswered == 0
+    assert two.controller.syncs == []
+
+    await one.kill()
+    await stage.apps.delete("shop")
+    await stage.app("market")
+    assert not two.runtime.holds("shop")
+    await eventually(lambda: stage.part_keys == ["market.main"], within_s=2 * TTL_S)
+    await eventually(lambda: two.runtime.idle)
+    assert len(set(two.controller.syncs)) == MANY + 2  # every deletion may have been overlooked
+    await two.stop()
+
+
+async def test_what_was_deleted_under_a_dead_leader_is_visited_by_the_next() -> None:
+    stores = MemoryStores()
+    stage = Stage(stores)
+    one, two = await process(stores, Apps()), await process(stores, Idle())
+    await stage.app("shop")
+    await eventually(lambda: "shop" in one.controller.syncs)
+    await one.kill()
+    await stage.apps.delete("shop", purge=True)
+    assert not two.runtime.holds("shop")
+    await eventually(lambda: "shop" in two.controller.syncs, within_s=2 * TTL_S)
+    await two.stop()
+
+
+def sharing(stores: MemoryStores, notes: Notes) -> Operator:
+    clock = asyncio.get_running_loop().time
+    controller = InformerController(name="sites")
+    controller.add_informer(SITES)
+    controller.add_watcher(notes, SITES)
+    make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=clock)
+    return Operator([controller], nats=stores, shard=make)
+
+
+async def test_watchers_of_each_member_are_told_of_its_own_objects() -> None:
+    stores, told = MemoryStores(), list[str]()
+    sites = stores.store(SITES)
+    operators = [sharing(stores, Notes(name, told)) for name in ("one", "two")]
+    tasks = [asyncio.create_task(operator.run()) for operator in operators]
+    await eventually(lambda: all(len(at.shards["sites"].state().members) > 1 for at in operators))
+    keys = [f"s{number}" for number in range(20)]
+    for key in keys:
+        await put(sites, key, site())
+    await eventually(lambda: len(told) == len(keys))
+    await asyncio.sleep(TTL_S)
+    assert sorted(line.split()[2] for line in told) == sorted(keys)
+    assert {line.split()[0] for line in told} == {"one", "two"}
+    first = {line.split()[2] for line in told if line.startswith("one")}
+    told.clear()
+    operators[0].stop()
+    await tasks[0]
+    await eventually(lambda: len(told) == len(first))
+    assert sorted(told) == sorted(f"two add {key} hi" for key in first)
+    operators[1].stop()
+    await tasks[1]
+
+
+async def test_managed_objects_are_shared_and_move_with_their_members() -> None:
+    stores, clouds = MemoryStores(), [Cloud(), Cloud()]
+    now = asyncio.get_running_loop().time
+    operators = [
+        Operator(
+            [SharedDisks(cloud)],
+            nats=stores,
+            shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now),
+        )
+        for cloud in clouds
+    ]
+    tasks = [asyncio.create_task(operator.run()) for operator in operators]
+    await eventually(lambda: all(len(at.shards["disks"].state().members) > 1 for at in operators))
+    keys = {f"d{number}" for number in range(20)}
+    for key in keys:
+        await stores.store(DISKS).create(key, b'{"spec": {"size": 1}}')
+    own = [SharedDisks.seen[id(cloud)] for cloud in clouds]
+    await eventually(lambda: own[0] | own[1] == keys, within_s=TTL_S)
+    assert not own[0] & own[1]
+    assert own[0]
+    assert own[1]
+    operators[0].stop()
+    await tasks[0]
+    await eventually(lambda: own[1] == keys, within_s=TTL_S)
+    operators[1].stop()
+    await tasks[1]
+
+
+class SharedDisks(ManagedController[Disk]):
+    kind = DISKS
+    name = "disks"
+    seen: ClassVar[dict[int, set[str]]] = {}
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__()
+        self.cloud = cloud
+        self.seen[id(cloud)] = set()
+
+    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
+
+    async def connect(self, managed: Managed[Disk]) -> CloudClient:
+        self.seen[id(self.cloud)].add(managed.key)
+        return CloudClient(self.cloud)
+
+
+class Plain:
+    """A runnable that knows nothing of keys."""
+
+    name = "plain"
+
+    def __init__(self) -> None:
+        self.synced = asyncio.Event()
+
+    async def run(self) -> None:
+        self.synced.set()
+
+    def stop(self) -> None:
+        pass
+
+
+async def test_what_has_no_keys_is_not_shared() -> None:
+    stores = MemoryStores()
+    make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S)
+    with pytest.raises(UsageError, match="plain has no keys that processes could share"):
+        Operator([Plain()], nats=stores, shard=make)
+
+
+async def test_either_one_leads_or_all_share() -> None:
+    stores = MemoryStores()
+    leases = stores.store(kv(bytes, bucket=LEASES.bucket))
+    with pytest.raises(UsageError, match="not both"):
+        Operator(
+            [Apps()],
+            nats=stores,
+            election=elections(leases, ttl_s=TTL_S),
+            shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S),
+        )
