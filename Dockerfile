@@ -5,7 +5,7 @@
 #
 # It says how it is on port 8080: /livez, /readyz and /metrics. Docker asks for the first of them.
 #
-# With what pyproject.toml calls an optional dependency: --build-arg EXTRAS=otel
+# With what pyproject.toml calls an optional dependency: --build-arg EXTRAS=otlp
 #
 # Your own: mount them over /app/controllers, or begin an image with FROM natsctl. What lies in
 # /app/controllers/fleet.py is found as `controllers.fleet`.

@@ -72,9 +72,9 @@ async def test_the_image_is_no_larger_than_it_has_to_be(
 
 
 async def test_it_has_the_optional_dependencies_that_were_asked_for(image: str) -> None:
-    asked = ("--entrypoint=python", image, "-c", "import opentelemetry.trace")
+    asked = ("--entrypoint=python", image, "-c", "import opentelemetry.sdk")
     assert "No module named 'opentelemetry'" in (await tried("docker", "run", "--rm", *asked))[1]
-    with containers.built("natsctl:tests-otel", "--build-arg=EXTRAS=otel") as more:
+    with containers.built("natsctl:tests-otlp", "--build-arg=EXTRAS=otlp") as more:
         await docker("run", "--rm", asked[0], more, *asked[2:])
 
 
