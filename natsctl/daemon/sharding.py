@@ -256,8 +256,11 @@ class Shard(Participation):
         return max(self._again, min(renew, self._group.proof_due(seat.tried)))
 
     async def _write(self) -> None:
-        """Write our record, by the next view where nothing of ours is at what goes any more."""
-        seat, members = self._seat, self._view.members
+        """Write our record, by the next view where nothing of ours is at what goes any more.
+
+        What is answered only when others may have taken us for dead, renews nothing.
+        """
+        seat, members, until = self._seat, self._view.members, self._until
         if self._move is not None and self._move.drained:
             members = self._move.published(seat.renewals + 1)
         if self._clock() >= self._step_down_at:
@@ -273,6 +276,8 @@ class Shard(Participation):
             self._again = self._clock() + RETRY * seat.ttl_s
         else:
             self._well()
+            if self._clock() >= until:
+                raise TimeoutError
             if self.leadership.begun.is_set():
                 self.leadership.extend(self._until)
 

@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
-from groups import TTL_S, Items, Town
+from groups import TTL_S, Items, Town, Way, WayStore
 from servers import eventually
 
 from natsctl.core.rendezvous import View
+from natsctl.core.shards import Membership
 from natsctl.daemon.election import elections
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.sharding import shards
 from natsctl.errors import UsageError
 from natsctl.kv.lease import LEASES
+from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
 
@@ -145,6 +148,43 @@ async def test_a_process_that_was_stopped_for_too_long_takes_not_one_step_more(
         await asyncio.sleep(0)
     assert town.floor.visits[seen:] == []
     await eventually(lambda: town.shared(one))
+
+
+class FarStore(WayStore):
+    """Reads take as long as writes."""
+
+    async def get(self, key: str) -> Stored:
+        await asyncio.sleep(self._way.delay_s)
+        return await super().get(key)
+
+
+async def test_who_slept_before_it_had_begun_to_work_joins_anew(town: Town) -> None:
+    loop, way, slept_s = asyncio.get_running_loop(), Way(), 0.0
+    way.delay_s = 0.5
+    make = shards(
+        lambda kind: FarStore(town.stores, kind, way),
+        LEASES.bucket,
+        ttl_s=TTL_S,
+        clock=lambda: loop.time() + slept_s,
+    )
+    controller = Items("one", town.floor, pause_s=0.1, again_s=0.1)
+    operator = Operator([controller], nats=town.stores, shard=make)
+    running = asyncio.create_task(operator.run())
+    await asyncio.sleep(2.2)
+    way.deaf = True  # so it does not hear that its first view was published
+    await asyncio.sleep(1.5)
+    (record,) = town.leases.keys()
+    claiming = msgspec.json.decode((await town.leases.get(record)).value, type=Membership)
+    assert claiming.members == (claiming.holder,)
+    slept_s = TTL_S  # amid a renewal: no timer went on, and others may have its keys by now
+    await asyncio.sleep(3.0)
+    anew = msgspec.json.decode((await town.leases.get(record)).value, type=Membership)
+    assert anew.members == ()
+    assert town.floor.visits == []
+    way.deaf = False
+    await eventually(lambda: town.floor.workers().keys() == set(KEYS))
+    operator.stop()
+    await running
 
 
 async def test_who_lost_its_record_gives_up_and_joins_anew(
