@@ -27,6 +27,7 @@ from natsctl.errors import (
 )
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Store, Stored
+from natsctl.telemetry.hiding import hidden
 
 log = logging.getLogger(__name__)
 
@@ -142,9 +143,9 @@ class GarbageCollector:
             orphans = tuple(sorted(found, key=lambda orphan: (orphan.kind, orphan.key)))
             refused = await self._refusal(orphans, seen, more)
         except StoreMissingError as error:
-            return GarbagePlan((), str(error))
+            return GarbagePlan((), hidden(str(error)))
         except StoreError as error:
-            return GarbagePlan((), f"the owners cannot be read: {error}")
+            return GarbagePlan((), hidden(f"the owners cannot be read: {error}"))
         return GarbagePlan(orphans, refused, self._stores(), more)
 
     async def apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
