@@ -10,29 +10,27 @@ Seed: grafana-app-sdk operator v0.9.10.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from natsctl.core.cache import Invalid
 from natsctl.core.explain import Explanation, Status
-from natsctl.core.informer import Informer
 from natsctl.core.journal import Journal
 from natsctl.core.leadership import led
-from natsctl.core.loop import Has
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.tasks import together
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import Priority
-from natsctl.errors import InformerAlreadyAddedError, StoreError, UsageError
+from natsctl.errors import StoreError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.store import Change, ManifestStores, Store, Stores
-from natsctl.watchers.deliveries import Deliveries, Policies, Registration
+from natsctl.model.store import ManifestStores, Store, Stores
+from natsctl.watchers.coupling import Arrivals, Coupling
+from natsctl.watchers.deliveries import Deliveries, Policies
 from natsctl.watchers.explain import explain, informer_of, status
-from natsctl.watchers.opinionated import OpinionatedWatcher
 from natsctl.watchers.retries import (
     DEFAULT_RETRY_POLICY,
     RetryDequeuePolicy,
@@ -94,17 +92,16 @@ class InformerController:
         self.name = name or self.name or type(self).__name__.lower()
         self.workers = workers
         self.synced = asyncio.Event()  # every cache is complete, and telling has begun
-        self._policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
+        self._error_handler = error_handler
         self._timeout_s = timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._nats, self._kube = nats, kube
-        self._sources: dict[str, list[Source]] = {}
-        self._deliveries: dict[str, Deliveries] = {}
         self._journal = Journal()
+        policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
+        self._coupling = Coupling(self.name, policies, self._journal)
         self.prepared = False  # its stores are open, so there is something to explain
         self.stopping = False  # it was told to stop
         self._stopping = asyncio.Event()
-        self._running = False
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
         """Keep kinds there from now on; whoever runs the controller says so before `run`."""
@@ -129,16 +126,7 @@ class InformerController:
         Raises `InformerAlreadyAddedError` for a part that the resource kind has already, and
         `UsageError` while the controller runs.
         """
-        if self._running:
-            raise UsageError(f"{self.name} runs: add informers before")
-        source = Source(kind, labels)
-        sources = self._sources.setdefault(resource_kind or kind.name, [])
-        for other in sources:
-            if other.part == source.part:
-                raise InformerAlreadyAddedError(
-                    f"{self.name} has an informer for exactly these objects of {kind.name}"
-                )
-        sources.append(source)
+        self._coupling.add_source(Source(kind, labels), resource_kind or kind.name)
 
     def add_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Have the watcher told of objects of this resource kind, after those added before.
@@ -146,34 +134,15 @@ class InformerController:
         One that is added while the controller runs is told of every object that is there. Raises
         `UsageError` where another watcher there has the same finalizer.
         """
-        deliveries = self._at(resource_kind)
-        if isinstance(watcher, OpinionatedWatcher):
-            for other in deliveries.registrations:
-                if _finalizer(other.watcher) == watcher.finalizer:
-                    raise UsageError(
-                        f"two watchers of {deliveries.resource_kind} have the finalizer "
-                        f"{watcher.finalizer}: give one another finalizer_supplier"
-                    )
-        registration = Registration(watcher)
-        deliveries.registrations = (*deliveries.registrations, registration)
-        if self._running:
-            for source in self._sources.get(deliveries.resource_kind, ()):
-                for news in source.all():
-                    deliveries.tell(news, priority=Priority.RESYNC, to=(registration,))
+        self._coupling.add_watcher(watcher, resource_kind)
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Tell the watcher nothing more, not even what it failed on; one not added is fine."""
-        deliveries = self._at(resource_kind)
-        remaining = list(deliveries.registrations)
-        for registration in remaining:
-            if registration.watcher is watcher:
-                remaining.remove(registration)
-                break
-        deliveries.registrations = tuple(remaining)
+        self._coupling.remove_watcher(watcher, resource_kind)
 
     def remove_all_watchers_for_resource(self, resource_kind: str | Kind[Any]) -> None:
         """Tell no watcher of this resource kind anything more."""
-        self._at(resource_kind).registrations = ()
+        self._coupling.at(resource_kind).registrations = ()
 
     async def start(self) -> None:
         """Prepare, after every cache is complete and before anything is told."""
@@ -198,11 +167,11 @@ class InformerController:
 
         Raises what could not be had at the start, and the error for which a policy said `Stop`.
         """
-        self._check()
+        self._coupling.check()
         async with self._opened():
             try:
                 async with together() as group:
-                    telling = self._deliveries.values()
+                    telling = self._coupling.deliveries.values()
                     loops = [group.create_task(self._tell(at), name="telling") for at in telling]
                     starting = group.create_task(self._start())
                     stopping = group.create_task(self._stopping.wait())
@@ -212,14 +181,14 @@ class InformerController:
                     stopping.cancel()
             finally:
                 await self.clean()
-        for deliveries in self._deliveries.values():
+        for deliveries in self._coupling.deliveries.values():
             if deliveries.failure is not None:
                 raise deliveries.failure
 
     def stop(self) -> None:
         """Begin no more calls; `run` returns when those under way are done."""
         self.stopping = True
-        for deliveries in self._deliveries.values():
+        for deliveries in self._coupling.deliveries.values():
             deliveries.queue.shut_down(drain=False)
         self._stopping.set()
 
@@ -231,7 +200,7 @@ class InformerController:
         """
         urgency = Priority.USER if keys else Priority.RESYNC
         told = set[str]()
-        for deliveries, sources in self._lines():
+        for deliveries, sources in self._coupling.lines():
             there = (source.informer.cache.keys() for source in sources)
             wanted = keys or sorted({key for found in there for key in found})
             for key in filter(deliveries.holds, wanted):
@@ -245,42 +214,39 @@ class InformerController:
 
         Its last syncs are calls to watchers, of all of them.
         """
-        return explain(key, self._lines(), self._journal)
+        return explain(key, self._coupling.lines(), self._journal)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """Return the object with what its document tells *beyond* its store."""
-        return tree(key, informer_of(key, self._lines()), beyond=beyond)
+        return tree(key, informer_of(key, self._coupling.lines()), beyond=beyond)
 
     def status(self) -> Status:
         """Return how the controller is doing as a whole; its syncs are calls to watchers."""
         synced = self.synced.is_set()
-        return status(self.name, self._lines(), self._journal, synced=synced, has=self.holds)
+        return status(
+            self.name, self._coupling.lines(), self._journal, synced=synced, has=self.holds
+        )
 
     @property
     def kinds(self) -> list[Kind[Any]]:
         """What is watched: whoever connects sees by it which systems are needed."""
-        return [source.kind for sources in self._sources.values() for source in sources]
+        return [source.kind for source in self._coupling.every_source()]
 
     @property
     def held_kinds(self) -> list[Kind[Any]]:
         """What watchers hold by a finalizer, which takes permission to update."""
-        return [
-            source.kind
-            for resource_kind, sources in self._sources.items()
-            for source in sources
-            if any(_finalizer(at.watcher) for at in self._at(resource_kind).registrations)
-        ]
+        return self._coupling.held_kinds()
 
     @property
     def failure(self) -> StoreError | None:
         """Why an informer has no watch just now, None where all have."""
-        failures = (source.informer.failure for source in self._opened_sources())
+        failures = (informer.failure for informer in self._coupling.informers().values())
         return next((failure for failure in failures if failure is not None), None)
 
     @property
     def failing(self) -> dict[str, dict[str, str]]:
         """Why objects wait to be told again, by resource kind and key."""
-        return {at.resource_kind: at.failures() for at in self._deliveries.values()}
+        return {at.resource_kind: at.failures() for at in self._coupling.deliveries.values()}
 
     def measures(self) -> Measures:
         """Return what was measured so far, for metrics and health checks.
@@ -289,12 +255,12 @@ class InformerController:
         """
         queues = (
             QueueMeasures(at.resource_kind, self.workers, at.queue.stats())
-            for at in self._deliveries.values()
+            for at in self._coupling.deliveries.values()
         )
         return Measures(
             controller=self.name,
             synced=self.synced.is_set(),
-            caches=cache_measures(self._informers()),
+            caches=cache_measures(self._coupling.informers()),
             queues=tuple(queues),
         )
 
@@ -303,63 +269,32 @@ class InformerController:
 
         Asks the stores; takes a second at most.
         """
-        return await lags(self._informers())
+        return await lags(self._coupling.informers())
 
     def holds(self, key: str) -> bool:
         """Say whether objects with this key are told of by this process now, and not by another."""
-        return all(deliveries.holds(key) for deliveries in self._deliveries.values())
+        return all(deliveries.holds(key) for deliveries in self._coupling.deliveries.values())
 
     @property
     def idle(self) -> bool:
         """Whether telling has begun and nothing waits to be told."""
-        telling = any(source.informer.telling for source in self._opened_sources())
-        waiting = any(not at.queue.idle for at in self._deliveries.values())
+        telling = any(informer.telling for informer in self._coupling.informers().values())
+        waiting = any(not at.queue.idle for at in self._coupling.deliveries.values())
         return self.synced.is_set() and not (telling or waiting)
-
-    def _at(self, resource_kind: str | Kind[Any]) -> Deliveries:
-        name = resource_kind if isinstance(resource_kind, str) else resource_kind.name
-        if name not in self._deliveries:
-            self._deliveries[name] = Deliveries(name, self._policies, journal=self._journal)
-        return self._deliveries[name]
-
-    def _lines(self) -> list[tuple[Deliveries, list[Source]]]:
-        return [(self._at(name), sources) for name, sources in self._sources.items()]
-
-    def _opened_sources(self) -> list[Source]:
-        every = (source for sources in self._sources.values() for source in sources)
-        return list(every) if self._running else []
-
-    def _informers(self) -> dict[str, Informer[Any]]:
-        """Return them by resource kind, those after the first of a kind by their number too."""
-        return {
-            resource_kind if number == 1 else f"{resource_kind}/{number}": source.informer
-            for resource_kind, sources in (self._sources if self._running else {}).items()
-            for number, source in enumerate(sources, 1)
-        }
-
-    def _check(self) -> None:
-        if not self._sources:
-            raise UsageError(f"{self.name} has nothing to watch: add an informer")
-        for name, deliveries in self._deliveries.items():
-            if deliveries.registrations and name not in self._sources:
-                raise UsageError(
-                    f"{self.name} has watchers of {name} and no informer: "
-                    f"its informers are of {', '.join(self._sources)}"
-                )
 
     # ---- start and end
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[None]:
         """Keep every informer's cache equal to its store."""
-        for name, sources in self._sources.items():
+        for deliveries, sources in self._coupling.lines():
             for source in sources:
-                source.opened(await self.open(source.kind), self._invalid, self._at(name).hasten)
-        self._running = self.prepared = True
+                source.opened(await self.open(source.kind), self._invalid, deliveries.hasten)
+        self._coupling.opened = self.prepared = True
         async with together() as group:
             watches = [
                 group.create_task(source.informer.run(), name=f"watch of {source.kind.name}")
-                for source in self._opened_sources()
+                for source in self._coupling.every_source()
             ]
             try:
                 yield
@@ -368,20 +303,21 @@ class InformerController:
                     watch.cancel()
 
     async def _start(self) -> None:
-        for source in self._opened_sources():
-            await source.informer.cache.complete.wait()
+        informers = self._coupling.informers().values()
+        for informer in informers:
+            await informer.cache.complete.wait()
         await led()
         await self.start()
         self.synced.set()
-        objects = sum(len(source.informer.cache) for source in self._opened_sources())
+        objects = sum(len(informer.cache) for informer in informers)
         log.info("%s: %d objects listed, telling", self.name, objects)
 
     async def _tell(self, deliveries: Deliveries) -> None:
         loop = deliveries.loop(workers=self.workers, timeout_s=self._timeout_s)
-        for source in self._sources.get(deliveries.resource_kind, ()):
-            loop.watch(source.informer, partial(self._changed, deliveries, source))
-        sources = self._sources.get(deliveries.resource_kind, ())
-        await loop.run(self._telling, _Moves(deliveries, sources))
+        sources = self._coupling.of(deliveries)
+        for source in sources:
+            loop.watch(source.informer, partial(self._coupling.changed, deliveries, source))
+        await loop.run(self._telling, Arrivals(deliveries, sources))
 
     async def _telling(self) -> None:
         await self.synced.wait()
@@ -395,43 +331,6 @@ class InformerController:
             log.warning("%s: what is under way is cut short", self.name)
             task.cancel()
 
-    # ---- what changes, and what follows
-
-    def _changed(self, deliveries: Deliveries, source: Source, change: Change[Any]) -> None:
-        """Tell of it, unless the object is only gone to another part of its kind."""
-        news = source.news(change)
-        if news is None:
-            return
-        others = self._sources[deliveries.resource_kind]
-        if news.after is None and any(
-            other.has(news.key) for other in others if other is not source and other.near(source)
-        ):
-            return
-        deliveries.tell(news, priority=Priority.RESYNC if change.initial else Priority.USER)
-
     def _invalid(self, invalid: Invalid) -> None:
-        if self._policies.error_handler is not None:
-            self._policies.error_handler(invalid.error)
-
-
-def _finalizer(watcher: ResourceWatcher) -> str | None:
-    return watcher.finalizer if isinstance(watcher, OpinionatedWatcher) else None
-
-
-class _Moves:
-    """Tells of the objects that come as if they were new; `Moves` of a loop."""
-
-    def __init__(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
-        self._deliveries = deliveries
-        self._sources = sources
-
-    def went(self, has: Has) -> None:
-        """See `Moves.went`."""
-        self._deliveries.keep(has)
-
-    async def came(self, came: Has) -> None:
-        """See `Moves.came`."""
-        for source in self._sources:
-            for news in (*source.all(), *await source.deleted(came)):
-                if came(news.key):
-                    self._deliveries.tell(news, priority=Priority.RESYNC)
+        if self._error_handler is not None:
+            self._error_handler(invalid.error)
