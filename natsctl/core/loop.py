@@ -123,9 +123,11 @@ class SyncLoop(Generic[K]):
     async def _work_moving(self, ready: Callable[[], Awaitable[None]], moves: Moves) -> None:
         """Work on the keys that are our own, which change as we do so."""
         async with together() as group:
-            came = await self._settle()
+            settled = asyncio.Event()
+            follow = self._follow(moves, settled)
+            following = group.create_task(follow, name="keys that come and go")
+            await settled.wait()
             await ready()
-            following = group.create_task(self._follow(moves, came), name="keys that come and go")
             await self._work_together(_at_once)
             following.cancel()
 
@@ -150,15 +152,20 @@ class SyncLoop(Generic[K]):
         self.holdings.moved(portion)
         self._moved.set()
 
-    async def _follow(self, moves: Moves, came: Has) -> None:
-        """Visit what came, and let go of what went, whenever that changes."""
+    async def _follow(self, moves: Moves, settled: asyncio.Event) -> None:
+        """Visit what came, and let go of what went, whenever that changes; say when it *settled*.
+
+        Nothing that happens to a key that came is told before it is known to have come.
+        """
         while True:
+            came = await self._settle()
+            settled.set()
             await moves.came(came)
             while self.holdings.settled:
                 await self._moved.wait()
                 self._moved.clear()
                 self._let_go()
-            came = await self._settle()
+            self._let_go()  # it may have moved while what came was looked at
 
     async def _work_together(self, ready: Callable[[], Awaitable[None]]) -> None:
         await ready()
@@ -187,7 +194,8 @@ class SyncLoop(Generic[K]):
             self.tally.end(key, outcome, begun=begun, now=now, changed=changed)
             settle(self.queue, key, outcome, self._retry)
             if moving and not self.holdings.has(key):
-                self.queue.drop(key)  # it went meanwhile
+                self.queue.drop(key)  # it went meanwhile, and may have left something behind
+                self._moved.set()
             if now >= turn_ends:
                 await asyncio.sleep(0)  # neither get nor a handler need ever have waited
                 turn_ends = clock() + TURN_S

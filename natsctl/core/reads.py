@@ -73,6 +73,12 @@ class Reads:
         """Return what wakes *key*, for people."""
         return sorted(map(str, self._watches.of(key)))
 
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Watch nothing more for keys that are not *wanted*, unless they are being synced."""
+        for key in self._watches.dependents:
+            if key not in self._batches and not wanted(key):
+                self._watches.keep_only(key, ())
+
     def running(self) -> AbstractAsyncContextManager[None]:
         """Let there be watches for as long as the context lasts."""
         return self._watches.running()

@@ -114,6 +114,7 @@ class Wakes:
         """See `Moves.went`."""
         self.reasons.keep(has)
         self._visits.keep(has)
+        self._opened.reads.keep(has)
         gone = self._opened.primary.gone
         for key in [key for key in gone if not has(key)]:
             del gone[key]

@@ -179,6 +179,11 @@ class Watches(Generic[W]):
                 for watch in list(self._watches.values()):
                     self._end(watch, WatchStoppingError(f"the watch of {watch.on} was stopped"))
 
+    @property
+    def dependents(self) -> Collection[W]:
+        """Who depends on anything."""
+        return tuple(self._dependencies)
+
     def of(self, dependent: W) -> Collection[Dependency[Any]]:
         """Return what *dependent* depends on."""
         return frozenset(self._dependencies.get(dependent, ()))

@@ -1,16 +1,18 @@
 """A standby remembers nothing but its caches, and misses nothing when it takes over."""
 
 import asyncio
-from typing import ClassVar
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
 
 import pytest
 from clouds import DISKS, Cloud, CloudClient, Disk, clock
-from groups import TTL_S
-from scenarios.plays import Apps, Stage
+from groups import TTL_S, Way, WayStore
+from scenarios.plays import APPS, Apps, Stage
 from servers import eventually
 from tellings import SITES, Notes, put, site
 
-from natsctl import kv
+from natsctl import Controller, kv, primary
 from natsctl.core.slots import Primary
 from natsctl.daemon.election import elections
 from natsctl.daemon.operator import Operator
@@ -18,6 +20,8 @@ from natsctl.daemon.sharding import shards
 from natsctl.errors import UsageError
 from natsctl.kv.lease import LEASES
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
+from natsctl.model.kinds import Kind
+from natsctl.model.store import WatchEvent
 from natsctl.runtime import ControllerRuntime
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
@@ -113,9 +117,38 @@ async def test_what_was_deleted_under_a_dead_leader_is_visited_by_the_next() -> 
     await two.stop()
 
 
-def sharing(stores: MemoryStores, notes: Notes) -> Operator:
+class SlowStores(MemoryStores):
+    """What there is, is listed as slowly as its way says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.way = Way()
+
+    async def open(self, kind: Kind[Any]) -> "SlowStore":
+        return SlowStore(self, kind, self.way)
+
+
+class SlowStore(WayStore):
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        await asyncio.sleep(self._way.delay_s)
+        async with super().watch() as events:
+            yield events
+
+    async def newest_revision(self) -> int:
+        return await self._store.newest_revision()
+
+
+class SlowToStart(InformerController):
+    async def start(self) -> None:
+        await asyncio.sleep(5.0)
+
+
+def sharing(
+    stores: MemoryStores, notes: Notes, made: type[InformerController] = InformerController
+) -> Operator:
     clock = asyncio.get_running_loop().time
-    controller = InformerController(name="sites")
+    controller = made(name="sites")
     controller.add_informer(SITES)
     controller.add_watcher(notes, SITES)
     make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=clock)
@@ -143,6 +176,92 @@ async def test_watchers_of_each_member_are_told_of_its_own_objects() -> None:
     assert sorted(told) == sorted(f"two add {key} hi" for key in first)
     operators[1].stop()
     await tasks[1]
+
+
+async def test_an_object_that_changes_while_it_comes_is_not_told_of_as_it_was() -> None:
+    stores, told = SlowStores(), list[str]()
+    sites = stores.store(SITES)
+    one, two = (sharing(stores, Notes(name, told)) for name in ("one", "two"))
+    tasks = [asyncio.create_task(operator.run()) for operator in (one, two)]
+    await eventually(lambda: all(len(at.shards["sites"].state().members) > 1 for at in (one, two)))
+    keys = [f"s{number}" for number in range(20)]
+    for key in keys:
+        await put(sites, key, site())
+    await eventually(lambda: len(told) == len(keys))
+    moving = {line.split()[2] for line in told if line.startswith("one")}
+    told.clear()
+    stores.way.delay_s = 5.0  # for that long it is not known which objects were deleted
+    one.stop()
+    await tasks[0]
+    (runtime,) = two.runtimes
+    assert isinstance(runtime, InformerController)
+    await eventually(lambda: all(map(runtime.holds, moving)), within_s=2 * TTL_S)
+    for key in moving:
+        await put(sites, key, site("new"))
+    await asyncio.sleep(2 * TTL_S)
+    for key in moving:
+        story = [line for line in told if line.split()[2] == key]
+        assert story == [f"two add {key} hi", f"two update {key} hi new"]
+    two.stop()
+    await tasks[1]
+
+
+async def test_what_changes_while_a_member_prepares_was_added_before() -> None:
+    stores, told = MemoryStores(), list[str]()
+    await put(stores.store(SITES), "a", site())
+    one = sharing(stores, Notes(told=told), SlowToStart)
+    running = asyncio.create_task(one.run())
+    await eventually(lambda: one.leads("sites"))
+    await asyncio.sleep(1.0)
+    await put(stores.store(SITES), "a", site("new"))
+    await eventually(lambda: len(told) > 1)
+    assert told == ["add a hi", "update a hi new"]
+    one.stop()
+    await running
+
+
+class Readers(Controller):
+    """Reads something for each of its keys, and takes its time then."""
+
+    apps = primary(APPS)
+    name = "readers"
+    workers = 100
+    resync_s = 1e6
+
+    def __init__(self, pause_s: float) -> None:
+        self.pause_s = pause_s
+
+    async def sync_handler(self, key: str) -> float | None:
+        await self.reads.get(DISKS, key)
+        await asyncio.sleep(self.pause_s)
+        return None
+
+
+@pytest.mark.parametrize("pause_s", [0.0, TTL_S])
+async def test_what_a_key_read_is_watched_only_where_the_key_is(pause_s: float) -> None:
+    stores = MemoryStores()
+    stage, make = Stage(stores), shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
+    keys = [f"a{number}" for number in range(20)]
+    for key in keys:
+        await stage.app(key)
+    one, two = Readers(pause_s), Readers(pause_s)
+    operators = [Operator([one], nats=stores, shard=make)]
+    tasks = [asyncio.create_task(operators[0].run())]
+    await eventually(lambda: operators[0].synced.is_set() and one.reads.watch_count == len(keys))
+    make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
+    operators.append(Operator([two], nats=stores, shard=make))
+    tasks.append(asyncio.create_task(operators[1].run()))
+    await asyncio.sleep(4 * TTL_S)
+    for reader in (one, two):
+        assert reader.reads.watch_count == sum(map(reader.runtime.holds, keys)) > 0
+    assert one.reads.watch_count + two.reads.watch_count == len(keys)
+    for operator, task in zip(operators, tasks, strict=True):
+        operator.stop()
+        await task
+
+
+def now() -> Callable[[], float]:
+    return asyncio.get_running_loop().time
 
 
 async def test_managed_objects_are_shared_and_move_with_their_members() -> None:
