@@ -15,8 +15,6 @@ from contextlib import asynccontextmanager
 from inspect import isfunction
 from typing import Any
 
-import msgspec
-
 from natsctl.core.barrier import Barrier
 from natsctl.core.declare import only_primary
 from natsctl.core.explain import Explanation, Status, explain, status
@@ -30,6 +28,7 @@ from natsctl.core.reads import Reads
 from natsctl.core.reports import Reports
 from natsctl.core.resync import resync
 from natsctl.core.retry import RetryPolicy, always_retry
+from natsctl.core.sweeps import Sweeps
 from natsctl.core.systems import Systems
 from natsctl.core.tasks import together
 from natsctl.core.tree import Beyond, Branch, tree
@@ -149,6 +148,12 @@ class ControllerRuntime:
         self._wakes = Wakes(
             controller, self._loop, names=self._names, owner=self.kind, reports=self._reports
         )
+        self._sweeps = Sweeps(
+            self._reports,
+            policy=controller.deletion_policy,
+            holds=self.holds,
+            enqueue=self.enqueue_key,
+        )
         self._opened = Opened(
             self._systems,
             self._barrier,
@@ -159,9 +164,7 @@ class ControllerRuntime:
         )
         self._stop_timeout_s = stop_timeout_s
         self._stopping = asyncio.Event()
-        self._plan = GarbagePlan(())  # of the last sweep
         self._visits: Visits
-        self._collector: GarbageCollector
 
     async def run(self) -> None:
         """Sync until `stop`; returns when what was under way is finished and cleaned up.
@@ -272,31 +275,18 @@ class ControllerRuntime:
         *at_once* leaves the grace period out, for a person who has looked; more than
         *orphans_max* are only counted.
         """
-        if self.controller.deletion_policy == "orphan":
-            return GarbagePlan((), "the deletion policy is to leave orphans where they are")
-        return await self._collector.plan(at_once=at_once, orphans_max=orphans_max)
+        return await self._sweeps.plan(at_once=at_once, orphans_max=orphans_max)
 
     async def garbage_apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
         """Remove what the plan says and nothing else, at a person's command; returns what went.
 
         Where several processes share the keys, each removes what its own keys owned.
         """
-        own = tuple(orphan for orphan in plan.orphans if self.holds(orphan.owner))
-        return await self._collector.apply(msgspec.structs.replace(plan, orphans=own))
+        return await self._sweeps.apply(plan)
 
     async def sweep(self) -> None:
         """Collect the orphans whose grace is over, each while its owner's key is held."""
-        if self.controller.deletion_policy == "orphan":
-            return
-        self._plan = plan = await self.garbage_plan()
-        self._reports.refused(plan)
-        if plan.refused:
-            return
-        waiting = {orphan.owner for orphan in plan.orphans if not orphan.due}
-        for owner in {orphan.owner for orphan in plan.orphans} - waiting:
-            if self.holds(owner):
-                self._visits.condemn(owner)
-                self.enqueue_key(owner, Operation.RESYNC)
+        await self._sweeps.sweep()
 
     def explain(self, key: str) -> Explanation:
         """Return what is known of a key: its place in the queue, its last syncs, what it owns."""
@@ -329,7 +319,7 @@ class ControllerRuntime:
             caches=cache_measures(self._opened.by_slot),
             queues=(queue,),
             syncs=self._loop.tally.read(asyncio.get_running_loop().time()),
-            upkeep=upkeep_measures(self._barrier, self._plan),
+            upkeep=upkeep_measures(self._barrier, self._sweeps.last),
         )
 
     async def lags(self) -> dict[str, int]:
@@ -348,10 +338,6 @@ class ControllerRuntime:
 
     async def _prepare(self) -> None:
         memory = await self._systems.open(MEMORY)
-        primary, limits = self._opened.primary, self.controller.garbage
-        self._collector = GarbageCollector(
-            primary.informer, self._opened.secondaries, memory, self.name, limits
-        )
         self._visits = Visits(
             self._opened.reads.tracked(self.controller.sync_handler),
             self._opened.primary,
@@ -361,6 +347,11 @@ class ControllerRuntime:
             policy=self.controller.deletion_policy,
             timeout_s=self.controller.sync_timeout_s,
         )
+        primary, limits = self._opened.primary, self.controller.garbage
+        collector = GarbageCollector(
+            primary.informer, self._opened.secondaries, memory, self.name, limits
+        )
+        self._sweeps.begin(collector, self._visits)
         self._wakes.begin(self._opened, self._visits)
         self.prepared = True
 

@@ -1,0 +1,68 @@
+"""How orphans go: by a sweep, which has their owners visited, or at a person's command.
+
+Where several processes share the keys, each removes what its own keys owned.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from natsctl.core.garbage import GarbageCollector, GarbagePlan, Orphan
+from natsctl.core.reports import Reports
+from natsctl.core.visit import DeletionPolicy, Operation, Visits
+
+
+class Sweeps:
+    """Collects the garbage of one controller.
+
+    Args:
+        reports: who is told why nothing is removed.
+        policy: what becomes of what a deleted primary owned.
+        holds: says whether a key is this process's own.
+        enqueue: has a key visited.
+    """
+
+    def __init__(
+        self,
+        reports: Reports,
+        *,
+        policy: DeletionPolicy,
+        holds: Callable[[str], bool],
+        enqueue: Callable[[str, Operation], None],
+    ) -> None:
+        self.last = GarbagePlan(())  # what the last sweep found
+        self._reports = reports
+        self._policy = policy
+        self._holds = holds
+        self._enqueue = enqueue
+        self._collector: GarbageCollector
+        self._visits: Visits
+
+    def begin(self, collector: GarbageCollector, visits: Visits) -> None:
+        """Collect what the one finds, by these visits."""
+        self._collector, self._visits = collector, visits
+
+    async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
+        """See `GarbageCollector.plan`; where orphans are to stay, none is looked for."""
+        if self._policy == "orphan":
+            return GarbagePlan((), "the deletion policy is to leave orphans where they are")
+        return await self._collector.plan(at_once=at_once, orphans_max=orphans_max)
+
+    async def apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
+        """See `GarbageCollector.apply`."""
+        own = tuple(orphan for orphan in plan.orphans if self._holds(orphan.owner))
+        return await self._collector.apply(msgspec.structs.replace(plan, orphans=own))
+
+    async def sweep(self) -> None:
+        """Collect the orphans whose grace is over, each while its owner's key is held."""
+        if self._policy == "orphan":
+            return
+        self.last = plan = await self.plan()
+        self._reports.refused(plan)
+        if plan.refused:
+            return
+        waiting = {orphan.owner for orphan in plan.orphans if not orphan.due}
+        for owner in {orphan.owner for orphan in plan.orphans} - waiting:
+            if self._holds(owner):
+                self._visits.condemn(owner)
+                self._enqueue(owner, Operation.RESYNC)
