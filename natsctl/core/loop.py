@@ -131,7 +131,7 @@ class SyncLoop(Generic[K]):
             await self._work_together(_at_once)
             following.cancel()
 
-    async def _settle(self) -> Has:
+    async def _settle(self) -> Has | None:
         """Hold what is our own by now, once the caches show what others did before that."""
         newest = self.holdings.newest
         await catch_up(self._informers)
@@ -160,7 +160,8 @@ class SyncLoop(Generic[K]):
         while True:
             came = await self._settle()
             settled.set()
-            await moves.came(came)
+            if came is not None:
+                await moves.came(came)
             while self.holdings.settled:
                 await self._moved.wait()
                 self._moved.clear()

@@ -13,15 +13,25 @@ class Portion(Protocol):
         """Say whether the key is one of them."""
         ...
 
+    def within(self, other: "Portion") -> bool:
+        """Say whether all of them are in the other too, as far as that is known without looking."""
+        ...
+
 
 class _All:
     def has(self, key: Hashable) -> bool:  # noqa: ARG002 - whichever it is
         return True
 
+    def within(self, other: Portion) -> bool:
+        return other is self
+
 
 class _None:
     def has(self, key: Hashable) -> bool:  # noqa: ARG002 - whichever it is
         return False
+
+    def within(self, other: Portion) -> bool:  # noqa: ARG002 - whichever it is
+        return True
 
 
 ALL: Portion = _All()
@@ -65,13 +75,18 @@ class Holdings:
         else:  # who moves that often holds nothing until it has settled
             self._become(NONE, portion)
 
-    def settle(self, portion: Portion) -> Callable[[Hashable], bool]:
-        """Hold what is in this portion, and in those since; say of keys whether they just came."""
+    def settle(self, portion: Portion) -> Callable[[Hashable], bool] | None:
+        """Hold what is in this portion, and in those since.
+
+        Returns what says of keys whether they just came; None where none did.
+        """
         known = [number for number, each in enumerate(self._portions) if each is portion]
         if not known:
-            return NONE.has  # it is long past, and the newest one is still to be settled in
+            return None  # it is long past, and the newest one is still to be settled in
         before = self._portions[: known[-1] + 1]
         self._become(*self._portions[known[-1] :])
+        if all(portion.within(each) for each in before):
+            return None
 
         def came(key: Hashable) -> bool:
             return portion.has(key) and not all(each.has(key) for each in before)

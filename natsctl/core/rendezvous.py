@@ -31,6 +31,13 @@ class View:
     def __repr__(self) -> str:
         return f"View({', '.join(self.members)})"
 
+    def includes(self, other: "View") -> bool:
+        """Say whether all members of the other view are members here too.
+
+        Then whoever of them has a key here has it there as well: it has fewer to prevail over.
+        """
+        return set(other.members) <= set(self.members)
+
     def owner(self, key: Hashable) -> str | None:
         """Return who has the key: the member whose hash together with it is the greatest."""
         text = str(key).encode()

@@ -21,13 +21,14 @@ of a record that others deleted and its writer's next renewal.
 """
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 import msgspec
 
 from natsctl.core.cache import Cache
 from natsctl.core.leadership import Clock
 from natsctl.core.lease import TAKE_OVER
+from natsctl.core.portions import Portion
 from natsctl.core.rendezvous import View
 
 NOBODY = View()
@@ -52,24 +53,38 @@ class Share:
 
     def __init__(self, identity: str, views: tuple[View, ...], others: Mapping[str, View]) -> None:
         self._identity = identity
-        self._views = views
-        self._others = others
+        self.views = views
+        self.others = others
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Share) and self._parts == other._parts
 
     def __hash__(self) -> int:
-        return hash(self._views)
+        return hash(self.views)
 
     @property
     def _parts(self) -> tuple[str, tuple[View, ...], Mapping[str, View]]:
-        return self._identity, self._views, self._others
+        return self._identity, self.views, self.others
 
     def has(self, key: Hashable) -> bool:
         """See `Portion.has`."""
-        return all(view.owner(key) == self._identity for view in self._views) and not any(
-            view.owner(key) == name for name, view in self._others.items()
+        return all(view.owner(key) == self._identity for view in self.views) and not any(
+            view.owner(key) == name for name, view in self.others.items()
         )
+
+    def within(self, other: Portion) -> bool:
+        """See `Portion.within`."""
+        return (
+            isinstance(other, Share)
+            and all(self._implies(view) for view in other.views)
+            and all(
+                self._implies(view) or self.others.get(name) == view
+                for name, view in other.others.items()
+            )
+        )
+
+    def _implies(self, view: View) -> bool:
+        return _implied(view, self.views, self._identity)
 
 
 class Move:
@@ -178,15 +193,19 @@ class Group:
 
     def share(self, *views: View) -> Share:
         """Return the keys that each of the views gives to us, and nobody else claims."""
-        distinct = tuple(dict.fromkeys(views))
-        # who works by one of these views claims nothing that it gives to us
-        known = {view.members for view in distinct}
+        distinct = dict.fromkeys(views)
+        widest = tuple(
+            view
+            for view in distinct
+            if not _implied(view, [other for other in distinct if other != view], self._identity)
+        )
+        claims = {seen.record.holder: View(seen.record.members) for seen in self._claiming()}
         others = {
-            seen.record.holder: View(seen.record.members)
-            for seen in self._claiming()
-            if seen.record.members not in known
+            name: view
+            for name, view in claims.items()
+            if not _implied(view, widest, self._identity)  # else it claims nothing that is ours
         }
-        return Share(self._identity, distinct, others)
+        return Share(self._identity, widest, others)
 
     def whose(self, key: str) -> str | None:
         """Return which other member claims the key, None where nobody is known to."""
@@ -206,3 +225,8 @@ class Group:
         for key, seen in list(self._seen.items()):
             if not seen.there and not (seen.record.members and self._lives(seen)):
                 del self._seen[key]
+
+
+def _implied(view: View, by: Iterable[View], identity: str) -> bool:
+    """Say whether what one of these views gives to *identity*, the view gives to it as well."""
+    return identity in view.members and any(wider.includes(view) for wider in by)

@@ -117,20 +117,27 @@ async def test_what_was_deleted_under_a_dead_leader_is_visited_by_the_next() -> 
     await two.stop()
 
 
-class SlowStores(MemoryStores):
-    """What there is, is listed as slowly as its way says."""
+class Pace(Way):
+    """How slowly it is listed what there is, and how often that was."""
 
+    listings = 0
+
+
+class SlowStores(MemoryStores):
     def __init__(self) -> None:
         super().__init__()
-        self.way = Way()
+        self.way = Pace()
 
     async def open(self, kind: Kind[Any]) -> "SlowStore":
         return SlowStore(self, kind, self.way)
 
 
 class SlowStore(WayStore):
+    _way: Pace
+
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        self._way.listings += 1
         await asyncio.sleep(self._way.delay_s)
         async with super().watch() as events:
             yield events
@@ -204,6 +211,27 @@ async def test_an_object_that_changes_while_it_comes_is_not_told_of_as_it_was() 
         assert story == [f"two add {key} hi", f"two update {key} hi new"]
     two.stop()
     await tasks[1]
+
+
+async def test_deletions_are_listed_once_and_only_by_who_gets_keys() -> None:
+    stores, told, listings = SlowStores(), list[str](), list[int]()
+    for number in range(20):
+        await put(stores.store(SITES), f"s{number}", site())
+    one, two = (sharing(stores, Notes(name, told)) for name in ("one", "two"))
+    first = asyncio.create_task(one.run())
+    await asyncio.sleep(TTL_S)
+    listings.append(stores.way.listings)  # its watch, and the deletions
+    second = asyncio.create_task(two.run())
+    await asyncio.sleep(TTL_S)
+    listings.append(stores.way.listings)
+    assert {line.split()[0] for line in told} == {"one", "two"}
+    one.stop()
+    await first
+    await asyncio.sleep(TTL_S)
+    listings.append(stores.way.listings)
+    assert listings == [2, 4, 5]
+    two.stop()
+    await second
 
 
 async def test_what_changes_while_a_member_prepares_was_added_before() -> None:

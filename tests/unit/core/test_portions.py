@@ -4,7 +4,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from natsctl.core.portions import ALL, NONE, PORTIONS_MAX, Holdings
+from natsctl.core.portions import ALL, NONE, PORTIONS_MAX, Holdings, Portion
 
 
 class Some:
@@ -13,6 +13,9 @@ class Some:
 
     def has(self, key: Hashable) -> bool:
         return str(key) in self.keys
+
+    def within(self, other: Portion) -> bool:
+        return isinstance(other, Some) and set(self.keys) <= set(other.keys)
 
 
 def held(holdings: Holdings) -> str:
@@ -30,6 +33,7 @@ def test_what_goes_is_gone_at_once_and_what_comes_waits() -> None:
     assert held(holdings) == "b"
     came = holdings.settle(portion)
     assert held(holdings) == "bc"
+    assert came is not None
     assert [key for key in "abcd" if came(key)] == ["c"]
     assert holdings.settled
 
@@ -41,7 +45,17 @@ def test_what_went_and_came_back_has_come() -> None:
     holdings.moved(last)
     assert held(holdings) == "a"
     came = holdings.settle(last)
+    assert came is not None
     assert [key for key in "abcd" if came(key)] == ["b"]
+
+
+@pytest.mark.parametrize(("before", "after"), [("ab", "a"), ("ab", "ab"), ("ab", "")])
+def test_where_keys_only_go_nobody_has_to_look_for_what_came(before: str, after: str) -> None:
+    holdings, portion = Holdings(Some(before)), Some(after)
+    holdings.moved(portion)
+    assert holdings.settle(portion) is None
+    assert held(holdings) == after
+    assert holdings.settled
 
 
 def test_what_moves_meanwhile_is_settled_later() -> None:
@@ -51,9 +65,11 @@ def test_what_moves_meanwhile_is_settled_later() -> None:
     came = holdings.settle(first)
     assert held(holdings) == "b"
     assert not holdings.settled
+    assert came is not None
     assert [key for key in "abcd" if came(key)] == ["a", "b"]
     later = holdings.settle(holdings.newest)
     assert held(holdings) == "bc"
+    assert later is not None
     assert [key for key in "abcd" if later(key)] == ["c"]
 
 
@@ -64,7 +80,9 @@ def test_who_moves_too_often_holds_nothing_until_it_has_settled(moves: int) -> N
     for _ in range(moves):
         holdings.moved(Some("ab"))
     assert held(holdings) == ""
-    assert not any(map(holdings.settle(first), "abcd"))  # that was too long ago
+    assert holdings.settle(first) is None  # that was too long ago
+    assert held(holdings) == ""
     came = holdings.settle(holdings.newest)
     assert held(holdings) == "ab"
+    assert came is not None
     assert [key for key in "abcd" if came(key)] == ["a", "b"]

@@ -34,6 +34,16 @@ def test_keys_move_to_who_comes_and_from_who_goes_only(size: int) -> None:
     assert len(moved) == sum(after.owner(key) == came for key in KEYS)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_who_has_a_key_among_many_has_it_among_fewer(size: int) -> None:
+    many, few = View(members(7)), View(members(size))
+    assert many.includes(few)
+    assert not few.includes(many)
+    own = {key for key in KEYS if many.owner(key) in few.members}
+    assert {key for key in own if few.owner(key) != many.owner(key)} == set()
+    assert len(own) > 0
+
+
 def test_the_order_of_members_means_nothing() -> None:
     one, two = View(members(5)), View(reversed([*members(5), *members(5)]))
     assert one == two
