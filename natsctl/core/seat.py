@@ -81,12 +81,16 @@ class Seat:
 
     async def leave(self) -> None:
         """Give up every key, and take the record away; raises `StoreError`."""
-        while self.members:
-            await self.write(())
-        if self.record is None:
-            return
-        self.record = None
-        await self._store.delete(self.key, revision=self.revision, purge=True)
+        while self.record is not None:
+            if self.members:
+                await self.write(())
+                continue
+            try:
+                await self._store.delete(self.key, revision=self.revision, purge=True)
+            except ConflictError:
+                await self._read_back(self.sent)
+            else:
+                self.record = None
 
     def sent_at(self, seen: Membership) -> float | None:
         """Return when this record of ours was sent; None for one of another time."""

@@ -106,6 +106,27 @@ async def test_who_leaves_gives_up_everything_and_takes_its_record_away(
     await seat.leave()  # there is nothing left to leave
 
 
+async def test_who_leaves_takes_away_what_it_wrote_without_an_answer(
+    store: Mute, seat: Seat
+) -> None:
+    store.silent = True
+    with pytest.raises(StoreError, match="nobody answered"):
+        await seat.write(("me",))
+    store.silent = False
+    assert seat.members == ()
+    await seat.leave()
+    with pytest.raises(NotFoundError):
+        await store.get(KEY)
+
+
+async def test_who_leaves_lets_be_what_another_wrote(store: Mute, seat: Seat) -> None:
+    other = msgspec.json.encode(Membership("you", "today", 10.0))
+    await store.update(KEY, other, revision=seat.revision)
+    with pytest.raises(ConflictError):
+        await seat.leave()
+    assert (await record(store)).holder == "you"
+
+
 async def test_when_a_record_was_sent_is_known_of_those_of_this_time(
     store: Mute, seat: Seat
 ) -> None:
