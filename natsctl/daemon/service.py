@@ -270,8 +270,9 @@ class Desk:
         if plan.controller != self._runnable.name:
             raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")
         runtime = self._acting(self._collecting)
-        log.info("%s: a person removes %d orphans", plan.controller, len(plan.orphans))
-        return msgspec.json.encode(Removed(await runtime.garbage_apply(plan)))
+        removed = await runtime.garbage_apply(plan)
+        log.info("%s: a person removed %d orphans", plan.controller, len(removed))
+        return msgspec.json.encode(Removed(removed))
 
     def _prepared(self, runtime: R) -> R:
         if not runtime.prepared:
