@@ -25,13 +25,12 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, joined, split
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.testing.fields import SERVERS_OWN, Path, leaves, without
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.recorder import MemoryRecorder
 
 MANAGER = "natsctl"  # of what is stored as a whole
 
-Path = tuple[str, ...]
-_SERVERS_OWN = ("uid", "resourceVersion", "creationTimestamp", "generation", "deletionTimestamp")
 _Happening = tuple[Document | None, Document, int]  # before, after or last, at which revision
 _Watch = asyncio.Queue[_Happening | None]
 
@@ -131,7 +130,7 @@ class MemoryManifestStore:
             raise ConflictError(f"{key} of {self.kind.name} is another object by now, or gone")
         managers = self._objects.managers.setdefault(key, {})
         manifest = {name: value for name, value in manifest.items() if name != "status"}
-        wanted = dict(_leaves(manifest))
+        wanted = dict(leaves(manifest))
         if not force:
             self._check_fields(key, before or {}, wanted, manager)
         said_no_more = managers.get(manager, set()) - wanted.keys()
@@ -140,7 +139,7 @@ class MemoryManifestStore:
                 said_no_more -= managers[other]
                 managers[other] -= wanted.keys()
         managers[manager] = set(wanted)
-        after = documents.merge_patch(_without(before or {}, said_no_more), manifest)
+        after = documents.merge_patch(without(before or {}, said_no_more), manifest)
         return self._stored(self._objects.put(key, after))
 
     async def patch_status(
@@ -207,7 +206,7 @@ class MemoryManifestStore:
     def _named(self, key: str, document: Document) -> Document:
         namespace, name = split(key)
         place = {"name": name, **({"namespace": namespace} if namespace else {})}
-        given = {k: v for k, v in documents.metadata_of(document).items() if k not in _SERVERS_OWN}
+        given = {k: v for k, v in documents.metadata_of(document).items() if k not in SERVERS_OWN}
         own = {"apiVersion": self.kind.api_version, "kind": self.kind.kind}
         found = {**document, **own, "metadata": {**given, **place}}
         return {name: value for name, value in found.items() if value is not None}
@@ -233,7 +232,7 @@ class MemoryManifestStore:
     def _check_fields(
         self, key: str, before: Document, wanted: dict[Path, object], manager: str
     ) -> None:
-        now = dict(_leaves(before))
+        now = dict(leaves(before))
         differing = {path for path, value in wanted.items() if now.get(path, value) != value}
         managers = self._objects.managers.get(key, {})
         theirs = {n: sorted(at & differing) for n, at in managers.items() if n != manager}
@@ -334,7 +333,7 @@ class _Objects:
 
     def take_over(self, key: str, before: Document, after: Document) -> None:
         """Have whoever stores an object as a whole say the fields that it changes."""
-        old, new = dict(_leaves(before)), dict(_leaves(after))
+        old, new = dict(leaves(before)), dict(leaves(after))
         changed = {path for path in new if path not in old or old[path] != new[path]}
         managers = self.managers.setdefault(key, {})
         for name in managers:
@@ -353,7 +352,7 @@ class _Objects:
         """Return the metadata that the server alone decides."""
         if before is None:
             return {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "generation": 1}
-        known = {name: _meta(before)[name] for name in _SERVERS_OWN if name in _meta(before)}
+        known = {name: _meta(before)[name] for name in SERVERS_OWN if name in _meta(before)}
         marked = _meta(after).get("deletionTimestamp")
         if marked:
             known["deletionTimestamp"] = marked
@@ -378,34 +377,3 @@ def _meta(document: Document) -> Document:
 
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _leaves(document: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
-    """Return every field that the document says, but those that say what it is and where."""
-    if isinstance(document, dict) and (document or not path):
-        for name, value in document.items():
-            if (*path, name) not in _IDENTITY:
-                yield from _leaves(value, (*path, name))
-    else:
-        yield path, document
-
-
-_IDENTITY = {
-    ("apiVersion",),
-    ("kind",),
-    *(("metadata", name) for name in ("name", "namespace", *_SERVERS_OWN)),
-}
-
-
-def _without(document: Document, paths: set[Path]) -> Document:
-    for path in paths:
-        document = _pruned(document, path)
-    return document
-
-
-def _pruned(document: Document, path: Path) -> Document:
-    name, *rest = path
-    below = document.get(name)
-    if rest and isinstance(below, dict):
-        return {**document, name: _pruned(below, tuple(rest))}
-    return {k: v for k, v in document.items() if k != name}
