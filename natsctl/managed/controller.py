@@ -87,7 +87,8 @@ class ManagedController(Generic[T]):
 
     def use(self, *, nats: Stores | None = None, kube: Stores | None = None) -> None:
         """Keep objects there from now on; whoever runs the controller says so before `run`."""
-        self._nats, self._kube = nats, kube
+        self._nats = self._nats if nats is None else nats
+        self._kube = self._kube if kube is None else kube
 
     async def run(self) -> None:
         """Reconcile until `stop`; returns when what was under way is done.
@@ -316,8 +317,8 @@ class _Moves:
     async def came(self, came: Has) -> None:
         """See `Moves.came`."""
         informer = self._primary.informer
-        keys = list(informer.cache.keys())
-        if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
-            keys += await deleted(informer.store, came)
-        for key in filter(came, keys):
+        for key in filter(came, list(informer.cache.keys())):
             self._enqueue(key, Operation.RESYNC, Priority.RESYNC)
+        if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
+            for key in await deleted(informer.store, came):
+                self._enqueue(key, Operation.RESYNC, Priority.RESYNC)

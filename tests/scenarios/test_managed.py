@@ -337,6 +337,14 @@ class TestManagedController:
         await task
         assert cloud.created == ["a"]
 
+    async def test_what_it_was_given_stays_where_its_operator_has_none(self, cloud: Cloud) -> None:
+        stores = MemoryStores()
+        operator = Operator([ClusterDisks(cloud, kube=stores.kube)], nats=stores)
+        task = asyncio.create_task(operator.run())
+        await operator.synced.wait()
+        operator.stop()
+        await task
+
 
 class TestClusters:
     @pytest.fixture

@@ -117,6 +117,10 @@ async def test_what_was_deleted_under_a_dead_leader_is_visited_by_the_next() -> 
     await two.stop()
 
 
+def now() -> Callable[[], float]:
+    return asyncio.get_running_loop().time
+
+
 class Pace(Way):
     """How slowly it is listed what there is, and how often that was."""
 
@@ -288,18 +292,13 @@ async def test_what_a_key_read_is_watched_only_where_the_key_is(pause_s: float) 
         await task
 
 
-def now() -> Callable[[], float]:
-    return asyncio.get_running_loop().time
-
-
 async def test_managed_objects_are_shared_and_move_with_their_members() -> None:
     stores, clouds = MemoryStores(), [Cloud(), Cloud()]
-    now = asyncio.get_running_loop().time
     operators = [
         Operator(
             [SharedDisks(cloud)],
             nats=stores,
-            shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now),
+            shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now()),
         )
         for cloud in clouds
     ]
@@ -318,6 +317,19 @@ async def test_managed_objects_are_shared_and_move_with_their_members() -> None:
     await eventually(lambda: own[1] == keys, within_s=TTL_S)
     operators[1].stop()
     await tasks[1]
+
+
+async def test_managed_objects_that_come_do_not_wait_for_those_that_are_gone() -> None:
+    stores, cloud = SlowStores(), Cloud()
+    stores.way.delay_s = 2 * TTL_S  # to list the objects, and again to list the deletions
+    await stores.store(DISKS).create("a", b'{"spec": {"size": 1}}')
+    make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
+    operator = Operator([SharedDisks(cloud)], nats=stores, shard=make)
+    task = asyncio.create_task(operator.run())
+    await asyncio.sleep(2.5 * TTL_S)
+    assert SharedDisks.seen[id(cloud)] == {"a"}
+    operator.stop()
+    await task
 
 
 class SharedDisks(ManagedController[Disk]):
