@@ -93,7 +93,7 @@ class SyncLoop(Generic[K]):
         Starts only when every cache is complete and *ready* has returned. Where this process shares
         its work, *ready* is called at the beginning of every term, and what is visited then has
         caches that show what whoever had the key before wrote; *moves* is told of every key that
-        comes. Without it every key is this process's own in a term.
+        comes, be *ready* done or not. Without it every key is this process's own in a term.
         """
         with ExitStack() as stack:
             self._leadership, self._moves = current_leadership.get(), moves
