@@ -50,7 +50,7 @@ class Span:
         """End it, as failed where an error passes."""
 
     def note(self, facts: Facts) -> None:
-        """Tell more of it."""
+        """Tell more of it, unless it has ended."""
 
     def fail(self, error: Exception) -> None:
         """Tell that it failed, and how; secrets are hidden."""
@@ -202,7 +202,8 @@ class _Recorded(Span):
         self.end()
 
     def note(self, facts: Facts) -> None:
-        self._span.set_attributes(_attributes(facts))
+        if self._span.is_recording():
+            self._span.set_attributes(_attributes(facts))
 
     def fail(self, error: Exception) -> None:
         if not self._span.is_recording():

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -36,6 +37,17 @@ def describe() -> tuple[str, dict[str, object]]:
 
 def never() -> dict[str, object]:
     raise AssertionError("nobody records")
+
+
+def test_what_ended_before_it_is_cut_short_is_left_as_it_was(
+    recorded: Recording, caplog: pytest.LogCaptureFixture
+) -> None:
+    with suppress(asyncio.CancelledError), watch_span("Shop.shops", dict) as span:
+        span.end()
+        raise asyncio.CancelledError
+    (ended,) = recorded.spans
+    assert ended.attributes == {"natsctl.kind": "Shop.shops"}
+    assert caplog.text == ""
 
 
 def test_a_call_is_part_of_the_sync_that_makes_it(recorded: Recording) -> None:
