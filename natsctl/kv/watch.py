@@ -241,9 +241,9 @@ class KvWatch:
         found = await self._bucket.keys(self._pattern)
         vanished = known.alive - found
         if vanished:
+            others = f" and {len(vanished) - 1} more" if len(vanished) > 1 else ""
             raise WatchBrokenError(
-                f"{len(vanished)} keys of {self._bucket.name} vanished without a trace, "
-                f"{min(vanished)} among them"
+                f"{min(vanished)}{others} vanished from {self._bucket.name} without a trace"
             )
         known.deleted &= found
 
