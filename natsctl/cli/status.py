@@ -68,11 +68,15 @@ def _row(at: ControllerStatus) -> list[str]:
 
 def _troubles(at: ControllerStatus) -> Iterator[str]:
     if at.members:
-        yield f"{at.controller}: {at.daemon} shares the keys of {len(at.members)} members"
+        yield f"{at.controller}: {_sharing(len(at.members))}"
     if at.failure:
         yield f"{at.controller}: {at.failure}"
     yield from _keys(at.controller, "is left alone", at.invalid, at.invalid_count)
     yield from _keys(at.controller, "fails", at.failing, at.failing_count)
+
+
+def _sharing(members: int) -> str:
+    return "one member has all keys" if members == 1 else f"{members} members share the keys"
 
 
 def _keys(controller: str, what: str, shown: dict[str, str], count: int) -> Iterator[str]:

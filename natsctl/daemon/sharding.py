@@ -225,7 +225,7 @@ class Shard(Participation):
         """Come to the next view where we may, decide on one, and say which keys are ours."""
         if self._move is not None and self._move.done(self._own()):
             self._view, self._move = self._move.after, None
-            log.info("%s: shares its keys with %d others", self.name, len(self._view.members) - 1)
+            log.info("%s: %s", self.name, _told(len(self._view.members)))
         if self._move is None and self._own() is not None and self._group.wanted != self._view:
             self._move = Move(self._seat.holder, self._view, self._group.wanted)
             group.create_task(self._drain(self._move), name=f"drain of {self.name}")
@@ -309,3 +309,9 @@ class Shard(Participation):
         """Return our record as our cache has it; None where it has none of this time."""
         own = self._group.own
         return own if own is not None and self._seat.sent_at(own) is not None else None
+
+
+def _told(members: int) -> str:
+    if members == 1:
+        return "has all keys, as the only member"
+    return f"shares its keys as one of {members} members"

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import signal
 from collections import Counter
 from contextlib import suppress
@@ -161,8 +162,9 @@ async def fair(crew: Crew, keys: list[str], living: tuple[Member, ...]) -> None:
 
 
 def settled(member: Member, size: int) -> bool:
-    said = [line for line in member.log.splitlines() if "shares its keys with" in line]
-    return f"with {size - 1} others" in said[-1]
+    said = [line for line in member.log.splitlines() if re.search("members?$", line)]
+    wanted = "has all keys, as the only member" if size == 1 else f"as one of {size} members"
+    return said[-1].endswith(wanted)
 
 
 def counted(crew: Crew, since: int) -> Counter[str]:
