@@ -27,7 +27,7 @@ from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.private import private_server, while_it_runs
 from natsctl.daemon.service import answering
 from natsctl.daemon.settings import ControllerSettings, HttpSettings, Settings
-from natsctl.daemon.sharding import Shard, shards
+from natsctl.daemon.sharding import Shard, records_of, shards
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.daemon.sources import mistaken
 from natsctl.daemon.traces import traced
@@ -136,7 +136,8 @@ def _election(nats: Nats, settings: ControllerSettings) -> Callable[[str], Elect
     if not settings.leader_elect:
         return None
     ttl_s = settings.lease_ttl_s
-    return elections(nats.leases(ttl_s=ttl_s), ttl_s=ttl_s)
+    leases = nats.leases(ttl_s=ttl_s)
+    return elections(leases, ttl_s=ttl_s, sharing=lambda name: leases.living(records_of(name)))
 
 
 def _shard(nats: Nats, settings: ControllerSettings) -> Callable[[str], Shard] | None:

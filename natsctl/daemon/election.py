@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -20,6 +20,14 @@ from natsctl.errors import ConflictError, NotLeadingError, StoreError
 from natsctl.model.store import Store
 
 log = logging.getLogger(__name__)
+
+Sharing = Callable[[str], Awaitable[Sequence[str]]]
+"""Returns who share the keys of the controller of that name; raises `StoreError`."""
+
+
+async def nobody(_name: str) -> Sequence[str]:
+    """Say that no process shares keys."""
+    return ()
 
 
 class ElectionState(msgspec.Struct, frozen=True):
@@ -42,13 +50,16 @@ class ElectionState(msgspec.Struct, frozen=True):
     known: bool
 
 
-def elections(store: Store, *, ttl_s: float, clock: Clock = steady) -> Callable[[str], "Election"]:
+def elections(
+    store: Store, *, ttl_s: float, clock: Clock = steady, sharing: Sharing = nobody
+) -> Callable[[str], "Election"]:
     """Return what makes the election of a controller by its name, all under one identity.
 
     Args:
         store: where the leases are kept.
         ttl_s: within how many seconds after a leader has died another one leads.
         clock: see `Leadership`.
+        sharing: who share the keys of a controller, which nobody leads meanwhile.
 
     Raises `UsageError` where *ttl_s* is less than a second.
     """
@@ -56,7 +67,8 @@ def elections(store: Store, *, ttl_s: float, clock: Clock = steady) -> Callable[
     identity = new_identity()
 
     def election(name: str) -> Election:
-        return Election(Lease(store, name, holder=identity, ttl_s=ttl_s, clock=clock), clock=clock)
+        lease = Lease(store, name, holder=identity, ttl_s=ttl_s, clock=clock)
+        return Election(lease, clock=clock, sharing=sharing)
 
     return election
 
@@ -67,15 +79,17 @@ class Election(Participation):
     *Guarantees.* Work is done in one process at a time, which holds the lease. A leader that could
     not renew it for half its time to live says so, cancels what is under way, and stands by again;
     from 0.7 of that time on it takes no step and writes nothing, whether it could say so or not.
-    Others take the lease at 0.85. A leader that ends gives it back at once.
+    Others take the lease at 0.85. A leader that ends gives it back at once. While processes share
+    the controller's keys, nobody begins to lead it, which is said.
 
     *Assumes* that the clocks of two processes run alike within a tenth.
     """
 
-    def __init__(self, lease: Lease, *, clock: Clock = steady) -> None:
+    def __init__(self, lease: Lease, *, clock: Clock = steady, sharing: Sharing = nobody) -> None:
         super().__init__(Leadership(lease.name, clock), "lease")
         self._lease = lease
         self._clock = clock
+        self._sharing = sharing
 
     def state(self) -> ElectionState:
         """Return how the election stands."""
@@ -118,12 +132,27 @@ class Election(Participation):
     async def _acquired(self) -> Held | None:
         try:
             async with asyncio.timeout(VOID * self._lease.ttl_s):
-                held = await self._lease.acquire()
+                members = await self._members()
+                held = None if members else await self._lease.acquire()
         except (StoreError, TimeoutError) as error:
             self._note(error)
             return None
-        self._well()
+        if members:
+            self._leave_to(members[0])
+        else:
+            self._well()
         return held
+
+    async def _members(self) -> Sequence[str]:
+        """Return who share the keys; while somebody leads, nobody asks."""
+        return await self._sharing(self.name) if await self._lease.free() else ()
+
+    def _leave_to(self, member: str) -> None:
+        """Say once that nobody leads, because keys are shared."""
+        message = f"{member} shares its keys: run all its processes with --leader-elect, or none"
+        if message != self._trouble:
+            log.error("%s: nobody leads it: %s", self.name, message)
+        self._known, self._trouble = True, message
 
     # ---- leading
 

@@ -39,6 +39,14 @@ class LeaseStore(KvStore):
         except StoreMissingError as error:
             raise NotFoundError(str(error)) from error
 
+    async def living(self, pattern: str) -> list[str]:
+        """Return which of the keys that match have a value, in order; none where no bucket is."""
+        try:
+            newest = await self._bucket.newest(await self._bucket.keys(pattern))
+        except StoreMissingError:
+            return []
+        return sorted(message.key for message in newest if message.marker is None)
+
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`; makes the bucket where it is missing."""
         try:

@@ -287,6 +287,19 @@ async def test_of_daemons_that_share_keys_each_answers_for_its_own(
     assert removed == ["s1", "s2", "s3", "s4", "s5", "s6"]
 
 
+async def test_a_leader_waits_until_nobody_shares_the_keys_any_more(
+    natsctl: Natsctl, daemon: Daemon
+) -> None:
+    member = await daemon(GREETINGS, options=("--shard", "--lease-ttl", "5"))
+    words = ("--controller", GREETINGS, "--leader-elect", "--lease-ttl", "5")
+    async with natsctl.running("run", *words) as leader:
+        await leader.says("shares its keys: run all its processes with --leader-elect, or none")
+        await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
+        await eventually(lambda: synced(natsctl, "greetings", "shop"))
+        assert await member.ends(signal.SIGTERM) == 0
+        await leader.says("greetings: leading, in epoch")
+
+
 async def test_very_much_garbage_is_planned_and_removed_part_by_part(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
 ) -> None:

@@ -57,7 +57,8 @@ class Member:
             said = self.log[before:]
             assert self._process.returncode is None, said
             return any(
-                text in said for text in ("standing by", "leading, in epoch", "shares its keys")
+                text in said
+                for text in ("standing by", "leading, in epoch", "as the only", "as one of")
             )
 
         await eventually(ready)

@@ -83,9 +83,7 @@ async def test_what_vanishes_meanwhile_is_noticed(nats_server: NatsServer, admin
         await listed.wait()
         purge = b'{"filter": "$KV.things.precious"}'
         await admin.request("$JS.API.STREAM.PURGE.KV_things", purge)
-        with pytest.raises(
-            WatchBrokenError, match="^precious vanished from things without a trace"
-        ):
+        with pytest.raises(WatchBrokenError, match="precious vanished from things without a trace"):
             async with asyncio.timeout(60):
                 await watching
         churning.cancel()

@@ -116,3 +116,12 @@ async def test_in_a_cluster_it_has_three_replicas(nats_cluster: NatsCluster) -> 
     async with connect(nats_cluster.url) as nats, Admin(nats_cluster.url) as admin:
         assert await lease(nats, "one").acquire() is not None
         assert (await admin.info(BUCKET))["config"]["num_replicas"] == 3
+
+
+async def test_only_what_has_a_value_lives(nats: Nats) -> None:
+    store = nats.leases(ttl_s=30.0)
+    assert await store.living("greetings.shards.*") == []
+    for key in ("greetings", "greetings.shards.b", "greetings.shards.a", "greetings.shards.c"):
+        await store.create(key, b"{}")
+    await store.delete("greetings.shards.c", purge=True)
+    assert await store.living("greetings.shards.*") == ["greetings.shards.a", "greetings.shards.b"]

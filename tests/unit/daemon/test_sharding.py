@@ -282,6 +282,34 @@ async def test_while_a_leader_is_elected_nothing_is_shared_and_it_is_said(
     await eventually(lambda: town.shared(one))
 
 
+async def test_nobody_begins_to_lead_while_keys_are_shared_and_it_is_said_once(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = town.join("one")
+    await eventually(lambda: town.shared(one))
+
+    async def sharing(_name: str) -> list[str]:
+        return town.leases.keys()[:1]
+
+    clock = asyncio.get_running_loop().time
+    leader = Operator(
+        [Items("leader", town.floor, pause_s=1.0, again_s=None)],
+        nats=town.stores,
+        election=elections(town.leases, ttl_s=TTL_S, clock=clock, sharing=sharing),
+    )
+    task = asyncio.create_task(leader.run())
+    await asyncio.sleep(3 * TTL_S)
+    state = leader.elections["items"].state()
+    assert (state.leads, state.known) == (False, True)
+    assert caplog.text.count("items: nobody leads it: items.shards.") == 1
+    assert "shares its keys: run all its processes with --leader-elect, or none" in caplog.text
+    assert town.shared(one)
+    await one.stop()
+    await eventually(lambda: leader.elections["items"].state().leads)
+    leader.stop()
+    await task
+
+
 async def test_a_member_says_how_it_stands_and_whose_a_key_is(town: Town) -> None:
     one, two = town.join("one"), town.join("two")
     await eventually(lambda: town.shared(one, two))
