@@ -119,7 +119,7 @@ class _Text:
         level, _, message = (str(fact.pop(name)) for name in _FIRST[1:])
         traceback = fact.pop("exception", None)
         for name in ("controller", "key"):
-            if str(fact.get(name)) in _WORD.findall(message):
+            if name in fact and str(fact[name]) in _WORD.findall(message):
                 del fact[name]
         told = " ".join(f"{name}={_quoted(value)}" for name, value in fact.items())
         lines = [f"{message}  {told}" if told else message, *([traceback] if traceback else ())]

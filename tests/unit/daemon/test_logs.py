@@ -95,6 +95,14 @@ async def test_people_are_not_told_twice(capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
+async def test_a_line_that_says_none_has_no_controller_to_leave_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log_to_stderr(LogSettings())
+    log.info("it was None")
+    assert capsys.readouterr().err[21:] == "it was None\n"
+
+
 async def test_what_is_not_plain_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings())
     log.info("told", extra={"a": "b c", "d": "e=f", "g": 7})
