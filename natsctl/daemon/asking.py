@@ -19,7 +19,7 @@ from natsctl.daemon.service import NAME, Verb
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.kv.asking import ask, ask_all, services
 from natsctl.kv.connection import Connection
-from natsctl.kv.micro import Info
+from natsctl.kv.micro import EndpointInfo, Info
 from natsctl.kv.service import LIMIT_S
 
 T = TypeVar("T")
@@ -33,7 +33,8 @@ class Daemons:
     """The daemons that were found, and what each can be asked; made by `find`.
 
     What is asked of a controller that nobody runs, or leads, raises `NoDaemonError`; what a daemon
-    answers that it cannot do raises the error that it tells.
+    answers that it cannot do raises the error that it tells, and what is no matter of a controller
+    raises `UsageError`: garbage of one that makes no secondaries.
     """
 
     def __init__(self, connection: Connection, found: Sequence[Info]) -> None:
@@ -134,13 +135,18 @@ class Daemons:
 
     def _instances(self, verb: Verb, controller: str) -> int:
         """Count the daemons that answer it; of those in a queue group, one does."""
-        subject = verb.subject(controller)
-        found = [each for at in self._found for each in at.endpoints if each.subject == subject]
+        found = self._offered(verb, controller)
         count = len({each.queue_group or at for at, each in enumerate(found)})
-        if not count:
-            why = "leads it now" if verb.acts else f"can say {verb} of it"
-            raise NoDaemonError(f"controller {controller} runs, but no daemon {why}")
-        return count
+        if count:
+            return count
+        if verb in {Verb.GC_PLAN, Verb.GC_APPLY} and self._offered(Verb.RESYNC, controller):
+            raise UsageError(f"controller {controller} makes no secondaries: it has no garbage")
+        why = "leads it now" if verb.acts else f"can say {verb} of it"
+        raise NoDaemonError(f"controller {controller} runs, but no daemon {why}")
+
+    def _offered(self, verb: Verb, controller: str) -> list[EndpointInfo]:
+        subject = verb.subject(controller)
+        return [each for at in self._found for each in at.endpoints if each.subject == subject]
 
 
 def _decoded(answer: bytes, of: type[T]) -> T:

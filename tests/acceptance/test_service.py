@@ -241,6 +241,11 @@ async def test_what_tells_watchers_explains_its_keys_and_tells_them_again(
         assert (await natsctl.done("resync")).startswith("2 keys of sites queued in ")
         await running.says("added good", times=2)
         await running.says("added bad", times=2)
+        planned = await natsctl("gc", "plan")
+        assert (planned.status, planned.err) == (
+            2,
+            "natsctl: error: controller sites makes no secondaries: it has no garbage\n",
+        )
         assert await running.ends(signal.SIGTERM) == 0
 
 
