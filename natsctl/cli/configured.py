@@ -123,5 +123,5 @@ def _said(setting: Setting) -> Iterator[str]:
     yield f"env: {', '.join(f'{name}{value}' for name in setting.variables)}"
     if setting.name in FIELDS and setting.section not in PANELS:
         default = default_of(setting.name)
-        if default is not None:
+        if default is not None and default is not False:
             yield f"default: {default:g}" if isinstance(default, float) else f"default: {default}"

@@ -77,7 +77,8 @@ async def _ask(options: NatsOptions, controller: str | None, keys: Sequence[str]
     async with asked(options, controller, advice=LOCALLY) as (daemons, name):
         found = await daemons.resync(name, keys)
     for each in found:
-        line(f"{_counted(each.queued)} of {name} queued in {each.daemon}")
+        if each.queued or not keys:
+            line(f"{_counted(each.queued)} of {name} queued in {each.daemon}")
     _tell_of_others(found)
 
 

@@ -136,7 +136,10 @@ async def test_resync_is_done_by_the_daemon(natsctl: Natsctl, daemon: Daemon) ->
     assert (await natsctl.done("resync")).startswith("2 keys of greetings queued in ")
     result = await natsctl("resync", "shop", "nobody")
     assert result.out.startswith("1 key of greetings queued in ")
-    assert (result.status, result.err) == (3, "natsctl: error: nobody: it does not exist\n")
+    told = (3, "natsctl: error: nobody: it does not exist\n")
+    assert (result.status, result.err) == told
+    result = await natsctl("resync", "nobody")
+    assert (result.status, result.err, result.out) == (*told, "")
 
     async def operations() -> bool:
         found = (await natsctl("explain", "shop", "-o", "json")).json[0]
