@@ -16,6 +16,7 @@ from inspect import isfunction
 from typing import Any
 
 from natsctl.core.barrier import Barrier
+from natsctl.core.changes import named
 from natsctl.core.declare import only_primary
 from natsctl.core.explain import Explanation, Status, explain, status
 from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
@@ -222,15 +223,16 @@ class ControllerRuntime:
         return await self._visits.visit(key, Operation.MANUAL)
 
     def enqueue_key(self, key: str, operation: Operation) -> None:
-        """Visit the key, as soon as its operation's priority lets it.
+        """Sync the key as soon as the priority of *operation* allows.
 
-        Where several processes share the keys, another's key is left to it; see `holds`.
+        The key of another process is ignored, see `holds`. Raises `InvalidInputError` for an
+        empty key.
         """
-        self._wakes.wake(key, operation)
+        self._wakes.wake(named(key), operation)
 
     def enqueue_key_after(self, key: str, operation: Operation, delay_s: float) -> None:
         """Visit the key after *delay_s* seconds, whatever is visited before; see `enqueue_key`."""
-        self._wakes.wake(key, operation, after=delay_s)
+        self._wakes.wake(named(key), operation, after=delay_s)
 
     def holds(self, key: str) -> bool:
         """Say whether the key is visited by this process now, and not by another."""

@@ -86,6 +86,12 @@ class Primary(Reader[T]):
     def __init__(self, informer: Informer[T], barrier: Barrier) -> None:
         super().__init__(informer, barrier)
         self.gone: dict[str, Stored] = {}  # last states of deleted objects, until synced
+        self.skipped: set[str] = set()  # keys that were not synced because they were invalid
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the keys that are not *wanted*."""
+        self.gone = {key: last for key, last in self.gone.items() if wanted(key)}
+        self.skipped = {key for key in self.skipped if wanted(key)}
 
     def get(self, key: str) -> T | None:
         """See `Reader.get`."""

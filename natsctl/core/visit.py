@@ -72,7 +72,6 @@ class Visits:
         timeout_s: float,
     ) -> None:
         self.journal = Journal()
-        self.skipped: set[str] = set()  # keys not visited because they were invalid
         self._handler = handler
         self._primary = primary
         self._cache = primary.informer.cache
@@ -94,7 +93,6 @@ class Visits:
         """Forget what is known of keys that are not *wanted* here any more."""
         self._failed = {key: at for key, at in self._failed.items() if wanted(key)}
         self._condemned = {key: at for key, at in self._condemned.items() if wanted(key)}
-        self.skipped = {key for key in self.skipped if wanted(key)}
 
     async def visit(self, key: str, operation: Operation) -> float | None:
         """Sync *key* and return when to come back, as its handler says; failing is raising.
@@ -105,7 +103,7 @@ class Visits:
         bind(operation=operation)
         if self._to_be_left_alone(key, operation):
             return None
-        self.skipped.discard(key)
+        self._primary.skipped.discard(key)
         condemned = self._condemned.pop(key, None)
         with sync_span(self._name, about), _Visit(key, operation, condemned, self._clock) as visit:
             try:
@@ -125,7 +123,7 @@ class Visits:
 
     def _to_be_left_alone(self, key: str, operation: Operation) -> bool:
         if key in self._cache.invalid:
-            self.skipped.add(key)
+            self._primary.skipped.add(key)
             return True
         failed = self._failed.get(key)
         if failed is None or operation is Operation.MANUAL:

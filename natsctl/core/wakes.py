@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeGuard
 
 from natsctl.core.cache import Invalid
+from natsctl.core.changes import operation_for
 from natsctl.core.loop import Has, SyncLoop
 from natsctl.core.markers import deleted
 from natsctl.core.opening import Listeners, Opened
@@ -115,9 +116,7 @@ class Wakes:
         self.reasons.keep(has)
         self._visits.keep(has)
         self._opened.reads.keep(has)
-        gone = self._opened.primary.gone
-        for key in [key for key in gone if not has(key)]:
-            del gone[key]
+        self._opened.primary.keep(has)
 
     async def came(self, came: Has) -> None:
         """See `Moves.came`: visits what is there, and what is gone and may have left something."""
@@ -140,25 +139,14 @@ class Wakes:
     # ---- what changes
 
     def _primary_changed(self, change: Change[Any]) -> None:
-        """Visit the key unless only its status changed: what is desired is what counts."""
-        key, before, after = change.key, change.before, change.after
+        """Enqueue the key unless only its status changed."""
+        key = change.key
         if not self._loop.holdings.has(key):
             return
-        if after is None:
-            if before is not None:
-                self._opened.primary.gone[key] = before
-            operation = Operation.PURGE if change.purged else Operation.DELETE
-        elif (
-            before is None
-            or key in self._visits.skipped
-            or change.kind.differs(before.value, after.value)
-        ):
-            self._opened.primary.gone.pop(key, None)
-            operation = Operation.PUT
-        else:
-            return
-        self._wake(key, operation, Priority.RESYNC if change.initial else Priority.USER)
-        self._note_change(key)
+        operation = operation_for(change, self._opened.primary)
+        if operation is not None:
+            self._wake(key, operation, Priority.RESYNC if change.initial else Priority.USER)
+            self._note_change(key)
 
     def _note_change(self, key: str) -> None:
         """Begin to measure how soon a change is answered, if it is to be answered here."""

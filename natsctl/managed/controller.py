@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.core.about import about
 from natsctl.core.barrier import Barrier
+from natsctl.core.changes import named, operation_for
 from natsctl.core.explain import Explanation, Status, known, status
 from natsctl.core.informer import Informer
 from natsctl.core.journal import Journal
@@ -113,15 +114,18 @@ class ManagedController(Generic[T]):
         self._stopping.set()
 
     def enqueue_key(self, key: str) -> None:
-        """Reconcile the object as soon as may be, if it is not another process's own."""
-        self._enqueue(key, Operation.MANUAL, Priority.USER)
+        """Reconcile the object as soon as possible, unless the key is another process's.
+
+        Raises `InvalidInputError` for an empty key.
+        """
+        self._enqueue(named(key), Operation.MANUAL, Priority.USER)
 
     def resync(self, *keys: str) -> int:
         """Reconcile every object of this process, behind what is urgent; or these, before it.
 
         Returns how many.
         """
-        wanted = list(filter(self.holds, keys or self._primary.informer.cache.keys()))
+        wanted = list(filter(self.holds, map(named, keys or self._primary.informer.cache.keys())))
         operation = Operation.MANUAL if keys else Operation.RESYNC
         for key in wanted:
             self._enqueue(key, operation, operation.priority)
@@ -253,24 +257,20 @@ class ManagedController(Generic[T]):
 
     def _changed(self, change: Change[Any]) -> None:
         """Reconcile the object unless only its status changed."""
-        key, before, after = change.key, change.before, change.after
-        operation = Operation.PUT if after is not None else Operation.DELETE
-        if not self.holds(key):
+        if not self.holds(change.key):
             return
-        if after is None:
-            if before is not None:
-                self._primary.gone[key] = before
-        elif before is not None and not change.kind.differs(before.value, after.value):
-            return
-        else:
-            self._primary.gone.pop(key, None)
-        self._enqueue(key, operation, Priority.RESYNC if change.initial else Priority.USER)
+        operation = operation_for(change, self._primary)
+        if operation is not None:
+            priority = Priority.RESYNC if change.initial else Priority.USER
+            self._enqueue(change.key, operation, priority)
 
     async def _sync(self, key: str) -> float | None:
         """Reconcile the object, unless its newest state is invalid: the next valid one heals it."""
         operation, cache = self._reasons.take(key), self._primary.informer.cache
         if key in cache.invalid:
+            self._primary.skipped.add(key)
             return None
+        self._primary.skipped.discard(key)
         last, stored = self._primary.gone.get(key), cache.get(key)
         revision = None if stored is None else stored.revision
         with sync_span(self.name, about), self._journal.noting(key, operation, revision):
@@ -309,9 +309,7 @@ class _Moves:
 
     def went(self, has: Has) -> None:
         """See `Moves.went`."""
-        gone = self._primary.gone
-        for key in [key for key in gone if not has(key)]:
-            del gone[key]
+        self._primary.keep(has)
         self._reasons.keep(has)
 
     async def came(self, came: Has) -> None:

@@ -21,6 +21,7 @@ from natsctl import (
 )
 from natsctl.core.slots import Primary
 from natsctl.daemon.settings import ControllerSettings
+from natsctl.errors import InvalidInputError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.manifests import Reference
 from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
@@ -245,7 +246,36 @@ async def test_an_object_that_is_invalid_is_left_alone_until_it_is_valid_again(
         assert cloud.disks == {"disk-1": 3}
 
 
+async def test_an_object_that_was_invalid_while_queued_is_reconciled_once_it_is_valid_again(
+    cloud: Cloud,
+) -> None:
+    stores = MemoryStores()
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    controller = NatsDisks(cloud, nats=stores)
+    controller.workers = 1
+    async with ran(controller):
+        cloud.takes_s["connect"] = 10.0
+        await play.put("busy", size=1)
+        await asyncio.sleep(1)
+        await play.put("a", size=2)
+        await asyncio.sleep(1)
+        await play.edit("a", lambda document: document.update(spec={"size": "huge"}))
+        await asyncio.sleep(60)
+        await play.edit("a", lambda document: document.update(spec={"size": 2}))
+        await asyncio.sleep(60)
+        assert cloud.created == ["busy", "a"]
+
+
 class TestManagedController:
+    async def test_an_empty_key_cannot_be_enqueued(self, cloud: Cloud) -> None:
+        controller = NatsDisks(cloud, nats=MemoryStores())
+        async with ran(controller):
+            with pytest.raises(InvalidInputError, match="a key is needed"):
+                controller.enqueue_key("")
+            with pytest.raises(InvalidInputError, match="a key is needed"):
+                controller.resync("")
+            assert controller.idle
+
     async def test_it_starts_before_and_cleans_after_its_work(self, cloud: Cloud) -> None:
         controller = NatsDisks(cloud, nats=MemoryStores())
         async with ran(controller):

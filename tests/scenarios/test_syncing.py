@@ -9,6 +9,7 @@ from scenarios.plays import App, Apps, AppSpec, Part, PartSpec, document, edit, 
 
 from natsctl import Operation, PermanentError, RetryAfter, Stop, StoreTimeoutError, give_up_after
 from natsctl.core.workqueue import Held, Waiting
+from natsctl.errors import InvalidInputError
 from natsctl.testing.harness import running
 
 AN_HOUR = 3600.0
@@ -336,6 +337,18 @@ async def test_what_failed_for_good_is_tried_again_when_a_person_asks() -> None:
         await harness.run_until_idle()
 
         assert len(controller.syncs) == 2
+
+
+async def test_an_empty_key_cannot_be_enqueued() -> None:
+    async with running(Moody()) as harness:
+        for attempt in (
+            lambda: harness.runtime.enqueue_key("", Operation.MANUAL),
+            lambda: harness.runtime.enqueue_key_after("", Operation.MANUAL, 1.0),
+            lambda: harness.runtime.resync(""),
+        ):
+            with pytest.raises(InvalidInputError, match="a key is needed"):
+                attempt()
+        assert harness.runtime.idle
 
 
 async def test_what_a_person_asks_for_is_not_forgotten_over_a_lesser_reason() -> None:
