@@ -119,11 +119,16 @@ def named(gvk: GroupVersionKind, namespace: str, name: str) -> ObjectIdentifier:
 
 
 def selected(gvk: GroupVersionKind, namespace: str, selector: Selector) -> ObjectIdentifier:
-    """Return the identifier of the objects of a namespace, or of all, that the selector means."""
+    """Return the identifier of the objects that the selector matches.
+
+    An empty namespace means all namespaces, and an empty selector matches everything.
+    """
+    text = str(selector)
     return ObjectIdentifier(
         group=gvk.group,
         version=gvk.version,
         kind=gvk.kind,
         namespace=namespace,
-        selector=str(selector),
+        selector=text,
+        everything=not text,
     )

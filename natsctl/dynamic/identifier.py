@@ -40,15 +40,20 @@ def kv_kind(bucket: str) -> GroupVersionKind:
 
 
 class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
-    """Names one object, or those that a label selector means, or all of a kind.
+    """Names one object, the objects that a label selector matches, or all objects of a kind.
 
     In Kubernetes, `group`, `version`, `kind`, `namespace` and `name` are what they are there. In
     NATS the group is `nats`, the version `kv` and the kind the bucket; `name` is the key, and
     `namespace` its first tokens, if they shall be apart: the object `team-a.shop` is `shop` in the
     namespace `team-a`, or just `team-a.shop`.
 
-    With a name it is one object. Without, it is the objects of the namespace, or of all, whose
-    labels fulfil `selector`, as `kubectl -l` takes it.
+    An identifier has exactly one of these:
+
+    - `name`: it names one object.
+    - `selector`: it names the objects whose labels match, written as for `kubectl -l`.
+    - `everything=True`: it names all objects.
+
+    The last two are limited to `namespace` if that is set.
 
     Seed: stolostron kubernetes-dependency-watches v0.5.2.
     """
@@ -59,11 +64,12 @@ class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     selector: str = ""
+    everything: bool = False
 
     def __str__(self) -> str:
         return (
             f"{self.group_version_kind()}, Namespace={self.namespace}, "
-            f"Name={self.name}, Selector={self.selector}"
+            f"Name={self.name}, Selector={'(everything)' if self.everything else self.selector}"
         )
 
     def group_version_kind(self) -> GroupVersionKind:
@@ -80,14 +86,17 @@ class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
         return joined(self.namespace, self.name)
 
     def validate(self) -> None:
-        """Raise `InvalidInputError` where a version or a kind is missing.
+        """Raise `InvalidInputError` if the identifier is incomplete or contradicts itself.
 
-        And where there are both a name and a selector, or the selector is none.
+        It needs a version, a kind, and exactly one of name, selector and `everything`.
         """
         if not self.version or not self.kind:
             raise InvalidInputError(f"an object identifier needs a version and a kind: {self}")
-        if self.name and self.selector:
-            raise InvalidInputError(f"an object identifier has a name or a selector: {self}")
+        if (bool(self.name), bool(self.selector), self.everything).count(True) != 1:
+            raise InvalidInputError(
+                "an object identifier needs exactly one of name, selector and everything=True: "
+                f"{self}"
+            )
         try:
             Selector.parse(self.selector)
         except UsageError as error:

@@ -180,11 +180,13 @@ class DynamicWatcher:
             self._batches.start(watcher)
 
     async def end_query_batch(self, watcher: ObjectIdentifier) -> None:
-        """End the batch; what was watched before it and not read in it is watched no more.
+        """End the batch: *watcher* stops watching everything that the batch did not read.
 
-        Raises `QueryBatchNotStartedError` where none was started.
+        Raises `QueryBatchNotStartedError` if no batch was started, and `CacheDisabledError`
+        without `enable_cache`.
         """
         self._check(watcher)
+        self._check_cache()
         self._batches.end(watcher)
 
     @asynccontextmanager
@@ -286,6 +288,8 @@ class DynamicWatcher:
     def _check(self, watcher: ObjectIdentifier) -> SyncLoop[ObjectIdentifier]:
         loop = self._started()
         watcher.validate()
+        if not watcher.name:
+            raise InvalidInputError(f"a watcher is one object and needs a name: {watcher}")
         return loop
 
     def _check_cache(self) -> None:

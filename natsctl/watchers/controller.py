@@ -131,8 +131,9 @@ class InformerController:
     def add_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Have the watcher told of objects of this resource kind, after those added before.
 
-        One that is added while the controller runs is told of every object that is there. Raises
-        `UsageError` where another watcher there has the same finalizer.
+        A watcher that is added while the controller runs receives every existing object. Raises
+        `UsageError` if *watcher* is no watcher, if the resource kind is empty or, while the
+        controller runs, has no informer, and if another watcher there has the same finalizer.
         """
         self._coupling.add_watcher(watcher, resource_kind)
 
@@ -141,8 +142,8 @@ class InformerController:
         self._coupling.remove_watcher(watcher, resource_kind)
 
     def remove_all_watchers_for_resource(self, resource_kind: str | Kind[Any]) -> None:
-        """Tell no watcher of this resource kind anything more."""
-        self._coupling.at(resource_kind).registrations = ()
+        """Remove every watcher of this resource kind; one that was never added is ignored."""
+        self._coupling.remove_all_watchers(resource_kind)
 
     async def start(self) -> None:
         """Prepare, after every cache is complete and before anything is told."""

@@ -49,10 +49,15 @@ class Coupling:
         sources.append(source)
 
     def add_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
-        """Have the watcher told too, of what is there already as well.
+        """Add the watcher; once the informers run, it receives the existing objects first.
 
-        Raises `UsageError` where another watcher there has the same finalizer.
+        Raises `UsageError` if *watcher* is no watcher, if *resource_kind* is empty or, once the
+        informers run, has none, and if another watcher there has the same finalizer.
         """
+        if not isinstance(watcher, ResourceWatcher):
+            raise UsageError(f"{self._name}: a watcher has add, update and delete: {watcher!r}")
+        if self.opened:
+            self._check_has_informer(_name(resource_kind))
         deliveries = self.at(resource_kind)
         finalizer = _finalizer(watcher)
         if finalizer is not None and finalizer in _finalizers(deliveries):
@@ -68,8 +73,10 @@ class Coupling:
                     deliveries.tell(news, priority=Priority.RESYNC, to=(registration,))
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
-        """Have the watcher told no more; one not added is fine, of one added twice one is left."""
-        deliveries = self.at(resource_kind)
+        """Remove the watcher once; a watcher or a resource kind that was never added is ignored."""
+        deliveries = self.deliveries.get(_name(resource_kind))
+        if deliveries is None:
+            return
         remaining = list(deliveries.registrations)
         for registration in remaining:
             if registration.watcher is watcher:
@@ -77,9 +84,17 @@ class Coupling:
                 break
         deliveries.registrations = tuple(remaining)
 
+    def remove_all_watchers(self, resource_kind: str | Kind[Any]) -> None:
+        """Remove every watcher of the resource kind; one that was never added is ignored."""
+        deliveries = self.deliveries.get(_name(resource_kind))
+        if deliveries is not None:
+            deliveries.registrations = ()
+
     def at(self, resource_kind: str | Kind[Any]) -> Deliveries:
-        """Return who is told of the resource kind."""
-        name = resource_kind if isinstance(resource_kind, str) else resource_kind.name
+        """Return the deliveries of the resource kind, made on first use."""
+        name = _name(resource_kind)
+        if not name:
+            raise UsageError(f"{self._name}: a resource kind has a name")
         if name not in self.deliveries:
             self.deliveries[name] = Deliveries(name, self._policies, journal=self._journal)
         return self.deliveries[name]
@@ -114,11 +129,15 @@ class Coupling:
         if not self.sources:
             raise UsageError(f"{self._name} has nothing to watch: add an informer")
         for name, deliveries in self.deliveries.items():
-            if deliveries.registrations and name not in self.sources:
-                raise UsageError(
-                    f"{self._name} has watchers of {name} and no informer: "
-                    f"its informers are of {', '.join(self.sources)}"
-                )
+            if deliveries.registrations:
+                self._check_has_informer(name)
+
+    def _check_has_informer(self, resource_kind: str) -> None:
+        if resource_kind not in self.sources:
+            raise UsageError(
+                f"{self._name} has watchers of {resource_kind} and no informer: "
+                f"its informers are of {', '.join(self.sources)}"
+            )
 
     def changed(self, deliveries: Deliveries, source: Source, change: Change[Any]) -> None:
         """Tell of it, unless the object is only gone to another part of its kind."""
@@ -153,6 +172,10 @@ class Arrivals:
         for source in self._sources:
             for news in await source.deleted(came):
                 self._deliveries.tell(news, priority=Priority.RESYNC)
+
+
+def _name(resource_kind: str | Kind[Any]) -> str:
+    return resource_kind if isinstance(resource_kind, str) else resource_kind.name
 
 
 def _finalizers(deliveries: Deliveries) -> set[str]:

@@ -108,15 +108,16 @@ class OpinionatedWatcher:
         self._own: dict[str, _Own] = {}  # until the watch has shown it
 
     def wrap(self, watcher: ResourceWatcher, *, sync_to_add: bool) -> None:
-        """Have *watcher* told what these functions would be.
+        """Call *watcher* in place of the functions for add, update and delete.
 
-        With *sync_to_add*, what was handled before this process began is told to its `add`; else
-        to nobody.
+        With *sync_to_add*, its `add` is also called for objects that were handled before this
+        process began. Without, `sync_func` stays as it is.
         """
         self.add_func = watcher.add
         self.update_func = watcher.update
         self.delete_func = watcher.delete
-        self.sync_func = watcher.add if sync_to_add else None
+        if sync_to_add:
+            self.sync_func = watcher.add
 
     async def add(self, new: Snapshot[Any]) -> None:
         """See `ResourceWatcher.add`."""

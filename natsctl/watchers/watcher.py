@@ -63,6 +63,7 @@ OnSnapshot: TypeAlias = Callable[[Snapshot[Any]], Awaitable[None]]
 OnUpdate: TypeAlias = Callable[[Snapshot[Any], Snapshot[Any]], Awaitable[None]]
 
 
+@runtime_checkable
 class ResourceWatcher(Protocol):
     """Reacts to what happens to objects of one kind; failing is raising.
 

@@ -42,6 +42,7 @@ def limit(key: str = "", selector: str = "") -> ObjectIdentifier:
         kind=LIMITS.kind,
         name=key,
         selector=selector,
+        everything=not (key or selector),
     )
 
 

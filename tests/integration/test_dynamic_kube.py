@@ -56,6 +56,7 @@ class Play:
             namespace=self.namespace,
             name=name,
             selector=selector,
+            everything=not (name or selector),
         )
 
     async def put(self, name: str, text: str = "hi", **labels: str) -> None:

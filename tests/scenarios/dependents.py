@@ -42,7 +42,13 @@ def secret(name: str, namespace: str = "default") -> ObjectIdentifier:
 
 def secrets(selector: str = "", namespace: str = "default") -> ObjectIdentifier:
     """Return the identifier of the secrets that a selector means."""
-    return ObjectIdentifier(version="v1", kind="Secret", namespace=namespace, selector=selector)
+    return ObjectIdentifier(
+        version="v1",
+        kind="Secret",
+        namespace=namespace,
+        selector=selector,
+        everything=not selector,
+    )
 
 
 def limit(key: str = "", selector: str = "", namespace: str = "") -> ObjectIdentifier:
@@ -55,6 +61,7 @@ def limit(key: str = "", selector: str = "", namespace: str = "") -> ObjectIdent
         namespace=namespace,
         name=key,
         selector=selector,
+        everything=not (key or selector),
     )
 
 

@@ -398,6 +398,8 @@ async def test_calls_for_one_watcher_take_turns_and_the_last_one_counts() -> Non
         ObjectIdentifier(version="v1", namespace="default", name="one"),
         ObjectIdentifier(kind="Secret", namespace="default", name="one"),
         ObjectIdentifier(version="v1", kind="Secret", name="one"),
+        ObjectIdentifier(version="v1", kind="Secret"),
+        ObjectIdentifier(version="v1", kind="Secret", namespace="x"),
         ObjectIdentifier(version="v1", kind="Secret", namespace="x", name="a", selector="b=c"),
         ObjectIdentifier(version="v1", kind="Secret", namespace="x", selector="b=(c"),
         ObjectIdentifier(version="v1", kind="Secret", namespace="x", name="a/b"),
@@ -416,13 +418,17 @@ async def test_what_can_name_no_object_is_refused(watched: ObjectIdentifier) -> 
         assert play.watcher.get_watch_count() == 0
 
 
-async def test_a_watcher_that_names_nothing_is_refused() -> None:
-    async with dependents() as play:
+@pytest.mark.parametrize(
+    "watcher", [ObjectIdentifier(), secrets("a=b"), secrets()], ids=["empty", "selector", "all"]
+)
+async def test_a_watcher_without_a_name_is_refused(watcher: ObjectIdentifier) -> None:
+    async with dependents(CACHED) as play:
         for attempt in (
-            play.watcher.add_watcher(ObjectIdentifier(), secret("one")),
-            play.watcher.add_or_update_watcher(ObjectIdentifier(), secret("one")),
-            play.watcher.remove_watcher(ObjectIdentifier()),
-            play.watcher.start_query_batch(ObjectIdentifier()),
+            play.watcher.add_watcher(watcher, secret("one")),
+            play.watcher.add_or_update_watcher(watcher, secret("one")),
+            play.watcher.remove_watcher(watcher),
+            play.watcher.start_query_batch(watcher),
+            play.watcher.end_query_batch(watcher),
         ):
             with pytest.raises(InvalidInputError):
                 await attempt
@@ -471,5 +477,7 @@ async def test_without_a_cache_nothing_is_kept_or_read() -> None:
             play.watcher.list_watched_from_cache(A)
         with pytest.raises(CacheDisabledError):
             await play.watcher.start_query_batch(A)
+        with pytest.raises(CacheDisabledError):
+            await play.watcher.end_query_batch(A)
         with pytest.raises(CacheDisabledError):
             await play.watcher.get(A, gvk, "default", "one")

@@ -216,6 +216,34 @@ class TestAddingAndRemoving:
             await asyncio.sleep(1)
         assert one.told == other.told == []
 
+    @pytest.mark.parametrize("resource_kind", ["typo", ""])
+    async def test_removing_from_an_unknown_resource_kind_adds_no_queue(
+        self, stores: MemoryStores, resource_kind: str
+    ) -> None:
+        made = controller(Notes())
+        async with running(made, stores):
+            made.remove_all_watchers_for_resource(resource_kind)
+            made.remove_watcher(Notes(), resource_kind)
+            assert [queue.name for queue in made.measures().queues] == [SITE]
+
+    @pytest.mark.parametrize("watcher", [None, "watcher", object()])
+    async def test_an_object_that_is_no_watcher_is_refused(self, watcher: Any) -> None:
+        with pytest.raises(UsageError, match="add, update and delete"):
+            controller().add_watcher(watcher, SITE)
+
+    async def test_an_unknown_resource_kind_is_refused_at_once_while_the_controller_runs(
+        self, stores: MemoryStores
+    ) -> None:
+        made = controller(Notes())
+        async with running(made, stores):
+            with pytest.raises(UsageError, match=r"watchers of typo.*informers are of Site\.sites"):
+                made.add_watcher(Notes(), "typo")
+            assert [queue.name for queue in made.measures().queues] == [SITE]
+
+    async def test_a_resource_kind_without_a_name_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="has a name"):
+            controller().add_watcher(Notes(), "")
+
 
 class TestRetries:
     async def test_the_delays_double_and_then_it_is_given_up(

@@ -494,6 +494,20 @@ class TestWrapping:
             "delete athens two",
         ]
 
+    async def test_wrapping_without_sync_to_add_keeps_an_earlier_sync_func(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        await put(sites, KEY, site("one", finalizers=[FINALIZER]))
+        notes, wrapped = Notes(), Notes()
+        watcher = OpinionatedWatcher(SITES, sync_func=notes.add)
+        watcher.wrap(wrapped, sync_to_add=False)
+        made = InformerController()
+        made.add_informer(SITES)
+        made.add_watcher(watcher, SITES)
+        async with running(made, stores):
+            await settled()
+        assert (notes.told, wrapped.told) == (["add athens one"], [])
+
 
 class TestTrouble:
     async def test_a_store_that_is_away_for_long_loses_no_add(

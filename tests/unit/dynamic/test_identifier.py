@@ -7,6 +7,7 @@ DEPLOYMENT = ObjectIdentifier(
     group="apps", version="v1", kind="Deployment", namespace="shop", name="web"
 )
 SELECTED = ObjectIdentifier(version="v1", kind="Secret", selector="a=b,c in (d,e)")
+EVERY_SECRET = ObjectIdentifier(version="v1", kind="Secret", everything=True)
 LIMIT = ObjectIdentifier(group="nats", version="kv", kind="limits", namespace="eu", name="west")
 
 
@@ -51,7 +52,7 @@ def test_its_key_is_that_of_its_store(identifier: ObjectIdentifier, key: str) ->
 
 @pytest.mark.parametrize(
     "identifier",
-    [DEPLOYMENT, SELECTED, LIMIT, ObjectIdentifier(version="v1", kind="Secret")],
+    [DEPLOYMENT, SELECTED, LIMIT, EVERY_SECRET],
     ids=str,
 )
 def test_what_names_something_is_valid(identifier: ObjectIdentifier) -> None:
@@ -64,7 +65,11 @@ def test_what_names_something_is_valid(identifier: ObjectIdentifier) -> None:
         ObjectIdentifier(),
         ObjectIdentifier(version="v1", name="x"),
         ObjectIdentifier(kind="Secret", name="x"),
+        ObjectIdentifier(version="v1", kind="Secret"),
+        ObjectIdentifier(version="v1", kind="Secret", namespace="shop"),
         ObjectIdentifier(version="v1", kind="Secret", name="x", selector="a=b"),
+        ObjectIdentifier(version="v1", kind="Secret", name="x", everything=True),
+        ObjectIdentifier(version="v1", kind="Secret", selector="a=b", everything=True),
         ObjectIdentifier(version="v1", kind="Secret", selector="a in"),
     ],
     ids=str,

@@ -36,8 +36,8 @@ async def test_a_single_object_is_watched_by_its_name_alone() -> None:
     [
         ({"name": "a.b"}, "a.b"),
         ({"namespace": "a", "name": "b"}, "a.b"),
-        ({"namespace": "a"}, "a.>"),
-        ({}, ">"),
+        ({"namespace": "a", "everything": True}, "a.>"),
+        ({"everything": True}, ">"),
     ],
 )
 async def test_a_part_of_a_bucket_is_watched_by_its_keys(given: dict[str, Any], keys: str) -> None:
@@ -47,6 +47,6 @@ async def test_a_part_of_a_bucket_is_watched_by_its_keys(given: dict[str, Any], 
 
 
 async def test_a_bucket_is_neither_made_nor_asked_to_be_as_declared() -> None:
-    on = await parts().of(ObjectIdentifier(group="nats", version="kv", kind="limits"))
+    on = await parts().of(ObjectIdentifier(group="nats", version="kv", kind="limits", name="a"))
     assert isinstance(on.kind, KvKind)
     assert (on.kind.create, on.kind.checked) == (False, False)
