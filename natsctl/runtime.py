@@ -20,6 +20,7 @@ from natsctl.core.changes import named
 from natsctl.core.declare import only_primary
 from natsctl.core.explain import Explanation, Status, explain, status
 from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
+from natsctl.core.installation import Installation
 from natsctl.core.leadership import led
 from natsctl.core.loop import SyncLoop
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags, upkeep_measures
@@ -139,6 +140,7 @@ class ControllerRuntime:
         self.synced = asyncio.Event()  # every cache is complete, and syncing has begun
         self.prepared = False  # the slots are open, so there is something to explain
         self.stopping = False  # it was told to stop
+        self.installation: Installation | None = None  # known once the slots are open
         self.nats = nats  # for who needs more of it than slots
         controller.runtime = self
         self._systems = Systems(type(controller), nats, kube)
@@ -199,6 +201,7 @@ class ControllerRuntime:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Open every slot and keep its cache equal to its store; nothing is synced yet."""
+        self.installation = await self._systems.installation()
         await self._opened.open(self.controller)
         for informer, on_change in self._opened.subscriptions:
             self._loop.watch(informer, on_change)

@@ -51,6 +51,8 @@ async def _found(options: NatsOptions, named: str | None) -> list[ControllerStat
 
 def _show(found: Sequence[ControllerStatus]) -> None:
     write_table(HEADINGS, [_row(each) for each in found])
+    for installation in sorted({each.installation for each in found} - {""}):
+        say(f"installation {installation}")
     # what several daemons say alike is told once
     for told in dict.fromkeys(trouble for each in found for trouble in _troubles(each)):
         say(told)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
+from natsctl.core.installation import INSTALLATION
 from natsctl.core.leadership import Leadership
 from natsctl.core.measures import Sequenced
 from natsctl.core.steps import Steps
@@ -144,15 +145,20 @@ class FencedRecorder:
 
 
 class FencedStores:
-    """A `Stores` whose stores are fenced."""
+    """A `Stores` whose stores are fenced.
+
+    The installation's id is not: it is made once by whichever process is first, and never changed.
+    """
 
     def __init__(self, stores: Stores, leadership: Leadership) -> None:
         self._stores = stores
         self._leadership = leadership
 
-    async def open(self, kind: Kind[Any]) -> FencedStore:
+    async def open(self, kind: Kind[Any]) -> Store:
         """See `Stores.open`."""
         store = await self._stores.open(kind)
+        if kind is INSTALLATION:
+            return store
         if isinstance(store, Sequenced):
             return FencedSequencedStore(store, store, self._leadership)
         return FencedStore(store, self._leadership)

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from natsctl.core.declare import slots
+from natsctl.core.installation import Installation, installation
 from natsctl.core.manifests import KubeSecondary
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
@@ -33,6 +34,10 @@ class Systems:
     async def open(self, kind: Kind[Any]) -> Store:
         """Return the kind's store."""
         return await (self.manifests(kind) if isinstance(kind, KubeKind) else self._nats.open(kind))
+
+    async def installation(self) -> Installation:
+        """Return the installation: the NATS system that keeps the primaries."""
+        return await installation(self._nats)
 
     async def manifests(self, kind: KubeKind[Any]) -> ManifestStore:
         """Return the store of a kind of the cluster."""

@@ -51,6 +51,8 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
         queue: what waits to be synced.
         members: who shares the keys, by this daemon's view; empty where they are not shared.
         keys: how many of the primaries are this daemon's own.
+        installation: the id of the NATS system, which marks objects in a cluster; empty until it
+            is known.
     """
 
     controller: str
@@ -68,6 +70,7 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueStats | None = None
     members: list[str] = []
     keys: int | None = None
+    installation: str = ""
 
 
 class Queued(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import msgspec
 from natsctl.daemon.bucket_checks import check_buckets, check_events
 from natsctl.daemon.clocks import skew
 from natsctl.daemon.finding import Bounds, Finding, failed, ok, warning
+from natsctl.daemon.installation_checks import check_installation
 from natsctl.daemon.lease_checks import check_leases
 from natsctl.daemon.service_checks import Questions, check_service
 from natsctl.daemon.used import Used
@@ -96,6 +97,7 @@ async def _connected(
         )
         yield _limits(info, bounds)
     for part in (
+        check_installation(connection),
         check_buckets(connection, wanted.used),
         check_leases(connection, wanted.leases, wanted.lease_ttl_s),
         check_events(connection, wanted.used),

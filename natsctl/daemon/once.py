@@ -37,7 +37,7 @@ class Existing:
 
     async def open(self, kind: Kind[Any]) -> Store:
         """See `Stores.open`; raises `StoreMissingError` where the bucket does not exist."""
-        if isinstance(kind, KvKind) and kind is not MEMORY:
+        if isinstance(kind, KvKind) and kind.bucket != MEMORY.bucket:
             existing: KvKind[Any] = copy.copy(kind)
             existing.create = False
             return await self._stores.open(existing)

@@ -159,7 +159,14 @@ class Desk:
         failure = "" if runnable.failure is None else hidden(str(runnable.failure))
         found = runnable.status()
         told = status_of(found, self._daemon, state=state, failure=failure, shown=shown)
-        return msgspec.structs.replace(told, members=members)
+        return msgspec.structs.replace(told, members=members, installation=self._installation)
+
+    @property
+    def _installation(self) -> str:
+        runnable = self._runnable
+        if not isinstance(runnable, ControllerRuntime) or runnable.installation is None:
+            return ""
+        return runnable.installation.id
 
     def _state(self) -> str:
         if self._stopping:

@@ -7,6 +7,7 @@ import msgspec
 
 from natsctl.core.declare import slots
 from natsctl.core.garbage import MEMORY
+from natsctl.core.installation import INSTALLATION
 from natsctl.core.slots import Tertiary
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings import ControllerSettings
@@ -62,6 +63,7 @@ def _used_by(controller: Controller | Guest) -> Iterator[Used]:
     if isinstance(controller, Controller):
         memory = MEMORY.part(f"gc.{controller.name}")
         yield Used(memory, written=True, controller=controller.name, watched=False)
+        yield Used(INSTALLATION, written=True, controller=controller.name, watched=False)
 
 
 def _uses(controller: Controller | Guest) -> Iterator[tuple[Kind[Any], bool]]:

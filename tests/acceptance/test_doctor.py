@@ -55,6 +55,7 @@ async def test_where_controllers_run_all_is_well_and_stays_as_it_is(
     assert unwell(found) == []
     assert found["bucket greetings"][1] == "history 5, one replica"
     assert found["event stream"][1] == "1 events"
+    assert len(found["installation"][1]) == 16
     assert found["nats clock"][1] == "as ours"
     assert found["nats latency"][1].endswith(" ms there and back")
     assert await streams(jetstream) == before
@@ -84,12 +85,14 @@ async def test_before_the_first_start_it_says_what_will_be_made(
     assert unwell(found) == []
     assert found["bucket greetings"][1] == "it does not exist yet: the controller makes it"
     assert found["event stream"][1] == "it does not exist yet: the first event makes it"
+    assert found["installation"][1] == "it has no id yet: the first daemon makes one"
     assert await streams(jetstream) == {}
 
 
 async def test_without_a_controller_it_looks_at_what_all_need(natsctl: Natsctl) -> None:
     found = await examined(natsctl, status=0)
-    assert list(found) == ["nats server", "nats latency", "jetstream", "jetstream limits"]
+    expected = ["nats server", "nats latency", "jetstream", "jetstream limits", "installation"]
+    assert list(found) == expected
 
 
 async def test_people_read_a_line_for_each_and_what_to_do_beneath(
@@ -104,7 +107,7 @@ async def test_people_read_a_line_for_each_and_what_to_do_beneath(
     assert lines[at + 1] == (
         "        → change the declaration, or the bucket with `nats stream edit KV_routes`"
     )
-    assert lines[-1] == "11 ok, 0 warning, 1 failed"
+    assert lines[-1] == "12 ok, 0 warning, 1 failed"
 
 
 # ---- the server
@@ -212,7 +215,7 @@ ALLOWED = [
         )
     ),
     *("$KV.greetings.>", "$KV.routes.>"),
-    *("$KV.natsctl.gc.greetings", "$KV.natsctl_leases.greetings"),
+    *("$KV.natsctl.gc.greetings", "$KV.natsctl.installation", "$KV.natsctl_leases.greetings"),
 ]
 
 
@@ -280,6 +283,7 @@ async def test_the_documented_user_of_a_daemon_lacks_nothing_but_a_sight_of_limi
         ("$JS.FC.KV_greetings.>", "permissions greetings"),
         ("$KV.greetings.>", "permissions greetings"),
         ("$KV.natsctl.gc.greetings", "permissions natsctl"),
+        ("$KV.natsctl.installation", "permissions natsctl"),
         (f"{API}.STREAM.INFO.KV_natsctl_leases", "bucket natsctl_leases"),
         (f"{API}.STREAM.CREATE.KV_natsctl_leases", "bucket natsctl_leases"),
         (f"{API}.STREAM.MSG.GET.KV_natsctl_leases", "permissions natsctl_leases"),

@@ -18,7 +18,6 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored, WatchEvent
 from natsctl.testing.harness import Harness
 from natsctl.testing.memory import MemoryStore, MemoryStores
@@ -196,8 +195,7 @@ class SlowStores(MemoryStores):
         self._slow: dict[str, SlowStore] = {}
 
     def store(self, kind: Kind[Any]) -> SlowStore:
-        name = kind.bucket if isinstance(kind, KvKind) else kind.name
-        return self._slow.setdefault(name, SlowStore(kind))
+        return self._slow.setdefault(kind.name, SlowStore(kind))
 
 
 def stage(harness: Harness) -> Stage:
