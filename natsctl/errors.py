@@ -63,6 +63,17 @@ class InvalidObjectError(StoreError):
     """The stored bytes are no valid object of their kind."""
 
 
+class ImmutableFieldError(InvalidObjectError):
+    """The server changes these fields of an existing object never: only a new object has others.
+
+    `fields` names them, as in `spec.selector`; empty if the server does not.
+    """
+
+    def __init__(self, message: str, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
 class TooLargeError(StoreError):
     """The object is larger than its store takes."""
 

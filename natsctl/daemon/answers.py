@@ -10,6 +10,7 @@ from natsctl.core.garbage import GarbagePlan, Orphan
 from natsctl.core.journal import SyncRecord
 from natsctl.core.tree import Branch
 from natsctl.core.workqueue import Held, Place, QueueStats, Ready, Waiting
+from natsctl.telemetry.shortening import shortened
 
 SHOWN_MAX = 100  # keys with something wrong that a status names; it counts all of them
 OWNED_MAX = 1_000  # of what was made for a key, as many are named of each kind
@@ -252,10 +253,10 @@ def _queued(place: Place, now: float) -> Queued:
 
 
 def some(found: Mapping[str, str], count: int) -> dict[str, str]:
-    """Return the first so many keys in order, each with the beginning of what is said of it."""
+    """Return the first so many keys in order, each with the text, cut if it is long."""
     return {key: cut(found[key]) for key in nsmallest(count, found)}
 
 
 def cut(text: str) -> str:
-    """Return a text, of a long one its beginning."""
-    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
+    """Return the text, cut in the middle if it is long."""
+    return shortened(text, TEXT_MAX)

@@ -17,6 +17,7 @@ import msgspec
 from yarl import URL
 
 from natsctl.errors import (
+    InvalidObjectError,
     NatsctlError,
     PermissionDeniedError,
     StoreError,
@@ -30,6 +31,7 @@ from natsctl.kube.failures import error_of, read_refusal
 from natsctl.kube.lines import LineStream
 from natsctl.kube.login import Access, Login
 from natsctl.kube.options import KubeOptions
+from natsctl.kube.server_warnings import ServerWarnings
 from natsctl.kube.spans import http_span
 from natsctl.telemetry.tracing import Span, trace_headers
 
@@ -42,6 +44,7 @@ PIECE_BYTES = 1024 * 1024  # the largest body that is sent as a whole
 
 _READS = ("GET", "HEAD")
 _PASSING = (429, 500, 502, 503, 504)
+_LASTING = (TooLargeError, InvalidObjectError)  # reported as 500, but no retry changes them
 _SUCCESS = range(200, 300)
 
 NO_ANSWER = "<error>"  # in the place of a status, as client-go counts it
@@ -100,6 +103,7 @@ class Transport:
         self.server = access.server
         self.namespace = access.namespace
         self.answers: Counter[tuple[str, str]] = Counter()
+        self._warnings = ServerWarnings()
         self._session = session
         self._login = login
         self._options = options
@@ -226,7 +230,7 @@ class Transport:
     async def _answer(
         self, ask: _Ask, access: Access, response: aiohttp.ClientResponse
     ) -> Reply | _Failed:
-        self.answers[str(response.status), ask.method] += 1
+        self._note(ask, response)
         if response.status not in _SUCCESS:
             return _refused(ask, access, response, await _read(response, REFUSAL_MAX_BYTES))
         body = await _read(response, self._options.answer_max_bytes)
@@ -238,6 +242,11 @@ class Transport:
                 )
             )
         return Reply(response.status, body, response.headers.get("Date", ""))
+
+    def _note(self, ask: _Ask, response: aiohttp.ClientResponse) -> None:
+        """Count the answer, and log what the server warns of."""
+        self.answers[str(response.status), ask.method] += 1
+        self._warnings.log(response.headers.getall("Warning", ()))
 
     def _unanswered(self, ask: _Ask, error: Exception) -> _Failed:
         self.answers[NO_ANSWER, ask.method] += 1
@@ -283,7 +292,7 @@ class Transport:
     async def _respond(self, ask: _Ask, access: Access) -> aiohttp.ClientResponse | _Failed:
         try:
             response = await self._request(ask, access).__aenter__()
-            self.answers[str(response.status), ask.method] += 1
+            self._note(ask, response)
             if response.status in _SUCCESS:
                 return response
             async with response:
@@ -311,7 +320,7 @@ def _refused(ask: _Ask, access: Access, response: aiohttp.ClientResponse, body: 
         body = body.replace(access.secret.encode(), b"***")
     error = error_of(read_refusal(response.status, body), ask.what)
     nothing_done = response.status == HTTPStatus.TOO_MANY_REQUESTS
-    passing = response.status in _PASSING and not isinstance(error, TooLargeError)
+    passing = response.status in _PASSING and not isinstance(error, _LASTING)
     after = response.headers.get("Retry-After", "")
     return _Failed(
         error,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from natsctl.errors import (
     ConflictError,
     FieldConflictError,
+    ImmutableFieldError,
     InvalidObjectError,
     NotFoundError,
     PermissionDeniedError,
@@ -23,15 +24,24 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.kube.asked import Asked
+from natsctl.telemetry.shortening import shortened
 
-TEXT_MAX = 500  # characters of what a server says that are shown
-CAUSES_MAX = 10  # fields at fault that are named
+TEXT_MAX = 500  # characters of a server's answer that an error shows
+CAUSES_MAX = 10  # fields at fault that an error names
+CAUSE_MIN = 80  # characters of each of these, however many there are
 
 RBAC = "`natsctl rbac` prints the permissions that are needed"
 
 _NO_PATH = "could not find the requested resource"
 _TOO_LARGE = ("request is too large", "trying to send message larger than max")
-_CANNOT = re.compile(r"\bcannot \S+ (resource|path)\b")
+_NO_SCHEMA = "failed to create typed patch object"  # older servers report it as 500
+_CANNOT = re.compile(r"\bcannot (\S+) (?:resource|path)\b")
+_WEBHOOK = "admission webhook"
+_NOT_ALLOWED = "Forbidden: "  # begins a reason that quotes no value
+_IMMUTABLE = re.compile(
+    r"\bimmutable\b|\bupdates to .* are forbidden|\b(?:may not|cannot) (?:be )?(?:change|update)",
+    re.IGNORECASE,
+)
 _MANAGER = re.compile(r'conflict with "([^"]*)"')
 
 
@@ -82,7 +92,7 @@ def read_refusal(code: int, body: bytes) -> Refusal:
     try:
         status = msgspec.json.decode(body, type=_Status)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Refusal(code, _shortened(body[: 4 * TEXT_MAX].decode("utf-8", "replace")))
+        return Refusal(code, _shortened(body.decode("utf-8", "replace")))
     details = status.details or _Details()
     return Refusal(
         code or status.code,
@@ -101,6 +111,8 @@ def error_of(refusal: Refusal, what: Asked) -> StoreError:
     """
     if any(sign in refusal.message for sign in _TOO_LARGE):
         return _too_large(refusal, what)
+    if _NO_SCHEMA in refusal.message:
+        return _invalid(refusal, what)
     return _MEANINGS.get(refusal.code, _failed)(refusal, what)
 
 
@@ -113,7 +125,19 @@ def _too_large(refusal: Refusal, what: Asked) -> StoreError:
 
 
 def _invalid(refusal: Refusal, what: Asked) -> StoreError:
-    return InvalidObjectError(f"cannot {what}: {_at_fault(refusal)}")
+    text = f"cannot {what}: {_at_fault(refusal)}"
+    causes = [cause for cause in refusal.causes if cause.field]
+    reasons = [cause.message for cause in causes] or [refusal.message]
+    if all(_IMMUTABLE.search(_reason(message)) for message in reasons):
+        return ImmutableFieldError(text, tuple(dict.fromkeys(cause.field for cause in causes)))
+    return InvalidObjectError(text)
+
+
+def _reason(message: str) -> str:
+    """Return the server's own words in *message*, without the value that they are about."""
+    if message.startswith(_NOT_ALLOWED):
+        return message.partition("\n")[0]
+    return message.rpartition(": ")[2]
 
 
 def _expired(refusal: Refusal, what: Asked) -> StoreError:
@@ -133,13 +157,17 @@ def _unauthorized(refusal: Refusal, what: Asked) -> StoreError:
 
 
 def _forbidden(refusal: Refusal, what: Asked) -> StoreError:
+    denied = _CANNOT.search(refusal.message)
     if what.verb == "patch" and refusal.message.endswith("is forbidden:"):
-        # all that is said of an apply by somebody who may patch, but not create
+        # an older server's whole answer to an apply by a user who may patch but not create
         return PermissionDeniedError(f"may not {replace(what, verb='create')}; {RBAC}")
-    told = f"may not {what}: {_said(refusal)}"
-    if refusal.reason and not _CANNOT.search(refusal.message):
-        return PermissionDeniedError(told)  # a quota, a policy, a namespace that goes away
-    return PermissionDeniedError(f"{told}; {RBAC}")
+    if denied is None and (refusal.reason or _WEBHOOK in refusal.message):
+        # a quota, a policy, a webhook, a namespace that is being deleted
+        return PermissionDeniedError(f"may not {what}: {_said(refusal)}")
+    # an apply that would create needs both verbs: the server names the one that is missing
+    create = denied is not None and what.verb == "patch" and denied[1] == "create"
+    missing = replace(what, verb="create") if create else what
+    return PermissionDeniedError(f"may not {missing}: {_said(refusal)}; {RBAC}")
 
 
 def _not_found(refusal: Refusal, what: Asked) -> StoreError:
@@ -162,15 +190,23 @@ def _conflict(refusal: Refusal, what: Asked) -> StoreError:
         return ConflictError(f"cannot {what}: {_said(refusal)}")
     told = "; ".join(f"{name} owns {_listed(fields)}" for name, fields in rivals.items())
     return FieldConflictError(
-        f"cannot {what}: {told}. Leave these fields to it, or apply with force",
+        f"cannot {what}: {told}. Leave these fields out of the manifest, or apply it with force=True",
         managers=tuple(rivals),
         fields=tuple(dict.fromkeys(field for fields in rivals.values() for field in fields)),
     )
 
 
 def _at_fault(refusal: Refusal) -> str:
-    faults = [f"{cause.field}: {cause.message}" for cause in refusal.causes if cause.field]
-    return _shortened(_listed(faults)) if faults else _said(refusal)
+    """Return the fields at fault, each with its reason.
+
+    A reason may be a dump of the whole value with the words that matter at its end.
+    """
+    causes = [cause for cause in refusal.causes if cause.field]
+    if not causes:
+        return _said(refusal)
+    limit = max(CAUSE_MIN, TEXT_MAX // min(len(causes), CAUSES_MAX))
+    faults = [_shortened(f"{cause.field}: {cause.message}", limit) for cause in causes]
+    return _listed(faults)
 
 
 def _listed(texts: list[str]) -> str:
@@ -187,9 +223,8 @@ def _said(refusal: Refusal) -> str:
         return f"status {refusal.code}"
 
 
-def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
+def _shortened(text: str, limit: int = TEXT_MAX) -> str:
+    return shortened(" ".join(text.split()), limit)
 
 
 _MEANINGS: dict[int, Callable[[Refusal, Asked], StoreError]] = {

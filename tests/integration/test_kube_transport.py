@@ -59,6 +59,29 @@ async def test_a_write_is_not_repeated_unless_it_is_said_to_be_safe() -> None:
         assert len(server.requests) == 6
 
 
+async def test_a_manifest_that_fits_no_schema_is_refused_at_once_though_by_500() -> None:
+    message = "failed to create typed patch object: .dota: field not declared in schema"
+    refusal = web.Response(status=500, body=json.dumps({"message": message}).encode())
+    async with answering(in_turn(refusal)) as server, connecting(to(server.url)) as transport:
+        with pytest.raises(InvalidObjectError, match=r"\.dota"):
+            await transport.call("PATCH", PATH, body=b"{}", safe=True)
+    assert len(server.requests) == 1
+
+
+async def test_what_the_server_warns_of_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    headers = {"Warning": '299 - "batch/v1beta1 CronJob is deprecated"'}
+    refusal = web.Response(status=404, headers={"Warning": '299 - "say \\"no\\""'})
+    answers = in_turn(web.Response(body=b"{}", headers=headers))
+    async with answering(answers) as server, connecting(to(server.url)) as transport:
+        for _ in range(3):
+            await transport.call("GET", PATH)
+        server.handler = in_turn(refusal)
+        with pytest.raises(StoreError):
+            await transport.call("GET", PATH)
+    logged = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert logged == ["Warning: batch/v1beta1 CronJob is deprecated", 'Warning: say "no"']
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 async def test_a_write_whose_connection_broke_is_sent_once_and_its_outcome_unknown(
     method: str,
@@ -404,6 +427,14 @@ async def test_what_the_server_refuses_is_one_of_our_errors(
     gone = json.dumps({"preconditions": {"uid": "another"}}).encode()
     with pytest.raises(ConflictError, match="another"):
         await transport.call("DELETE", f"{at}/one", body=gone)
+    apply = "application/apply-patch+yaml"
+    for wrong in ({"data": {"a": 1}}, {"dota": {"a": "1"}}):
+        manifest = {"apiVersion": "v1", "kind": "ConfigMap", **wrong}
+        body, query = json.dumps(manifest).encode(), {"fieldManager": "ann"}
+        with pytest.raises(InvalidObjectError, match=next(iter(wrong))):
+            await transport.call(
+                "PATCH", f"{at}/one", query=query, body=body, content_type=apply, safe=True
+            )
     huge = json.dumps({"metadata": {"name": "huge"}, "data": {"a": "x" * 4_000_000}}).encode()
     with pytest.raises(TooLargeError):
         await transport.call("POST", at, body=huge)
@@ -498,3 +529,12 @@ async def test_what_came_of_every_attempt_is_counted_by_status_and_method() -> N
         ("404", "DELETE"): 1,
         ("<error>", "PATCH"): 1,
     }
+
+
+async def test_the_real_server_warns_of_what_it_will_not_serve_for_long(
+    transport: Transport, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        with suppress(StoreMissingError):  # a newer server has removed it
+            await transport.call("GET", "/apis/extensions/v1beta1/ingresses")
+            assert caplog.text.count("extensions/v1beta1 Ingress is deprecated") == 1

@@ -7,6 +7,7 @@ import pytest
 from natsctl.errors import (
     ConflictError,
     FieldConflictError,
+    ImmutableFieldError,
     InvalidObjectError,
     NotFoundError,
     PermissionDeniedError,
@@ -20,6 +21,7 @@ from natsctl.kube.failures import ExpiredError, error_of, read_refusal
 
 GET = asked("GET", "/api/v1/namespaces/shop/configmaps/one")
 CREATE = asked("POST", "/api/v1/namespaces/shop/configmaps")
+APPLY = asked("PATCH", "/api/v1/namespaces/shop/configmaps/one")
 
 
 def refused(code: int, body: bytes, what: Asked = GET) -> StoreError:
@@ -134,3 +136,90 @@ def test_no_text_is_longer_than_people_read() -> None:
     assert len(str(refused(500, status("x\n" * 100_000)))) < 1000
     causes = [{"field": "spec." + "x" * 1000, "message": "y" * 1000}] * 9
     assert len(str(refused(422, status("", causes=causes)))) < 1000
+
+
+def invalid(*causes: tuple[str, str]) -> StoreError:
+    found = [{"reason": "FieldValueInvalid", "field": f, "message": text} for f, text in causes]
+    return refused(422, status("one is invalid", "Invalid", causes=found), APPLY)
+
+
+def test_the_reason_at_the_end_of_a_long_dump_is_shown() -> None:
+    dump = f"Invalid value: core.PodTemplateSpec{{{'x' * 5000}}}: field is immutable"
+    for causes in ([("spec.template", dump)], [(f"spec.f{n}", dump) for n in range(10)]):
+        text = str(invalid(*causes))
+        assert text.count("field is immutable") == len(causes)
+        assert f"{causes[-1][0]}: Invalid value: core.Pod" in text
+        assert len(text) < 1500
+
+
+def test_a_long_message_without_causes_keeps_both_ends() -> None:
+    text = str(refused(500, status(f"it began here {'x' * 5000} and ended there")))
+    assert "it began here" in text
+    assert text.endswith("and ended there")
+
+
+def test_a_manifest_that_does_not_fit_the_schema_is_invalid_though_reported_as_500() -> None:
+    message = "failed to create typed patch object: .dota: field not declared in schema"
+    error = refused(500, status(message, ""), APPLY)
+    assert isinstance(error, InvalidObjectError)
+    assert ".dota: field not declared in schema" in str(error)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'configmaps "one" is forbidden:',  # 1.20
+        'configmaps "one" is forbidden: User "ann" cannot create resource "configmaps"',  # 1.36
+    ],
+)
+def test_an_apply_that_lacks_the_permission_to_create_says_create(message: str) -> None:
+    text = str(refused(403, status(message, "Forbidden"), APPLY))
+    assert text.startswith("may not create configmaps 'one' in namespace 'shop'")
+    assert "`natsctl rbac`" in text
+
+
+def test_an_apply_that_lacks_the_permission_to_patch_says_patch() -> None:
+    message = 'configmaps "one" is forbidden: User "ann" cannot patch resource "configmaps"'
+    assert str(refused(403, status(message, "Forbidden"), APPLY)).startswith("may not patch")
+
+
+def test_a_webhook_that_denies_without_a_reason_is_no_matter_of_permissions() -> None:
+    message = 'admission webhook "deny.example.com" denied the request without explanation'
+    text = str(refused(403, status(message), APPLY))
+    assert "deny.example.com" in text
+    assert "rbac" not in text
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Invalid value: v1.LabelSelector{}: field is immutable",
+        "Forbidden: field is immutable when `immutable` is set",
+        "Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden",
+        "Forbidden: spec is immutable after creation except resources.requests for bound claims",
+        "Forbidden: pod updates may not change fields other than `spec.image`\n core.PodSpec{a: b}",
+        'Invalid value: "10.0.0.9": may not change once set',
+        'Invalid value: rbac.RoleRef{Name:"a"}: cannot change roleRef',
+        'Invalid value: "object": Value is immutable',
+    ],
+)
+def test_a_field_that_cannot_change_any_more_is_named(reason: str) -> None:
+    error = invalid(("spec.template", reason))
+    assert isinstance(error, ImmutableFieldError)
+    assert error.fields == ("spec.template",)
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        [("spec.text", 'Invalid value: "is immutable": must be lower case')],
+        [("spec.a", "Required value"), ("spec.b", 'Invalid value: "b": field is immutable')],
+        [("spec.clusterIPs[0]", "Invalid value: []: primary clusterIP can not be unset")],
+    ],
+)
+def test_a_manifest_that_no_new_object_could_have_either_is_just_invalid(
+    causes: list[tuple[str, str]],
+) -> None:
+    error = invalid(*causes)
+    assert isinstance(error, InvalidObjectError)
+    assert not isinstance(error, ImmutableFieldError)
