@@ -88,16 +88,16 @@ class WebApps(Controller):
         return None
 
     async def _make(self, key: str, spec: WebAppSpec) -> Manifest:
-        """Apply what the spec implies, by force: an edit by hand is put right. Return the status.
+        """Apply what the spec implies, over any edit by hand. Return the status.
 
         What was made in another namespace, where the app was before, goes.
         """
         check(spec)
         name = name_of(key)
         at = f"{spec.namespace}/{name}"
-        await self.configs.apply(config_map(name, spec), force=True)
-        await self.deployments.apply(deployment(name, spec), force=True)
-        await self.services.apply(service(name, spec), force=True)
+        await self.configs.apply(config_map(name, spec))
+        await self.deployments.apply(deployment(name, spec))
+        await self.services.apply(service(name, spec))
         for made in (self.configs, self.deployments, self.services):
             for left in made.owned().keys() - {at}:
                 await made.delete(left)

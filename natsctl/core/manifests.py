@@ -54,15 +54,15 @@ class KubeSecondary(Owned[T]):
         }
 
     async def apply(
-        self, manifest: T | Manifest | msgspec.Struct, *, force: bool = False, adopt: bool = False
+        self, manifest: T | Manifest | msgspec.Struct, *, force: bool = True, adopt: bool = False
     ) -> int:
         """Make the object say what *manifest* says, and return its revision.
 
-        What earlier manifests said and this one does not is taken away, what others say stays.
-        Nothing is sent where the cache shows that nothing would change. Raises
-        `FieldConflictError`, which names the other managers, where they say something else of
-        these fields, unless *force*; and `ExistsError` where the object exists and is not this
-        owner's, unless *adopt*.
+        Fields of an earlier manifest that this one lacks are removed. Fields of other managers
+        stay, except those in the manifest: *force* takes them over. With `force=False`, raises
+        `FieldConflictError`, which names the other managers and their fields. Nothing is sent if
+        the cache shows that nothing would change. Raises `ExistsError` if the object exists and
+        is not this owner's, unless *adopt*.
         """
         owner = self._owner()
         wanted = self._wanted(manifest, owner)

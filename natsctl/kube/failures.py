@@ -190,7 +190,7 @@ def _conflict(refusal: Refusal, what: Asked) -> StoreError:
         return ConflictError(f"cannot {what}: {_said(refusal)}")
     told = "; ".join(f"{name} owns {_listed(fields)}" for name, fields in rivals.items())
     return FieldConflictError(
-        f"cannot {what}: {told}. Leave these fields out of the manifest, or apply it with force=True",
+        f"cannot {what}: {told}. Leave these fields out of the manifest, or apply by force",
         managers=tuple(rivals),
         fields=tuple(dict.fromkeys(field for fields in rivals.values() for field in fields)),
     )

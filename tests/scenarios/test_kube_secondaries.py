@@ -56,7 +56,7 @@ class Sites(Controller):
     sites = primary(SITES)
     configs = secondary(CONFIGS)
 
-    def __init__(self, *, force: bool = False, adopt: bool = False) -> None:
+    def __init__(self, *, force: bool = True, adopt: bool = False) -> None:
         self.syncs: list[str] = []
         self.force = force
         self.adopt = adopt
@@ -152,8 +152,8 @@ async def test_after_convergence_nothing_is_written_and_nothing_synced_but_resyn
         assert set(controller.syncs[syncs:]) == {f"s{number}" for number in range(20)}
 
 
-async def test_an_edit_by_hand_is_put_right_by_force() -> None:
-    async with running(controller := Sites(force=True)) as harness:
+async def test_an_edit_by_hand_is_put_right() -> None:
+    async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
         await edit(configs(harness), "default/shop-main", data={"text": "edited"})
@@ -254,32 +254,43 @@ async def test_an_object_of_nobody_is_refused_unless_adopted() -> None:
         failing = harness.runtime.status().failing["shop"]
         assert message in failing
         assert any(event.reason == "ErrResourceExists" for event in stores.events.events)
-    async with running(adopting := Sites(adopt=True, force=True), stores=stores) as harness:
+    async with running(adopting := Sites(adopt=True), stores=stores) as harness:
         await harness.run_until_idle()
         assert texts(harness) == {"default/shop-main": "hi"}
         assert adopting.configs.owned("shop").keys() == {"default/shop-main"}
 
 
-async def test_a_conflict_names_the_other_manager_and_force_ends_it() -> None:
-    stores = MemoryStores()
-    async with running(controller := Sites(), stores=stores) as harness:
+async def test_a_field_that_another_manager_forced_is_taken_back() -> None:
+    async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
-        store = configs(harness)
-        document = store.document("default/shop-main")
-        uid = str(documents.metadata_of(document)["uid"])
-        theirs: documents.Document = {**config("shop-main", "theirs"), **_what()}
-        await store.apply(theirs, manager="kubectl", uid=uid, force=True)
+        await force(configs(harness), "default/shop-main", "theirs")
+        await harness.run_until_idle()
+        assert texts(harness) == {"default/shop-main": "hi"}
+        assert harness.runtime.status().failing == {}
+
+
+async def test_without_force_a_conflict_names_the_other_manager_and_force_ends_it() -> None:
+    async with running(controller := Sites(force=False)) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        await force(configs(harness), "default/shop-main", "theirs")
         await asyncio.sleep(1)
         assert "kubectl" in harness.runtime.status().failing["shop"]
+        assert texts(harness) == {"default/shop-main": "theirs"}
         controller.force = True
         controller.runtime.resync()
         await harness.run_until_idle()
         assert texts(harness) == {"default/shop-main": "hi"}
 
 
-def _what() -> dict[str, object]:
-    return {"apiVersion": "v1", "kind": "ConfigMap"}
+async def force(store: MemoryManifestStore, key: str, text: str, manager: str = "kubectl") -> None:
+    """Have another manager take the text of a ConfigMap."""
+    namespace, _, name = key.partition("/")
+    uid = str(documents.metadata_of(store.document(key))["uid"])
+    theirs: documents.Document = {**config(name, text), "apiVersion": "v1", "kind": "ConfigMap"}
+    documents.metadata_of(theirs)["namespace"] = namespace
+    await store.apply(theirs, manager=manager, uid=uid, force=True)
 
 
 async def test_a_deleted_primary_takes_its_objects_with_it_and_no_others() -> None:
@@ -389,7 +400,7 @@ async def test_text_of_a_secret_is_kept_right_as_data() -> None:
             if found is not None:
                 text = {"password": found.spec.text}
                 manifest = {"metadata": {"name": key}, "stringData": text}
-                await self.secrets.apply(manifest, force=True)
+                await self.secrets.apply(manifest)
             return None
 
     async with running(controller := Secrets()) as harness:
@@ -406,7 +417,7 @@ async def test_what_only_metadata_is_watched_of_is_still_put_right() -> None:
     class Slim(Sites):
         configs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
 
-    async with running(controller := Slim(force=True)) as harness:
+    async with running(controller := Slim()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
         cached = controller.configs.get("default/shop-main")
