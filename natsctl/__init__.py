@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import natsctl.kube as _kube_package  # noqa: F401 - loaded first: `kube` below is a function
 import natsctl.kv as _kv_package  # noqa: F401 - likewise `kv`
 from natsctl.core.cache import Invalid
+from natsctl.core.calls import blocking
 from natsctl.core.declare import primary, secondary, tertiary
 from natsctl.core.explain import Explanation, Status
 from natsctl.core.finalizers import finalized
@@ -34,6 +35,7 @@ from natsctl.errors import (
     EventNotDoneError,
     ExistsError,
     FieldConflictError,
+    HandlerError,
     ImmutableFieldError,
     InformerAlreadyAddedError,
     InvalidInputError,
@@ -57,6 +59,7 @@ from natsctl.errors import (
     StoreError,
     StoreMissingError,
     StoreTimeoutError,
+    SyncTimeoutError,
     TooLargeError,
     UsageError,
     WatchBrokenError,
@@ -200,6 +203,7 @@ __all__ = [
     "GarbagePlan",
     "GenericEvent",
     "GroupVersionKind",
+    "HandlerError",
     "ImmutableFieldError",
     "InformerAlreadyAddedError",
     "InformerController",
@@ -279,6 +283,7 @@ __all__ = [
     "StoreMissingError",
     "StoreTimeoutError",
     "Stores",
+    "SyncTimeoutError",
     "Tertiary",
     "TokenBucket",
     "TooLargeError",
@@ -286,6 +291,7 @@ __all__ = [
     "WatchBrokenError",
     "WatchStoppingError",
     "always_retry",
+    "blocking",
     "connect",
     "connect_kube",
     "controller_name",

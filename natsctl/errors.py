@@ -1,5 +1,10 @@
 """Every exception that natsctl raises on purpose."""
 
+import numbers
+from typing import cast
+
+DELAY_MAX_S = 1e12  # longer than anybody waits, and shorter than what a date can hold
+
 
 class NatsctlError(Exception):
     """The base of all natsctl errors."""
@@ -150,16 +155,34 @@ class EventNotDoneError(NatsctlError):
     """An event of a resource was dropped without being marked done, by the code that it names."""
 
 
-class RetryAfter(NatsctlError):  # noqa: N818 - raised to ask for something, not to report
-    """Raised by a sync handler: visit this key again after `delay_s` seconds.
+class SyncTimeoutError(NatsctlError, TimeoutError):
+    """A handler took longer than its limit."""
 
-    Nothing is counted as a failure and the key's backoff is left as it is.
+
+class HandlerError(NatsctlError):
+    """A handler broke its contract; the message names the handler and what to do."""
+
+
+class RetryAfter(NatsctlError):  # noqa: N818 - raised to ask for something, not to report
+    """Raised by a sync handler: sync this key again after `delay_s` seconds.
+
+    This is not counted as a failure, and the key's backoff stays as it is. Raises `UsageError` if
+    `delay_s` is not a finite number of seconds, 0 or more.
     """
 
     def __init__(self, delay_s: float, message: str = "") -> None:
+        if not is_delay(delay_s):
+            raise UsageError(f"RetryAfter needs seconds, 0 or more, and got {delay_s!r:.100}")
         super().__init__(message or f"asked to be visited again after {delay_s:g} s")
         self.delay_s = delay_s
 
 
 class PermanentError(NatsctlError):
-    """Raised by a sync handler: trying again is useless until the object changes."""
+    """Raised by a sync handler: do not retry until the object changes."""
+
+
+def is_delay(value: object) -> bool:
+    """Return whether the value is a number of seconds, 0 or more; a bool is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | numbers.Real):
+        return False
+    return 0 <= cast("float", value) < DELAY_MAX_S

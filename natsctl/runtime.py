@@ -16,6 +16,7 @@ from inspect import isfunction
 from typing import Any
 
 from natsctl.core.barrier import Barrier
+from natsctl.core.calls import blocking, shown
 from natsctl.core.changes import named
 from natsctl.core.declare import only_primary
 from natsctl.core.explain import Explanation, Status, explain, status
@@ -30,13 +31,14 @@ from natsctl.core.reads import Reads
 from natsctl.core.reports import Reports
 from natsctl.core.resync import resync
 from natsctl.core.retry import RetryPolicy, always_retry
+from natsctl.core.stopping import finish
 from natsctl.core.sweeps import Sweeps
 from natsctl.core.systems import Systems
 from natsctl.core.tasks import together
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.visit import DeletionPolicy, Operation, Visits
 from natsctl.core.wakes import Wakes
-from natsctl.errors import NotFoundError, StoreError
+from natsctl.errors import NotFoundError, StoreError, UsageError, is_delay
 from natsctl.model.kinds import Kind
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Change, ManifestStores, Stores
@@ -81,12 +83,15 @@ class Controller:
         if isfunction(cls.__dict__.get("retry")):
             cls.retry = staticmethod(cls.retry)  # a policy is no method
 
-    async def sync_handler(self, key: str) -> float | None:
-        """Make the world match the primary *key*; return seconds until the next visit, or None.
+    blocking = staticmethod(blocking)
+    """Run a function that blocks in a thread: `await self.blocking(function, *args)`."""
 
-        A primary that `get` does not find is gone: what it owned is removed after this returns.
-        Failing is raising: the key is retried with backoff. `RetryAfter` asks for a delay,
-        `PermanentError` for no retry until the object changes.
+    async def sync_handler(self, key: str) -> float | None:
+        """Make the world match the primary *key*; return seconds until the next sync, or None.
+
+        If `get` does not find the primary it is gone, and the objects that it owned are removed
+        after this returns. A handler fails by raising: the key is retried with backoff.
+        `RetryAfter` asks for a delay, `PermanentError` for no retry until the object changes.
         """
         raise NotImplementedError
 
@@ -234,7 +239,12 @@ class ControllerRuntime:
         self._wakes.wake(named(key), operation)
 
     def enqueue_key_after(self, key: str, operation: Operation, delay_s: float) -> None:
-        """Visit the key after *delay_s* seconds, whatever is visited before; see `enqueue_key`."""
+        """Sync the key after *delay_s* seconds, even if it is synced before; see `enqueue_key`.
+
+        Raises `UsageError` if *delay_s* is not a number of seconds, 0 or more.
+        """
+        if not is_delay(delay_s):
+            raise UsageError(f"a delay is seconds, 0 or more, not {shown(delay_s)}")
         self._wakes.wake(named(key), operation, after=delay_s)
 
     def holds(self, key: str) -> bool:
@@ -371,10 +381,7 @@ class ControllerRuntime:
         """Let syncs under way end, for a while."""
         self.stop()
         limit_s = self._stop_timeout_s if self.synced.is_set() else 0.0
-        _, late = await asyncio.wait((work,), timeout=limit_s)
-        for task in late:
-            log.warning("%s: what is under way is cut short", self.name)
-            task.cancel()
+        await finish(self.name, (work,), within_s=limit_s)
 
     def _sync(self, key: str) -> Awaitable[float | None]:
         return self._visits.visit(key, self._wakes.reasons.take(key))

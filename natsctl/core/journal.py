@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from natsctl.errors import RetryAfter
+from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import told
 
 KEYS_MAX = 10_000
@@ -53,10 +53,9 @@ class Journal:
         begun, error = clock(), ""
         try:
             yield
-        except RetryAfter:  # asked for: no failure
-            raise
         except BaseException as raised:
-            error = what + told(raised)
+            if classify(raised) is not ErrorClass.DELAY:
+                error = what + told(raised)
             raise
         finally:
             took_s = clock() - begun

@@ -1,22 +1,45 @@
-"""How long a task may take for one piece of its work."""
+"""Limits how long a task may take for one piece of its work."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from natsctl.errors import SyncTimeoutError
+
+IGNORED_S = 5.0  # work that goes on for longer than this after its cancellation ignores it
+
+Task = asyncio.Task[Any]
+
+
+def _report_nothing(_task: Task) -> None:
+    """Nobody asked."""
+
 
 class TimeLimit:
-    """Cuts short, with `TimeoutError`, what a task does for longer than *limit_s*: `with limit:`.
+    """Cancels what a task does for longer than *limit_s*: `with limit:`.
 
-    Like `asyncio.timeout`, but one timer serves all tasks: setting one for each costs more than
-    a short sync. The limit is the same for all, so whoever began first is late first. A task that
-    somebody else cancels is left alone.
+    The block then raises `SyncTimeoutError` with *message*. This works like `asyncio.timeout`, but
+    one timer serves all tasks: a timer for each costs more than a short sync. The limit is the
+    same for all, so the task that began first is late first. A task that somebody else cancels is
+    left alone.
+
+    *on_ignored* is called with a task that is still in its block `IGNORED_S` seconds after it was
+    cancelled here.
     """
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(
+        self,
+        limit_s: float,
+        *,
+        message: str = "",
+        on_ignored: Callable[[Task], None] = _report_nothing,
+    ) -> None:
         self._limit_s = limit_s
-        self._deadlines: dict[asyncio.Task[Any], float] = {}  # the earliest first
-        self._cut: set[asyncio.Task[Any]] = set()
+        self._message = message or f"took longer than {limit_s:g} s"
+        self._on_ignored = on_ignored
+        self._deadlines: dict[Task, float] = {}  # the earliest first
+        self._cut: dict[Task, float] = {}  # tasks that were cancelled, and their deadlines
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -33,13 +56,13 @@ class TimeLimit:
     ) -> None:
         task = self._task()
         self._deadlines.pop(task, None)
-        if task in self._cut:
-            self._cut.remove(task)
-            if not task.uncancel() and isinstance(error, asyncio.CancelledError):
-                raise TimeoutError from error
+        if self._cut.pop(task, None) is None:
+            return
+        if not task.uncancel() and isinstance(error, asyncio.CancelledError):
+            raise SyncTimeoutError(self._message) from error
 
     def _look(self) -> None:
-        """Cut short what is late, and look again when the next may be."""
+        """Cancel the tasks that are late, and look again when the next one may be."""
         self._timer = None
         for task, deadline in list(self._deadlines.items()):
             if deadline > self._loop.time():
@@ -47,10 +70,15 @@ class TimeLimit:
                 return
             del self._deadlines[task]
             if not task.cancelling():
-                self._cut.add(task)
+                self._cut[task] = deadline
                 task.cancel()
+                self._loop.call_later(IGNORED_S, self._look_after, task, deadline)
 
-    def _task(self) -> asyncio.Task[Any]:
+    def _look_after(self, task: Task, deadline: float) -> None:
+        if self._cut.get(task) == deadline:
+            self._on_ignored(task)
+
+    def _task(self) -> Task:
         task = asyncio.current_task(self._loop)
         if task is None:
             raise RuntimeError("only what a task does can be limited")

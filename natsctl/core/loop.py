@@ -5,9 +5,10 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from natsctl.core.about import bind
+from natsctl.core.calls import failure_of
 from natsctl.core.catchup import catch_up
 from natsctl.core.informer import Informer
 from natsctl.core.leadership import Leadership, current_leadership
@@ -179,6 +180,7 @@ class SyncLoop(Generic[K]):
         clock = asyncio.get_running_loop().time
         turn_ends = clock() + TURN_S
         moving = self._leadership is not None and self._moves is not None
+        worker = cast("asyncio.Task[None]", asyncio.current_task())
         while True:
             try:
                 key = await self.queue.get()
@@ -197,6 +199,8 @@ class SyncLoop(Generic[K]):
             if moving and not self.holdings.has(key):
                 self.queue.drop(key)  # it went meanwhile, and may have left something behind
                 self._moved.set()
+            if worker.cancelling():
+                raise asyncio.CancelledError  # the handler has swallowed it
             if now >= turn_ends:
                 await asyncio.sleep(0)  # neither get nor a handler need ever have waited
                 turn_ends = clock() + TURN_S
@@ -204,15 +208,13 @@ class SyncLoop(Generic[K]):
     async def _sync(self, key: K) -> Outcome:
         try:
             return Synced(await self._handled(key))
-        except asyncio.CancelledError:
-            worker = asyncio.current_task()
-            if worker is not None and not worker.cancelling() and self._may():
-                return Failed(RuntimeError("the handler waited for something that was cancelled"))
-            self.queue.add(key)  # untouched: whoever works next visits it
-            self.queue.done(key)
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            return Failed(error)
+        except BaseException as error:
+            failure = failure_of(error, asyncio.current_task())
+            if failure is None:
+                self.queue.add(key)  # as it was: the next worker syncs it
+                self.queue.done(key)
+                raise
+            return Failed(failure)
 
     def _handled(self, key: K) -> Awaitable[float | None]:
         leadership = self._leadership

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from natsctl.core.barrier import current_sync
 from natsctl.core.batches import Batches
+from natsctl.core.calls import awaitable
 from natsctl.core.dependency import Dependency, one, those
 from natsctl.core.loop import SyncHandler
 from natsctl.core.systems import Systems
@@ -92,7 +93,7 @@ class Reads:
         async def sync(key: str) -> float | None:
             self._batches.start(key)
             try:
-                after = await handler(key)
+                after = await awaitable(handler, key)
             except BaseException:
                 self._batches.abandon(key)
                 raise

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 from natsctl.core.barrier import Sync
 from natsctl.core.cache import Invalid
+from natsctl.core.failures import FailureLog
 from natsctl.core.garbage import GarbagePlan
-from natsctl.errors import ExistsError, NatsctlError
+from natsctl.errors import ExistsError
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, Recorder
-from natsctl.telemetry.hiding import told
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ class Reports:
         self.recorders: list[Recorder] = []
         self._regarding = regarding
         self._refused = ""
+        self._failures = FailureLog(log)
 
     def event(
         self,
@@ -52,7 +53,8 @@ class Reports:
             recorder.event(key, type, reason, message, regarding)
 
     def synced(self, key: str, sync: Sync) -> None:
-        """Tell what a successful sync wrote; one that wrote nothing is no news."""
+        """Record what a successful sync wrote; a sync that wrote nothing makes no event."""
+        self._failures.succeeded(key)
         if sync.created:
             message = MESSAGE_CREATED
         elif sync.updated:
@@ -64,10 +66,8 @@ class Reports:
         self.event(key, EventType.NORMAL, REASON_SYNCED, message % key, sync.touched)
 
     def failed(self, key: str, error: Exception) -> None:
-        """Tell that a sync failed; the traceback of what nobody foresaw goes to the log."""
-        foreseen = isinstance(error, NatsctlError | TimeoutError)
-        text = told(error)
-        log.error("%s: sync of %s failed: %s", self.controller, key, text, exc_info=not foreseen)
+        """Log that a sync failed, see `FailureLog`, and record an event."""
+        text = self._failures.failed(key, f"{self.controller}: sync of {key}", error)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
         self.event(key, EventType.WARNING, reason, text)
 

@@ -1,13 +1,17 @@
-"""What follows a sync: the one place that decides it."""
+"""Decides what follows a sync."""
 
+import logging
 from collections.abc import Hashable
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop
+from natsctl.core.retry import Decision, Drop, Retry, RetryPolicy, Stop
 from natsctl.core.workqueue import Held, Priority, Workqueue
-from natsctl.errors import InvalidKeyError, PermanentError, RetryAfter
+from natsctl.errors import RetryAfter, is_delay
+from natsctl.telemetry.classification import classify
+
+log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -28,12 +32,12 @@ Outcome: TypeAlias = Synced | Failed
 
 
 def settle(queue: Workqueue[K], key: K, outcome: Outcome, retry: RetryPolicy) -> None:
-    """Give a held key back and ask for what follows.
+    """Give a held key back, and queue it again if something follows.
 
-    Succeeded: its failures are forgotten, and it comes back when it wants to, behind whatever is
-    urgent. Raised `RetryAfter`: after its delay, as urgent as it was, which is no failure. Raised
-    `PermanentError`, or no valid key: forgotten. Raised anything else, a timeout too: as the retry
-    policy says.
+    After a success the key's failures are forgotten, and it comes back when the handler asked for
+    it, behind keys that are more urgent. After a failure the class of the error decides, see
+    `classify`: a delay that was asked for keeps the key's priority, a permanent failure is
+    forgotten, and the retry policy decides about any other.
     """
     match outcome:
         case Synced(after):
@@ -44,18 +48,36 @@ def settle(queue: Workqueue[K], key: K, outcome: Outcome, retry: RetryPolicy) ->
             held = queue.place(key)
             priority = held.priority if isinstance(held, Held) else Priority.RETRY
             queue.add(key, after=wish.delay_s, priority=priority)
-        case Failed(PermanentError() | InvalidKeyError()):
-            queue.forget(key)
-        case Failed(error):
+        case Failed(error) if classify(error).retried:
             _fail(queue, key, retry, error)
+        case Failed():
+            queue.forget(key)
     queue.done(key)
 
 
 def _fail(queue: Workqueue[K], key: K, retry: RetryPolicy, error: Exception) -> None:
-    match retry(error, queue.failures(key) + 1):
+    match decided(retry, error, queue.failures(key) + 1):
         case Retry(after):
             queue.retry(key, after=after)
         case Drop():
             queue.forget(key)
         case Stop():
             queue.shut_down(drain=False)
+
+
+def decided(retry: RetryPolicy, error: Exception, failures: int) -> Decision:
+    """Return what the policy decides; if it fails, or decides nothing, the key is retried."""
+    try:
+        decision = retry(error, failures)
+    except Exception:
+        log.exception("the retry policy failed: the key is retried with backoff")
+        return Retry()
+    match decision:
+        case Retry(None) | Drop() | Stop():
+            return decision
+        case Retry(after) if is_delay(after):
+            return decision
+        case _:
+            pass
+    log.error("the retry policy returned %.100r: return Retry, Drop or Stop", decision)
+    return Retry()

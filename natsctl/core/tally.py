@@ -8,7 +8,7 @@ import msgspec
 
 from natsctl.core.histogram import Distribution, Histogram
 from natsctl.core.settle import Failed, Outcome, Synced
-from natsctl.errors import InvalidKeyError, PermanentError, RetryAfter
+from natsctl.telemetry.classification import ErrorClass, classify
 
 K = TypeVar("K", bound=Hashable)
 
@@ -95,17 +95,20 @@ class Tally(Generic[K]):
                 if changed is not None:
                     self._convergence_s.observe(now - changed)
                 return
-            case Failed(RetryAfter()):
-                self._asked += 1
-            case Failed(PermanentError() | InvalidKeyError()):
-                self._failed += 1
-                self._final += 1
-                return  # nobody waits for an answer to what changed before
             case Failed(error):
-                self._failed += 1
-                self._timeouts += isinstance(error, TimeoutError)
+                if self._count(error) is ErrorClass.PERMANENT:
+                    return  # nobody waits for an answer to what changed before
         if changed is not None and self._answering:
             self._changed[key] = changed  # it is still to be answered, whatever changed since
+
+    def _count(self, error: Exception) -> ErrorClass:
+        """Count a sync that raised, and return the class of the error."""
+        found = classify(error)
+        self._asked += found is ErrorClass.DELAY
+        self._failed += found.failed
+        self._final += found is ErrorClass.PERMANENT
+        self._timeouts += isinstance(error, TimeoutError)
+        return found
 
     def read(self, now: float) -> Counts:
         """Return what was counted until *now*; takes time in proportion to unanswered changes."""

@@ -8,15 +8,16 @@ from typing import Any, Literal
 
 from natsctl.core.about import about, bind
 from natsctl.core.barrier import Barrier, Sync
+from natsctl.core.calls import Calls
 from natsctl.core.journal import Journal, SyncRecord
-from natsctl.core.limit import TimeLimit
 from natsctl.core.loop import SyncHandler
 from natsctl.core.owned import Owned
 from natsctl.core.reports import Reports
 from natsctl.core.slots import Primary
 from natsctl.core.workqueue import Priority
-from natsctl.errors import NotFoundError, PermanentError, RetryAfter
+from natsctl.errors import NotFoundError
 from natsctl.model.store import Stored
+from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import told
 from natsctl.telemetry.tracing import sync_span
 
@@ -57,7 +58,7 @@ class Visits:
         barrier: what they wrote and no cache has shown yet.
         reports: who is told what came of it.
         policy: what becomes of what a gone primary owned.
-        timeout_s: how long the handler may take; then it fails with `TimeoutError`.
+        timeout_s: how long the handler may take; then it fails with `SyncTimeoutError`.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Visits:
         self._reports = reports
         self._name = reports.controller
         self._policy = policy
-        self._limit = TimeLimit(timeout_s)
+        self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
         self._clock = asyncio.get_running_loop().time
         self._failed: dict[str, Stored] = {}  # at which state a key failed for good
         self._condemned: dict[str, str] = {}  # gone owners, and the incarnation they are gone from
@@ -111,8 +112,7 @@ class Visits:
                     await self._barrier.wait(key)
                 visit.stored = self._barrier.read(self._primary.informer, key)
                 visit.last = self._primary.gone.get(key)
-                with self._limit:
-                    after = await self._handler(key)
+                after = await self._calls.delay(key, self._handler, key)
                 if visit.stored is None:
                     await self._release(visit)
             except BaseException as error:
@@ -157,13 +157,14 @@ class Visits:
         self.journal.add(key, visit.record(None))
 
     def _note_failure(self, visit: "_Visit", error: BaseException) -> None:
-        if isinstance(error, RetryAfter):
-            self.journal.add(visit.key, visit.record(None))  # asked for: no failure
+        found = classify(error)
+        if found is ErrorClass.DELAY:
+            self.journal.add(visit.key, visit.record(None))
             return
         self.journal.add(visit.key, visit.record(error))
         if isinstance(error, Exception):
             self._reports.failed(visit.key, error)
-        if isinstance(error, PermanentError) and visit.stored is not None:
+        if found is ErrorClass.PERMANENT and visit.stored is not None:
             self._failed[visit.key] = visit.stored
 
 

@@ -8,8 +8,10 @@ from weakref import WeakValueDictionary
 
 from natsctl.core.about import about
 from natsctl.core.batches import Batches
-from natsctl.core.limit import TimeLimit
+from natsctl.core.calls import Calls, blocking
+from natsctl.core.failures import FailureLog
 from natsctl.core.loop import SyncLoop
+from natsctl.core.stopping import finish
 from natsctl.core.tasks import together
 from natsctl.core.watches import Cause, Watch, Watches
 from natsctl.core.workqueue import Priority, Workqueue
@@ -24,7 +26,6 @@ from natsctl.errors import (
     NoCacheEntryError,
     NotStartedError,
     QueryBatchInProgressError,
-    RetryAfter,
     UsageError,
 )
 from natsctl.model.discovery import Cluster
@@ -62,6 +63,9 @@ class DynamicWatcher:
     Seed: stolostron kubernetes-dependency-watches v0.5.2.
     """
 
+    blocking = staticmethod(blocking)
+    """Run a function that blocks in a thread: `await watcher.blocking(function, *args)`."""
+
     def __init__(
         self,
         reconciler: Reconciler | Reconcile,
@@ -84,7 +88,8 @@ class DynamicWatcher:
         self._batches = Batches(self._watches)
         self._turns: WeakValueDictionary[ObjectIdentifier, asyncio.Lock] = WeakValueDictionary()
         self._loop: SyncLoop[ObjectIdentifier] | None = None
-        self._limit: TimeLimit
+        self._calls: Calls
+        self._failures = FailureLog(log, logging.WARNING)
 
     # ---- start and end
 
@@ -95,7 +100,13 @@ class DynamicWatcher:
         """
         if self._loop is not None:
             raise UsageError("the dynamic watcher was started before, and has not ended")
-        self._limit = TimeLimit(self._options.reconcile_timeout_s)
+        self._calls = Calls(
+            NAME,
+            "the reconciler",
+            limit_s=self._options.reconcile_timeout_s,
+            what="reconcile",
+            setting="reconcile_timeout_s",
+        )
         self._loop = loop = self._new_loop()
         self._batches = Batches(self._watches)
         self._stopping.clear()
@@ -269,14 +280,12 @@ class DynamicWatcher:
     async def _visit(self, watcher: ObjectIdentifier) -> float | None:
         with sync_span(NAME, about):
             try:
-                with self._limit:
-                    after = await self._reconcile(watcher)
-            except RetryAfter:
-                raise
+                after = await self._calls.delay(watcher, self._reconcile, watcher)
             except Exception as error:
-                log.warning("reconciling %s failed: %r", watcher, error)
+                self._failures.failed(watcher, f"reconciling {watcher}", error)
                 raise
-        return after or None
+            self._failures.succeeded(watcher)
+            return after
 
     # ---- who may do what, and when
 
@@ -335,7 +344,4 @@ class DynamicWatcher:
     async def _finish(self, work: asyncio.Task[None]) -> None:
         """Let calls under way end, for a while."""
         self.stop()
-        _, late = await asyncio.wait((work,), timeout=self._options.stop_timeout_s)
-        for task in late:
-            log.warning("dynamic watcher: what is under way is cut short")
-            task.cancel()
+        await finish(NAME, (work,), within_s=self._options.stop_timeout_s)

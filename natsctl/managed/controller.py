@@ -12,8 +12,10 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.core.about import about
 from natsctl.core.barrier import Barrier
+from natsctl.core.calls import Calls, blocking
 from natsctl.core.changes import named, operation_for
 from natsctl.core.explain import Explanation, Status, known, status
+from natsctl.core.failures import FailureLog
 from natsctl.core.informer import Informer
 from natsctl.core.journal import Journal
 from natsctl.core.loop import Has, SyncLoop
@@ -22,17 +24,17 @@ from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.reasons import Reasons
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.slots import Primary
+from natsctl.core.stopping import finish
 from natsctl.core.tasks import together
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.visit import Operation
 from natsctl.core.workqueue import Priority, Workqueue
-from natsctl.errors import NatsctlError, RetryAfter, StoreError, UsageError
+from natsctl.errors import StoreError, UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, Stores
-from natsctl.telemetry.hiding import told
 from natsctl.telemetry.tracing import sync_span
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,9 @@ class ManagedController(Generic[T]):
     retry: RetryPolicy = staticmethod(always_retry)
     stop_timeout_s: float = 30.0
 
+    blocking = staticmethod(blocking)
+    """Run a function that blocks in a thread: `await self.blocking(function, *args)`."""
+
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         cls.name = cls.__dict__.get("name") or cls.__name__.lower()
@@ -71,10 +76,11 @@ class ManagedController(Generic[T]):
         self._informers: dict[str, Informer[T]] = {}  # the one, once opened
         self.prepared = False  # the store is open, so there is something to explain
         self.stopping = False  # it was told to stop
-        self._reasons, self._journal = Reasons(), Journal()
+        self._reasons, self._journal, self._failures = Reasons(), Journal(), FailureLog(log)
         self._loop: SyncLoop[str] | None = None
         self._primary: Primary[T]
         self._reconciler: ManagedReconciler[T]
+        self._calls: Calls
 
     def reconciler(self, managed: Primary[T]) -> ManagedReconciler[T]:
         """Return what reconciles these objects; `self` is a recorder for it."""
@@ -225,6 +231,7 @@ class ManagedController(Generic[T]):
 
     async def _work(self) -> None:
         retry = type(self).retry  # on an instance it would be a method
+        self._calls = Calls(self.name, "reconcile")
         self._loop = loop = SyncLoop(
             self._sync, queue=self._queue, retry=retry, workers=self.workers
         )
@@ -243,10 +250,7 @@ class ManagedController(Generic[T]):
         """Let reconciliations under way end, for a while."""
         self.stop()
         limit_s = self.stop_timeout_s if self.synced.is_set() else 0.0
-        _, late = await asyncio.wait((work,), timeout=limit_s)
-        for task in late:
-            log.warning("%s: what is under way is cut short", self.name)
-            task.cancel()
+        await finish(self.name, (work,), within_s=limit_s)
 
     # ---- what changes, and what follows
 
@@ -275,13 +279,11 @@ class ManagedController(Generic[T]):
         revision = None if stored is None else stored.revision
         with sync_span(self.name, about), self._journal.noting(key, operation, revision):
             try:
-                after_s = await self._reconciler.reconcile(key)
-            except RetryAfter:
-                raise
+                after_s = await self._calls.delay(key, self._reconciler.reconcile, key)
             except Exception as error:
-                foreseen = isinstance(error, NatsctlError | TimeoutError)
-                log.error("%s: %s failed: %s", self.name, key, told(error), exc_info=not foreseen)  # noqa: TRY400 - a foreseen failure is a line
+                self._failures.failed(key, f"{self.name}: {key}", error)
                 raise
+            self._failures.succeeded(key)
         if after_s is None and last is not None and self._primary.gone.get(key) is last:
             del self._primary.gone[key]
         return after_s

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from natsctl.core.calls import blocking
 from natsctl.core.slots import Primary
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.managed.creation import Creation
@@ -141,6 +142,9 @@ class ManagedReconciler(Generic[T]):
             poll=Poll(poll_interval_s, poll_interval_hook, poll_jitter_s),
             clock=clock,
         )
+
+    blocking = staticmethod(blocking)
+    """Run a function that blocks in a thread: `await reconciler.blocking(function, *args)`."""
 
     async def reconcile(self, key: str) -> float | None:
         """Do what the object *key* needs now; return seconds until the next visit, or None.

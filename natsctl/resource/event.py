@@ -5,6 +5,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from natsctl.core.calls import Call, failure_of
 from natsctl.errors import UsageError
 
 T = TypeVar("T")
@@ -56,14 +57,16 @@ class Origin(Protocol):
 class Event(Generic[T]):
     """One thing to do; nothing else is told of its key before it is marked done.
 
-    `async with event:` marks it when the block ends: failed where it raises, which goes no
-    further, and untouched where it is cancelled. `done` does the same by hand, at any time and
-    from any task. Either way, once: an event that is collected before fails its stream.
+    `async with event:` marks it when the block ends. If the block raises, the event has failed and
+    the exception goes no further, `SystemExit` included. If the block is cancelled, or a person
+    presses Ctrl-C, the event is untouched and the exception passes. `done` does the same by hand,
+    at any time and from any task. Either way, once: an event that is collected before fails its
+    stream.
 
     `key` is empty for a sync.
     """
 
-    __slots__ = ("_object", "_origin", "key", "kind")
+    __slots__ = ("_call", "_object", "_origin", "key", "kind")
 
     def __init__(self, kind: EventKind, key: Key, obj: T | None, origin: Origin) -> None:
         self.kind = kind
@@ -97,6 +100,8 @@ class Event(Generic[T]):
         self._leave(self._origin).settle(self.kind, self.key, error)
 
     async def __aenter__(self) -> Self:
+        self._call = Call(self.kind, self.key)
+        self._call.begin()
         return self
 
     async def __aexit__(
@@ -105,16 +110,26 @@ class Event(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if self._origin is None:
-            return False  # it was marked by hand
-        match error:
-            case None | Exception():
-                self.done(error)
-            case asyncio.CancelledError() if not _cancelled():
-                self.done(RuntimeError("the handler waited for something that was cancelled"))
-            case _:
-                self._leave(self._origin).restore(self.key)
-                return False
+        try:
+            await self._call.threads.ended()
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+            raise
+        finally:
+            self._call.end()
+            passes = self._origin is None or self._mark(error)
+        return not passes
+
+    def _mark(self, error: BaseException | None) -> bool:
+        """Mark the event as its block has ended; return whether the error must pass."""
+        failure = None
+        if error is not None and not isinstance(error, KeyboardInterrupt):
+            failure = failure_of(error, asyncio.current_task())
+        if error is None or failure is not None:
+            self.done(failure)
+            return False
+        if self._origin is not None:
+            self._leave(self._origin).restore(self.key)
         return True
 
     def __del__(self) -> None:
@@ -124,9 +139,3 @@ class Event(Generic[T]):
     def _leave(self, origin: Origin) -> Origin:
         self._origin = None
         return origin
-
-
-def _cancelled() -> bool:
-    """Say whether it is this task that is being cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -7,6 +7,7 @@ from traceback import extract_stack
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from natsctl.core.calls import blocking
 from natsctl.core.informer import Informer
 from natsctl.core.retry import always_retry
 from natsctl.core.tasks import together
@@ -71,6 +72,12 @@ class Resource(Generic[T]):
     Args:
         kind: which objects; of NATS or of Kubernetes.
         stores: where they are kept.
+    """
+
+    blocking = staticmethod(blocking)
+    """Run a function that blocks in a thread: `await resource.blocking(function, *args)`.
+
+    Within `async with event` the event is marked once the thread has ended.
     """
 
     def __init__(self, kind: Kind[T], stores: Stores) -> None:

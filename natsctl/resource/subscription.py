@@ -7,6 +7,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from natsctl.core.cache import Cache
+from natsctl.core.failures import FailureLog
 from natsctl.core.informer import Informer
 from natsctl.core.retry import Drop, Retry, Stop, TokenBucket, always_retry
 from natsctl.core.settle import Failed, Synced, settle
@@ -14,9 +15,7 @@ from natsctl.core.workqueue import Priority, Workqueue
 from natsctl.errors import (
     EventNotDoneError,
     InvalidObjectError,
-    NatsctlError,
     QueueShutDownError,
-    RetryAfter,
 )
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Stored
@@ -55,6 +54,7 @@ class Subscription(Generic[T]):
         self._told: dict[str, Stored] = {}
         self._cache: Cache[T]
         self._following = ExitStack()
+        self._failures = FailureLog(log)
         self._lost = ""  # which event was, if any
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -97,10 +97,11 @@ class Subscription(Generic[T]):
         if self._closed:
             return
         if error is None:
+            self._failures.succeeded(key)
             settle(self._queue, key, Synced(), always_retry)
         else:
             what = _what(kind, key)
-            _report(self._kind.name, what, error)
+            self._failures.failed(key, f"{self._kind.name}: the {what}", error)
             settle(self._queue, key, Failed(error), partial(self._decide, what, key))
         settled = error is None or self._queue.place(key) is None  # or given up
         if kind is EventKind.DELETE and settled:
@@ -188,11 +189,3 @@ def _queue(rate_limiter: RateLimiter | None) -> Workqueue[str]:
 
 def _what(kind: EventKind, key: Key) -> str:
     return f"{kind} of {key}" if key else kind
-
-
-def _report(name: str, what: str, error: Exception) -> None:
-    """Log a failure; with its traceback if nobody foresaw it."""
-    if not isinstance(error, RetryAfter):
-        text = f"{type(error).__name__}: {error}"
-        trace = None if isinstance(error, NatsctlError | TimeoutError) else error
-        log.error("%s: the %s failed: %s", name, what, text, exc_info=trace)

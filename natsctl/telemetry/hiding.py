@@ -96,7 +96,11 @@ def told(error: BaseException) -> str:
 
     Of a very long one that is the beginning.
     """
-    text = hidden(f"{type(error).__name__}: {error}")
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - its own `__str__` is at fault, and it is somebody's code
+        text = f"{type(error).__name__}, whose text cannot be shown"
+    text = hidden(text)
     return text if len(text) <= TOLD_MAX else f"{text[:TOLD_MAX]}…"
 
 

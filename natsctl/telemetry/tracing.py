@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from natsctl.errors import NatsctlError, RetryAfter
+from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import hidden, told
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def sync_span(controller: str, about: Callable[[], Facts]) -> Span:
     facts = {f"natsctl.{name}": fact for name, fact in about().items()}
     span = tracer.start_span(f"sync {controller}", attributes=_attributes(facts))
     span.set_attribute("natsctl.controller", controller)
-    return _Recorded(span, (RetryAfter,))
+    return _Recorded(span)
 
 
 def watch_span(kind: str, facts: Callable[[], Facts]) -> Span:
@@ -194,11 +194,12 @@ class _Recorded(Span):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, Exception):
-            if not isinstance(error, self._fine):
+        if error is not None and not isinstance(error, self._fine):
+            found = classify(error)
+            if isinstance(error, Exception) and found.failed:
                 self.fail(error)
-        elif error is not None:
-            self.note({"natsctl.cancelled": True})
+            elif found is ErrorClass.CANCELLED:
+                self.note({"natsctl.cancelled": True})
         self.end()
 
     def note(self, facts: Facts) -> None:
@@ -250,7 +251,7 @@ def _attribute(fact: object) -> str | bool | int | float:
 def _exception(error: Exception) -> dict[str, str]:
     """Return the attributes of an exception, with the traceback of what nobody foresaw."""
     found = {"exception.type": _type(error), "exception.message": hidden(str(error))}
-    if not isinstance(error, NatsctlError | TimeoutError):
+    if classify(error) is ErrorClass.UNEXPECTED:
         found["exception.stacktrace"] = hidden("".join(traceback.format_exception(error)))
     return found
 

@@ -16,11 +16,13 @@ from functools import partial
 from typing import Any
 
 from natsctl.core.cache import Invalid
+from natsctl.core.calls import blocking
 from natsctl.core.explain import Explanation, Status
 from natsctl.core.journal import Journal
 from natsctl.core.leadership import led
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
 from natsctl.core.retry import RetryPolicy
+from natsctl.core.stopping import finish
 from natsctl.core.tasks import together
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import Priority
@@ -75,6 +77,9 @@ class InformerController:
     """
 
     name: str = ""
+
+    blocking = staticmethod(blocking)
+    """Run a function that blocks in a thread: `await self.blocking(function, *args)`."""
 
     def __init__(
         self,
@@ -314,7 +319,7 @@ class InformerController:
         log.info("%s: %d objects listed, telling", self.name, objects)
 
     async def _tell(self, deliveries: Deliveries) -> None:
-        loop = deliveries.loop(workers=self.workers, timeout_s=self._timeout_s)
+        loop = deliveries.loop(self.name, workers=self.workers, timeout_s=self._timeout_s)
         sources = self._coupling.of(deliveries)
         for source in sources:
             loop.watch(source.informer, partial(self._coupling.changed, deliveries, source))
@@ -327,10 +332,7 @@ class InformerController:
         """Let calls under way end, for a while."""
         self.stop()
         limit_s = self._stop_timeout_s if self.synced.is_set() else 0.0
-        _, late = await asyncio.wait(loops, timeout=limit_s)
-        for task in late:
-            log.warning("%s: what is under way is cut short", self.name)
-            task.cancel()
+        await finish(self.name, loops, within_s=limit_s)
 
     def _invalid(self, invalid: Invalid) -> None:
         if self._error_handler is not None:

@@ -17,13 +17,15 @@ from functools import partial
 import msgspec
 
 from natsctl.core.about import about
+from natsctl.core.calls import Calls, awaitable
+from natsctl.core.failures import FailureLog
 from natsctl.core.journal import Journal
-from natsctl.core.leadership import leading
-from natsctl.core.limit import TimeLimit
 from natsctl.core.loop import SyncLoop
 from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop, backoff
+from natsctl.core.settle import decided
 from natsctl.core.workqueue import Priority, Workqueue
-from natsctl.errors import PermanentError, RetryAfter, StoppedError, StoreError
+from natsctl.errors import RetryAfter, StoppedError, StoreError
+from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import told
 from natsctl.telemetry.tracing import sync_span
 from natsctl.watchers.news import News, followed
@@ -100,14 +102,17 @@ class Deliveries:
         self._lines: dict[str, _Line] = {}
         self._fresh = 0
         self._loop: SyncLoop[str] | None = None
-        self._limit: TimeLimit
+        self._calls: Calls
+        self._failures_logged = FailureLog(log, logging.WARNING)
 
-    def loop(self, *, workers: int, timeout_s: float) -> SyncLoop[str]:
-        """Return what tells the watchers, each call taking *timeout_s* seconds at most.
+    def loop(self, controller: str, *, workers: int, timeout_s: float) -> SyncLoop[str]:
+        """Return the loop that calls the watchers, each call taking *timeout_s* seconds at most.
 
         It ends by itself, and `failure` says why, where a policy gives everything up or fails.
         """
-        self._limit = TimeLimit(timeout_s)
+        self._calls = Calls(
+            controller, "the watcher", limit_s=timeout_s, what="the call", setting="timeout_s"
+        )
         self._loop = SyncLoop(self._visit, queue=self.queue, retry=_give_up, workers=workers)
         return self._loop
 
@@ -242,26 +247,24 @@ class Deliveries:
         while waiting:
             with sync_span(self.resource_kind, partial(_told_of, waiting[0], to.watcher)) as span:
                 try:
-                    with self._noting(to, waiting[0]), self._limit:
-                        await _call(to.watcher, waiting[0])
-                except asyncio.CancelledError as cancelled:
-                    worker = asyncio.current_task()
-                    if worker is None or worker.cancelling() or not leading():
-                        cut = StoppedError("it was cut short")
-                        line.owed[debtor] = _Owed(to, waiting, failures, cut, _now())
-                        raise
-                    error: Exception = RuntimeError("it waited for something that was cancelled")
-                    error.__cause__ = cancelled
+                    with self._noting(to, waiting[0]):
+                        await self._calls.call(waiting[0].key, _call, to.watcher, waiting[0])
+                except asyncio.CancelledError:
+                    cut = StoppedError("it was cut short")
+                    line.owed[debtor] = _Owed(to, waiting, failures, cut, _now())
+                    raise
                 except Exception as raised:  # noqa: BLE001 - whatever a watcher raises is its failure
                     error = raised
                 else:
+                    self._failures_logged.succeeded((waiting[0].key, to))
                     waiting, failures = waiting[1:], 0
                     continue
-                if not isinstance(error, RetryAfter):
+                failed = classify(error).failed
+                if failed:
                     span.fail(error)
-                delay_s = self._delay(waiting[0], to.watcher, error, failures + 1)
+                delay_s = self._delay(waiting[0], to, error, failures + 1)
             if delay_s is not None:
-                counted = failures if isinstance(error, RetryAfter) else failures + 1
+                counted = failures + failed
                 line.owed[debtor] = _Owed(to, waiting, counted, error, _now() + delay_s)
                 return
             waiting, failures = waiting[1:], 0
@@ -271,19 +274,17 @@ class Deliveries:
         revision = None if stored is None else stored.revision
         return self._journal.noting(news.key, action, revision, f"{type(to.watcher).__name__}: ")
 
-    def _delay(
-        self, news: News, watcher: ResourceWatcher, error: Exception, failures: int
-    ) -> float | None:
-        """Return in how many seconds to tell it again, None for never.
+    def _delay(self, news: News, to: Registration, error: Exception, failures: int) -> float | None:
+        """Return the seconds until the next call, None if there is none.
 
-        What failed because of a store is not given up, but waits until the store is back.
+        A call that failed because of a store is not given up: it waits until the store is back.
         """
         if isinstance(error, RetryAfter):
             return error.delay_s
-        self._report(news, watcher, error)
-        if isinstance(error, PermanentError):
+        self._report(news, to, error)
+        if classify(error) is ErrorClass.PERMANENT:
             return None
-        match self._policies.retry(error, failures):
+        match decided(self._policies.retry, error, failures):
             case Retry(None):
                 return backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
             case Retry(after):
@@ -305,16 +306,10 @@ class Deliveries:
             news.action, new_object, retry.action, retry_object, owed.error
         )
 
-    def _report(self, news: News, watcher: ResourceWatcher, error: Exception) -> None:
-        log.warning(
-            "%s of %s failed on %s %s: %s: %s",
-            news.action.value.lower(),
-            type(watcher).__name__,
-            self.resource_kind,
-            news.key,
-            type(error).__name__,
-            error,
-        )
+    def _report(self, news: News, to: Registration, error: Exception) -> None:
+        action, name = news.action.value.lower(), type(to.watcher).__name__
+        what = f"{action} of {name} on {self.resource_kind} {news.key}"
+        self._failures_logged.failed((news.key, to), what, error)
         if self._policies.error_handler is not None:
             try:
                 self._policies.error_handler(error)
@@ -331,13 +326,13 @@ async def _call(watcher: ResourceWatcher, news: News) -> None:
     match news.old, news.new:
         case None, None:
             if isinstance(watcher, RecallingWatcher):
-                await watcher.missed(news.key, news.store)
+                await awaitable(watcher.missed, news.key, news.store)
         case None, new if new is not None:
-            await watcher.add(new)
+            await awaitable(watcher.add, new)
         case old, None if old is not None:
-            await watcher.delete(old)
+            await awaitable(watcher.delete, old)
         case old, new if old is not None and new is not None:
-            await watcher.update(old, new)
+            await awaitable(watcher.update, old, new)
 
 
 def _give_up(_error: Exception, _failures: int) -> Stop:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from natsctl.core.calls import awaitable
 from natsctl.core.deletion import release
 from natsctl.core.write import rewrite
 from natsctl.errors import NotFoundError, UsageError
@@ -146,7 +147,7 @@ class OpinionatedWatcher:
             if self.finalizer not in self._finalizers(new):
                 await self._mark(new, self._with_finalizer)  # somebody wrote over it
             if self.update_func is not None and new.kind.differs(old.value, new.value):
-                await self.update_func(old, new)
+                await awaitable(self.update_func, old, new)
 
     async def delete(self, last: Snapshot[Any]) -> None:
         """See `ResourceWatcher.delete`: only one that went past its finalizer is news."""
@@ -281,4 +282,4 @@ async def _history(key: str, store: Store) -> list[Snapshot[Any]]:
 
 async def _call(function: OnSnapshot | None, snapshot: Snapshot[Any]) -> None:
     if function is not None:
-        await function(snapshot)
+        await awaitable(function, snapshot)

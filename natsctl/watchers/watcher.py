@@ -6,6 +6,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
+from natsctl.core.calls import awaitable
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Store, Stored
@@ -115,14 +116,14 @@ class SimpleWatcher:
     async def add(self, new: Snapshot[Any]) -> None:
         """See `ResourceWatcher.add`."""
         if self.add_func is not None:
-            await self.add_func(new)
+            await awaitable(self.add_func, new)
 
     async def update(self, old: Snapshot[Any], new: Snapshot[Any]) -> None:
         """See `ResourceWatcher.update`."""
         if self.update_func is not None:
-            await self.update_func(old, new)
+            await awaitable(self.update_func, old, new)
 
     async def delete(self, last: Snapshot[Any]) -> None:
         """See `ResourceWatcher.delete`."""
         if self.delete_func is not None:
-            await self.delete_func(last)
+            await awaitable(self.delete_func, last)

@@ -103,7 +103,7 @@ async def test_the_time_limit_of_a_sync_cuts_what_is_recorded_too(recorded: Reco
         await controller.apps.delete("shop")
         harness.runtime.stop()
     first, *_ = recorded.named("sync slow")
-    assert str(first.status.description).startswith("TimeoutError")
+    assert str(first.status.description).startswith("SyncTimeoutError")
     assert [span.name for span in recorded.below(first)] == ["mine"]
 
 

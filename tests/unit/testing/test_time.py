@@ -1,6 +1,7 @@
 """Virtual time passes in the order of real time, and takes none."""
 
 import asyncio
+import functools
 import time
 
 import pytest
@@ -96,3 +97,16 @@ def test_an_async_test_becomes_one_that_anybody_can_run() -> None:
     sleeps(3600.0, then=woken)
     assert woken == [3600.0]
     assert sleeps.__name__ == "sleeps"
+
+
+async def test_the_clock_stands_still_while_a_thread_works() -> None:
+    later: list[float] = []
+    asyncio.get_running_loop().call_later(1, later.append, 1.0)
+    for work in (
+        asyncio.to_thread,
+        functools.partial(asyncio.get_running_loop().run_in_executor, None),
+    ):
+        await work(time.sleep, 0.02)
+    assert (asyncio.get_running_loop().time(), later) == (0, [])
+    await asyncio.sleep(1)
+    assert later == [1.0]

@@ -1,0 +1,55 @@
+"""Finds the frames of a stack that are the user's own code."""
+
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
+_OURS = f"{Path(__file__).parents[1]}/"
+_PYTHON = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
+
+Frames = Iterable[tuple[FrameType, int]]
+"""Frames, each with the number of the line that it is at."""
+
+
+def own(stack: traceback.StackSummary) -> traceback.StackSummary:
+    """Return the frames of the user's own code.
+
+    Those are in files outside of Python, natsctl and installed packages. If there are none, the
+    controller is an installed package itself, and frames of packages count. A stack without those
+    is returned whole.
+    """
+    others = [frame for frame in stack if not _is_machinery(frame.filename)]
+    users = [frame for frame in others if not _PACKAGES.search(frame.filename)]
+    return traceback.StackSummary.from_list(users or others or list(stack))
+
+
+def _is_machinery(file_name: str) -> bool:
+    """Return whether the file belongs to natsctl or to Python."""
+    in_python = file_name.startswith(_PYTHON) and not _PACKAGES.search(file_name)
+    return in_python or file_name.startswith((_OURS, "<frozen "))
+
+
+def suspended(work: Any) -> Iterator[tuple[FrameType, int]]:
+    """Return the frames in which a coroutine waits, the outermost first."""
+    while work is not None:
+        kinds = ("cr", "gi", "ag")
+        frame = next((f for k in kinds if (f := getattr(work, f"{k}_frame", None))), None)
+        if frame is not None:
+            yield frame, frame.f_lineno
+        names = ("cr_await", "gi_yieldfrom", "ag_await")
+        work = next((inner for name in names if (inner := getattr(work, name, None))), None)
+
+
+def running(frame: FrameType | None) -> Frames:
+    """Return the frames of a thread that is at *frame*, the outermost first."""
+    return reversed(list(traceback.walk_stack(frame)))
+
+
+def text_of(frames: Frames) -> str:
+    """Return the user's own frames as Python prints them, without a line break at the end."""
+    return "".join(own(traceback.StackSummary.extract(iter(frames))).format()).rstrip()

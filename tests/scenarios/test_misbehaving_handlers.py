@@ -1,0 +1,505 @@
+"""A handler that misbehaves harms only its own key, and the message names the remedy."""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from scenarios.plays import App, Apps, AppSpec, stage
+from servers import eventually
+from surfaces import LIMIT_S, SURFACES, Open, on, put
+from things import THINGS
+
+from natsctl import (
+    Controller,
+    HandlerError,
+    Operation,
+    PermanentError,
+    Retry,
+    RetryAfter,
+    SimpleWatcher,
+    Snapshot,
+    UsageError,
+    blocking,
+    primary,
+)
+from natsctl.core.calls import delay_of
+from natsctl.core.threads import THREADS_MAX
+from natsctl.testing.harness import running
+from natsctl.testing.memory import MemoryStores
+from natsctl.watchers import InformerController
+
+
+class OwnError(BaseException):
+    """An exception of a user that is no `Exception`."""
+
+
+class Unprintable(Exception):  # noqa: N818 - it is none on purpose
+    """An exception that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+class Answers(Apps):
+    """Returns or raises what a test sets."""
+
+    answer: Any = None
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs.append(key)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer  # type: ignore[no-any-return]  # whatever it is
+
+
+# ---- returned values
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("soon", "sync_handler returned 'soon': return seconds or None"),
+        (-5, "sync_handler returned -5: return seconds or None (a finite number, 0 or more)"),
+        (math.nan, "sync_handler returned nan: return seconds or None (a finite number, 0 or"),
+        (math.inf, "sync_handler returned inf: return seconds or None (a finite number, 0 or"),
+        (10**400, "sync_handler returned 1000000000000000"),
+        (True, "sync_handler returned True: return seconds or None"),
+        ([], "sync_handler returned []: return seconds or None"),
+        ("eyJhbGciOiJI.eyJzdWIiOiJh.c2lnbmF0dXJl", "sync_handler returned '***'"),
+        ("x" * 1_000_000, "x…: return seconds or None"),
+    ],
+)
+async def test_a_handler_that_returns_anything_but_seconds_fails_with_the_value(
+    returned: object, message: str
+) -> None:
+    controller = Answers()
+    async with running(controller) as harness:
+        controller.answer = returned
+        await stage(harness).app("shop")
+        await asyncio.sleep(0.02)
+        [failure] = {sync.error for sync in harness.runtime.explain("shop").syncs}
+        assert message in failure
+        assert failure.startswith("HandlerError: ")
+        assert len(failure) < 300
+
+
+async def test_zero_asks_for_no_other_sync() -> None:
+    controller = Answers()
+    async with running(controller) as harness:
+        for zero in (0, 0.0, -0.0):
+            controller.answer = zero
+            await stage(harness).app("shop", str(zero))
+            await harness.run_until_idle()
+        assert controller.syncs == ["shop"] * 3
+
+
+async def test_a_forgotten_await_is_named() -> None:
+    async def later() -> float:
+        return 5.0
+
+    with pytest.raises(HandlerError, match="sync_handler returned <coroutine object"):
+        delay_of(later(), "sync_handler")
+
+
+@pytest.mark.parametrize("delay", ["soon", -1, math.nan, math.inf, None, True])
+def test_a_delay_that_is_none_is_refused_where_it_is_asked_for(delay: Any) -> None:
+    with pytest.raises(UsageError, match="RetryAfter needs seconds, 0 or more, and got"):
+        RetryAfter(delay)
+
+
+async def test_a_key_is_not_enqueued_after_what_is_no_delay() -> None:
+    async with running(Answers()) as harness:
+        with pytest.raises(UsageError, match="a delay is seconds, 0 or more, not inf"):
+            harness.runtime.enqueue_key_after("shop", Operation.MANUAL, math.inf)
+
+
+@on("managed", "dynamic")
+async def test_every_surface_refuses_what_is_no_delay(
+    surface: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(key: str) -> object:
+        return "soon" if key == "bad" else None
+
+    async with surface(handle) as stores:
+        await put(stores, "bad")
+        await asyncio.sleep(0.02)
+    assert "returned 'soon': return seconds or None" in caplog.text
+
+
+# ---- exceptions
+
+
+@on()
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(3),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+        OwnError("mine"),
+        RecursionError(),
+        MemoryError(),
+        StopAsyncIteration(),
+        Unprintable(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_an_exception_fails_its_own_key_only(surface: Open, error: BaseException) -> None:
+    await check_that_only_bad_fails(surface, error)
+
+
+@on("controller", "watchers", "managed", "dynamic")
+async def test_a_keyboard_interrupt_of_a_handler_fails_its_own_key_only(surface: Open) -> None:
+    await check_that_only_bad_fails(surface, KeyboardInterrupt())
+
+
+async def check_that_only_bad_fails(surface: Open, error: BaseException) -> None:
+    handled: list[str] = []
+
+    async def handle(key: str) -> None:
+        handled.append(key)
+        if key == "bad":
+            raise error
+
+    async with surface(handle) as stores:
+        await put(stores, "bad")
+        await asyncio.sleep(1.5)
+        await put(stores, "good")
+        await asyncio.sleep(0.1)
+    assert handled.count("bad") > 1
+    assert handled.count("good") == 1
+
+
+class Sync(Apps):
+    def sync_handler(self, key: str) -> None:  # type: ignore[override]  # the mistake
+        """Do something without waiting."""
+
+
+async def test_a_sync_handler_that_is_not_async_fails_with_what_to_do() -> None:
+    async with running(Sync()) as harness:
+        await stage(harness).app("shop")
+        await asyncio.sleep(0.1)
+        [failure] = {sync.error for sync in harness.runtime.explain("shop").syncs}
+    message = "Sync.sync_handler returned None at once: write it with `async def`"
+    assert failure == f"HandlerError: {message}"
+
+
+async def test_a_function_of_a_watcher_that_is_not_async_fails_with_what_to_do() -> None:
+    def added(_new: Snapshot[Any]) -> None:
+        """Do something without waiting."""
+
+    errors, stores = list[Exception](), MemoryStores()
+    watchers = InformerController(name="things", nats=stores, error_handler=errors.append)
+    watchers.add_informer(THINGS)
+    watchers.add_watcher(SimpleWatcher(add_func=added), THINGS)  # type: ignore[arg-type]  # the mistake
+    task = asyncio.create_task(watchers.run())
+    await watchers.synced.wait()
+    await put(stores, "bad")
+    await asyncio.sleep(0.1)
+    watchers.stop()
+    await task
+    assert str(errors[0]).endswith("added returned None at once: write it with `async def`")
+
+
+async def test_a_retry_policy_that_fails_or_decides_nothing_is_replaced_by_backoff(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    decisions: Iterator[Any] = iter(["soon", Retry(math.nan), LookupError("no")])
+
+    def policy(_error: Exception, _failures: int) -> Any:
+        decision = next(decisions, Retry())
+        if isinstance(decision, Exception):
+            raise decision
+        return decision
+
+    class Stubborn(Answers):
+        retry = policy
+
+    controller = Stubborn()
+    controller.answer = ValueError("no luck")
+    async with running(controller) as harness:
+        await stage(harness).app("shop")
+        await asyncio.sleep(0.1)
+        assert len(controller.syncs) >= 4
+    assert "the retry policy returned 'soon': return Retry, Drop or Stop" in caplog.text
+    assert "the retry policy failed: the key is retried with backoff" in caplog.text
+
+
+# ---- time limits
+
+
+@pytest.mark.parametrize(
+    ("surface", "message"),
+    [
+        ("controller", "SyncTimeoutError: sync took longer than 10 s (sync_timeout_s)"),
+        ("watchers", "SyncTimeoutError: the call took longer than 10 s (timeout_s)"),
+        ("dynamic", "SyncTimeoutError: reconcile took longer than 10 s (reconcile_timeout_s)"),
+    ],
+)
+async def test_a_timeout_names_its_limit_and_the_setting(
+    surface: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(_key: str) -> None:
+        await asyncio.Event().wait()
+
+    async with SURFACES[surface](handle) as stores:
+        await put(stores, "bad")
+        await asyncio.sleep(LIMIT_S + 0.5)
+    assert message in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+@on("controller", "watchers", "dynamic")
+async def test_a_handler_that_ignores_its_time_limit_is_logged_with_key_and_line(
+    surface: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = asyncio.Event()
+
+    async def handle(key: str) -> None:
+        while key == "bad" and not released.is_set():
+            try:
+                await released.wait()  # the line that is logged
+            except asyncio.CancelledError:
+                continue
+
+    async with surface(handle) as stores:
+        await put(stores, "bad")
+        await asyncio.sleep(LIMIT_S + 6)
+        released.set()
+    [record] = [at for at in caplog.records if "ignores it" in at.getMessage()]
+    text = record.getMessage()
+    assert "bad" in text.splitlines()[0]
+    assert "the line that is logged" in text
+    assert "natsctl/core" not in text
+
+
+@on("controller", "watchers", "managed", "dynamic")
+async def test_a_handler_that_ignores_a_stop_is_logged_with_key_and_line(
+    surface: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = asyncio.Event()
+
+    async def handle(_key: str) -> None:
+        while not released.is_set():
+            try:
+                await released.wait()  # the line that is logged
+            except asyncio.CancelledError:
+                continue
+
+    asyncio.get_running_loop().call_later(120, released.set)
+    async with surface(handle) as stores:
+        await put(stores, "bad")
+        await asyncio.sleep(1)
+        caplog.clear()
+    stopped = [
+        at.getMessage() for at in caplog.records if "the stop and ignores it" in at.msg % at.args
+    ]
+    assert len(stopped) == 1
+    assert "bad" in stopped[0]
+    assert "the line that is logged" in stopped[0]
+
+
+# ---- the same error again and again
+
+
+@on()
+async def test_a_traceback_is_logged_once_and_each_retry_is_a_line_with_the_count(
+    surface: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(key: str) -> None:
+        if key == "bad":
+            raise ValueError("no luck")
+
+    async with surface(handle) as stores:
+        await put(stores, "bad")
+        await asyncio.sleep(5)
+    failures = [at for at in caplog.records if "ValueError: no luck" in at.getMessage()]
+    assert len(failures) > 2
+    assert [bool(at.exc_info) for at in failures[:3]] == [True, False, False]
+    assert "times in a row" not in failures[0].getMessage()
+    assert "(3 times in a row)" in failures[2].getMessage()
+
+
+async def test_after_a_success_failures_are_counted_from_one_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = Answers()
+    async with running(controller) as harness:
+        for text in ("one", "two"):
+            controller.answer = PermanentError("no") if text == "one" else ValueError("no luck")
+            await stage(harness).app("shop", text)
+            await asyncio.sleep(0.001)
+            controller.answer = None
+            await harness.run_until_idle()
+    assert "times in a row" not in caplog.text
+    assert "ValueError: no luck" in caplog.text
+
+
+# ---- functions that block
+
+
+@on()
+async def test_a_function_that_blocks_runs_in_a_thread_and_its_result_comes_back(
+    surface: Open,
+) -> None:
+    results: list[tuple[int, bool]] = []
+
+    def work(number: int) -> tuple[int, bool]:
+        return number + 1, threading.current_thread() is threading.main_thread()
+
+    async def handle(_key: str) -> None:
+        results.append(await blocking(work, 41))
+
+    async with surface(handle) as stores:
+        await put(stores, "good")
+        await asyncio.sleep(0.1)
+    assert results == [(42, False)]
+
+
+@on()
+async def test_virtual_time_stands_still_while_a_thread_works(surface: Open) -> None:
+    took_s: list[float] = []
+
+    async def handle(_key: str) -> None:
+        begun = asyncio.get_running_loop().time()
+        await blocking(time.sleep, 0.05)
+        took_s.append(asyncio.get_running_loop().time() - begun)
+
+    async with surface(handle) as stores:
+        await put(stores, "good")
+        await asyncio.sleep(1)
+    assert took_s == [0.0]
+
+
+class Threaded(Controller):
+    """Works in a thread until a test lets it go; counts how many work at one key at once."""
+
+    name = "threaded"
+    apps = primary(Apps.apps.kind)
+    sync_timeout_s = 0.05
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun = threading.Event()
+        self.together = self.most = self.calls = 0
+        self.left_behind: list[asyncio.Task[None]] = []
+
+    def work(self) -> None:
+        self.calls += 1
+        self.together += 1
+        self.most = max(self.most, self.together)
+        self.begun.set()
+        self.go.wait(30)
+        self.together -= 1
+
+    async def sync_handler(self, key: str) -> float | None:
+        await self.blocking(self.work)
+        return None
+
+
+class LeftBehind(Threaded):
+    """The same, with a task that the handler does not wait for."""
+
+    name = "leftbehind"
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.left_behind.append(asyncio.create_task(self.blocking(self.work)))
+        await asyncio.sleep(0)
+        return None
+
+
+@pytest.mark.parametrize("made", [Threaded, LeftBehind])
+def test_a_key_stays_held_until_the_thread_of_a_timed_out_sync_has_ended(
+    made: type[Threaded], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play() -> None:
+        controller = made()
+        async with running(controller) as harness:
+            await controller.apps.put("shop", App(spec=AppSpec()))
+            await eventually(controller.begun.is_set)
+            await asyncio.sleep(5 * controller.sync_timeout_s)
+            await controller.apps.put("shop", App(spec=AppSpec("again")))
+            await asyncio.sleep(5 * controller.sync_timeout_s)
+            assert (controller.calls, controller.together) == (1, 1)
+            assert harness.runtime.explain("shop").syncs == []
+            controller.go.set()
+            await harness.run_until_idle()
+            assert controller.calls > 1
+            assert controller.most == 1
+            first = harness.runtime.explain("shop").syncs[0]
+            assert first.error.endswith("sync took longer than 0.05 s (sync_timeout_s)")
+            await asyncio.gather(*controller.left_behind, return_exceptions=True)
+
+    asyncio.run(play())
+
+
+def test_a_stop_waits_for_the_thread_of_a_cancelled_sync() -> None:
+    async def play() -> None:
+        controller = Threaded()
+        controller.sync_timeout_s = 30.0
+        stores = MemoryStores()
+        async with running(controller, stores=stores) as harness:
+            await controller.apps.put("shop", App(spec=AppSpec()))
+            await eventually(controller.begun.is_set)
+            harness.runtime.stop()
+            asyncio.get_running_loop().call_later(0.1, controller.go.set)
+        assert controller.together == 0
+
+    asyncio.run(play())
+
+
+async def test_a_function_that_waits_for_a_free_thread_is_not_begun_once_it_is_cancelled() -> None:
+    go, begun = threading.Event(), list[int]()
+    waiting = [asyncio.create_task(blocking(go.wait, 30)) for _ in range(THREADS_MAX)]
+    late = asyncio.create_task(blocking(begun.append, 1))
+    await asyncio.sleep(0)
+    late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await late
+    go.set()
+    await asyncio.gather(*waiting)
+    await blocking(begun.append, 2)
+    assert begun == [2]
+
+
+async def test_an_async_function_needs_no_thread() -> None:
+    async def fetch() -> None:
+        """Wait for nothing."""
+
+    with pytest.raises(UsageError, match="fetch is `async def`: await it"):
+        await blocking(fetch)
+
+
+async def test_a_task_that_outlives_its_handler_begins_no_thread() -> None:
+    failures: Future[BaseException] = Future()
+    go = asyncio.Event()
+
+    async def late() -> None:
+        await go.wait()
+        try:
+            await blocking(time.sleep, 0)
+        except UsageError as error:
+            failures.set_result(error)
+
+    class Careless(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            self.task = asyncio.create_task(late())
+            return None
+
+    controller = Careless()
+    async with running(controller) as harness:
+        await stage(harness).app("shop")
+        await harness.run_until_idle()
+        go.set()
+        await controller.task
+    assert "the handler has returned, so its key is free" in str(failures.result())
+
+
+async def test_a_function_that_raises_stop_iteration_does_not_hang() -> None:
+    with pytest.raises(RuntimeError, match="the function raised StopIteration"):
+        await blocking(next, iter(()))
