@@ -1,5 +1,10 @@
 """`python -m natsctl.cli` is `natsctl`."""
 
-from natsctl.cli.main import main
+from natsctl.cli.interrupts import end_quietly
 
-main()
+if __name__ == "__main__":
+    end_quietly()
+
+    from natsctl.cli.main import main
+
+    main()

@@ -3,9 +3,7 @@
 import asyncio
 import functools
 import inspect
-import os
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec
@@ -14,6 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from natsctl.cli.configured import PANELS, handed
+from natsctl.cli.interrupts import interruptible
+from natsctl.cli.terminal import abandon_output, flush
 from natsctl.kv.options import NatsOptions
 
 P = ParamSpec("P")
@@ -88,11 +88,14 @@ def connected_on(loop: LoopMaker | None) -> Callable[[Work[P]], Callable[..., No
 
 
 def complete(work: Coroutine[Any, Any, None], loop: LoopMaker | None = None) -> None:
-    """Run *work* to its end; nobody listening to its output any more ends it quietly."""
+    """Run *work* to its end. A reader that closed the pipe of its output ends it quietly.
+
+    An interrupt cancels *work*, which then cleans up. Before and after, it ends the process.
+    """
     try:
-        with asyncio.Runner(loop_factory=loop) as runner:
+        with interruptible(), asyncio.Runner(loop_factory=loop) as runner:
             runner.run(work)
-        sys.stdout.flush()
+        flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_output()
         raise typer.Exit(EXIT_PIPE) from None

@@ -5,13 +5,16 @@ from collections.abc import Iterable
 import msgspec
 import yaml
 
+from natsctl.cli.encoding import yaml_text
 from natsctl.cli.entries import ENVELOPE, described, is_object
+from natsctl.cli.parsing import parsed_yaml
 from natsctl.cli.values import Given, of_document
 from natsctl.errors import UsageError
 from natsctl.kv.bucket import Message
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.store import Stored
+from natsctl.telemetry.escaping import escaped
 
 HIDDEN = ("generation", "finalizers", "uid", "deletionTimestamp")  # natsctl keeps them right
 
@@ -62,13 +65,12 @@ def shown(bucket: str, draft: Draft, *told: str) -> str:
         "Save it to store it; leave it as it is, or empty, and nothing changes.",
         *told,
     )
-    dumped = yaml.safe_dump(draft.document, sort_keys=False, allow_unicode=True)
-    return written(head, dumped)
+    return written(head, yaml_text(draft.document))
 
 
 def written(comments: Iterable[str], text: str) -> str:
-    """Return the text with comments before it."""
-    return "".join(f"# {comment}\n" for comment in comments) + text.strip("\n") + "\n"
+    """Return the text with comments before it, a line each."""
+    return "".join(f"# {escaped(comment)}\n" for comment in comments) + text.strip("\n") + "\n"
 
 
 def body(text: str) -> str:
@@ -91,7 +93,7 @@ def _visible(stored: Stored) -> Document:
 
 def _parsed(text: str) -> Document:
     try:
-        document = yaml.safe_load(text)
+        document = parsed_yaml(text)
     except yaml.YAMLError as error:
         raise UsageError(f"this is not valid YAML: {error}") from error
     if not isinstance(document, dict):

@@ -23,11 +23,12 @@ _json_objects = msgspec.json.Decoder(dict[str, object])
 def object_in(value: bytes) -> Document | None:
     """Return the object that a value is: JSON with a spec or with metadata; else None.
 
-    Other values are whole: nothing in them is natsctl's to keep right.
+    Other values are whole: nothing in them is natsctl's to keep right. JSON that is nested too
+    deeply to be read is no object.
     """
     try:
         document = _json_objects.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return document if is_object(document) else None
 
@@ -51,11 +52,27 @@ def described(bucket: str, message: Message) -> dict[str, object]:
     An object's fields stand beside `bucket`, `key` and `revision`. What is no object stands under
     `value`: a JSON object or array as it is, else the text; under `base64` what is no text.
     """
-    head: dict[str, object] = {"bucket": bucket, "key": message.key, "revision": message.revision}
+    head = _head(bucket, message)
     document = object_in(message.value)
     if document is not None and not document.keys() & {*ENVELOPE, VALUE, BASE64}:
         return {**head, **document}
     return {**head, **_whole(message.value)}
+
+
+def described_raw(bucket: str, message: Message, **more: str) -> msgspec.Raw:
+    """Return the described entry as JSON, with *more* of its fields.
+
+    A document that can be read but is nested too deeply to be written again stands as a text.
+    """
+    try:
+        return msgspec.Raw(msgspec.json.encode({**described(bucket, message), **more}))
+    except RecursionError:
+        whole = {VALUE: message.value.decode()}
+        return msgspec.Raw(msgspec.json.encode({**_head(bucket, message), **whole, **more}))
+
+
+def _head(bucket: str, message: Message) -> dict[str, object]:
+    return {"bucket": bucket, "key": message.key, "revision": message.revision}
 
 
 def _whole(value: bytes) -> dict[str, object]:
@@ -65,7 +82,7 @@ def _whole(value: bytes) -> dict[str, object]:
         return {BASE64: base64.b64encode(value).decode()}
     try:
         parsed = msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {VALUE: text}
     return {VALUE: parsed if isinstance(parsed, dict | list) else text}
 
@@ -88,10 +105,10 @@ def row(message: Message, headings: Sequence[str], now: datetime) -> list[str]:
         "KEY": message.key,
         "REVISION": str(message.revision),
         "GENERATION": _shown(metadata.get("generation")),
-        "READY": ready(document),
+        "READY": _cut(ready(document)),
         "AGE": age(message.created, now),
         "LABELS": _shown(",".join(f"{k}={v}" for k, v in labels_of(document).items())),
-        "FINALIZERS": _shown(",".join(documents.finalizers_of(document or {}))),
+        "FINALIZERS": _shown(",".join(map(str, documents.finalizers_of(document or {})))),
         "UID": _shown(metadata.get("uid")),
         "VALUE": NONE if document is not None else preview(message.value),
     }
@@ -99,10 +116,11 @@ def row(message: Message, headings: Sequence[str], now: datetime) -> list[str]:
 
 
 def age(created: str, now: datetime) -> str:
-    """Return how long ago that was: 45s, 3m20s, 2h5m, 3d4h, 80d."""
-    if not created:
+    """Return how long ago that was: 45s, 3m20s, 2h5m, 3d4h, 80d; `-` if it is no time."""
+    try:
+        gone = max(timedelta(0), now - datetime.fromisoformat(created).astimezone(UTC))
+    except (ValueError, OverflowError):
         return NONE
-    gone = max(timedelta(0), now - datetime.fromisoformat(created).astimezone(UTC))
     minutes, seconds = divmod(int(gone.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -120,8 +138,12 @@ def preview(value: bytes) -> str:
         text = " ".join(value.decode().split())
     except UnicodeDecodeError:
         return f"({len(value)} bytes)"
-    return text if len(text) <= PREVIEW_MAX else f"{text[: PREVIEW_MAX - 1]}…"
+    return _cut(text)
 
 
 def _shown(value: object) -> str:
-    return NONE if value in {None, ""} else str(value)
+    return NONE if value is None or value == "" else str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= PREVIEW_MAX else f"{text[: PREVIEW_MAX - 1]}…"

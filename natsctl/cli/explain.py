@@ -106,7 +106,8 @@ def _field(name: str, text: str) -> None:
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if rows:
-        line(f"\n{title}:")
+        line("")
+        line(f"{title}:")
         write_table(headings, rows)
 
 

@@ -1,4 +1,4 @@
-"""What is told of an error, and the status that a command exits with."""
+"""Reports an error to a person, and says with which status the command exits."""
 
 import sys
 import traceback
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import typer
 
-from natsctl.cli.terminal import coloured
+from natsctl.cli.terminal import coloured, emit_error
 from natsctl.daemon.hiding import Hider
 from natsctl.errors import (
     ConflictError,
@@ -16,6 +16,7 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
+from natsctl.telemetry.escaping import escaped_lines
 
 _hide = Hider()
 
@@ -38,21 +39,35 @@ def status(error: BaseException) -> int:
 def tell(error: BaseException) -> int:
     """Write what happened to standard error and return the exit status.
 
-    Our own errors are a line each; others come with their traceback, for whoever wrote the code.
+    An error of natsctl, and one of the operating system, is a line. Any other error comes with its
+    traceback, for the author of the code.
     """
     found = list(_leaves(error))
     for leaf in found:
-        if isinstance(leaf, NatsctlError):
-            say_error(str(leaf))
+        text = _line_of(leaf)
+        if text is None:
+            traced = "".join(traceback.format_exception(leaf)).rstrip("\n")
+            emit_error(escaped_lines(_hide(traced)))
         else:
-            sys.stderr.write(_hide("".join(traceback.format_exception(leaf))))
+            say_error(text)
     return status(found[0])
 
 
 def say_error(message: str) -> None:
-    """Write one error to standard error."""
+    """Write one error to standard error; further lines of it are indented."""
     label = coloured("error:", typer.colors.RED, sys.stderr)
-    print(f"natsctl: {label} {_hide(message)}", file=sys.stderr)  # noqa: T201 - a command's output
+    emit_error(f"natsctl: {label} {escaped_lines(_hide(message))}")
+
+
+def _line_of(error: BaseException) -> str | None:
+    """Return the error as one line, None if it needs its traceback."""
+    if isinstance(error, NatsctlError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, RecursionError):
+        return "a value is nested too deeply to be read or written"
+    return None
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

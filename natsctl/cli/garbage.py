@@ -13,10 +13,11 @@ from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.daemons import LOCALLY, LocalOption, NamedOption, asked
 from natsctl.cli.daemons import local as local_controller
 from natsctl.cli.failures import CONFLICT
+from natsctl.cli.parsing import parsed_or_none
 from natsctl.cli.printing import Output, OutputOption, line, write_found, write_table
 from natsctl.cli.terminal import confirm, say
 from natsctl.cli.upkeep import connected_to, linked
-from natsctl.cli.values import parsed_or_none, read_bytes
+from natsctl.cli.values import read_bytes
 from natsctl.core.garbage import GarbagePlan, Orphan
 from natsctl.core.owners import OwnerNames
 from natsctl.daemon.answers import ControllerPlan

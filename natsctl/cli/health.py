@@ -7,10 +7,12 @@ import typer
 from natsctl.cli.command import Command, commands, complete, examples
 from natsctl.cli.configured import handed
 from natsctl.cli.failures import FAILED
+from natsctl.cli.terminal import emit
 from natsctl.daemon.address import Address
 from natsctl.daemon.probe import ask
 from natsctl.daemon.settings import HttpSettings
 from natsctl.errors import UsageError
+from natsctl.telemetry.escaping import escaped
 
 app = commands()
 
@@ -46,6 +48,6 @@ def health(
 
 async def _tell(address: Address, path: str) -> None:
     answer = await ask(address, f"{path}?verbose")
-    typer.echo(answer.text.rstrip())  # not by `printing`, which loads what talks to NATS
+    emit(escaped(answer.text.rstrip(), keep="\n"))  # `printing` would load what talks to NATS
     if not answer.passed:
         raise typer.Exit(FAILED)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from natsctl.cli.buckets import BucketArgument, KeyArgument, bucket_of
 from natsctl.cli.command import Command, commands, connected, examples
-from natsctl.cli.entries import NONE, age, described, object_in, preview, row
+from natsctl.cli.entries import NONE, age, described, described_raw, object_in, preview, row
 from natsctl.cli.printing import (
     Output,
     OutputOption,
@@ -14,7 +14,7 @@ from natsctl.cli.printing import (
     write_value,
     write_yaml,
 )
-from natsctl.errors import NotFoundError
+from natsctl.errors import InvalidObjectError, NotFoundError
 from natsctl.kv.browse import BucketStore
 from natsctl.kv.bucket import Message
 from natsctl.kv.options import NatsOptions
@@ -52,7 +52,7 @@ async def history(
             headings = ["REVISION", "OPERATION", "GENERATION", "AGE", "VALUE"]
             write_table(headings, [_row(message, now) for message in messages])
         case Output.JSON:
-            write_json([_described(bucket, message) for message in messages])
+            write_json([_raw(bucket, message) for message in messages])
         case Output.YAML:
             write_yaml([_described(bucket, message) for message in messages])
         case Output.NAME:
@@ -67,9 +67,16 @@ def _row(message: Message, now: datetime) -> list[str]:
     if message.marker:
         return [str(message.revision), "deleted", NONE, age(message.created, now), NONE]
     revision, generation, at = row(message, ["REVISION", "GENERATION", "AGE"], now)
-    document = object_in(message.value) or {}
-    value = documents.render(document["spec"]) if "spec" in document else message.value
-    return [revision, "put", generation, at, preview(value)]
+    return [revision, "put", generation, at, preview(_spec(message.value))]
+
+
+def _spec(value: bytes) -> bytes:
+    """Return the spec of the object in a value, or else the value."""
+    document = object_in(value) or {}
+    try:
+        return documents.render(document["spec"]) if "spec" in document else value
+    except InvalidObjectError:  # nested too deeply to be written again
+        return value
 
 
 def _described(bucket: str, message: Message) -> dict[str, object]:
@@ -81,3 +88,10 @@ def _described(bucket: str, message: Message) -> dict[str, object]:
             "event": "deleted",
         }
     return {**described(bucket, message), "event": "put"}
+
+
+def _raw(bucket: str, message: Message) -> object:
+    """Return the same for JSON, whatever is in the value."""
+    if message.marker:
+        return _described(bucket, message)
+    return described_raw(bucket, message, event="put")

@@ -2,17 +2,21 @@
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version as installed
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from natsctl.cli.command import commands
-from natsctl.cli.failures import USAGE, say_error, tell
+from natsctl.cli.command import EXIT_PIPE, commands
+from natsctl.cli.failures import FAILED, USAGE, say_error, tell
+from natsctl.cli.interrupts import INTERRUPTED
+from natsctl.cli.terminal import OutputError, abandon_output, flush, say
 from natsctl.daemon.hiding import HidingFormatter
 from natsctl.daemon.names import meant
 from natsctl.errors import UsageError
@@ -99,13 +103,31 @@ def run(args: Sequence[str]) -> int:
     handler.setFormatter(HidingFormatter("natsctl: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
+        status = _status(args)
+        flush()
+    except OutputError as error:
+        abandon_output()
+        return tell(error)
+    except BrokenPipeError:
+        abandon_output()
+        return EXIT_PIPE
+    if status == INTERRUPTED:
+        say("natsctl: interrupted")
+    return status
+
+
+def _status(args: Sequence[str]) -> int:
+    """Run the command, report its error, and return its exit status."""
+    try:
         ended = get_command(app).main(_completed(args), prog_name="natsctl", standalone_mode=False)
     except typer.TyperException as error:
         say_error(f"{error.format_message()}{_hint(error)}")
         return USAGE
     except typer.Abort:
-        return 1
-    except Exception as error:  # noqa: BLE001 - told, each in its way
+        return FAILED
+    except OutputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - `tell` reports each in its way
         return tell(error)
     return ended or 0
 
@@ -123,4 +145,7 @@ def _hint(error: typer.TyperException) -> str:
 
 def main() -> None:
     """Run the command line and exit."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as we run
     sys.exit(run(sys.argv[1:]))

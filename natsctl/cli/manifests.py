@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from natsctl.cli.parsing import yaml_documents
 from natsctl.cli.values import Given, of_document, read_bytes
 from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.kv.codec import check_key, stream_of
@@ -57,9 +58,8 @@ def _read(file: str) -> Iterator[Manifest]:
 
 
 def _documents(data: bytes, shown: str) -> Iterator[object]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        for document in yaml.load_all(data, Loader=loader):
+        for document in yaml_documents(data):
             if isinstance(document, list):
                 yield from document
             elif document is not None:

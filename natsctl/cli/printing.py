@@ -8,11 +8,12 @@ from typing import Annotated
 
 import msgspec
 import typer
-import yaml
 
-from natsctl.cli.entries import columns, described, object_in, row
-from natsctl.cli.terminal import coloured
+from natsctl.cli.encoding import json_text, yaml_text
+from natsctl.cli.entries import columns, described, described_raw, object_in, row
+from natsctl.cli.terminal import coloured, emit, writing
 from natsctl.kv.bucket import Message
+from natsctl.telemetry.escaping import escaped
 
 GAP = 3
 
@@ -49,7 +50,7 @@ def write_entries(bucket: str, messages: Sequence[Message], output: Output) -> N
             now = datetime.now(UTC)
             write_table(headings, [row(message, headings, now) for message in messages])
         case Output.JSON:
-            write_json([described(bucket, message) for message in messages])
+            write_json([described_raw(bucket, message) for message in messages])
         case Output.YAML:
             write_yaml([described(bucket, message) for message in messages])
         case Output.NAME:
@@ -63,7 +64,7 @@ def write_entries(bucket: str, messages: Sequence[Message], output: Output) -> N
 def write_entry(bucket: str, message: Message, output: Output) -> None:
     """Write one entry; without an object in it, a table is no more than its value."""
     if output is Output.JSON:
-        write_json(described(bucket, message))
+        write_json(described_raw(bucket, message))
     elif output is Output.TABLE and object_in(message.value) is None:
         write_value(message.value)
     else:
@@ -86,6 +87,11 @@ def write_found(
             table()
 
 
+def line(text: str) -> None:
+    """Write one line for people."""
+    emit(escaped(text))
+
+
 def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write rows under their headings, each column as wide as it needs."""
     widths = column_widths(headings, rows)
@@ -94,47 +100,42 @@ def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def column_widths(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
-    """Return how wide each column is."""
-    return [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    """Return how wide each column is, with its cells as `write_row` writes them."""
+    columns = zip(headings, *rows, strict=True)
+    return [max(len(escaped(cell)) for cell in column) for column in columns]
 
 
 def write_row(cells: Sequence[str], widths: Sequence[int]) -> None:
     """Write one row of a table."""
     last = len(cells) - 1
     padded = (
-        cell if at == last else cell.ljust(width + GAP)
-        for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        escaped(cell) if number == last else escaped(cell).ljust(width + GAP)
+        for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )
-    line("".join(_in_colour(cell) for cell in padded).rstrip())
+    emit("".join(_in_colour(cell) for cell in padded).rstrip())
 
 
 def write_json(found: object, *, indent: int = 2) -> None:
     """Write JSON; an indent below 0 keeps it on one line."""
-    text = msgspec.json.encode(found)
-    line((text if indent < 0 else msgspec.json.format(text, indent=indent)).decode())
+    emit(json_text(found, indent=indent))
 
 
 def write_yaml(found: Sequence[object]) -> None:
     """Write YAML documents."""
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     for number, document in enumerate(found):
-        if number:
-            line("---")
-        line(yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True).rstrip())
+        emit(f"---\n{yaml_text(document)}" if number else yaml_text(document))
 
 
 def write_value(value: bytes) -> None:
-    """Write a stored value as it is; on a terminal, with a line of its own."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(value)
-    if sys.stdout.isatty() and not value.endswith(b"\n"):
-        sys.stdout.buffer.write(b"\n")
-    sys.stdout.buffer.flush()
-
-
-def line(text: str) -> None:
-    """Write a line."""
-    print(text)  # noqa: T201 - a command's output
+    """Write a stored value: exactly, or on a terminal as lines without what controls it."""
+    if sys.stdout.isatty():
+        text = value.decode(errors="backslashreplace")
+        emit(escaped(text.removesuffix("\n"), keep="\n\t"))
+        return
+    with writing():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(value)
+        sys.stdout.buffer.flush()
 
 
 def _in_colour(cell: str) -> str:

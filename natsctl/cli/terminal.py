@@ -1,13 +1,56 @@
-"""What only a terminal gets: colour, progress, questions."""
+"""The door to standard output and standard error, and what only a terminal gets.
+
+Text for people goes through `printing.line`, `say` and `confirm`, which escape it. `emit` writes
+text that is escaped already: a coloured row, a JSON or YAML document.
+"""
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self, TextIO
 
 import typer
 
-from natsctl.errors import UsageError
+from natsctl.errors import NatsctlError, UsageError
+from natsctl.telemetry.escaping import escaped
+
+
+class OutputError(NatsctlError):
+    """Standard output cannot be written."""
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Translate a failure to write standard output into `OutputError`.
+
+    A reader that closed its end of a pipe is no failure of that kind: `BrokenPipeError` passes.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written: {error.strerror}") from error
+
+
+def emit(text: str) -> None:
+    """Write a line, or several, to standard output as they are."""
+    with writing():
+        print(text)  # noqa: T201 - a command's output
+
+
+def flush() -> None:
+    """Write what standard output still holds back; raises `OutputError`."""
+    with writing():
+        sys.stdout.flush()
+
+
+def abandon_output() -> None:
+    """Discard what standard output still holds back, so that the interpreter's exit is silent."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
@@ -18,7 +61,13 @@ def coloured(text: str, colour: str, stream: TextIO) -> str:
 
 def say(message: str) -> None:
     """Write a line about what was done or found to standard error."""
-    print(message, file=sys.stderr)  # noqa: T201 - a command's output
+    emit_error(escaped(message))
+
+
+def emit_error(text: str) -> None:
+    """Write a line, or several, to standard error as they are; nobody can be told of a failure."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)  # noqa: T201 - a command's output
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -30,7 +79,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{question} Say --yes: there is no terminal to ask on")
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(escaped(question), err=True):
         say("nothing was done")
         raise typer.Exit(1)
 

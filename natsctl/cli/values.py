@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from natsctl.cli.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
+from natsctl.cli.parsing import fault, parsed_or_none
 from natsctl.core.write import Rewritten
 from natsctl.errors import InvalidObjectError, UsageError
 from natsctl.model import documents
@@ -57,7 +57,7 @@ def given(data: bytes, *, file: str = "") -> Given:
     parsed = parsed_or_none(data)
     if parsed is None and _BEGUN.match(data):
         raise UsageError(
-            f"the value begins as an object does, and is neither JSON nor YAML: {_fault(data)}; "
+            f"the value begins as an object does, and is neither JSON nor YAML: {fault(data)}; "
             "--raw stores it all the same"
         )
     if isinstance(parsed, dict) and is_object(parsed):
@@ -67,29 +67,6 @@ def given(data: bytes, *, file: str = "") -> Given:
     if file.endswith(YAML_SUFFIXES) and parsed is not None:
         return Whole(documents.render(parsed))
     return Whole(data)
-
-
-def parsed_or_none(data: bytes) -> object:
-    """Return what JSON or YAML says; None where it is neither."""
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    try:
-        return yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeDecodeError):
-        return None
-
-
-def _fault(data: bytes) -> str:
-    """Return what is wrong with what is neither JSON nor YAML, and where, in one line."""
-    try:
-        yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or "it is no text"
-        return f"{what} in line {where.line + 1}" if where else what
-    return "it is no text"
 
 
 def of_document(document: Document) -> Given:
@@ -159,7 +136,7 @@ def _instead(current: Stored | None, before: Document | None, value: bytes) -> b
 def _says_the_same(one: bytes, other: bytes) -> bool:
     try:
         before, after = msgspec.json.decode(one), msgspec.json.decode(other)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return one == other
     return isinstance(before, dict | list) and documents.same(before, after)
 

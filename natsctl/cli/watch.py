@@ -16,7 +16,7 @@ from natsctl.cli.buckets import (
     pattern_of,
 )
 from natsctl.cli.command import Command, commands, connected, examples
-from natsctl.cli.entries import columns, described, row
+from natsctl.cli.entries import columns, described, described_raw, row
 from natsctl.cli.printing import (
     Output,
     OutputOption,
@@ -137,13 +137,12 @@ class _Shown:
             write_row(cells, self._widths)
 
     def _write(self, event: str, message: Message) -> None:
-        document = {"event": event, **described(self._bucket, message)}
         match self._output:
             case Output.JSON:
-                write_json(document, indent=-1)
+                write_json(described_raw(self._bucket, message, event=event), indent=-1)
             case Output.YAML:
                 line("---")
-                write_yaml([document])
+                write_yaml([{"event": event, **described(self._bucket, message)}])
             case Output.NAME:
                 line(message.key)
             case _:

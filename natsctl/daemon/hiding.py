@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.options import NatsOptions
 from natsctl.kv.servers import secrets
+from natsctl.telemetry.escaping import escaped_lines
 from natsctl.telemetry.hiding import MASK, Hider, hidden
 
 __all__ = ["MASK", "Hider", "HidingFormatter", "secrets_of"]
 
 
 class HidingFormatter(logging.Formatter):
-    """Formats as its base, and hides what looks like a secret."""
+    """Formats as its base, hides what looks like a secret, and escapes what controls a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and its traceback if it has one."""
-        return hidden(super().format(record))
+        return escaped_lines(hidden(super().format(record)))
 
 
 def secrets_of(nats: NatsOptions, cluster: KubeOptions | None = None) -> Iterator[str]:

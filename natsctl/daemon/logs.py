@@ -14,11 +14,11 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from natsctl.core.about import about
 from natsctl.daemon.hiding import Hider
 from natsctl.daemon.settings import LogSettings
+from natsctl.telemetry.escaping import escaped_lines, json_escaped
 from natsctl.telemetry.tracing import trace_ids
 
 _COLOURS = {"warning": "33", "error": "31", "critical": "31"}
 _FIRST = ("time", "level", "logger", "message")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _WORD = re.compile(r"[^\s:'\",()]+(?<![.;])")
 _PLAIN = re.compile(r"[^\s\"=]+")
 
@@ -100,7 +100,7 @@ def _json(fact: EventDict) -> str:
     """Return one JSON object; `time` is RFC 3339 in UTC."""
     fact["time"] = datetime.fromtimestamp(fact["time"], UTC).isoformat(timespec="milliseconds")
     fact["time"] = fact["time"].replace("+00:00", "Z")
-    return msgspec.json.encode(fact).decode()
+    return json_escaped(msgspec.json.encode(fact).decode())
 
 
 class _Text:
@@ -123,8 +123,8 @@ class _Text:
                 del fact[name]
         told = " ".join(f"{name}={_quoted(value)}" for name, value in fact.items())
         lines = [f"{message}  {told}" if told else message, *([traceback] if traceback else ())]
-        said = _CONTROL.sub(_escaped, "\n".join(lines)).replace("\n", "\n  ")
-        return f"{at:%H:%M:%S}.{at.microsecond // 1000:03} {self._level(level)} {said}"
+        text = escaped_lines("\n".join(lines))
+        return f"{at:%H:%M:%S}.{at.microsecond // 1000:03} {self._level(level)} {text}"
 
     def _level(self, level: str) -> str:
         code, padded = _COLOURS.get(level), f"{level.upper():<7}"
@@ -134,10 +134,6 @@ class _Text:
 def _quoted(value: object) -> str:
     text = str(value)
     return text if _PLAIN.fullmatch(text) else repr(text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}"
 
 
 def _in_colour() -> bool:

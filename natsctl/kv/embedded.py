@@ -135,9 +135,14 @@ class EmbeddedServer:
         scratch = Path(tempfile.mkdtemp(prefix="natsctl-"))
         self._held.callback(shutil.rmtree, scratch, ignore_errors=True)
         store = scratch if self._store_dir is None else self._store_dir.absolute()
-        store.mkdir(parents=True, exist_ok=True)
-        lock = await self._lock(store)
-        self._log = self._held.enter_context((store / "nats-server.log").open("w+b"))
+        try:
+            store.mkdir(parents=True, exist_ok=True)
+            lock = await self._lock(store)
+            self._log = self._held.enter_context((store / "nats-server.log").open("w+b"))
+        except OSError as error:
+            raise UsageError(
+                f"the private nats-server cannot keep its data in {store}: {error.strerror}"
+            ) from error
         spawning = asyncio.create_task(self._spawn(program, store, scratch, lock))
         try:
             await asyncio.shield(spawning)

@@ -31,8 +31,11 @@ def parse(value: bytes) -> Document:
 
 
 def render(document: object) -> bytes:
-    """Return *document* as UTF-8 JSON."""
-    return msgspec.json.encode(document)
+    """Return *document* as UTF-8 JSON; raises `InvalidObjectError` if it is nested too deeply."""
+    try:
+        return msgspec.json.encode(document)
+    except RecursionError as error:
+        raise InvalidObjectError("it is nested too deeply to be written as JSON") from error
 
 
 def same(one: object, other: object) -> bool:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from servers import eventually
 
@@ -89,19 +89,21 @@ class Natsctl:
         self._environ |= environ or {}
         self._logs = 0
 
-    async def __call__(self, *words: str, stdin: str = "") -> Result:
+    async def __call__(
+        self, *words: str, stdin: str = "", stdout: IO[str] | int = asyncio.subprocess.PIPE
+    ) -> Result:
         process = await asyncio.create_subprocess_exec(
             *self._program(*words),
             cwd=self.folder,
             env=self._environ,
             stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=stdout,
             stderr=asyncio.subprocess.PIPE,
         )
         async with asyncio.timeout(LIMIT_S):
             out, err = await process.communicate(stdin.encode())
         assert process.returncode is not None
-        return Result(process.returncode, out.decode(), err.decode())
+        return Result(process.returncode, (out or b"").decode(), err.decode())
 
     async def done(self, *words: str, stdin: str = "") -> str:
         """Run a command that succeeds; return its output."""

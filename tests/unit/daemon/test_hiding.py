@@ -83,4 +83,4 @@ def test_a_formatter_hides_in_messages_and_tracebacks() -> None:
     record = logging.makeLogRecord(
         {"msg": "at %s", "args": ("nats://u:hush@a",), "exc_info": (OSError, error, None)}
     )
-    assert formatter.format(record) == "natsctl: at nats://***@a\nOSError: nats://***@b"
+    assert formatter.format(record) == "natsctl: at nats://***@a\n  OSError: nats://***@b"

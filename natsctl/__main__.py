@@ -1,0 +1,10 @@
+"""`python -m natsctl` is `natsctl`."""
+
+from natsctl.cli.interrupts import end_quietly
+
+if __name__ == "__main__":
+    end_quietly()
+
+    from natsctl.cli.main import main
+
+    main()

@@ -1,0 +1,95 @@
+"""A command that cannot write, store or go on ends with a line and a status."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+from acceptance.commands import ROOT, Natsctl
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig
+
+INTERRUPTING = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
+PROGRAM = "from natsctl_main import main; main()"
+
+
+def program(
+    *words: str, stdout: str | None = None, path: Path = ROOT, closed: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run the program as its console script does; *stdout* is the file that it writes."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("NATS")}
+    environ["PYTHONPATH"] = f"{path}:{ROOT}"
+    redirected = ">&-" if closed else f"> {stdout or '/dev/stdout'}"
+    return subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {redirected}', "sh", sys.executable, "-c", PROGRAM, *words],
+        capture_output=True,
+        text=True,
+        env=environ,
+        cwd=path,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", [["--help"], ["config"], ["run", "--help"], ["--version"]])
+def test_a_full_disk_is_one_line_and_1(words: list[str]) -> None:
+    done = program(*words, stdout="/dev/full")
+    assert done.returncode == 1
+    assert done.stderr.endswith("No space left on device\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_closed_output_is_no_failure() -> None:
+    done = program("config", closed=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def full_disk() -> Iterator[IO[str]]:
+    with Path("/dev/full").open("w") as opened:
+        yield opened
+
+
+async def test_a_listing_that_cannot_be_written_is_one_line_and_1(
+    natsctl: Natsctl, jetstream: JetStreamContext, full_disk: IO[str]
+) -> None:
+    await jetstream.create_key_value(KeyValueConfig(bucket="apps"))
+    await natsctl.done("put", "apps", "a", "x")
+    result = await natsctl("list", "apps", stdout=full_disk)
+    assert (result.status, result.err) == (
+        1,
+        "natsctl: error: standard output cannot be written: No space left on device\n",
+    )
+
+
+@pytest.mark.parametrize("store", ["file/data", "/proc/data"])
+async def test_a_folder_that_cannot_be_made_is_one_line_and_2(folder: Path, store: str) -> None:
+    (folder / "file").write_text("in the way")
+    words = ("run", "--embedded", "-c", "controllers.greetings:Greetings", "--store-dir", store)
+    result = await Natsctl(folder)(*words)
+    assert result.status == 2
+    assert "the private nats-server cannot keep its data in" in result.err
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["natsctl/__init__.py", "typer.py", "msgspec.py"])
+def test_an_interrupt_while_the_program_loads_ends_it_silently(tmp_path: Path, module: str) -> None:
+    (tmp_path / module).parent.mkdir(exist_ok=True)
+    (tmp_path / module).write_text(INTERRUPTING)
+    done = program("list", "apps", path=tmp_path)
+    assert done.stderr == ""
+    assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+
+
+async def test_an_interrupt_of_work_is_one_line_and_130(
+    natsctl: Natsctl, jetstream: JetStreamContext
+) -> None:
+    await jetstream.create_key_value(KeyValueConfig(bucket="apps"))
+    async with natsctl.running("watch", "apps") as watching:
+        await watching.says("nothing in bucket apps matches so far")
+        assert await watching.ends(signal.SIGINT) == 130
+        assert watching.log.splitlines()[-1] == "natsctl: interrupted"
+        assert "Traceback" not in watching.log
