@@ -7,6 +7,7 @@ what nats-py keeps private.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 
@@ -15,14 +16,22 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
-from nats.protocol.parser import AWAITING_CONTROL_LINE, CRLF_SIZE, Parser
+from nats.errors import ProtocolError
+from nats.protocol.parser import CRLF_SIZE, Parser
+
+from natsctl.kv.codec import parse_headers
 
 Receive = Callable[[bytes, bytes, bytes, bytes | None], None]
 """Takes a message as it came: its subject, reply subject, payload and header block."""
 
 
-_MESSAGE = re.compile(rb"MSG (\S+) (\d+) (?:(\S+) )?()(\d+)\r\n")
-_WITH_HEADERS = re.compile(rb"HMSG (\S+) (\d+) (?:(\S+) )?(\d+) (\d+)\r\n")
+# A server separates words by spaces and tabs only: a subject may have any other byte but a newline.
+_MESSAGE = re.compile(rb"MSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?()(\d+)\r\n")
+_WITH_HEADERS = re.compile(
+    rb"HMSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
+)
+
+REFUSED_SUBJECT = "invalid publish subject"  # as the server reports it, in lower case
 
 
 class ReadingStoppedError(NatsError):
@@ -90,16 +99,29 @@ class OneTimeClient(Client):
         self._taps.pop(sid, None)
         super()._remove_sub(sid, max_msgs)
 
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
-    ) -> None:
-        receive = self._taps.get(sid)
-        if receive is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        # nats-py stops reading if a subject is not UTF-8
+        return Msg(
+            _client=self,
+            subject=str(subject, "utf-8", "replace"),
+            reply=str(reply, "utf-8", "replace"),
+            data=data,
+            headers=headers,
+            _sid=sid,
+        )
+
+    async def _process_err(self, err_msg: str) -> None:
+        if REFUSED_SUBJECT in err_msg:
+            # the connection is as good as before, but nats-py would close it
+            await self._error_cb(NatsError(f"nats: {err_msg}"))
             return
-        self.stats["in_msgs"] += 1
-        self.stats["in_bytes"] += len(data)
-        receive(subject, reply, data, headers)
+        await super()._process_err(err_msg)
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        # nats-py stops reading if the header block is malformed
+        return parse_headers(headers) or None if headers else None
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:  # noqa: FBT001, FBT002
         # nats-py writes what is pending to the dead connection, and leaves its tasks and
@@ -122,26 +144,30 @@ class OneTimeClient(Client):
 
 
 class _Parser(Parser):
-    """nats-py's parser, but the messages of taps at the front of the buffer go straight to them."""
+    """Splits what a server sends into messages and control lines, exactly as a server reads them.
 
-    def __init__(self, client: Client, taps: dict[int, Receive]) -> None:
+    The messages of taps go straight to them, everything else goes to nats-py. nats-py's own parser
+    takes other white space for a separator too, so that whoever chooses a subject could end the
+    connection, or have a message delivered to another subscription.
+    """
+
+    def __init__(self, client: "OneTimeClient", taps: dict[int, Receive]) -> None:
         super().__init__(client)
         self._taps = taps
 
     def reset(self) -> None:
         super().reset()
-        self._awaited = 0  # how much the buffer must hold for the message of a tap to be whole
+        self._awaited = 0  # how many bytes the next frame needs in the buffer, as far as is known
 
     async def parse(self, data: bytes = b"") -> None:
         self.buf.extend(data)
-        if len(self.buf) < self._awaited:
-            return
-        if self.state == AWAITING_CONTROL_LINE:
+        while self.buf and len(self.buf) >= self._awaited:
             self._hand_out()
-        if not self._awaited:
-            await super().parse()
+            if self._awaited or not await self._take_one():
+                return
 
     def _hand_out(self) -> None:
+        """Give the messages at the front of the buffer to their taps."""
         buffer, at, count = bytes(self.buf), 0, 0
         self._awaited = 0
         while frame := _MESSAGE.match(buffer, at) or _WITH_HEADERS.match(buffer, at):
@@ -162,6 +188,45 @@ class _Parser(Parser):
         del self.buf[:at]
         self.nc.stats["in_msgs"] += count
         self.nc.stats["in_bytes"] += at
+
+    async def _take_one(self) -> bool:
+        """Give the first frame to nats-py; return False if it is not complete yet."""
+        frame = _MESSAGE.match(self.buf) or _WITH_HEADERS.match(self.buf)
+        if frame is None:
+            return await self._take_line()
+        subject, sid, reply, header_size, size = frame.groups()
+        start = frame.end()
+        end = start + int(size)
+        if end + CRLF_SIZE > len(self.buf):
+            self._awaited = end + CRLF_SIZE
+            return False
+        body = start + int(header_size or 0)
+        headers, payload = bytes(self.buf[start:body]), bytes(self.buf[body:end])
+        del self.buf[: end + CRLF_SIZE]
+        await self.nc._process_msg(int(sid), subject, reply or b"", payload, headers)  # noqa: SLF001 - no public way to it
+        return True
+
+    async def _take_line(self) -> bool:
+        """Obey a control line; return False if it is not complete yet."""
+        line, end, _ = self.buf.partition(b"\r\n")
+        if not end:
+            return False
+        del self.buf[: len(line) + CRLF_SIZE]
+        operation, _, rest = str(line, "utf-8", "replace").partition(" ")
+        match operation.strip().upper():
+            case "PING":
+                await self.nc._process_ping()  # noqa: SLF001 - no public way to it
+            case "PONG":
+                await self.nc._process_pong()  # noqa: SLF001 - no public way to it
+            case "INFO":
+                await self.nc._process_info(json.loads(rest))  # noqa: SLF001 - no public way to it
+            case "-ERR":
+                await self.nc._process_err(rest.strip().lower())  # noqa: SLF001 - no public way to it
+            case "+OK":
+                pass
+            case _:
+                raise ProtocolError
+        return True
 
 
 async def _tapped(_msg: Msg) -> None:

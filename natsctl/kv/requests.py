@@ -1,7 +1,7 @@
 """Requests and their answers, over one connection."""
 
 import asyncio
-import itertools
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -12,9 +12,12 @@ from nats.errors import BadSubjectError, MaxPayloadError, NoRespondersError
 from nats.errors import Error as NatsError
 
 from natsctl.errors import PermissionDeniedError, StoreError, StoreTimeoutError, TooLargeError
+from natsctl.kv.codec import STATUS
 from natsctl.kv.violations import Violation, may_not_publish
 
 ANSWERS_MAX = 1000  # to one question that are heard and not taken yet; others are dropped
+
+TOKEN_BYTES = 12  # of randomness in each reply subject
 
 NOBODY = "natsctl.nobody"  # where nobody listens
 
@@ -31,17 +34,17 @@ class _Open(msgspec.Struct, frozen=True):
 
 
 class Requests:
-    """Asks, and matches answers to questions; all of them come in on one subscription.
+    """Sends requests and matches answers to them; all answers come in on one subscription.
 
-    Unlike nats-py's own requests, these fail at once when the connection is lost or the server
-    forbids them.
+    Every request has a reply subject of its own that nobody can guess: whoever may publish to our
+    inbox still cannot answer a request that was sent to somebody else. Unlike nats-py's own
+    requests, these fail at once when the connection is lost or the server forbids them.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._inbox = ""
-        self._numbers = itertools.count(1)
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _Open] = {}  # by reply subject
         self._failed: Callable[[str], StoreError] | None = None
         self._tried: dict[str, bool] = {}  # what may perhaps be heard, and whether it may
 
@@ -59,12 +62,12 @@ class Requests:
         """
         if self._failed is not None:
             raise self._failed(subject)
-        token = str(next(self._numbers))
+        reply = self._new_reply()
         answer = asyncio.get_running_loop().create_future()
-        self._open[token] = _Open(subject, answer)
+        self._open[reply] = _Open(subject, answer)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send(subject, payload, f"{self._inbox}.{token}", headers)
+                await self._send(subject, payload, reply, headers)
                 return _answer(await answer, subject)
         except TimeoutError as error:
             raise StoreTimeoutError(
@@ -72,7 +75,7 @@ class Requests:
                 "whether it took effect is unknown"
             ) from error
         finally:
-            del self._open[token]
+            del self._open[reply]
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # told or not, it is seen
 
@@ -84,10 +87,10 @@ class Requests:
         """
         if self._failed is not None:
             raise self._failed(subject)
-        token = str(next(self._numbers))
+        reply = self._new_reply()
         failure = asyncio.get_running_loop().create_future()
         heard = asyncio.Queue[Msg](ANSWERS_MAX)
-        self._open[token] = _Open(subject, failure, heard)
+        self._open[reply] = _Open(subject, failure, heard)
 
         async def answer() -> Msg:
             taken = asyncio.ensure_future(heard.get())
@@ -98,10 +101,10 @@ class Requests:
                 taken.cancel()
 
         try:
-            await self._send(subject, payload, f"{self._inbox}.{token}", None)
+            await self._send(subject, payload, reply, None)
             yield answer
         finally:
-            del self._open[token]
+            del self._open[reply]
             if not failure.cancel() and not failure.cancelled():
                 failure.exception()  # told or not, it is seen
 
@@ -185,8 +188,11 @@ class Requests:
         except NatsError as error:
             raise StoreError(f"{subject} was not sent: {error}") from error
 
+    def _new_reply(self) -> str:
+        return f"{self._inbox}.{secrets.token_hex(TOKEN_BYTES)}"
+
     async def _answered(self, msg: Msg) -> None:
-        request = self._open.get(msg.subject.rpartition(".")[2])
+        request = self._open.get(msg.subject)
         if request is None or request.answer.done():
             return
         if request.heard is None:
@@ -196,7 +202,7 @@ class Requests:
 
 
 def _answer(msg: Msg, subject: str) -> Msg:
-    if msg.data or not msg.headers or msg.headers.get("Status") != "503":
+    if msg.data or not msg.headers or not msg.headers.get(STATUS, "").startswith("503"):
         return msg
     if "$KV." in subject:
         why = "its bucket does not exist, or has no leader now"

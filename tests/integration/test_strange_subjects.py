@@ -1,0 +1,123 @@
+"""A subject may have any byte but space, tab and newline: none of them harms the connection."""
+
+import asyncio
+
+import pytest
+from jetstream import works
+from nats.aio.msg import Msg
+from servers import NatsServer, eventually
+from stranger import stranger
+
+from natsctl.kv.connection import connect
+
+ODD = [b"a\x0bb", b"a\x0cb", b"a\xffb", b"a\x00b", b"a\x1b[31mb", b"a\xc2\x85b", b"\x1c"]
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_a_message_with_an_odd_subject_arrives(nats_server: NatsServer, odd: bytes) -> None:
+    received: list[Msg] = []
+    tapped: list[bytes] = []
+
+    async def note(message: Msg) -> None:
+        received.append(message)
+
+    async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
+        await connection.client.subscribe("plain.*", cb=note)
+        await connection.client.tap("tapped.*", lambda subject, *_: tapped.append(subject))
+        assert await works(connection)
+        for prefix in (b"plain.", b"tapped."):
+            other.publish(prefix + odd, b"value")
+            other.publish(prefix + odd, b"value", headers=b"NATS/1.0\r\n\r\n")
+        await eventually(lambda: len(received) == len(tapped) == 2)
+        assert tapped == [b"tapped." + odd] * 2
+        assert [message.data for message in received] == [b"value"] * 2
+        assert connection.losses == 0
+
+
+@pytest.mark.parametrize("odd", [*ODD, b"a..b", b"*", b">", b".", b"$JS.API.INFO"])
+async def test_a_request_with_an_odd_reply_subject_keeps_the_connection(
+    nats_server: NatsServer, odd: bytes
+) -> None:
+    async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
+        client, asked = connection.client, list[str]()
+
+        async def answer(message: Msg) -> None:
+            asked.append(message.reply)
+            await client.publish(message.reply, b"answer")
+
+        await client.subscribe("question", cb=answer)
+        assert await works(connection)
+        for _ in range(40):
+            other.publish(b"question", b"", reply=odd)
+        await eventually(lambda: len(asked) == 40)
+        for _ in range(3):
+            assert await works(connection)
+        assert connection.losses == 0
+
+
+@pytest.mark.parametrize("headers", [b"", b"\r\n", b"hello", b"NATS/1.0", b"\xff: \xff\r\n\r\n"])
+async def test_a_malformed_header_block_keeps_the_connection(
+    nats_server: NatsServer, headers: bytes
+) -> None:
+    received: list[Msg] = []
+
+    async def note(message: Msg) -> None:
+        received.append(message)
+
+    async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
+        await connection.client.subscribe("plain", cb=note)
+        assert await works(connection)
+        other.publish(b"plain", b"value", headers=headers)
+        await eventually(lambda: received)
+        assert received[0].data == b"value"
+        assert await works(connection)
+        assert connection.losses == 0
+
+
+async def test_no_subject_sends_a_message_to_another_subscription(nats_server: NatsServer) -> None:
+    received: dict[str, list[str]] = {"mine.*": [], "public.*": []}
+
+    async def mine(message: Msg) -> None:
+        received["mine.*"].append(message.subject)
+
+    async def public(message: Msg) -> None:
+        received["public.*"].append(message.subject)
+
+    async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
+        await connection.client.subscribe("mine.*", cb=mine)
+        await connection.client.subscribe("public.*", cb=public)
+        assert await works(connection)
+        forged = [b"public.x\x0b%d" % sid for sid in range(10)]
+        for subject in forged:
+            other.publish(subject, b"hi")
+        await eventually(lambda: len(received["public.*"]) == len(forged))
+    assert received == {"mine.*": [], "public.*": [subject.decode() for subject in forged]}
+
+
+async def test_whoever_saw_one_reply_subject_cannot_answer_the_next_request(
+    nats_server: NatsServer,
+) -> None:
+    replies: list[str] = []
+
+    async def note(message: Msg) -> None:
+        replies.append(message.reply)
+
+    async with (
+        connect(nats_server.url) as connection,
+        connect(nats_server.url) as responder,
+        stranger(nats_server.url) as other,
+    ):
+        await responder.client.subscribe("question", cb=note)
+        assert await works(responder)
+        first = asyncio.create_task(connection.request("question", b""))
+        await eventually(lambda: len(replies) == 1)
+        await responder.client.publish(replies[0], b"")
+        await first
+        second = asyncio.create_task(connection.request("question", b""))
+        await eventually(lambda: len(replies) == 2)
+        inbox = replies[0].rpartition(".")[0].encode()
+        for guess in range(1000):
+            other.publish(b"%b.%d" % (inbox, guess), b"forged")
+        await other.flush()
+        await responder.client.publish(replies[1], b"genuine")
+        assert (await second).data == b"genuine"

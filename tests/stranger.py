@@ -1,0 +1,45 @@
+"""A client of NATS that checks nothing: it sends subjects and headers byte by byte."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+
+class Stranger:
+    """Publishes whatever a server lets pass; made by `stranger`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def publish(
+        self, subject: bytes, payload: bytes, *, reply: bytes = b"", headers: bytes | None = None
+    ) -> None:
+        """Send a message; `flush` waits until the server has it."""
+        words = [b"PUB" if headers is None else b"HPUB", subject, *([reply] if reply else ())]
+        if headers is not None:
+            words.append(b"%d" % len(headers))
+        body = (headers or b"") + payload
+        self._writer.write(b"%b %d\r\n%b\r\n" % (b" ".join(words), len(body), body))
+
+    async def flush(self) -> None:
+        """Wait until the server has taken in everything; it must not have refused anything."""
+        self._writer.write(b"PING\r\n")
+        await self._writer.drain()
+        line = await self._reader.readline()
+        assert line == b"PONG\r\n", line
+
+
+@asynccontextmanager
+async def stranger(url: str) -> AsyncIterator[Stranger]:
+    """Connect to the server at *url* while the context lasts."""
+    where = urlsplit(url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    try:
+        await reader.readline()  # the server's INFO
+        writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        yield Stranger(reader, writer)
+    finally:
+        writer.close()
+        await writer.wait_closed()
