@@ -25,7 +25,7 @@ from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
 from natsctl.model import documents
 from natsctl.model.objects import Object
-from natsctl.model.store import Applied, Deleted, Listed
+from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing
 
 app = commands()
 
@@ -123,7 +123,9 @@ async def _watch_go(bucket: Bucket, keys: set[str]) -> None:
                     keys.discard(key)
                 case Listed():
                     keys &= seen
-                case _:
+                case Listing():
                     seen.clear()
+                case IllegalKey():
+                    pass
             if not keys:
                 return

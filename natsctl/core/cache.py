@@ -13,6 +13,7 @@ from natsctl.model.store import (
     Applied,
     Change,
     Deleted,
+    IllegalKey,
     Listed,
     Listing,
     Stored,
@@ -24,11 +25,15 @@ IndexFunc = Callable[[T], Iterable[str]]
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """A stored object that is no valid object of its kind, why, and the last state that was."""
+    """A stored object that is no valid object of its kind, why, and the last state that was.
+
+    `illegal` marks a message whose name is no legal key, so that nothing can be done with it.
+    """
 
     stored: Stored
     error: InvalidObjectError
     last: Stored | None = None
+    illegal: bool = False
 
 
 def _ignore(_invalid: Invalid) -> None:
@@ -109,6 +114,12 @@ class Cache(Generic[T]):
                 if listing is None:
                     return self._remove(event)
                 listing.remove(event)
+            case IllegalKey():
+                if listing is None:
+                    self._skip(event)
+                    self._reach(event.revision)
+                else:
+                    listing.illegal[event.key] = event
             case Listing():
                 self._listing = _Listing(event.incarnation)
             case Listed():
@@ -143,10 +154,15 @@ class Cache(Generic[T]):
         if listing.incarnation != self.incarnation:
             self.revision = 0
         known = self.revision
+        for key in [key for key, at in self.invalid.items() if at.illegal]:
+            if key not in listing.illegal:
+                del self.invalid[key]
+        for event in listing.illegal.values():
+            self._skip(event)
         folded = (self._fold(stored, initial=True) for stored in listing.objects.values())
         changes = [change for change in folded if change is not None]
         for key in [key for key in (*self._objects, *self.invalid) if key not in listing.objects]:
-            if key in self:
+            if key in self and key not in listing.illegal:
                 told = listing.deleted.pop(key, None)
                 changes.append(self._drop(key, purged=told is not None and told.purged))
         for key, deleted in listing.deleted.items():
@@ -202,6 +218,18 @@ class Cache(Generic[T]):
         if known is None or not _same(known.stored, invalid.stored):
             self._on_invalid(invalid)
 
+    def _skip(self, event: IllegalKey) -> None:
+        """Remember a name that is no key, and report it the first time."""
+        if not event.exists:
+            self.invalid.pop(event.key, None)
+            return
+        reported = event.key in self.invalid
+        error = InvalidObjectError("its name is no legal key")
+        invalid = Invalid(Stored(event.key, event.revision, b""), error, illegal=True)
+        self.invalid[event.key] = invalid
+        if not reported:
+            self._on_invalid(invalid)
+
     def _reach(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
         while self._waiters and self._waiters[0][0] <= self.revision:
@@ -221,6 +249,7 @@ class _Listing:
         self.incarnation = incarnation
         self.objects: dict[str, Stored] = {}
         self.deleted: dict[str, Deleted] = {}
+        self.illegal: dict[str, IllegalKey] = {}
 
     def put(self, stored: Stored) -> None:
         self.objects[stored.key] = stored

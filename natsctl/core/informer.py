@@ -124,5 +124,5 @@ class Informer(Generic[T]):
             invalid.stored.revision,
             invalid.error,
         )
-        if self._on_invalid is not None:
+        if self._on_invalid is not None and not invalid.illegal:
             self._on_invalid(invalid)

@@ -1,21 +1,35 @@
 """Any bucket as it is, declared or not: for people who look into it and change it by hand."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 
 from natsctl.errors import NotFoundError, WatchBrokenError
 from natsctl.kv.bucket import NANOSECONDS, Bucket, Message
-from natsctl.kv.codec import check_key, written_ns
+from natsctl.kv.codec import KEY_RULE, check_key, written_ns
 from natsctl.kv.connection import Connection
 from natsctl.kv.feed import Feed
 from natsctl.kv.store import KvStore
 from natsctl.kv.watch import KvWatch
 from natsctl.model.kinds import KvKind
-from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.model.store import (
+    Applied,
+    Deleted,
+    IllegalKey,
+    Listed,
+    Listing,
+    Stored,
+    WatchEvent,
+)
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
+SHOWN_MAX = 3  # illegal keys that are named
+NAME_MAX = 200  # characters of their names
 
 
 class BucketStore(KvStore):
@@ -64,9 +78,13 @@ class BucketStore(KvStore):
 
     async def _listing(self) -> list[Message]:
         found: dict[str, Stored] = {}
+        illegal: dict[str, None] = {}
         async with self.watch() as events:
             async for event in events:
                 match event:
+                    case IllegalKey(key, _, exists):
+                        if exists:
+                            illegal[key] = None
                     case Applied(stored):
                         found[stored.key] = stored
                     case Deleted(key):
@@ -75,10 +93,20 @@ class BucketStore(KvStore):
                         break
                     case Listing():
                         found.clear()
+                        illegal.clear()
+        if illegal:
+            log.warning("%s of bucket %s skipped: %s", _named(illegal), self._bucket.name, KEY_RULE)
         return [self.dated(found[key]) for key in sorted(found)]
 
     def _feed(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> Feed:
         return _DatedFeed(prefix, answer, self._times)
+
+
+def _named(illegal: Collection[str]) -> str:
+    first = ", ".join(itertools.islice(illegal, SHOWN_MAX))
+    if len(illegal) == 1:
+        return f"illegal key {first[:NAME_MAX]}"
+    return f"{len(illegal)} illegal keys ({first[:NAME_MAX]}{', …' * (len(illegal) > SHOWN_MAX)})"
 
 
 class _DatedFeed(Feed):
@@ -94,7 +122,7 @@ class _DatedFeed(Feed):
     def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         """See `Feed.receive`."""
         if reply.startswith(b"$JS.ACK."):
-            self._times[subject[self._key_at :].decode()] = written_ns(reply)
+            self._times[subject[self._key_at :].decode(errors="replace")] = written_ns(reply)
         super().receive(subject, reply, data, headers)
 
 

@@ -16,7 +16,7 @@ from natsctl.errors import (
     StoreMissingError,
     StoreTimeoutError,
 )
-from natsctl.kv.codec import Marker, marker, parse_headers, prefix_of, stream_of
+from natsctl.kv.codec import Marker, legal, marker, parse_headers, prefix_of, stream_of
 from natsctl.kv.connection import Connection
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Deleted
@@ -88,10 +88,11 @@ class Bucket:
         return StreamState(info["created"], state["last_seq"], state.get("num_subjects", 0))
 
     async def keys(self, pattern: str = ">") -> set[str]:
-        """Return every key with a message, deleted ones with their marker too.
+        """Return every legal key with a message, deleted ones with their marker too.
 
-        The server tells them in the order of keys, in pages. These overlap, for a key that goes
-        between two pages moves the rest forward; where they do not, all are asked for again.
+        The server lists names in order, in pages. A key that goes between two pages moves the rest
+        forward, so the pages overlap; if they do not, the listing starts again. Names that are not
+        UTF-8 may look the same in a page, which then has fewer names than its limit.
         """
         found, offset = set[str](), 0
         while True:
@@ -102,9 +103,10 @@ class Bucket:
                 found, offset = set(), 0
                 continue
             found.update(page)
-            offset += len(page)
+            offset += max(len(page), info.get("limit", 0))
             if offset >= info.get("total", 0):
-                return {subject[len(self.prefix) :] for subject in found}
+                names = (subject[len(self.prefix) :] for subject in found)
+                return {name for name in names if legal(name)}
             offset -= OVERLAP
 
     async def last(self, key: str) -> Message:

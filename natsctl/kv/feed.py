@@ -16,11 +16,15 @@ from natsctl.kv.codec import (
     STALLED,
     STATUS,
     Marker,
+    legal,
     marker,
     parse_headers,
     position,
+    printable,
 )
-from natsctl.model.store import Deleted, Stored
+from natsctl.model.store import Deleted, IllegalKey, Stored
+
+Item = Stored | Deleted | IllegalKey
 
 HEARTBEAT_S = 0.5  # how often the server shows that an idle consumer lives
 SILENCE = 5  # heartbeats that stay out in a row until the consumer is given up
@@ -33,7 +37,7 @@ class Feed:
     def __init__(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> None:
         self._prefix = prefix.encode()
         self._answer = answer
-        self._items: list[Stored | Deleted] = []  # received, not taken
+        self._items: list[Item] = []  # received, not taken
         self._controls: list[str] = []  # flow control that came with them
         self._due: list[str] = []  # flow control that came with what was taken
         self._consumed = 0  # the consumer's sequence of the last message received
@@ -70,11 +74,13 @@ class Feed:
             self.fail(f"messages {self._consumed + 1} to {at.consumer - 1} were lost")
             return
         self._consumed, self._pending = at.consumer, at.pending
-        key = str(subject[len(self._prefix) :], "utf-8", "replace")
-        if mark is None:
-            self._items.append(Stored(key, at.stream, data))
+        name = subject[len(self._prefix) :]
+        if not legal(name):
+            self._items.append(IllegalKey(printable(name), at.stream, mark is None))
+        elif mark is None:
+            self._items.append(Stored(name.decode(), at.stream, data))
         else:
-            self._items.append(Deleted(key, at.stream, mark is Marker.PURGED))
+            self._items.append(Deleted(name.decode(), at.stream, mark is Marker.PURGED))
         if len(self._items) > BUFFERED_MAX:
             self.fail(f"{BUFFERED_MAX} messages wait to be taken in")
         self._wake()
@@ -90,7 +96,7 @@ class Feed:
         self._timer.cancel()
         self._items.clear()
 
-    async def take(self) -> list[Stored | Deleted]:
+    async def take(self) -> list[Item]:
         """Return what was received, as soon as there is something; nothing after a heartbeat.
 
         Who takes again has taken in what it took before.

@@ -15,8 +15,8 @@ from nats.errors import Error as NatsError
 
 from natsctl.errors import NotFoundError, StoreError, WatchBrokenError
 from natsctl.kv.bucket import NANOSECONDS, Bucket, Message, StreamState
-from natsctl.kv.feed import HEARTBEAT_S, Feed
-from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.kv.feed import HEARTBEAT_S, Feed, Item
+from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
 
 log = logging.getLogger(__name__)
 
@@ -246,6 +246,10 @@ class KvWatch:
                 f"{min(vanished)}{others} vanished from {self._bucket.name} without a trace"
             )
         known.deleted &= found
+        if self._pattern == ">" and known.illegal:
+            state = await self._bucket.state()
+            if state.subjects < len(found) + len(known.illegal):
+                raise WatchBrokenError(f"illegal keys vanished from {self._bucket.name}")
 
 
 class _Known:
@@ -258,13 +262,14 @@ class _Known:
     def __init__(self) -> None:
         self.alive: set[str] = set()
         self.deleted: set[str] = set()
+        self.illegal: set[str] = set()  # names that are no keys, each with a message
         self.revision = 0
         self.miscounted = False
         self._ahead: dict[str, int] = {}
         self._census: StreamState | None = None
 
     def __len__(self) -> int:
-        return len(self.alive) + len(self.deleted)
+        return len(self.alive) + len(self.deleted) + len(self.illegal)
 
     @property
     def counting(self) -> bool:
@@ -275,7 +280,7 @@ class _Known:
         """Count when all is told that this state is made of; None takes that back."""
         self._census, self.miscounted = state, False
 
-    def news(self, items: Iterable[Stored | Deleted]) -> Iterator[WatchEvent]:
+    def news(self, items: Iterable[Item]) -> Iterator[WatchEvent]:
         """Tell what came from the consumer, if it is newer than what was told of its key."""
         for item in items:
             if item.revision > self.revision:
@@ -294,7 +299,10 @@ class _Known:
             stored = Stored(key, revision, message.value)
             yield self._told(message.deleted if message.marker else stored)
 
-    def _told(self, item: Stored | Deleted) -> WatchEvent:
+    def _told(self, item: Item) -> WatchEvent:
+        if isinstance(item, IllegalKey):
+            self.illegal.add(item.key)
+            return item
         if isinstance(item, Stored):
             self.alive.add(item.key)
             self.deleted.discard(item.key)

@@ -60,7 +60,19 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     revision: int = 0
 
 
-WatchEvent: TypeAlias = Listing | Applied | Deleted | Listed
+class IllegalKey(msgspec.Struct, frozen=True, gc=False):
+    """A message of the store has a name that no object can have.
+
+    `key` is that name in printable characters, with all others escaped. `exists` is false if the
+    message marks a deletion.
+    """
+
+    key: str
+    revision: int
+    exists: bool = True
+
+
+WatchEvent: TypeAlias = Listing | Applied | Deleted | IllegalKey | Listed
 
 
 class Action(Enum):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from acceptance.commands import Natsctl, Running
 from nats.js import JetStreamContext
-from servers import eventually
+from servers import NatsServer, eventually
+from stranger import stranger
 
 GREETINGS = "controllers.greetings:Greetings"
 FAILING = """
@@ -331,3 +332,21 @@ async def test_very_much_garbage_is_planned_and_removed_part_by_part(
     second = await natsctl("gc", "apply", "--yes", "--force")
     assert (second.status, second.out.count("Route.routes/")) == (0, 100)
     assert await routes.keys() == ["shop"]
+
+
+async def test_a_name_that_is_no_key_is_listed_as_invalid_and_harms_no_command(
+    natsctl: Natsctl, daemon: Daemon, nats_server: NatsServer
+) -> None:
+    await daemon(GREETINGS)
+    async with stranger(nats_server.url) as other:
+        other.publish(b"$KV.greetings.a\x0bb", b'{"spec": {"text": "hi"}}')
+        await other.flush()
+    await natsctl.done("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
+    await eventually(lambda: synced(natsctl, "greetings", "shop"))
+    status = await natsctl("status")
+    assert r"greetings: a\x0bb is left alone: its name is no legal key" in status.out + status.err
+    assert await natsctl.done("list", "greetings", "-o", "name") == "shop\n"
+    assert await natsctl.done("watch", "greetings", "--once", "-o", "name") == "shop\n"
+    assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "shop\n"
+    refused = await natsctl("get", "greetings", r"a\x0bb")
+    assert (refused.status, "a key has letters, digits" in refused.err) == (2, True)

@@ -1,10 +1,12 @@
 """Others send what natsctl never would; it harms nothing, or only itself."""
 
+import msgspec
 import pytest
 from faults.admin import Admin
-from faults.copies import THINGS
-from faults.play import playing
+from faults.copies import COPIES, THINGS, Copies
+from faults.play import playing, running
 from servers import NatsServer, eventually
+from stranger import stranger
 
 STATUS = {"Status": "503", "Description": "I am no control message"}
 
@@ -41,3 +43,28 @@ async def test_a_value_with_the_headers_of_a_control_message(
         play.user.mortal.add("odd")
         await play.settled()
         assert play.restarts == 0
+
+
+async def test_names_that_are_no_keys_in_the_buckets_of_a_controller(
+    nats_server: NatsServer,
+) -> None:
+    names = {b"a\x0bb": r"a\x0bb", b"a\x0cb": r"a\x0cb", b"a\xffb": r"a\xffb", b"*": "*"}
+    async with playing(nats_server.url) as play, stranger(nats_server.url) as other:
+        for bucket in (THINGS, COPIES):
+            for name in names:
+                prefix = f"$KV.{bucket}.".encode()
+                other.publish(prefix + name, b'{"spec": {"text": "hi"}}')
+                other.publish(prefix + name, b"", headers=b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n")
+                other.publish(prefix + name, b'{"spec": {"text": "hi"}}')
+        await other.flush()
+        await eventually(lambda: set(play.runtime.status().invalid) == set(names.values()))
+        await play.user.put_all()
+        entries = [(key, await play.admin.entry(THINGS, key)) for key in play.user.keys]
+        texts = {key: msgspec.json.decode(entry.value)["spec"]["text"] for key, entry in entries}
+        await eventually(lambda: play.sights.synced == texts)
+        assert (play.restarts, play.sights.gone) == (0, set())
+        again = Copies()
+        async with running(again, nats_server.url):
+            await eventually(lambda: again.sights.synced == texts)
+            assert set(again.runtime.status().invalid) == set(names.values())
+        assert not again.sights.gone

@@ -1,0 +1,143 @@
+"""Somebody writes to a bucket under names that are no keys; the other keys do not notice."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from backends import Note, listing, note, put, take
+from servers import NatsServer, eventually
+from stranger import Stranger, stranger
+
+import natsctl
+from natsctl.core.informer import Informer
+from natsctl.kv.browse import BucketStore
+from natsctl.kv.bucket import Bucket
+from natsctl.kv.stores import Nats
+from natsctl.model.store import Applied, IllegalKey
+
+KIND = natsctl.kv(Note, bucket="notes")
+MARKER = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
+NAMES = {
+    b"a\x0bb": r"a\x0bb",
+    b"a\x0cb": r"a\x0cb",
+    b"a\x00b": r"a\x00b",
+    b"a\xffb": r"a\xffb",
+    b"a\xfeb": r"a\xfeb",
+    b"a\\xffb": r"a\\xffb",
+    b"a\x1b[31mb": r"a\x1b[31mb",
+    "a\u202eb".encode(): r"a\u202eb",
+    "ключ".encode(): "ключ",
+    b"*": "*",
+    b">": ">",
+    b"a*b": "a*b",
+    b"_kv.a": "_kv.a",
+}
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with natsctl.connect(nats_server.url) as nats:
+        yield nats
+
+
+@pytest.fixture
+async def other(nats_server: NatsServer) -> AsyncIterator[Stranger]:
+    async with stranger(nats_server.url) as other:
+        yield other
+
+
+async def scribble(other: Stranger, headers: bytes | None = None) -> None:
+    for name in NAMES:
+        other.publish(b"$KV.notes." + name, note("hi"), headers=headers)
+    await other.flush()
+
+
+async def test_a_listing_has_them_as_illegal_and_is_complete(nats: Nats, other: Stranger) -> None:
+    store = await nats.open(KIND)
+    await scribble(other)
+    stored = await put(store, "a")
+    async with store.watch() as events:
+        _, *shown, _ = await listing(events)
+        assert shown == [
+            *(IllegalKey(name, revision) for revision, name in enumerate(NAMES.values(), 1)),
+            Applied(stored),
+        ]
+        await scribble(other, MARKER)
+        deleted = await take(events, len(NAMES))
+        assert deleted == [
+            IllegalKey(name, revision, exists=False)
+            for revision, name in enumerate(NAMES.values(), stored.revision + 1)
+        ]
+
+
+async def test_what_only_the_server_counts_as_keys_is_no_reason_to_list_again(
+    nats_server: NatsServer, other: Stranger
+) -> None:
+    async with natsctl.connect(nats_server.url, verify_s=0.01) as nats:
+        store = await nats.open(KIND)
+        await scribble(other)
+        informer = Informer(store, KIND)
+        following = asyncio.create_task(informer.run())
+        await eventually(lambda: len(informer.cache.invalid) == len(NAMES))
+        for number in range(3):  # each a beat of the watch later
+            stored = await put(store, f"a{number}")
+            await informer.cache.passed(stored.revision)
+            await asyncio.sleep(0.6)
+        assert informer.restarts == 0
+        following.cancel()
+
+
+async def test_illegal_keys_that_an_administrator_purges_are_forgotten(
+    nats_server: NatsServer, other: Stranger
+) -> None:
+    async with natsctl.connect(nats_server.url, verify_s=0.01) as nats:
+        store = await nats.open(KIND)
+        await scribble(other)
+        informer = Informer(store, KIND)
+        following = asyncio.create_task(informer.run())
+        await eventually(lambda: len(informer.cache.invalid) == len(NAMES))
+        await nats.connection.api("STREAM.PURGE.KV_notes")
+        await eventually(lambda: not informer.cache.invalid)
+        following.cancel()
+
+
+async def test_the_keys_of_a_bucket_are_its_legal_ones(nats: Nats, other: Stranger) -> None:
+    store = await nats.open(KIND)
+    await scribble(other)
+    await put(store, "a")
+    async with asyncio.timeout(10):
+        assert await Bucket(nats.connection, "notes").keys() == {"a"}
+
+
+async def test_a_listing_for_people_skips_them_and_says_so(
+    nats: Nats, other: Stranger, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await nats.open(KIND)
+    await scribble(other)
+    await put(store, "a")
+    caplog.set_level(logging.WARNING)
+    shown = await BucketStore(Bucket(nats.connection, "notes")).listing()
+    assert [message.key for message in shown] == ["a"]
+    assert shown[0].created
+    (line,) = caplog.messages
+    begun = r"13 illegal keys (a\x0bb, a\x0cb, a\x00b, …) of bucket notes skipped: a key has"
+    assert line.startswith(begun)
+
+
+async def test_an_illegal_key_is_logged_once_however_often_it_is_written(
+    nats: Nats, other: Stranger, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await nats.open(KIND)
+    informer = Informer(store, KIND)
+    following = asyncio.create_task(informer.run())
+    await informer.cache.complete.wait()
+    for _ in range(20):
+        other.publish(b"$KV.notes.a\x0bb", note("hi"))
+    await other.flush()
+    stored = await put(store, "a")
+    await informer.cache.passed(stored.revision)
+    following.cancel()
+    assert [line for line in caplog.messages if r"a\x0bb" in line] == [
+        r"Note.notes a\x0bb at revision 1 is left alone: its name is no legal key"
+    ]
