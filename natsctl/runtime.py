@@ -153,9 +153,7 @@ class ControllerRuntime:
         self._barrier = Barrier(barrier_timeout_s)
         self._loop = SyncLoop(self._sync, retry=controller.retry, workers=controller.workers)
         self._reports = Reports(self.name, lambda key: self._opened.references(key))  # noqa: PLW0108 - made below
-        self._wakes = Wakes(
-            controller, self._loop, names=self._names, owner=self.kind, reports=self._reports
-        )
+        self._wakes = Wakes(controller, self._loop, reports=self._reports)
         self._sweeps = Sweeps(
             self._reports,
             policy=controller.deletion_policy,
@@ -207,7 +205,7 @@ class ControllerRuntime:
     async def opened(self) -> AsyncIterator[None]:
         """Open every slot and keep its cache equal to its store; nothing is synced yet."""
         self.installation = await self._systems.installation()
-        await self._opened.open(self.controller)
+        await self._opened.open(self.controller, self.installation)
         for informer, on_change in self._opened.subscriptions:
             self._loop.watch(informer, on_change)
         await self._prepare()
@@ -269,12 +267,14 @@ class ControllerRuntime:
     def decompose_secondary(self, obj: object) -> tuple[object, str]:
         """Return the object and the key of the primary that owns it.
 
-        Raises `NotFoundError` where it has no owner of this controller's kind.
+        Raises `NotFoundError` if it has no owner of this controller's kind and installation.
         """
         for secondary in self._opened.secondaries:
             if secondary.kind.describes(obj):
-                owner = self._names.owner(secondary.kind.metadata_of(obj))
-                if owner is not None and owner.kind == self.kind:
+                metadata = secondary.kind.metadata_of(obj)
+                owner = self._names.owner(metadata)
+                foreign = secondary.foreign_installation(metadata)
+                if owner is not None and owner.kind == self.kind and not foreign:
                     return obj, owner.key
         raise NotFoundError(f"the object has no owner of kind {self.kind}")
 

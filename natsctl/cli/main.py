@@ -37,6 +37,10 @@ COMMANDS = {
     "tree": ("tree", "Show a primary with all that was made for it."),
     "resync": ("resync", "Sync keys now."),
     "gc": ("garbage", "See and remove secondaries whose owner is gone."),
+    "installation": (
+        "installation",
+        "See the id of this NATS system; take over the objects of a lost one.",
+    ),
     "external": (
         "external",
         "See and settle creations in outside systems whose result is unknown.",
@@ -49,7 +53,7 @@ COMMANDS = {
 }
 """By name, in the order of the help: the module, loaded when it is needed, and what it does."""
 
-GROUPS = ("gc", "external")
+GROUPS = ("gc", "installation", "external")
 """Those that have commands of their own; without one they show which."""
 
 

@@ -4,12 +4,14 @@ The server knows which fields this controller said, takes away those that it say
 keeps those of others. https://kubernetes.io/docs/reference/using-api/server-side-apply/
 """
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
 from natsctl.core.barrier import Barrier, current_sync
 from natsctl.core.informer import Informer
+from natsctl.core.installation import Mark
 from natsctl.core.lastapplied import LastApplied
 from natsctl.core.owned import Owned
 from natsctl.core.owners import Owner, OwnerNames
@@ -19,9 +21,13 @@ from natsctl.errors import ConflictError, FieldConflictError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.manifests import KubeKind, Manifest, Reference
+from natsctl.model.objects import Metadata
 from natsctl.model.store import ManifestStore, Stored
 
 T = TypeVar("T")
+
+UNMARKED_INDEX = "natsctl/unmarked"
+MARKER = "natsctl-installation"  # the field manager of the annotation alone
 
 
 class KubeSecondary(Owned[T]):
@@ -30,6 +36,8 @@ class KubeSecondary(Owned[T]):
     Args:
         manifests: the informer's store.
         manager: the name under which the server remembers what this controller said.
+        mark: the annotation of this installation's objects.
+        exists: returns whether a primary exists, as cached.
     """
 
     def __init__(
@@ -42,15 +50,19 @@ class KubeSecondary(Owned[T]):
         *,
         manifests: ManifestStore,
         manager: str,
+        mark: Mark,
+        exists: Callable[[str], bool],
     ) -> None:
         super().__init__(informer, barrier, own, names, owner_kind)
+        self._mark = mark
+        self._exists = exists
         self._manifests = manifests
         self._manager = manager
         self._of: KubeKind[T] = manifests.kind
         self._last = LastApplied(names.applied, partly=self._of.metadata_only)
         self._bookkeeping = {  # fields that are nobody else's
             *(f".metadata.labels.{name}" for name in (names.kind, names.key)),
-            *(f".metadata.annotations.{name}" for name in (names.kind, names.key, names.applied)),
+            *(f".metadata.annotations.{name}" for name in msgspec.structs.astuple(names)),
         }
 
     async def apply(
@@ -62,7 +74,7 @@ class KubeSecondary(Owned[T]):
         stay, except those in the manifest: *force* takes them over. With `force=False`, raises
         `FieldConflictError`, which names the other managers and their fields. Nothing is sent if
         the cache shows that nothing would change. Raises `ExistsError` if the object exists and
-        is not this owner's, unless *adopt*.
+        is not this owner's, unless *adopt*; another installation's object is never adopted.
         """
         owner = self._owner()
         wanted = self._wanted(manifest, owner)
@@ -101,6 +113,52 @@ class KubeSecondary(Owned[T]):
         """See `Owned.is_going`."""
         return self._of.metadata(stored.value).deletion_timestamp is not None
 
+    def foreign_installation(self, metadata: Metadata) -> str:
+        """See `Owned.foreign_installation`."""
+        return self._mark.foreign(metadata)
+
+    def unmarked(self, key: str) -> list[Stored]:
+        """See `Owned.unmarked`; natsctl 0.1 made such objects."""
+        cached = self.informer.cache.by_index(UNMARKED_INDEX, key)
+        newest = (self._barrier.read(self.informer, stored.key) for stored in cached)
+        return [
+            stored
+            for stored in newest
+            if stored is not None
+            and not self._mark.on(self.metadata(stored))
+            and not self.is_going(stored)
+        ]
+
+    async def mark(self, stored: Stored) -> None:
+        """See `Owned.mark`. Raises `ConflictError` if the object was replaced."""
+        metadata = self._of.metadata(stored.value)
+        reference = self._of.reference(stored.value)
+        document: Document = {
+            "apiVersion": reference.api_version,
+            "kind": reference.kind,
+            "metadata": {
+                "name": metadata.name,
+                **({"namespace": metadata.namespace} if metadata.namespace else {}),
+                "annotations": self._mark.annotations,
+            },
+        }
+        with self._own.writing(stored.key):
+            marked = await self._manifests.apply(document, manager=MARKER, uid=metadata.uid)
+            self._landed(Rewritten(marked, stored.revision))
+
+    async def owns(self, owner: Owner, stored: Stored) -> bool:
+        """See `Owned.owns`.
+
+        Another installation's object is nobody's here. An object that carries no installation,
+        as natsctl 0.1 made it, belongs to the owner only while the primary exists.
+        """
+        metadata = self.metadata(stored)
+        if self._mark.foreign(metadata):
+            return False
+        if not self._mark.on(metadata) and not self._exists(owner.key):
+            return False
+        return await super().owns(owner, stored)
+
     def references(self, key: str) -> list[Reference]:
         """Return what names the objects that were made for the primary *key*."""
         return [self._of.reference(stored.value) for stored in self.owned_stored(key)]
@@ -118,8 +176,8 @@ class KubeSecondary(Owned[T]):
         """Apply to exactly the object that may be: what the cache shows, else what there is."""
         current = seen
         for _ in range(ATTEMPTS):
-            if current is not None and not adopt and not await self.owns(owner, current):
-                self._refuse_foreign(current, owner)
+            if current is not None:
+                await self._check_owner(current, owner, adopt=adopt)
             try:
                 return await self._send(wanted, current, force=force)
             except FieldConflictError:
@@ -127,6 +185,13 @@ class KubeSecondary(Owned[T]):
             except ConflictError:
                 current = await read(self._store, key)
         raise ConflictError(f"{key} of {self.kind.name} is replaced all the time: try later")
+
+    async def _check_owner(self, current: Stored, owner: Owner, *, adopt: bool) -> None:
+        """Raise `ExistsError` if the object is not *owner*'s, or may not be adopted."""
+        if adopt and not self._mark.foreign(self.metadata(current)):
+            return
+        if not await self.owns(owner, current):
+            self._refuse_foreign(current, owner)
 
     async def _send(self, wanted: Document, current: Stored | None, *, force: bool) -> int:
         uid = "" if current is None else self._of.metadata(current.value).uid
@@ -153,6 +218,7 @@ class KubeSecondary(Owned[T]):
 
     def _wanted(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
         """Return the manifest with its owner and its digest on it."""
-        labels, annotations = self._names.labels(owner), self._names.annotations(owner)
+        labels = self._names.labels(owner)
+        annotations = {**self._names.annotations(owner), **self._mark.annotations}
         document = self._of.manifest(manifest)  # type: ignore[arg-type]  # T is one of the others
         return self._last.sealed(documents.with_labels(document, labels, annotations))

@@ -1,9 +1,9 @@
 """From the slots that a controller declares to readers, each over an informer of its own."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,9 +11,10 @@ from natsctl.core.barrier import Barrier
 from natsctl.core.cache import IndexFunc, Invalid
 from natsctl.core.declare import Slot, slots
 from natsctl.core.informer import Informer, OnChange
-from natsctl.core.manifests import KubeSecondary
+from natsctl.core.installation import Installation, Mark
+from natsctl.core.manifests import UNMARKED_INDEX, KubeSecondary
 from natsctl.core.owned import OWNER_INDEX, Owned
-from natsctl.core.owners import OwnerNames
+from natsctl.core.owners import Owner, OwnerNames
 from natsctl.core.ownwrites import OwnWrites
 from natsctl.core.reads import Reads
 from natsctl.core.secondary import Secondary
@@ -23,7 +24,9 @@ from natsctl.core.tasks import together
 from natsctl.errors import StoreError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
-from natsctl.model.store import Change, Store
+from natsctl.model.store import Change, Store, Stored
+
+T = TypeVar("T")
 
 
 class Listeners(msgspec.Struct, frozen=True):
@@ -50,6 +53,7 @@ class Opened:
     """
 
     primary: Primary[Any]
+    _mark: Mark
 
     def __init__(
         self,
@@ -73,11 +77,13 @@ class Opened:
         self._owner = owner
         self._manager = manager
 
-    async def open(self, controller: object) -> None:
+    async def open(self, controller: object, installation: Installation) -> None:
         """Put a reader in the place of every slot that the controller's class declares.
 
-        And one of everything else in its `reads`.
+        The attribute `reads` gets a reader of everything else. Objects in a cluster belong to
+        *installation*.
         """
+        self._mark = Mark(self._names.installation, installation)
         vars(controller)["reads"] = self.reads
         for slot in slots(type(controller)):
             vars(controller)[slot.name] = reader = await self._open(slot)
@@ -102,6 +108,23 @@ class Opened:
         for informer in self.informers:
             await informer.cache.complete.wait()
 
+    def owner_of(self, kind: Kind[Any], stored: Stored) -> Owner | None:
+        """Return the owner of a secondary; None if the object belongs to no primary here."""
+        for secondary in self.secondaries:
+            if secondary.kind is kind and not _foreign(secondary, stored):
+                owner = secondary.owner_of(stored)
+                if owner is not None and owner.kind == self._owner:
+                    return owner
+        return None
+
+    def is_foreign(self, change: Change[Any]) -> bool:
+        """Return whether the secondary belongs to another installation, and did so before."""
+        states = [stored for stored in (change.before, change.after) if stored is not None]
+        changed = [at for at in self.secondaries if at.kind is change.kind]
+        return bool(changed and states) and all(
+            _foreign(secondary, stored) for secondary in changed for stored in states
+        )
+
     @property
     def failure(self) -> StoreError | None:
         """Why a cache has no watch just now, None where all have."""
@@ -123,7 +146,8 @@ class Opened:
             return await self._open_manifests(slot, slot.kind)
         store = await self._systems.open(slot.kind)
         if slot.role is Secondary:
-            informer, own = self._secondary_informer(slot, store)
+            owners = {OWNER_INDEX: self._names.index(store.kind, self._owner)}
+            informer, own = self._secondary_informer(slot, store, owners)
             return self._made(Secondary(informer, self._barrier, own, self._names, self._owner))
         if slot.role is Tertiary:
             informer = self._informer(store, slot.indexes)
@@ -138,7 +162,7 @@ class Opened:
         """Open what is made in a cluster: only what has our owner label is watched."""
         part = kind.labelled(self._names.selector(self._owner))
         manifests = await self._systems.manifests(part)
-        informer, own = self._secondary_informer(slot, manifests)
+        informer, own = self._secondary_informer(slot, manifests, self._marked_owners(part))
         return self._made(
             KubeSecondary(
                 informer,
@@ -148,16 +172,32 @@ class Opened:
                 self._owner,
                 manifests=manifests,
                 manager=self._manager,
+                mark=self._mark,
+                exists=lambda key: key in self.primary.informer.cache,
             )
         )
+
+    def _marked_owners(self, kind: KubeKind[T]) -> dict[str, IndexFunc[T]]:
+        """Return the indexes by owner of what is not another installation's."""
+        owner, mark = self._names.index(kind, self._owner), self._mark
+
+        def own(obj: T) -> Iterable[str]:
+            return () if mark.foreign(kind.metadata_of(obj)) else owner(obj)
+
+        def unmarked(obj: T) -> Iterable[str]:
+            return () if mark.on(kind.metadata_of(obj)) else owner(obj)
+
+        return {OWNER_INDEX: own, UNMARKED_INDEX: unmarked}
 
     def _made(self, secondary: Owned[Any]) -> Owned[Any]:
         self.secondaries.append(secondary)
         return secondary
 
-    def _secondary_informer(self, slot: Slot[Any], store: Store) -> tuple[Informer[Any], OwnWrites]:
+    def _secondary_informer(
+        self, slot: Slot[Any], store: Store, owners: Mapping[str, IndexFunc[Any]]
+    ) -> tuple[Informer[Any], OwnWrites]:
         listeners, kind = self._listeners, store.kind
-        indexes = {**slot.indexes, OWNER_INDEX: self._names.index(kind, self._owner)}
+        indexes = {**slot.indexes, **owners}
         own = OwnWrites(listeners.secondary_changed, listeners.secondary_undone)
         invalid = partial(listeners.secondary_invalid, kind)
         informer = self._informer(store, indexes, invalid, own.listed)
@@ -181,6 +221,10 @@ class Opened:
         )
         self.informers.append(informer)
         return informer
+
+
+def _foreign(secondary: Owned[Any], stored: Stored) -> bool:
+    return bool(secondary.foreign_installation(secondary.metadata(stored)))
 
 
 def _wake_nobody(_change: Change[Any]) -> None:

@@ -15,6 +15,7 @@ from natsctl.errors import (
     NotFoundError,
     UsageError,
 )
+from natsctl.model.objects import Metadata
 from natsctl.model.store import Deleted, Stored
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Owned(Reader[T]):
     async def delete_stored(self, stored: Stored) -> None:
         """Delete exactly this revision of the object; raises `ConflictError` where it changed."""
         with self._own.writing(stored.key):
-            uid = self._uid(stored)
+            uid = self.metadata(stored).uid
             revision = await self._store.delete(stored.key, revision=stored.revision, uid=uid)
             sync = current_sync.get()
             if sync is not None:
@@ -99,19 +100,34 @@ class Owned(Reader[T]):
         """Say whether the object was deleted, and is held by finalizers only."""
         return False
 
-    def owner_of(self, stored: Stored) -> Owner | None:
-        """Return whom the object was made for; None where it does not say."""
+    def metadata(self, stored: Stored) -> Metadata:
+        """Return the object's metadata; empty metadata if it does not decode."""
         try:
-            return self._names.owner(self.kind.metadata(stored.value))
+            return self.kind.metadata(stored.value)
         except InvalidObjectError:
-            return None
+            return Metadata()
+
+    def foreign_installation(self, metadata: Metadata) -> str:  # noqa: ARG002 - NATS holds one installation
+        """Return the other installation that the object belongs to; empty if there is none."""
+        return ""
+
+    def unmarked(self, key: str) -> list[Stored]:  # noqa: ARG002 - NATS holds one installation
+        """Return the primary *key*'s objects that carry no installation."""
+        return []
+
+    async def mark(self, stored: Stored) -> None:
+        """Assign the object, which carries no installation, to this one."""
+
+    def owner_of(self, stored: Stored) -> Owner | None:
+        """Return the owner that the object names; None if it names none."""
+        return self._names.owner(self.metadata(stored))
 
     async def owns(self, owner: Owner, stored: Stored) -> bool:
         """Say whether the object is *owner*'s: it says so, or did before somebody wrote over it.
 
         Where its labels are lost, its annotations tell, and then the store's memory of it.
         """
-        found = self.owner_of(stored) or self._claimed(stored)
+        found = self.owner_of(stored) or self._names.claimed(self.metadata(stored))
         if found is not None:
             return found == owner
         for state in reversed(await self._store.history(stored.key)):
@@ -121,18 +137,6 @@ class Owned(Reader[T]):
             if found is not None:
                 return found == owner
         return False
-
-    def _claimed(self, stored: Stored) -> Owner | None:
-        try:
-            return self._names.claimed(self.kind.metadata(stored.value))
-        except InvalidObjectError:
-            return None
-
-    def _uid(self, stored: Stored) -> str:
-        try:
-            return self.kind.metadata(stored.value).uid
-        except InvalidObjectError:
-            return ""
 
     def _owner(self) -> Owner:
         sync = current_sync.get()
@@ -144,9 +148,16 @@ class Owned(Reader[T]):
 
     def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
         found = self.owner_of(current)
+        message = MESSAGE_EXISTS % f'"{current.key}"'
+        whose = "nobody" if found is None else f"{found.kind} {found.key}"
+        foreign = self.foreign_installation(self.metadata(current))
+        if foreign:
+            raise ExistsError(
+                f"{message}: it is owned by {whose} of installation {foreign}; if that "
+                f"installation is lost, `natsctl installation adopt {foreign}` takes its objects "
+                "over"
+            )
         if found != owner:
-            whose = "nobody" if found is None else f"{found.kind} {found.key}"
-            message = MESSAGE_EXISTS % f'"{current.key}"'
             raise ExistsError(f"{message}: it is owned by {whose}; adopt=True takes it over")
 
     def _landed(self, result: Rewritten) -> int:

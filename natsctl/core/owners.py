@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 _HASHED = "h."
+_NAMES = ("owner-kind", "owner-key", "applied", "installation")
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -30,16 +31,22 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class OwnerNames(msgspec.Struct, frozen=True):
-    """The names of the two labels and the two annotations, and of what was last applied."""
+    """The names of the labels and annotations that link a secondary to its primary.
+
+    `kind` and `key` name a label and an annotation each. `applied` and `installation` name
+    annotations of objects in a cluster: a digest of the manifest last applied, and the
+    installation that the object belongs to.
+    """
 
     kind: str = "natsctl.io/owner-kind"
     key: str = "natsctl.io/owner-key"
     applied: str = "natsctl.io/applied"
+    installation: str = "natsctl.io/installation"
 
     @classmethod
     def of_domain(cls, domain: str) -> "OwnerNames":
-        """Return `<domain>/owner-kind`, `<domain>/owner-key` and `<domain>/applied`."""
-        return cls(f"{domain}/owner-kind", f"{domain}/owner-key", f"{domain}/applied")
+        """Return the names with the prefix `<domain>/`."""
+        return cls(*(f"{domain}/{name}" for name in _NAMES))
 
     def selector(self, owner_kind: str) -> dict[str, str]:
         """Return the label that everything has whose owner is of *owner_kind*."""
@@ -87,7 +94,7 @@ class OwnerNames(msgspec.Struct, frozen=True):
         return None if label.startswith(_HASHED) else label
 
 
-KUMORI = OwnerNames("kumori/ownerkind", "kumori/ownerkey", "kumori/applied")
+KUMORI = OwnerNames("kumori/ownerkind", "kumori/ownerkey", "kumori/applied", "kumori/installation")
 """The names that Kumori's controllerruntime uses."""
 
 

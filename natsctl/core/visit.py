@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from natsctl.core.owned import Owned
 from natsctl.core.reports import Reports
 from natsctl.core.slots import Primary
 from natsctl.core.workqueue import Priority
-from natsctl.errors import NotFoundError
+from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.store import Stored
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import told
@@ -115,6 +116,8 @@ class Visits:
                 after = await self._calls.delay(key, self._handler, key)
                 if visit.stored is None:
                     await self._release(visit)
+                else:
+                    await self._mark(key)
             except BaseException as error:
                 self._note_failure(visit, error)
                 raise
@@ -140,6 +143,13 @@ class Visits:
         if owned and await self._gone(visit):
             for secondary, stored in owned:
                 await secondary.delete_owned(key, stored)
+
+    async def _mark(self, key: str) -> None:
+        """Assign what the primary owns to this installation if it carries none, once."""
+        for secondary in self._secondaries:
+            for stored in secondary.unmarked(key):
+                with suppress(ConflictError):  # it changed: its owner is synced again
+                    await secondary.mark(stored)
 
     async def _gone(self, visit: "_Visit") -> bool:
         try:

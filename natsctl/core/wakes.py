@@ -16,7 +16,7 @@ from natsctl.core.loop import Has, SyncLoop
 from natsctl.core.markers import deleted
 from natsctl.core.opening import Listeners, Opened
 from natsctl.core.owned import OWNER_INDEX
-from natsctl.core.owners import Owner, OwnerNames
+from natsctl.core.owners import Owner
 from natsctl.core.reasons import Reasons
 from natsctl.core.reports import Reports
 from natsctl.core.visit import Operation, Visits
@@ -45,8 +45,6 @@ class Wakes:
     Args:
         controller: whose keys they are.
         loop: visits them.
-        names: the labels that link secondaries to primaries.
-        owner: the primary's kind, as owner labels say it.
         reports: who is told of what is no valid object.
     """
 
@@ -55,15 +53,11 @@ class Wakes:
         controller: Mapper,
         loop: SyncLoop[str],
         *,
-        names: OwnerNames,
-        owner: str,
         reports: Reports,
     ) -> None:
         self.reasons = Reasons()
         self._controller = controller
         self._loop = loop
-        self._names = names
-        self._owner = owner
         self._reports = reports
         self._opened: Opened
         self._visits: Visits
@@ -106,7 +100,7 @@ class Wakes:
     def owners(self, change: Change[Any]) -> list[str]:
         """Return the primaries that own the changed object, as it is and as it was."""
         states = [stored for stored in (change.after, change.before) if stored is not None]
-        found = [self._names.owner(change.kind.metadata(stored.value)) for stored in states]
+        found = [self._opened.owner_of(change.kind, stored) for stored in states]
         return list(dict.fromkeys(owner.key for owner in found if self._is_ours(owner)))
 
     # ---- keys that come and go
@@ -154,7 +148,12 @@ class Wakes:
             self._loop.tally.changed(key, asyncio.get_running_loop().time())
 
     def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
-        """Visit the keys that the change concerns, but not the one whose sync made it."""
+        """Visit the keys that the change concerns, but not the one whose sync made it.
+
+        A change of another installation's object concerns no key.
+        """
+        if self._opened.is_foreign(change):
+            return
         try:
             keys: Iterable[str] = list(self._controller.handle_secondary(change))
         except Exception:
@@ -172,11 +171,11 @@ class Wakes:
     def _secondary_invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
         """Have the owner put right what somebody wrote over."""
         if invalid.last is not None:
-            owner = self._names.owner(kind.metadata(invalid.last.value))
+            owner = self._opened.owner_of(kind, invalid.last)
             if self._is_ours(owner):
                 self.wake(owner.key, Operation.SECONDARY)
 
     def _is_ours(self, owner: Owner | None) -> TypeGuard[Owner]:
         """Say whether it is one of the primaries that are synced here."""
         kind = self._opened.primary.kind
-        return owner is not None and owner.kind == self._owner and kind.holds(owner.key)
+        return owner is not None and kind.holds(owner.key)

@@ -242,12 +242,12 @@ class MemoryStores:
     """Stores in memory, one per bucket or kind; a `Stores`.
 
     Kinds with the same bucket share what is in it, as they would in NATS. `kube` is a cluster
-    beside it.
+    beside it: one of its own by default, or one that several NATS systems share.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, kube: MemoryCluster | None = None) -> None:
         self.events = MemoryRecorder()
-        self.kube = MemoryCluster(self.events)
+        self.kube = MemoryCluster(self.events) if kube is None else kube
         self._buckets: dict[str, _Bucket] = {}
 
     async def open(self, kind: Kind[Any]) -> MemoryStore:

@@ -4,8 +4,15 @@ import asyncio
 
 import pytest
 
-from natsctl.core.installation import INSTALLATION, KEY, Installation, installation
-from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError
+from natsctl.core.installation import (
+    INSTALLATION,
+    KEY,
+    Installation,
+    adopt,
+    assign,
+    installation,
+)
+from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError, UsageError
 from natsctl.testing.memory import MemoryStores
 
 
@@ -56,3 +63,37 @@ async def test_reading_the_id_ends_at_its_deadline() -> None:
 def test_an_installation_includes_what_it_has_adopted() -> None:
     here = Installation("new", adopted=("old",))
     assert [here.includes(each) for each in ("new", "old", "other")] == [True, True, False]
+
+
+async def test_adopting_keeps_the_own_id_and_happens_once() -> None:
+    stores = MemoryStores()
+    here = await installation(stores)
+    await adopt(stores, "lost-1")
+    await adopt(stores, "lost-2")
+    assert await adopt(stores, "lost-1") == Installation(here.id, ("lost-1", "lost-2"))
+    assert await installation(stores) == Installation(here.id, ("lost-1", "lost-2"))
+
+
+async def test_an_installation_cannot_adopt_itself() -> None:
+    stores = MemoryStores()
+    with pytest.raises(UsageError, match="is this installation"):
+        await adopt(stores, (await installation(stores)).id)
+
+
+async def test_a_system_that_is_given_an_id_keeps_the_objects_of_its_former_one() -> None:
+    stores = MemoryStores()
+    former = (await installation(stores)).id
+    assert await assign(stores, "continued") == Installation("continued", (former,))
+    assert await assign(stores, former) == Installation(former, ("continued",))
+
+
+async def test_a_new_system_can_be_given_an_id() -> None:
+    stores = MemoryStores()
+    assert await assign(stores, "continued") == Installation("continued")
+
+
+@pytest.mark.parametrize("text", ["", "a b", "../x", "x" * 80, "-lead", "é" * 8])
+async def test_text_that_is_no_id_is_refused(text: str) -> None:
+    for change in (adopt, assign):
+        with pytest.raises(UsageError, match="no id of an installation"):
+            await change(MemoryStores(), text)

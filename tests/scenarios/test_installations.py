@@ -1,0 +1,330 @@
+"""Two NATS systems that share a cluster leave each other's objects alone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from scenarios.test_kube_secondaries import CONFIGS, SITES, Site, Sites, edit, site
+
+from natsctl import Controller, kv, primary, secondary
+from natsctl.core.installation import INSTALLATION, adopt, assign, installation
+from natsctl.model import documents
+from natsctl.testing.cluster import MemoryManifestStore
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStores
+
+MARK = "natsctl.io/installation"
+LONG = 3 * 3600.0
+
+
+def two_systems() -> tuple[MemoryStores, MemoryStores]:
+    """Return two NATS systems beside one cluster."""
+    one = MemoryStores()
+    return one, MemoryStores(kube=one.kube)
+
+
+def configs(stores: MemoryStores) -> MemoryManifestStore:
+    return stores.kube.store(CONFIGS)
+
+
+def marks(stores: MemoryStores) -> dict[str, object]:
+    """Return the installation that each object carries, by key."""
+    store = configs(stores)
+    return {key: mark(store, key) for key in store.keys()}  # noqa: SIM118 - a method's list
+
+
+def mark(store: MemoryManifestStore, key: str) -> object:
+    annotations = documents.metadata_of(store.document(key)).get("annotations")
+    return annotations.get(MARK) if isinstance(annotations, dict) else None
+
+
+async def made_by_01(stores: MemoryStores, owner: str, name: str) -> None:
+    """Make an object as natsctl 0.1 did: with its owner, without an installation."""
+    names = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": owner}
+    document = {"metadata": {"labels": names, "annotations": names}, "data": {"text": "hi"}}
+    await configs(stores).create(f"default/{name}", msgspec.json.encode(document))
+
+
+@asynccontextmanager
+async def both(
+    one: MemoryStores, other: MemoryStores, *controllers: Controller
+) -> AsyncIterator[tuple[Harness, Harness]]:
+    first, second = controllers or (Sites(), Sites())
+    async with (
+        running(first, stores=one) as production,
+        running(second, stores=other) as staging,
+    ):
+        yield production, staging
+
+
+def errors(stores: MemoryStores, key: str) -> list[str]:
+    """Return the messages of the key's events that say that an object is somebody else's."""
+    events = stores.events.events
+    return [at.message for at in events if at.key == key and at.reason == "ErrResourceExists"]
+
+
+# ---- whose object it is
+
+
+async def test_an_object_carries_the_installation_of_its_primary() -> None:
+    stores = MemoryStores()
+    async with running(controller := Sites(), stores=stores) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        assert marks(stores) == {"default/shop-main": (await installation(stores)).id}
+
+
+async def test_one_installation_never_collects_the_objects_of_another() -> None:
+    one, other = two_systems()
+    async with both(one, other) as (production, staging):
+        for number in range(8):
+            await production.runtime.controller.sites.put(f"s{number}", site("hi"))  # type: ignore[attr-defined]
+        await production.run_until_idle()
+        before = configs(one).writes
+        await asyncio.sleep(LONG)
+
+        assert len(configs(one).keys()) == 8
+        assert configs(one).writes == before
+        assert (await staging.runtime.garbage_plan(at_once=True)).orphans == ()
+
+
+async def test_the_deletion_of_a_primary_leaves_the_other_installations_object() -> None:
+    one, other = two_systems()
+    first, second = Sites(), Sites()
+    async with both(one, other, first, second) as (production, _):
+        await first.sites.put("shop", site("hi"))
+        await production.run_until_idle()
+        await second.sites.put("shop", site("staging"))
+        await asyncio.sleep(60)
+        await second.sites.delete("shop")
+        await asyncio.sleep(LONG)
+        assert configs(one).document("default/shop-main")["data"] == {"text": "hi"}
+
+
+async def test_an_object_of_another_installation_is_refused_by_name() -> None:
+    one, other = two_systems()
+    first, second = Sites(), Sites()
+    async with both(one, other, first, second) as (production, _):
+        await first.sites.put("shop", site("hi"))
+        await production.run_until_idle()
+        await second.sites.put("shop", site("staging"))
+        await asyncio.sleep(60)
+
+        theirs = (await installation(one)).id
+        refused = errors(other, "shop")[0]
+        assert f"of installation {theirs}" in refused
+        assert f"natsctl installation adopt {theirs}" in refused
+
+
+@pytest.mark.parametrize("options", [{"adopt": True}, {"force": True}])
+async def test_neither_adopt_nor_force_takes_another_installations_object(
+    options: dict[str, bool],
+) -> None:
+    one, other = two_systems()
+    first, second = Sites(**options), Sites(**options)
+    async with both(one, other, first, second) as (production, _):
+        await first.sites.put("shop", site("hi"))
+        await production.run_until_idle()
+        await second.sites.put("shop", site("staging"))
+        before = configs(one).writes
+        await asyncio.sleep(LONG)
+        assert configs(one).writes == before
+        assert configs(one).document("default/shop-main")["data"] == {"text": "hi"}
+
+
+async def test_changes_of_another_installations_objects_sync_nothing_here() -> None:
+    one, other = two_systems()
+    first, second = Sites(), Sites()
+    async with both(one, other, first, second) as (production, staging):
+        await second.sites.put("bar", site("hi"))
+        await staging.run_until_idle()
+        second.syncs.clear()
+        await first.sites.put("shop", site("hi"))
+        for number in range(20):
+            await first.sites.put("shop", site(f"text {number}"))
+            await production.run_until_idle()
+        await configs(one).delete("default/shop-main")
+        await production.run_until_idle()
+        assert second.syncs == []
+
+
+async def test_a_handler_cannot_delete_another_installations_object() -> None:
+    class Deleting(Sites):
+        async def sync_handler(self, key: str) -> float | None:
+            await self.configs.delete("default/shop-main")
+            return None
+
+    one, other = two_systems()
+    first, second = Sites(), Deleting()
+    async with both(one, other, first, second) as (production, _):
+        await first.sites.put("shop", site("hi"))
+        await production.run_until_idle()
+        await second.sites.put("shop", site("hi"))
+        await asyncio.sleep(60)
+        assert configs(one).keys() == ["default/shop-main"]
+        assert "of installation" in errors(other, "shop")[0]
+
+
+# ---- objects that carry no installation
+
+
+async def test_an_unmarked_object_is_adopted_with_one_write_and_then_none() -> None:
+    stores = MemoryStores()
+    async with running(controller := Sites(), stores=stores) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+    annotations: dict[str, Any] = {MARK: None, "natsctl.io/applied": "of-an-older-manifest"}
+    await edit(configs(stores), "default/shop-main", metadata={"annotations": annotations})
+    before = configs(stores).writes
+
+    async with running(Sites(force=True), stores=stores) as harness:
+        await harness.run_until_idle()
+        assert configs(stores).writes == before + 1
+        assert marks(stores) == {"default/shop-main": (await installation(stores)).id}
+        await asyncio.sleep(LONG)
+        assert configs(stores).writes == before + 1
+
+
+async def test_an_unmarked_object_that_the_handler_only_creates_is_adopted_too() -> None:
+    class Creating(Sites):
+        async def sync_handler(self, key: str) -> float | None:
+            if self.sites.get(key) is not None and not self.configs.owned():
+                await self.configs.create({"metadata": {"name": key}})
+            return None
+
+    stores = MemoryStores()
+    await made_by_01(stores, "shop", "shop-main")
+    before = configs(stores).writes
+    async with running(controller := Creating(), stores=stores) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        assert marks(stores) == {"default/shop-main": (await installation(stores)).id}
+        assert configs(stores).document("default/shop-main")["data"] == {"text": "hi"}
+        await asyncio.sleep(LONG)
+        assert configs(stores).writes == before + 1
+        await controller.sites.delete("shop")
+        await harness.run_until_idle()
+        assert configs(stores).keys() == []
+
+
+async def test_of_two_installations_the_one_with_the_primary_adopts() -> None:
+    one, other = two_systems()
+    await made_by_01(one, "shop", "shop-main")
+    first, second = Sites(force=True), Sites(force=True)
+    await put_site(one, "shop")
+    await put_site(other, "bar")
+    async with both(one, other, first, second):
+        await asyncio.sleep(LONG)
+        assert marks(one)["default/shop-main"] == (await installation(one)).id
+
+
+async def test_an_unmarked_object_whose_primary_is_not_here_is_never_collected() -> None:
+    stores = MemoryStores()
+    await put_site(stores, "bar")
+    await made_by_01(stores, "shop", "shop-main")
+    async with running(Sites(), stores=stores):
+        await asyncio.sleep(LONG)
+        assert "default/shop-main" in configs(stores).keys()  # noqa: SIM118 - a method's list
+
+
+async def test_a_deleted_primary_does_not_free_an_unmarked_object() -> None:
+    stores = MemoryStores()
+    await put_site(stores, "bar")
+    await put_site(stores, "shop")
+    await stores.store(SITES).delete("shop")
+    await made_by_01(stores, "shop", "shop-main")
+    async with running(Sites(), stores=stores):
+        await asyncio.sleep(LONG)
+        assert "default/shop-main" in configs(stores).keys()  # noqa: SIM118 - a method's list
+
+
+async def put_site(stores: MemoryStores, key: str) -> None:
+    await stores.store(SITES).create(key, b'{"spec": {"text": "hi"}}')
+
+
+# ---- moving, and taking over
+
+
+async def test_a_restored_bucket_keeps_the_id_and_costs_no_write() -> None:
+    old = MemoryStores()
+    async with running(controller := Sites(), stores=old) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+    before = configs(old).writes
+    new = MemoryStores(kube=old.kube)
+    for kind in (INSTALLATION, SITES):
+        for key in old.store(kind).keys():  # noqa: SIM118 - a method's list
+            await new.store(kind).create(key, (await old.store(kind).get(key)).value)
+    async with running(Sites(), stores=new) as harness:
+        await harness.run_until_idle()
+        assert await installation(new) == await installation(old)
+        assert configs(old).writes == before
+
+
+async def test_a_system_that_is_given_the_old_id_continues_without_a_write() -> None:
+    old = MemoryStores()
+    async with running(controller := Sites(), stores=old) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+    before = configs(old).writes
+    new = MemoryStores(kube=old.kube)
+    await put_site(new, "shop")
+    await assign(new, (await installation(old)).id)
+    async with running(Sites(), stores=new) as harness:
+        await harness.run_until_idle()
+        assert configs(old).writes == before
+        assert errors(new, "shop") == []
+
+
+async def test_an_adopted_installations_objects_are_taken_over_with_one_write_each() -> None:
+    lost = MemoryStores()
+    async with running(controller := Sites(), stores=lost) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+    new = MemoryStores(kube=lost.kube)
+    await put_site(new, "shop")
+    await adopt(new, (await installation(lost)).id)
+    before = configs(lost).writes
+    async with running(Sites(), stores=new) as harness:
+        await harness.run_until_idle()
+        assert marks(new) == {"default/shop-main": (await installation(new)).id}
+        await asyncio.sleep(LONG)
+        assert configs(new).writes == before + 1
+
+
+async def test_the_objects_of_a_lost_installation_stay_until_it_is_adopted() -> None:
+    lost = MemoryStores()
+    async with running(controller := Sites(), stores=lost) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+    new = MemoryStores(kube=lost.kube)
+    await put_site(new, "shop")
+    async with running(Sites(), stores=new):
+        await asyncio.sleep(60)
+        assert marks(new) == {"default/shop-main": (await installation(lost)).id}
+        assert len(errors(new, "shop")) > 0
+
+
+# ---- NATS secondaries
+
+
+async def test_what_is_made_in_nats_carries_no_installation() -> None:
+    class Copies(Controller):
+        sites = primary(SITES)
+        copies = secondary(kv(Site, bucket="copies"))
+
+        async def sync_handler(self, key: str) -> float | None:
+            found = self.sites.get(key)
+            if found is not None:
+                await self.copies.apply(key, found)
+            return None
+
+    async with running(controller := Copies()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        copy = controller.copies.get("shop")
+        assert copy is not None
+        assert MARK not in copy.metadata.annotations
