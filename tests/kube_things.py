@@ -54,10 +54,16 @@ class WatchedWire:
 
 
 async def define(
-    transport: Transport, group: str, kind: str, *, scope: str = "Cluster", status: bool = True
+    transport: Transport,
+    group: str,
+    kind: str,
+    *,
+    plural: str = "",
+    scope: str = "Cluster",
+    status: bool = True,
 ) -> None:
     """Have the server know a custom kind, with any spec and status, version v1; wait until so."""
-    plural = f"{kind.lower()}s"
+    plural = plural or f"{kind.lower()}s"
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
     version = {

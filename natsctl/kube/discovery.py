@@ -1,13 +1,17 @@
-"""Which resource a kind is, and what the server can do with it."""
+"""Finds the resource of a kind: its path, its scope, and the verbs that the server supports."""
 
 import asyncio
 import difflib
-from typing import TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import msgspec
 
 from natsctl.errors import StoreError, StoreMissingError
-from natsctl.kube.transport import Transport
+from natsctl.kube.failures import KindMissingError
+from natsctl.kube.transport import Reply, Transport
+from natsctl.kube.wire import Wire
 
 T = TypeVar("T")
 
@@ -81,6 +85,14 @@ class Discovery:
             raise StoreMissingError(_missing(api_version, kind, looked))
         return found
 
+    def forget(self, api_version: str) -> None:
+        """Look the kinds of *api_version* up again before the next use.
+
+        For a caller whose request to a kind's path met a `KindMissingError`: the kind may have
+        been defined again with another plural, scope or status subresource.
+        """
+        self._looked.pop(api_version, None)
+
     def _fresh(self, looked: _Looked, kind: str) -> bool:
         """Whether what was found settles what and where *kind* is."""
         ttl_s = self._ttl_s if kind in looked.types else self._miss_ttl_s
@@ -117,6 +129,37 @@ class Discovery:
         versions = _decoded(reply.body, _Group, path).versions or []
         known = ", ".join(version.group_version for version in versions)
         return f"the server has no {version} of {group}, but {known}"
+
+
+class KindWire:
+    """Carries the requests of one group version; a `Wire`.
+
+    If the server no longer serves a kind's path, discovery forgets the group version. The next
+    request then finds a kind that was defined again with another plural, scope or status.
+    """
+
+    def __init__(self, wire: Wire, discovery: Discovery, api_version: str) -> None:
+        self._wire = wire
+        self._discovery = discovery
+        self._api_version = api_version
+
+    async def call(self, method: str, path: str, **options: Any) -> Reply:
+        """See `Wire.call`."""
+        try:
+            return await self._wire.call(method, path, **options)
+        except KindMissingError:
+            self._discovery.forget(self._api_version)
+            raise
+
+    @asynccontextmanager
+    async def stream(self, path: str, **options: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        """See `Wire.stream`."""
+        try:
+            async with self._wire.stream(path, **options) as lines:
+                yield lines
+        except KindMissingError:
+            self._discovery.forget(self._api_version)
+            raise
 
 
 def _types(api_version: str, resources: list[_Resource]) -> dict[str, ResourceType]:

@@ -49,6 +49,10 @@ class ExpiredError(WatchBrokenError):
     """The server no longer has the revision that was asked for: list anew."""
 
 
+class KindMissingError(StoreMissingError):
+    """The server does not serve the path of a kind: the kind is gone, or has another path."""
+
+
 class Cause(msgspec.Struct, frozen=True):
     """One reason of a refusal."""
 
@@ -174,7 +178,7 @@ def _not_found(refusal: Refusal, what: Asked) -> StoreError:
     if refusal.resource == "namespaces" and what.resource != "namespaces":
         return StoreMissingError(f"cannot {what}: there is no namespace {refusal.name!r}")
     if not refusal.name or _NO_PATH in refusal.message:
-        return StoreMissingError(
+        return KindMissingError(
             f"cannot {what}: the server has no such kind; is its CustomResourceDefinition there?"
         )
     return NotFoundError(f"cannot {what}: it does not exist")

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from natsctl.errors import ConnectError, PermissionDeniedError, StoreError, UsageError
-from natsctl.kube.discovery import Discovery, ResourceType
+from natsctl.kube.discovery import Discovery, KindWire, ResourceType
 from natsctl.kube.identity import Identity
 from natsctl.kube.options import KubeOptions
 from natsctl.kube.recorder import KubeRecorder, recording
@@ -44,7 +44,7 @@ class Kube:
             raise UsageError(f"{kind.name} is not kept in Kubernetes")
         identity = self._identities.setdefault(kind.name, Identity(self.transport.server))
         return KubeStore(
-            self.transport,
+            KindWire(self.transport, self.discovery, kind.api_version),
             kind,
             self.discovery.find,
             identity,

@@ -1,14 +1,20 @@
 """Kinds are found at a real kube-apiserver, those of custom definitions too."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from kube_servers import KubeServer
+from kube_things import DEFINITIONS, cluster, define
 from servers import eventually
 
-from natsctl.errors import StoreMissingError
+from natsctl import KubeKind, kube
+from natsctl.core.informer import Informer
+from natsctl.errors import NotFoundError, StoreError, StoreMissingError
 from natsctl.kube.discovery import Discovery, ResourceType
 from natsctl.kube.options import KubeOptions
+from natsctl.kube.stores import Kube
 from natsctl.kube.transport import connecting
 
 
@@ -80,3 +86,66 @@ async def test_a_kind_that_is_defined_later_is_found(
             raise AssertionError from error
 
     assert (await eventually(found)).has_status
+
+
+async def redefine(kube_cluster: Kube, group: str, *, scope: str) -> None:
+    """Replace the kind Widget by one with another plural, in this scope."""
+    path = f"{DEFINITIONS}/widgets.{group}"
+    await kube_cluster.transport.call("DELETE", path)
+
+    async def gone() -> bool:
+        try:
+            await kube_cluster.transport.call("GET", path)
+        except NotFoundError:
+            return True
+        return False
+
+    await eventually(gone)
+    await define(kube_cluster.transport, group, "Widget", plural="gadgets", scope=scope)
+
+
+async def test_a_write_finds_a_kind_that_was_defined_again_with_another_plural(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    group = "redefined-write.test"
+    widgets: KubeKind[dict[str, Any]] = kube(f"{group}/v1", "Widget")
+    async with cluster(kube_server) as kube_cluster:
+        await define(kube_cluster.transport, group, "Widget", scope="Namespaced")
+        store = await kube_cluster.open(widgets)
+        await store.create(f"{kube_namespace}/a", b'{"spec": {}}')
+        await redefine(kube_cluster, group, scope="Namespaced")
+
+        async def created() -> bool:
+            try:
+                await store.create(f"{kube_namespace}/b", b'{"spec": {}}')
+            except StoreError:
+                return False
+            return True
+
+        await eventually(created)
+        assert (await store.get(f"{kube_namespace}/b")).key == f"{kube_namespace}/b"
+
+
+async def test_a_watch_finds_a_kind_that_was_defined_again_with_another_plural_and_scope(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    group = "redefined-watch.test"
+    widgets: KubeKind[dict[str, Any]] = kube(f"{group}/v1", "Widget")
+    async with cluster(kube_server) as kube_cluster:
+        await define(kube_cluster.transport, group, "Widget", scope="Namespaced")
+        store = await kube_cluster.open(widgets)
+        await store.create(f"{kube_namespace}/a", b'{"spec": {}}')
+        informer = Informer(store, widgets)
+        watching = asyncio.create_task(informer.run())
+        try:
+            await eventually(lambda: set(informer.cache.keys()) == {f"{kube_namespace}/a"})
+            await redefine(kube_cluster, group, scope="Cluster")
+            await kube_cluster.transport.call(
+                "POST",
+                f"/apis/{group}/v1/gadgets",
+                body=b'{"apiVersion": "%s/v1", "kind": "Widget", "metadata": {"name": "b"}}'
+                % group.encode(),
+            )
+            await eventually(lambda: set(informer.cache.keys()) == {"b"})
+        finally:
+            watching.cancel()

@@ -12,12 +12,11 @@ from natsctl.errors import (
     NotFoundError,
     PermissionDeniedError,
     StoreError,
-    StoreMissingError,
     StoreTimeoutError,
     TooLargeError,
 )
 from natsctl.kube.asked import Asked, asked
-from natsctl.kube.failures import ExpiredError, error_of, read_refusal
+from natsctl.kube.failures import ExpiredError, KindMissingError, error_of, read_refusal
 
 GET = asked("GET", "/api/v1/namespaces/shop/configmaps/one")
 CREATE = asked("POST", "/api/v1/namespaces/shop/configmaps")
@@ -38,7 +37,7 @@ def status(message: str = "", reason: str = "", **details: object) -> bytes:
         (400, InvalidObjectError),
         (401, PermissionDeniedError),
         (403, PermissionDeniedError),
-        (404, StoreMissingError),
+        (404, KindMissingError),
         (408, StoreTimeoutError),
         (409, ConflictError),
         (410, ExpiredError),
