@@ -73,6 +73,8 @@ def _troubles(at: ControllerStatus) -> Iterator[str]:
         yield f"{at.controller}: {_sharing(len(at.members))}"
     if at.failure:
         yield f"{at.controller}: {at.failure}"
+    for kind in at.missing_kinds:
+        yield f"{at.controller}: the cluster does not have the optional kind {kind}"
     yield from _keys(at.controller, "is left alone", at.invalid, at.invalid_count)
     yield from _keys(at.controller, "fails", at.failing, at.failing_count)
 

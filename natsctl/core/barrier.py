@@ -15,7 +15,7 @@ import msgspec
 from natsctl.core.cache import Cache
 from natsctl.core.informer import Informer
 from natsctl.core.write import Written
-from natsctl.errors import NotFoundError
+from natsctl.errors import NotFoundError, StoreMissingError
 from natsctl.model.manifests import Reference
 from natsctl.model.store import Stored
 
@@ -169,6 +169,10 @@ def _has_passed(cache: Cache[Any], key: str, written: Written) -> bool:
 async def _read(informer: AnyInformer, key: str) -> Written:
     try:
         stored = await informer.store.get(key)
+    except StoreMissingError:
+        if not informer.absent:
+            raise
+        return Written(0, None)  # the kind is gone, and its objects with it
     except NotFoundError as gone:
         shown = informer.cache.newest(key)
         return Written(gone.deleted_at or (shown.revision if shown else 0), None)

@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from natsctl.core.cache import IndexFunc
 from natsctl.core.manifests import KubeSecondary
+from natsctl.core.predicates import Predicate, WakeOn, predicate_of
 from natsctl.core.secondary import Secondary
 from natsctl.core.slots import Primary, Reader, Tertiary
 from natsctl.errors import UsageError
@@ -19,11 +20,16 @@ class Slot(Generic[R]):
     """Declares one kind that a controller works with; on an instance it is read and written."""
 
     def __init__(
-        self, role: type[R], kind: Kind[Any], indexes: Mapping[str, IndexFunc[Any]] | None
+        self,
+        role: type[R],
+        kind: Kind[Any],
+        indexes: Mapping[str, IndexFunc[Any]] | None,
+        predicate: Predicate | None = None,
     ) -> None:
         self.role = role
         self.kind = kind
         self.indexes = dict(indexes or {})
+        self.predicate = predicate  # which changes enqueue the owner; None for all
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -60,13 +66,21 @@ def primary(
 
 @overload
 def secondary(
-    kind: KvKind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+    kind: KvKind[T],
+    *,
+    indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
+    wake_on: WakeOn = "any",
+    predicate: Predicate | None = None,
 ) -> Slot[Secondary[T]]: ...
 
 
 @overload
 def secondary(
-    kind: KubeKind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+    kind: KubeKind[T],
+    *,
+    indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
+    wake_on: WakeOn = "any",
+    predicate: Predicate | None = None,
 ) -> Slot[KubeSecondary[T]]: ...
 
 
@@ -74,12 +88,28 @@ def secondary(
     kind: KvKind[Any] | KubeKind[Any],
     *,
     indexes: Mapping[str, Callable[[Any], Iterable[str]]] | None = None,
+    wake_on: WakeOn = "any",
+    predicate: Predicate | None = None,
 ) -> Slot[Secondary[Any]] | Slot[KubeSecondary[Any]]:
-    """Declare a kind whose objects are made for primaries; a change of one wakes its owner."""
+    """Declare a kind whose objects are made for primaries; a change of one enqueues its owner.
+
+    Args:
+        kind: what is made.
+        indexes: functions that return the values of an object, by index name.
+        wake_on: `any` enqueues the owner at every change that its own syncs did not make; `spec`
+            ignores changes of nothing but the status, which saves syncs for busy kinds such as
+            Deployments.
+        predicate: a function of a `Change` that returns whether the change enqueues the owner. If
+            the function raises, the change does.
+
+    Objects that come and go are passed to *predicate* as well. Raises `UsageError` for another
+    *wake_on*.
+    """
     kind.require_metadata()
+    condition = predicate_of(wake_on, predicate)
     if isinstance(kind, KubeKind):
-        return Slot(KubeSecondary, kind, indexes)
-    return Slot(Secondary, kind, indexes)
+        return Slot(KubeSecondary, kind, indexes, condition)
+    return Slot(Secondary, kind, indexes, condition)
 
 
 def tertiary(

@@ -37,7 +37,8 @@ class Explanation(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """How a controller is doing: `invalid` and `failing` say why, by key.
 
-    `keys` are those of the primaries that are this process's own.
+    `keys` are those of the primaries that are this process's own; `missing_kinds` are the optional
+    kinds that the cluster does not have.
     """
 
     controller: str
@@ -50,6 +51,7 @@ class Status(msgspec.Struct, frozen=True):
     failures: int
     watch_restarts: int
     queue: QueueStats
+    missing_kinds: list[str] = []
 
 
 @runtime_checkable
@@ -149,4 +151,5 @@ def status(
         failures=journal.failures,
         watch_restarts=sum(informer.restarts for informer in informers),
         queue=queue,
+        missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
     )

@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 from natsctl.core.about import detach
 from natsctl.core.cache import Cache, IndexFunc, Invalid
 from natsctl.core.retry import backoff
-from natsctl.errors import StoreError
+from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Change, Listed, Store, WatchEvent
+from natsctl.model.store import Change, Listed, Listing, Store, WatchEvent
 from natsctl.telemetry.tracing import Span, watch_span
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ HEALTHY_S = 30.0  # a watch that lived this long starts its backoff afresh
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 5.0
 BATCH = 500  # changes told before other tasks get their turn
+ABSENT = "absent"  # the incarnation of a kind that the store does not have
 
 
 class Informer(Generic[T]):
@@ -30,6 +31,10 @@ class Informer(Generic[T]):
 
     Subscribers are plain functions and must not block: they put keys on a queue. One that raises
     is logged and harms no other.
+
+    If the kind is optional and the store does not have it, the cache is complete and empty,
+    `absent` is true, and the informer keeps looking for the kind. *on_appeared* is called when the
+    kind is there and its objects are cached.
     """
 
     def __init__(
@@ -40,13 +45,16 @@ class Informer(Generic[T]):
         indexes: Mapping[str, IndexFunc[T]] | None = None,
         on_invalid: Callable[[Invalid], None] | None = None,
         on_listed: Callable[[], None] | None = None,
+        on_appeared: Callable[[], None] | None = None,
     ) -> None:
         self.store = store
         self.restarts = 0
         self.failure: StoreError | None = None  # why there is no watch just now
+        self.absent = False  # whether the store does not have this optional kind
         self.telling = False  # whether there are cached changes still to be told
         self._on_invalid = on_invalid
         self._on_listed = on_listed
+        self._on_appeared = on_appeared
         self.cache = Cache(kind, indexes, self._report)
         self._subscribers: tuple[OnChange[T], ...] = ()
 
@@ -79,16 +87,39 @@ class Informer(Generic[T]):
                     async with self.store.watch() as events:
                         await self._follow(events, establishing)
             except StoreError as error:
-                self.failure = error
-                if over is not None and over(error):
-                    raise
-                log.warning("watch of %s broke: %s", self.cache.kind.name, error)
+                if self.cache.kind.optional and isinstance(error, StoreMissingError):
+                    self._disappeared(error)
+                else:
+                    self.failure = error
+                    if over is not None and over(error):
+                        raise
+                    log.warning("watch of %s broke: %s", self.cache.kind.name, error)
             failures = 1 if clock() - started > HEALTHY_S else failures + 1
-            self.restarts += 1
+            self.restarts += not self.absent
             await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
 
     def _span(self) -> Span:
         return watch_span(self.cache.kind.name, lambda: {"natsctl.watch.restarts": self.restarts})
+
+    def _disappeared(self, error: StoreMissingError) -> None:
+        """Show no objects of a kind that the store does not have, until the kind is there."""
+        self.failure = None
+        if self.absent:
+            return
+        self.absent = True
+        log.info("%s is optional and not there yet: %s", self.cache.kind.name, error)
+        for event in (Listing(ABSENT), Listed(0)):
+            for change in self.cache.apply(event):
+                self._tell(change, self._subscribers)
+
+    def _listed(self) -> None:
+        if self._on_listed is not None:
+            self._on_listed()
+        if self.absent:
+            self.absent = False
+            log.info("%s is there now", self.cache.kind.name)
+            if self._on_appeared is not None:
+                self._on_appeared()
 
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
         told = 0
@@ -104,8 +135,7 @@ class Informer(Generic[T]):
                     self.telling = False
             if isinstance(event, Listed):
                 establishing.end()
-                if self._on_listed is not None:
-                    self._on_listed()
+                self._listed()
 
     def _tell(self, change: Change[T], subscribers: Iterable[OnChange[T]]) -> None:
         for on_change in subscribers:

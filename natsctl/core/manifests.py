@@ -75,8 +75,11 @@ class KubeSecondary(Owned[T]):
         `FieldConflictError`, which names the other managers and their fields. Nothing is sent if
         the cache shows that nothing would change. Raises `ExistsError` if the object exists and
         is not this owner's, unless *adopt*; another installation's object is never adopted.
+        Does nothing and returns 0 if the kind is optional and the cluster does not have it.
         """
         owner = self._owner()
+        if not self.available:
+            return 0
         wanted = self._wanted(manifest, owner)
         key = await self._manifests.locate(wanted)
         with self._own.writing(key):
@@ -86,11 +89,14 @@ class KubeSecondary(Owned[T]):
             return await self._apply(wanted, key, seen, owner, force=force, adopt=adopt)
 
     async def create(self, manifest: T | Manifest | msgspec.Struct) -> int:
-        """Add the object and return its revision.
+        """Add the object and return its revision, or 0 if the kind is optional and missing.
 
-        Raises `ExistsError` where it exists and is another's, `ConflictError` where it is ours.
+        Raises `ExistsError` if the object exists and is another owner's, `ConflictError` if it
+        exists and is this owner's.
         """
         owner = self._owner()
+        if not self.available:
+            return 0
         wanted = self._wanted(manifest, owner)
         key = await self._manifests.locate(wanted)
         with self._own.writing(key):

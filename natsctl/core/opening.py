@@ -16,6 +16,7 @@ from natsctl.core.manifests import UNMARKED_INDEX, KubeSecondary
 from natsctl.core.owned import OWNER_INDEX, Owned
 from natsctl.core.owners import Owner, OwnerNames
 from natsctl.core.ownwrites import OwnWrites
+from natsctl.core.predicates import filtered
 from natsctl.core.reads import Reads
 from natsctl.core.secondary import Secondary
 from natsctl.core.slots import Primary, Reader, Tertiary
@@ -39,6 +40,7 @@ class Listeners(msgspec.Struct, frozen=True):
     secondary_undone: Callable[[str], None]
     read_changed: Callable[[str], None]
     listed: Callable[[], None]  # a store is there, maybe again
+    appeared: Callable[[], None]  # an optional kind is there
 
 
 class Opened:
@@ -198,7 +200,10 @@ class Opened:
     ) -> tuple[Informer[Any], OwnWrites]:
         listeners, kind = self._listeners, store.kind
         indexes = {**slot.indexes, **owners}
-        own = OwnWrites(listeners.secondary_changed, listeners.secondary_undone)
+        forward = listeners.secondary_changed
+        if slot.predicate is not None:
+            forward = filtered(forward, slot.predicate)
+        own = OwnWrites(forward, listeners.secondary_undone)
         invalid = partial(listeners.secondary_invalid, kind)
         informer = self._informer(store, indexes, invalid, own.listed)
         self.subscriptions.append((informer, own.see))
@@ -217,7 +222,12 @@ class Opened:
                 on_listed()
 
         informer = Informer(
-            store, store.kind, indexes=indexes, on_invalid=on_invalid, on_listed=listed
+            store,
+            store.kind,
+            indexes=indexes,
+            on_invalid=on_invalid,
+            on_listed=listed,
+            on_appeared=self._listeners.appeared,
         )
         self.informers.append(informer)
         return informer

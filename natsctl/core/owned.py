@@ -47,6 +47,8 @@ class Owned(Reader[T]):
     async def delete(self, key: str) -> None:
         """Delete the object if it is this owner's; one that is gone already is no error."""
         owner = self._owner()
+        if not self.available:
+            return
         current = self._barrier.newest(self.informer, key) or await read(self._store, key)
         if current is not None:
             left = await self.delete_owned(owner.key, current)

@@ -31,6 +31,11 @@ class Reader(Generic[T]):
         self._store = informer.store
         self._barrier = barrier
 
+    @property
+    def available(self) -> bool:
+        """Whether the store has this kind; false only for an optional kind that is missing."""
+        return not self.informer.absent
+
     def get(self, key: str) -> T | None:
         """Return the object, decoded; None where it does not exist.
 

@@ -74,6 +74,7 @@ class Wakes:
             read_changed=self._visit_again,
             # what failed is tried again at once: its store may have been lost, and is here again
             listed=self._loop.queue.hasten_retries,
+            appeared=self._kind_appeared,
         )
 
     def begin(self, opened: Opened, visits: Visits) -> None:
@@ -163,6 +164,11 @@ class Wakes:
         for key in keys:
             if key != writer:
                 self.wake(key, Operation.SECONDARY, priority=priority)
+
+    def _kind_appeared(self) -> None:
+        """Sync every primary: it may want objects of the optional kind that is there now."""
+        for key in list(self._opened.primary.informer.cache.keys()):
+            self.wake(key, Operation.RESYNC)
 
     def _visit_again(self, key: str) -> None:
         """Have the key see that what its sync wrote is gone, or what it read is another."""

@@ -52,6 +52,7 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
         queue: what waits to be synced.
         members: who shares the keys, by this daemon's view; empty where they are not shared.
         keys: how many of the primaries are this daemon's own.
+        missing_kinds: optional kinds that the cluster does not have.
         installation: the id of the NATS system, which marks objects in a cluster; empty until it
             is known.
     """
@@ -71,6 +72,7 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueStats | None = None
     members: list[str] = []
     keys: int | None = None
+    missing_kinds: list[str] = []
     installation: str = ""
 
 
@@ -207,6 +209,7 @@ def status_of(
         watch_restarts=status.watch_restarts,
         queue=status.queue,
         keys=status.keys,
+        missing_kinds=status.missing_kinds,
     )
 
 

@@ -118,6 +118,9 @@ async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]
         try:
             found = await kube.resource(kind.api_version, kind.kind)
         except StoreMissingError as error:
+            if kind.optional:
+                yield ok(check, f"{error}; it is optional, and used when it appears")
+                continue
             yield failed(check, str(error), "install what defines it: kubectl apply -f …")
         except StoreError as error:
             yield failed(check, str(error), "let the user ask the cluster for its kinds")

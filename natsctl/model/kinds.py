@@ -28,6 +28,7 @@ class Kind(Generic[T]):
         self.name = name
         self.type = of
         self.plain = not issubclass(get_origin(of) or of, Object)
+        self.optional = False  # whether a controller works without this kind
         self._decoder = None if of is bytes else msgspec.json.Decoder(of)
 
     def __repr__(self) -> str:

@@ -89,6 +89,7 @@ class KubeKind(Kind[T]):
         metadata_only: bool = False,
         managed_fields: bool = False,
         propagation: Propagation = "Background",
+        optional: bool = False,
     ) -> None:
         group = api_version.rpartition("/")[0]
         super().__init__(of, f"{kind}.{group}" if group else kind)
@@ -101,6 +102,7 @@ class KubeKind(Kind[T]):
         self.metadata_only = metadata_only
         self.managed_fields = managed_fields
         self.propagation: Propagation = propagation
+        self.optional = optional
 
     def labelled(self, labels: Mapping[str, str]) -> "KubeKind[T]":
         """Return the part of this kind whose objects have these labels as well."""
@@ -244,6 +246,7 @@ def kube(
     metadata_only: bool = False,
     managed_fields: bool = False,
     propagation: Propagation = "Background",
+    optional: bool = False,
 ) -> KubeKind[Manifest]: ...
 
 
@@ -259,6 +262,7 @@ def kube(
     metadata_only: bool = False,
     managed_fields: bool = False,
     propagation: Propagation = "Background",
+    optional: bool = False,
 ) -> KubeKind[T]: ...
 
 
@@ -273,6 +277,7 @@ def kube(
     metadata_only: bool = False,
     managed_fields: bool = False,
     propagation: Propagation = "Background",
+    optional: bool = False,
 ) -> KubeKind[Any]:
     """Declare objects of a Kubernetes cluster, custom resources included.
 
@@ -289,9 +294,12 @@ def kube(
         managed_fields: keep `metadata.managedFields`, which tell who set which fields; by default
             they are dropped, being larger than most objects.
         propagation: what becomes of dependents when an object is deleted.
+        optional: the controller works without this kind while the cluster does not have it, as
+            when its CustomResourceDefinition is not installed. Reads find no objects, writes of
+            secondaries do nothing, and every primary is synced when the kind appears.
 
-    A kind that the cluster does not have yet is waited for. Raises `UsageError` for a selector or
-    a type that cannot be.
+    Without *optional*, a controller waits for a kind that the cluster does not have. Raises
+    `UsageError` for a selector or a type that cannot be.
     """
     of = dict[str, Any] if type is None else type
     if not issubclass(get_origin(of) or of, dict | Object):
@@ -307,4 +315,5 @@ def kube(
         metadata_only=metadata_only,
         managed_fields=managed_fields,
         propagation=propagation,
+        optional=optional,
     )

@@ -149,3 +149,23 @@ async def test_a_watch_finds_a_kind_that_was_defined_again_with_another_plural_a
             await eventually(lambda: set(informer.cache.keys()) == {"b"})
         finally:
             watching.cancel()
+
+
+async def test_an_informer_finds_an_optional_kind_when_it_is_defined(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    group = "optional.test"
+    widgets: KubeKind[dict[str, Any]] = kube(f"{group}/v1", "Widget", optional=True)
+    async with cluster(kube_server) as kube_cluster:
+        store = await kube_cluster.open(widgets)
+        informer = Informer(store, widgets)
+        watching = asyncio.create_task(informer.run())
+        try:
+            await informer.cache.complete.wait()
+            assert informer.absent
+            await define(kube_cluster.transport, group, "Widget", scope="Namespaced")
+            await store.create(f"{kube_namespace}/a", b'{"spec": {}}')
+            await eventually(lambda: set(informer.cache.keys()) == {f"{kube_namespace}/a"})
+            assert not informer.absent
+        finally:
+            watching.cancel()

@@ -1,0 +1,60 @@
+"""Decides which changes of a secondary enqueue its owner."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Literal
+
+from natsctl.errors import UsageError
+from natsctl.model.store import Change
+
+log = logging.getLogger(__name__)
+
+Predicate = Callable[[Change[Any]], bool]
+Forward = Callable[[Change[Any], str | None], None]
+WakeOn = Literal["any", "spec"]
+
+
+def predicate_of(wake_on: WakeOn, predicate: Predicate | None) -> Predicate | None:
+    """Return the condition under which a change enqueues the owner; None for every change.
+
+    Raises `UsageError` if *wake_on* is neither `any` nor `spec`, or *predicate* is not callable.
+    """
+    if predicate is not None and not callable(predicate):
+        raise UsageError(f"predicate={predicate!r}: give a function that takes a Change")
+    match wake_on:
+        case "any":
+            return predicate
+        case "spec" if predicate is None:
+            return desired_changed
+        case "spec":
+            return lambda change: desired_changed(change) and predicate(change)
+        case _:
+            raise UsageError(f"wake_on={wake_on!r}: give 'any' or 'spec'")
+
+
+def desired_changed(change: Change[Any]) -> bool:
+    """Return whether the object came, went, or changed in more than its status.
+
+    Fields that the server keeps up to date, such as `resourceVersion`, do not count.
+    """
+    if change.before is None or change.after is None:
+        return True
+    return change.kind.differs(change.before.value, change.after.value)
+
+
+def filtered(forward: Forward, predicate: Predicate) -> Forward:
+    """Return a function that forwards the changes for which *predicate* is true.
+
+    If *predicate* raises, the error is logged and the change is forwarded.
+    """
+
+    def forward_if(change: Change[Any], writer: str | None) -> None:
+        try:
+            wanted = predicate(change)
+        except Exception:
+            log.exception("the predicate of %s failed on %s", change.kind.name, change.key)
+            wanted = True
+        if wanted:
+            forward(change, writer)
+
+    return forward_if

@@ -1,0 +1,145 @@
+"""A controller works without an optional kind, and uses the kind when the cluster has it."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    Manifest,
+    Object,
+    StoreMissingError,
+    kube,
+    kv,
+    primary,
+    secondary,
+)
+from natsctl.core.informer import BACKOFF_MAX_S
+from natsctl.testing.harness import running
+from natsctl.testing.kinds import MemoryResource
+from natsctl.testing.memory import MemoryStores
+
+
+class AppSpec(msgspec.Struct, frozen=True):
+    port: int
+
+
+class App(Object, frozen=True):
+    spec: AppSpec
+
+
+CONFIGS = kube("v1", "ConfigMap", namespace="default")
+MONITORS = kube("monitoring.test/v1", "Monitor", namespace="default", optional=True)
+
+
+class Apps(Controller):
+    """Makes a ConfigMap and a Monitor for each app."""
+
+    apps = primary(kv(App, bucket="apps"))
+    configs = secondary(CONFIGS)
+    monitors = secondary(MONITORS)
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    async def sync_handler(self, key: str) -> float | None:
+        app = self.apps.get(key)
+        if app is None:
+            return None
+        named: Manifest = {"metadata": {"name": key}}
+        await self.monitors.apply({**named, "spec": {"port": app.spec.port}})
+        await self.configs.apply({**named, "data": {"port": str(app.spec.port)}})
+        self.synced.append(key)
+        return None
+
+
+def remove_kind(stores: MemoryStores) -> None:
+    stores.kube.kinds.remove(MONITORS.api_version, MONITORS.kind)
+    stores.kube.store(MONITORS).fail(StoreMissingError("there is no kind Monitor"))
+
+
+def add_kind(stores: MemoryStores) -> None:
+    stores.kube.kinds.define(MONITORS.api_version, MONITORS.kind, MemoryResource("monitors"))
+    stores.kube.store(MONITORS).fail(None)
+
+
+@pytest.fixture
+def stores() -> MemoryStores:
+    stores = MemoryStores()
+    remove_kind(stores)
+    return stores
+
+
+async def test_a_controller_works_on_its_other_kinds_without_an_optional_one(
+    stores: MemoryStores,
+) -> None:
+    async with running(controller := Apps(), stores=stores) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        await harness.run_until_idle()
+        assert stores.kube.store(CONFIGS).keys() == ["default/shop"]
+        assert not controller.monitors.available
+        assert controller.monitors.owned("shop") == {}
+        assert harness.runtime.failure is None
+
+
+async def test_every_primary_is_synced_when_the_optional_kind_appears(
+    stores: MemoryStores,
+) -> None:
+    async with running(controller := Apps(), stores=stores) as harness:
+        await controller.apps.put("blog", App(spec=AppSpec(80)))
+        await controller.apps.put("shop", App(spec=AppSpec(81)))
+        await harness.run_until_idle()
+        add_kind(stores)
+        await asyncio.sleep(BACKOFF_MAX_S)
+        await harness.run_until_idle()
+        assert controller.monitors.available
+        assert stores.kube.store(MONITORS).keys() == ["default/blog", "default/shop"]
+        assert controller.synced == ["blog", "shop", "blog", "shop"]
+
+
+async def test_a_controller_goes_on_without_an_optional_kind_that_disappears(
+    stores: MemoryStores,
+) -> None:
+    add_kind(stores)
+    async with running(controller := Apps(), stores=stores) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        await harness.run_until_idle()
+        remove_kind(stores)
+        await asyncio.sleep(BACKOFF_MAX_S)
+        await controller.apps.put("shop", App(spec=AppSpec(81)))
+        await harness.run_until_idle()
+        document = stores.kube.store(CONFIGS).document("default/shop")
+        assert document["data"] == {"port": "81"}
+        assert harness.runtime.status().failing == {}
+
+
+async def test_the_status_names_a_missing_optional_kind(stores: MemoryStores) -> None:
+    async with running(Apps(), stores=stores) as harness:
+        assert harness.runtime.status().missing_kinds == ["Monitor.monitoring.test"]
+        restarts = harness.runtime.status().watch_restarts
+        await asyncio.sleep(600)
+        assert harness.runtime.status().watch_restarts == restarts
+        add_kind(stores)
+        await asyncio.sleep(BACKOFF_MAX_S)
+        await harness.run_until_idle()
+        assert harness.runtime.status().missing_kinds == []
+
+
+async def test_a_controller_waits_for_a_kind_that_is_not_optional() -> None:
+    class Strict(Apps):
+        monitors = secondary(kube("monitoring.test/v1", "Monitor", namespace="default"))
+
+    stores = MemoryStores()
+    remove_kind(stores)
+    runtime = ControllerRuntime(Strict(), nats=stores, kube=stores.kube)
+    run = asyncio.create_task(runtime.run())
+    await asyncio.sleep(60)
+    assert not runtime.synced.is_set()
+    assert isinstance(runtime.failure, StoreMissingError)
+    add_kind(stores)
+    await asyncio.sleep(BACKOFF_MAX_S)
+    assert runtime.synced.is_set()
+    runtime.stop()
+    await run

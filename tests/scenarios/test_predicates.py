@@ -1,0 +1,149 @@
+"""A slot decides which changes of its secondaries enqueue their owner."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from natsctl import (
+    Change,
+    Controller,
+    KubeKind,
+    Manifest,
+    Object,
+    UsageError,
+    kube,
+    kv,
+    primary,
+    secondary,
+)
+from natsctl.core.predicates import Predicate, WakeOn
+from natsctl.testing.harness import Harness, running
+
+
+class AppSpec(msgspec.Struct, frozen=True):
+    port: int
+
+
+class App(Object, frozen=True):
+    spec: AppSpec
+
+
+APPS = kv(App, bucket="apps")
+SERVICES: KubeKind[Manifest] = kube("v1", "Service", namespace="default")
+KEY = "default/shop"
+
+
+def controller_of(wake_on: WakeOn = "any", predicate: Predicate | None = None) -> Any:
+    class Apps(Controller):
+        apps = primary(APPS)
+        services = secondary(SERVICES, wake_on=wake_on, predicate=predicate)
+
+        def __init__(self) -> None:
+            self.synced = 0
+
+        async def sync_handler(self, key: str) -> float | None:
+            self.synced += 1
+            app = self.apps.get(key)
+            if app is not None:
+                spec = {"ports": [{"port": app.spec.port}]}
+                await self.services.apply({"metadata": {"name": key}, "spec": spec}, force=True)
+            return None
+
+    return Apps()
+
+
+async def change_status(harness: Harness) -> None:
+    await harness.stores.kube.store(SERVICES).patch_status(KEY, {"ready": True})
+    await harness.run_until_idle()
+
+
+async def change_spec(harness: Harness) -> None:
+    store = harness.stores.kube.store(SERVICES)
+    stored = await store.get(KEY)
+    edited = {**store.document(KEY), "spec": {"ports": []}}
+    await store.update(KEY, msgspec.json.encode(edited), revision=stored.revision)
+    await harness.run_until_idle()
+
+
+@pytest.mark.parametrize(("wake_on", "syncs"), [("any", 1), ("spec", 0)])
+async def test_a_change_of_status_alone_enqueues_the_owner_unless_spec_is_asked_for(
+    wake_on: WakeOn, syncs: int
+) -> None:
+    async with running(controller := controller_of(wake_on)) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        await harness.run_until_idle()
+        before = controller.synced
+        await change_status(harness)
+        assert controller.synced - before == syncs
+
+
+async def test_a_change_of_the_spec_is_put_right_with_wake_on_spec() -> None:
+    async with running(controller := controller_of("spec")) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        await harness.run_until_idle()
+        await change_spec(harness)
+        document = harness.stores.kube.store(SERVICES).document(KEY)
+        assert document["spec"] == {"ports": [{"port": 80}]}
+
+
+async def test_a_deleted_secondary_is_made_again_with_wake_on_spec() -> None:
+    async with running(controller := controller_of("spec")) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        await harness.run_until_idle()
+        await harness.stores.kube.store(SERVICES).delete(KEY)
+        await harness.run_until_idle()
+        assert harness.stores.kube.store(SERVICES).keys() == [KEY]
+
+
+async def test_a_predicate_decides_which_changes_enqueue_the_owner() -> None:
+    async with running(controller := controller_of(predicate=lambda change: not change.after)) as h:
+        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        await h.run_until_idle()
+        before = controller.synced
+        await change_spec(h)
+        assert controller.synced == before
+        await h.stores.kube.store(SERVICES).delete(KEY)
+        await h.run_until_idle()
+        assert controller.synced == before + 1
+
+
+async def test_a_predicate_that_raises_enqueues_the_owner(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(change: Change[Any]) -> bool:
+        raise LookupError(change.key)
+
+    async with running(controller := controller_of(predicate=fail)) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        await harness.run_until_idle()
+        before = controller.synced
+        await change_status(harness)
+        assert controller.synced == before + 1
+        assert f"the predicate of Service failed on {KEY}" in caplog.text
+
+
+async def test_both_conditions_hold_for_a_change_that_enqueues_the_owner() -> None:
+    asked: list[str] = []
+
+    def never(change: Change[Any]) -> bool:
+        asked.append(change.key)
+        return False
+
+    async with running(controller := controller_of("spec", never)) as harness:
+        await controller.apps.put("shop", App(spec=AppSpec(80)))
+        await harness.run_until_idle()
+        asked.clear()
+        await change_status(harness)
+        assert asked == []
+        await change_spec(harness)
+        assert asked == [KEY]
+
+
+@pytest.mark.parametrize("wake_on", ["status", "", None])
+def test_an_unknown_wake_on_is_refused(wake_on: Any) -> None:
+    with pytest.raises(UsageError, match="give 'any' or 'spec'"):
+        secondary(SERVICES, wake_on=wake_on)
+
+
+def test_a_predicate_that_is_no_function_is_refused() -> None:
+    with pytest.raises(UsageError, match="predicate='x': give a function"):
+        secondary(SERVICES, predicate="x")  # type: ignore[arg-type]
