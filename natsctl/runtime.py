@@ -29,7 +29,7 @@ from natsctl.core.opening import Opened
 from natsctl.core.owners import OwnerNames
 from natsctl.core.reads import Reads
 from natsctl.core.reports import Reports
-from natsctl.core.resync import resync
+from natsctl.core.resync import keeps_up, resync
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.stopping import finish
 from natsctl.core.sweeps import Sweeps
@@ -390,6 +390,8 @@ class ControllerRuntime:
 
     async def _resync(self) -> None:
         await self.synced.wait()
+        await led()
+        await keeps_up(self._loop.queue.oldest_ready, within_s=self.controller.resync_s)
         await resync(
             self._opened.primary.keys,
             lambda key: self.enqueue_key(key, Operation.RESYNC),

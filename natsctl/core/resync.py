@@ -1,4 +1,4 @@
-"""Visit every key again, once per interval, never all at once."""
+"""Syncs every key again, once per interval, never all at once."""
 
 import asyncio
 import random
@@ -7,6 +7,21 @@ from collections.abc import Callable, Collection
 
 SLICE_S = 1.0  # keys are added in portions about this far apart
 SLICES_MAX = 3600
+
+
+async def keeps_up(oldest: Callable[[], float | None], *, within_s: float) -> None:
+    """Wait until no key has been ready for longer than a slice, *within_s* at most.
+
+    *oldest* returns the loop time at which the oldest ready key became ready. Keys of the start
+    are then synced, and a resync does not sync them twice.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + within_s
+    pending = oldest() is not None
+    while pending and clock() < deadline:
+        await asyncio.sleep(min(SLICE_S, within_s))
+        since = oldest()
+        pending = since is not None and clock() - since >= SLICE_S
 
 
 async def resync(

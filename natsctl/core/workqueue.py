@@ -261,6 +261,10 @@ class Workqueue(Generic[K]):
             return Waiting(until)
         return self._held.get(key) or self._turns.ready.get(key)
 
+    def oldest_ready(self) -> float | None:
+        """Return the loop time at which the oldest ready key became ready, None without one."""
+        return next((ready.since for ready in self._turns.ready.values()), None)
+
     def stats(self) -> QueueStats:
         """Return what was measured; takes time in proportion to the held keys only."""
         now = self._now()
