@@ -30,6 +30,7 @@ from natsctl.daemon.settings import ControllerSettings, HttpSettings, Settings
 from natsctl.daemon.sharding import Shard, records_of, shards
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.daemon.sources import mistaken
+from natsctl.daemon.stop_limit import StopLimit
 from natsctl.daemon.traces import traced
 from natsctl.daemon.vitals import Vitals
 from natsctl.errors import UsageError
@@ -83,7 +84,8 @@ async def run(
 
     They start in this order and stop in reverse; when one fails, all stop. The first SIGTERM or
     SIGINT finishes what is under way, the second ends at once. A server that cannot be reached is
-    waited for, and so is a cluster, which is looked for where a controller has kinds of one.
+    waited for, and so is a cluster, which is looked for where a controller has kinds of one. A stop
+    takes at most --stop-timeout and ten seconds more: then the exit status is 1.
 
     With --leader-elect, of several processes that run a controller one works; the others stand by.
     With --shard all of them work, each on keys of its own.
@@ -98,11 +100,16 @@ async def run(
         log.warning("%s", mistake)
     controllers = [runnable_of(path) for path in controller]
     vitals = Vitals()
-    serve: Serve = partial(_serve, controllers, settings.controllers, cluster, vitals)
+    limit = StopLimit(settings.controllers.stop_timeout_s)
+    serve: Serve = partial(
+        _serve, controllers, settings.controllers, cluster, vitals, on_stop=limit.start
+    )
     if embedded:
         serve = partial(_beside_server, serve, store_dir, port)
     async with traced(settings.traces):
-        await until_signalled(_heard(serve, options, vitals, settings.http), told=vitals.stop)
+        await until_signalled(
+            _heard(serve, options, vitals, settings.http), told=vitals.stop, caught=limit.start
+        )
 
 
 async def _serve(
@@ -111,6 +118,8 @@ async def _serve(
     cluster: KubeOptions | None,
     vitals: Vitals,
     options: NatsOptions,
+    *,
+    on_stop: Callable[[], None],
 ) -> None:
     async with (
         cluster_for(controllers, cluster, wait=True) as kube,
@@ -123,6 +132,7 @@ async def _serve(
             settings=settings,
             election=_election(nats, settings),
             shard=_shard(nats, settings),
+            on_stop=on_stop,
         )
         elected, shared = tuple(operator.elections.values()), tuple(operator.shards.values())
         with vitals.of(nats.connection, operator.runtimes, elected, kube, shared):

@@ -5,6 +5,7 @@ import inspect
 import logging
 import math
 import reprlib
+import threading
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -15,7 +16,7 @@ from natsctl.core.leadership import leading
 from natsctl.core.limit import IGNORED_S, TimeLimit
 from natsctl.core.threads import Threads
 from natsctl.errors import HandlerError, UsageError, is_delay
-from natsctl.telemetry.frames import suspended, text_of
+from natsctl.telemetry.frames import suspended, text_of, thread_frames
 from natsctl.telemetry.hiding import hidden, told
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Call:
     has begun with `blocking`.
     """
 
-    __slots__ = ("_before", "_token", "key", "over", "owner", "task", "threads", "work")
+    __slots__ = ("_before", "_thread", "_token", "key", "over", "owner", "task", "threads", "work")
 
     def __init__(self, owner: str, key: Hashable) -> None:
         self.owner = owner
@@ -44,6 +45,7 @@ class Call:
         self.threads = Threads()
         self.over = False
         self.task: Task | None = None  # the one that makes the call
+        self._thread = threading.get_ident()
 
     def begin(self) -> None:
         """Be the call of the current task from now on."""
@@ -68,8 +70,11 @@ class Call:
         return f"{self.owner}: {self.key}"
 
     def stack(self) -> str:
-        """Return the frames of the user's code in which the call waits, or its threads work."""
-        return self.threads.stack() or text_of(suspended(self.work))
+        """Return the frames of the user's code in which the call waits, and its threads work."""
+        runs = getattr(self.work, "cr_running", False)
+        frames = thread_frames(self._thread) if runs else suspended(self.work)
+        stacks = (text_of(frames), self.threads.stack())
+        return "\n".join(filter(None, stacks)) or "  (in no file of yours)"
 
 
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)

@@ -1,14 +1,13 @@
 """Runs functions that block in threads, and knows which of them have not ended."""
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
-from natsctl.telemetry.frames import running, text_of
+from natsctl.telemetry.frames import text_of, thread_frames
 
 T = TypeVar("T")
 
@@ -66,10 +65,9 @@ class Threads:
             raise cancelled
 
     def stack(self) -> str:
-        """Return the frames of the user's code in which the threads are; empty without threads."""
-        frames = sys._current_frames()  # noqa: SLF001 - the only way to see another thread
-        stacks = [frames.get(job.ident) for job in self._jobs.values()]
-        return "\n".join(text_of(running(frame)) for frame in stacks if frame is not None)
+        """Return the frames of the user's code that the threads are in, empty if there are none."""
+        stacks = [text_of(thread_frames(job.ident)) for job in self._jobs.values()]
+        return "\n".join(filter(None, stacks))
 
 
 class _Job(Generic[T]):

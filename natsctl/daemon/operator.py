@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from natsctl.core.about import bind
+from natsctl.core.calls import report_stuck
 from natsctl.core.fence import FencedCluster, fenced
 from natsctl.daemon.election import Election
 from natsctl.daemon.participation import Participation
@@ -70,6 +71,10 @@ class Shared(Guest, Protocol):
 Running = dict["asyncio.Task[None]", Runnable]  # in the order of their starts
 
 
+def _nothing() -> None:
+    """Do nothing when the controllers are stopped."""
+
+
 class Operator:
     """Starts controllers in order and stops them in reverse order.
 
@@ -85,6 +90,7 @@ class Operator:
         election: makes the election of who leads a controller, by the controller's name, as
             `elections` returns it; then each controller works in one process at a time, and where
             it stands by, its caches are kept complete all the same.
+        on_stop: called when it begins to stop the controllers.
         shard: makes this process's part in the group that shares a controller's keys, as `shards`
             returns it; then each key is worked on in one process at a time.
 
@@ -104,12 +110,14 @@ class Operator:
         settings: ControllerSettings | None = None,
         election: Callable[[str], Election] | None = None,
         shard: Callable[[str], Shard] | None = None,
+        on_stop: Callable[[], None] = _nothing,
     ) -> None:
         if election is not None and shard is not None:
             raise UsageError("either one process leads, or all share the keys: not both")
         self._settings = ControllerSettings() if settings is None else settings
         self._nats, self._kube = nats, kube
         self._election, self._shard = election, shard
+        self._on_stop = on_stop
         self.elections: dict[str, Election] = {}  # of each controller by name, where there are
         self.shards: dict[str, Shard] = {}  # likewise
         self.runtimes: tuple[Runnable, ...] = ()
@@ -235,6 +243,7 @@ class Operator:
 
     async def _stop(self, running: Running) -> list[Exception]:
         """Stop what runs, the last one first; return what they raised."""
+        self._on_stop()
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._settings.stop_timeout_s
         for task, runtime in reversed(running.items()):
@@ -246,6 +255,9 @@ class Operator:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=CUT_S)
+        for task in late:
+            if not task.done():
+                report_stuck(running[task].name)
         ended = (task for task in running if task.done() and not task.cancelled())
         errors = (task.exception() for task in ended)
         return [error for error in errors if isinstance(error, Exception)]

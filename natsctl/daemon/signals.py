@@ -5,40 +5,51 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from types import FrameType
 
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def _tell_nobody() -> None:
-    """Nobody asked to be told of the first signal."""
+def _nothing() -> None:
+    """Do nothing at the first signal."""
 
 
 async def until_signalled(
-    work: Coroutine[None, None, None], *, told: Callable[[], None] = _tell_nobody
+    work: Coroutine[None, None, None],
+    *,
+    told: Callable[[], None] = _nothing,
+    caught: Callable[[], None] = _nothing,
 ) -> None:
     """Run *work*, and cancel it at the first signal; returns when it has ended, either way.
 
-    *told* is called at that signal, before anything ends. A second signal ends this process at
-    once, as that signal does by itself. Raises what *work* raises.
+    At that signal *told* is called by the event loop, before anything ends, and *caught* even if
+    the event loop is blocked. A second signal ends this process at once, as that signal does by
+    itself. Raises what *work* raises.
     """
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
     signalled = False
 
-    def stop(caught: signal.Signals) -> None:
+    def stop(sent: signal.Signals) -> None:
         nonlocal signalled
         signalled = True
-        log.info("%s: stopping; once more stops at once", caught.name)
+        log.info("%s: stopping; once more stops at once", sent.name)
         for each in SIGNALS:
             loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
         told()
         task.cancel()
 
+    def catch(_sent: int, _frame: FrameType | None) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        caught()
+
     for each in SIGNALS:
         loop.add_signal_handler(each, stop, each)
+        signal.signal(each, catch)  # the loop hears of the signal all the same, by its wakeup fd
     try:
         await task
     except asyncio.CancelledError:

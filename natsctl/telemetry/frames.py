@@ -1,6 +1,7 @@
 """Finds the frames of a stack that are the user's own code."""
 
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -16,16 +17,20 @@ Frames = Iterable[tuple[FrameType, int]]
 """Frames, each with the number of the line that it is at."""
 
 
-def own(stack: traceback.StackSummary) -> traceback.StackSummary:
-    """Return the frames of the user's own code.
+def own(frames: Frames) -> traceback.StackSummary:
+    """Return the frames of the user's own code; empty if there are none.
 
     Those are in files outside of Python, natsctl and installed packages. If there are none, the
-    controller is an installed package itself, and frames of packages count. A stack without those
-    is returned whole.
+    controller may be an installed package itself, and frames of packages count.
     """
+    return own_of(traceback.StackSummary.extract(iter(frames)))
+
+
+def own_of(stack: traceback.StackSummary) -> traceback.StackSummary:
+    """Return the frames of a stack that are the user's own code, see `own`."""
     others = [frame for frame in stack if not _is_machinery(frame.filename)]
     users = [frame for frame in others if not _PACKAGES.search(frame.filename)]
-    return traceback.StackSummary.from_list(users or others or list(stack))
+    return traceback.StackSummary.from_list(users or others)
 
 
 def _is_machinery(file_name: str) -> bool:
@@ -45,11 +50,12 @@ def suspended(work: Any) -> Iterator[tuple[FrameType, int]]:
         work = next((inner for name in names if (inner := getattr(work, name, None))), None)
 
 
-def running(frame: FrameType | None) -> Frames:
-    """Return the frames of a thread that is at *frame*, the outermost first."""
-    return reversed(list(traceback.walk_stack(frame)))
+def thread_frames(ident: int) -> Frames:
+    """Return the frames that a thread is in, the outermost first."""
+    frame = sys._current_frames().get(ident)  # noqa: SLF001 - the only way to see another thread
+    return reversed(list(traceback.walk_stack(frame))) if frame is not None else ()
 
 
 def text_of(frames: Frames) -> str:
-    """Return the user's own frames as Python prints them, without a line break at the end."""
-    return "".join(own(traceback.StackSummary.extract(iter(frames))).format()).rstrip()
+    """Return the user's own frames as Python prints them; empty if there are none."""
+    return "".join(own(frames).format()).rstrip()

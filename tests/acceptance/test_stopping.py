@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import nats
@@ -22,6 +22,7 @@ GREETINGS = "controllers.greetings:Greetings"
 ELECT = ("--leader-elect", "--lease-ttl", "2")
 SLOW = """
 import asyncio
+import time
 from pathlib import Path
 
 from natsctl import Controller, Object, kube, kv, primary, secondary
@@ -43,6 +44,31 @@ class Jobs(Controller):
 
     async def clean(self):
         print("cleaned", flush=True)
+
+class Deaf(Jobs):
+    name = "deaf"
+
+    async def sync_handler(self, key):
+        print("begun", key, flush=True)
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+
+class Frozen(Jobs):
+    name = "frozen"
+
+    async def sync_handler(self, key):
+        print("begun", key, flush=True)
+        time.sleep(3600)
+
+class Threaded(Jobs):
+    name = "threaded"
+
+    async def sync_handler(self, key):
+        print("begun", key, flush=True)
+        await self.blocking(time.sleep, 3600)
 
 class Clustered(Jobs):
     name = "clustered"
@@ -209,6 +235,36 @@ async def test_what_takes_too_long_is_cut_and_done_by_the_next_process(
         (natsctl.folder / "go").touch()
         await running.says("marked a")
         assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_a_handler_that_cannot_be_stopped_ends_with_the_process_and_status_1(
+    natsctl: Natsctl, hub: Hub
+) -> None:
+    lines = {
+        "Deaf": "await asyncio.sleep(3600)",
+        "Frozen": "time.sleep(3600)",
+        "Threaded": "await self.blocking(time.sleep, 3600)",
+    }
+    clock = asyncio.get_running_loop().time
+    await hub.put("a")
+    async with AsyncExitStack() as stack:
+        started = {
+            name: await stack.enter_async_context(
+                natsctl.running("run", "-c", f"jobs:{name}", "--stop-timeout", "0.5")
+            )
+            for name in lines
+        }
+        for running in started.values():
+            await running.says("begun a")
+        begun = clock()
+        for running in started.values():
+            running.process.send_signal(signal.SIGTERM)
+        assert [await running.ends() for running in started.values()] == [1, 1, 1]
+        assert clock() - begun < 0.5 + 10 + 5  # and what a busy machine takes to end three
+        for name, running in started.items():
+            assert f"{name.lower()}: a" in running.log
+            assert lines[name] in running.log
+            assert "the stop took longer than 10.5 s (stop_timeout_s and 10 s more)" in running.log
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
