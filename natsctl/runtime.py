@@ -16,7 +16,7 @@ from inspect import isfunction
 from typing import Any
 
 from natsctl.core.barrier import Barrier
-from natsctl.core.calls import blocking, shown
+from natsctl.core.calls import blocking, call_hook, shown
 from natsctl.core.changes import named
 from natsctl.core.declare import only_primary
 from natsctl.core.explain import Explanation, Status, explain, status
@@ -26,6 +26,7 @@ from natsctl.core.leadership import led
 from natsctl.core.loop import SyncLoop
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags, upkeep_measures
 from natsctl.core.opening import Opened
+from natsctl.core.options import CONTROLLER_METHODS, CONTROLLER_OPTIONS, check_class
 from natsctl.core.owners import OwnerNames
 from natsctl.core.reads import Reads
 from natsctl.core.reports import Reports
@@ -114,6 +115,16 @@ class Controller:
         """Let go of everything, after the last sync."""
 
 
+def check_controller(controller: Controller) -> None:
+    """Raise `UsageError` if the controller cannot run as it is written.
+
+    That is so without exactly one primary, with an option of a wrong type or out of range, with
+    one that looks misspelt, and with a method that is not `async def` or takes other arguments.
+    """
+    only_primary(type(controller))
+    check_class(controller, Controller, CONTROLLER_OPTIONS, CONTROLLER_METHODS)
+
+
 class ControllerRuntime:
     """Runs one controller until it is stopped.
 
@@ -125,7 +136,7 @@ class ControllerRuntime:
         barrier_timeout_s: how long a key waits for the caches to show its own last writes.
         stop_timeout_s: how long syncs under way may go on after `stop`.
 
-    Raises `UsageError` for a controller that has not exactly one primary, or kinds of a cluster
+    Raises `UsageError` as `check_controller` does, and if the controller has kinds of a cluster
     while no cluster is given.
     """
 
@@ -139,6 +150,7 @@ class ControllerRuntime:
         barrier_timeout_s: float = 10.0,
         stop_timeout_s: float = 30.0,
     ) -> None:
+        check_controller(controller)
         self.controller = controller
         self.name = controller.name
         self.kind = only_primary(type(controller)).kind.name  # as owner labels say it
@@ -193,7 +205,7 @@ class ControllerRuntime:
                     for task in upkeep:
                         task.cancel()
             finally:
-                await self.controller.clean()
+                await call_hook(self.name, self.controller.clean)
 
     def stop(self) -> None:
         """Take no more keys; `run` returns when those under way are done."""
@@ -373,7 +385,7 @@ class ControllerRuntime:
     async def _begin(self) -> None:
         if self.synced.is_set():
             return
-        await self.controller.start()
+        await call_hook(self.name, self.controller.start)
         self.synced.set()
         log.info("%s: %d primaries listed, syncing", self.name, len(self._opened.primary.keys()))
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from natsctl.daemon.loader import load, load_runnable
+from natsctl.daemon.loader import load, load_runnable, make
 from natsctl.daemon.operator import Guest
 from natsctl.runtime import Controller
 
@@ -33,15 +33,15 @@ WorkersOption = Annotated[
 
 
 def controller_of(path: str) -> Controller:
-    """Return a controller of the class at *path*; raises `UsageError` as `load` does."""
+    """Return a controller of the class at *path*; raises what `load` and `make` raise."""
     _look_here()
-    return load(path)()
+    return make(load(path), path)
 
 
 def runnable_of(path: str) -> Controller | Guest:
-    """Return one of whatever can be run at *path*; raises `UsageError` as `load_runnable` does."""
+    """Return what can be run at *path*; raises what `load_runnable` and `make` raise."""
     _look_here()
-    return load_runnable(path)()
+    return make(load_runnable(path), path)
 
 
 def _look_here() -> None:

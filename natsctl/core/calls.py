@@ -16,7 +16,8 @@ from natsctl.core.leadership import leading
 from natsctl.core.limit import IGNORED_S, TimeLimit
 from natsctl.core.threads import Threads
 from natsctl.errors import HandlerError, UsageError, is_delay
-from natsctl.telemetry.frames import suspended, text_of, thread_frames
+from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.frames import explained, suspended, text_of, thread_frames
 from natsctl.telemetry.hiding import hidden, told
 
 log = logging.getLogger(__name__)
@@ -186,6 +187,24 @@ def awaitable(
         return work
     name = getattr(function, "__qualname__", repr(function))
     raise HandlerError(f"{name} returned {shown(work)} at once: write it with `async def`")
+
+
+async def call_hook(owner: str, hook: Callable[[], Awaitable[None]]) -> None:
+    """Call a user's `start` or `clean`.
+
+    Raises `HandlerError` with the frames of the user's code if it fails in a way that nobody
+    expects.
+    """
+    try:
+        await awaitable(hook)
+    except BaseException as error:
+        failure = failure_of(error, _current_task())
+        if failure is None:
+            raise
+        if classify(failure) is not ErrorClass.UNEXPECTED:
+            raise failure from error.__cause__
+        name = getattr(hook, "__name__", repr(hook))
+        raise HandlerError(f"{owner}: {name}() failed: {explained(error)}") from error
 
 
 def failure_of(error: BaseException, task: Task | None) -> Exception | None:

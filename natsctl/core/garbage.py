@@ -8,6 +8,7 @@ lost with its bucket, so such orphans are left alone while anything about the bu
 import asyncio
 import heapq
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -47,6 +48,13 @@ class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
     count_max: int = 1000
     share_max: float = 0.3
     share_from: int = 10
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for a number that is out of range."""
+        if not (0 < self.interval_s < math.inf and self.grace_s >= 0 and self.count_max >= 0):
+            raise UsageError(
+                "GarbageLimits needs an interval_s above 0, a grace_s and a count_max of 0 or more"
+            )
 
 
 class Sweep(msgspec.Struct, frozen=True):

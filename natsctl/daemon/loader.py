@@ -2,19 +2,24 @@
 
 import importlib
 import importlib.util
+import inspect
 import pkgutil
-import traceback
 from collections.abc import Callable
 from types import ModuleType
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 from natsctl.core.declare import only_primary
 from natsctl.daemon.names import meant
 from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
-from natsctl.runtime import Controller
+from natsctl.runtime import Controller, check_controller
+from natsctl.telemetry.frames import explained
+
+R = TypeVar("R", bound=Controller | Guest)
 
 Wanted = Callable[[object], bool]
+
+_OPTIONAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def load(path: str) -> type[Controller]:
@@ -44,6 +49,33 @@ def load_runnable(path: str) -> type[Controller] | type[Guest]:
             f"is {_what(found, module, _is_runnable)}"
         )
     return found
+
+
+def make(found: type[R], path: str) -> R:
+    """Return a controller of the class that was found at *path*.
+
+    Raises `UsageError` if the class needs arguments, raises, or cannot run as it is written; see
+    `check_controller`.
+    """
+    needed = [
+        name
+        for name, parameter in inspect.signature(found).parameters.items()
+        if parameter.default is parameter.empty and parameter.kind not in _OPTIONAL
+    ]
+    if needed:
+        raise UsageError(
+            f"{path} needs constructor arguments ({', '.join(needed)}): give them defaults, or "
+            "write a subclass without arguments"
+        )
+    try:
+        controller = found()
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{path} cannot be made: {explained(error)}") from error
+    if isinstance(controller, Controller):
+        check_controller(controller)
+    return controller
 
 
 def _split(path: str) -> str:
@@ -79,15 +111,8 @@ def _not_found(name: str, missing: str) -> str:
 
 
 def _raised(name: str, error: BaseException) -> UsageError:
-    """Return an error with the traceback as the module's author wants to see it."""
-    told = traceback.TracebackException.from_exception(error)
-    for number, frame in enumerate(told.stack):
-        if frame.filename != __file__ and "importlib" not in frame.filename:
-            del told.stack[:number]
-            break
-    else:
-        told.stack.clear()
-    return UsageError(f"{name} cannot be imported:\n{''.join(told.format()).rstrip()}")
+    """Return an error that shows the author of the module the lines of their own."""
+    return UsageError(f"{name} cannot be imported: {explained(error)}")
 
 
 def _found(path: str, wanted: Wanted) -> tuple[ModuleType, object]:

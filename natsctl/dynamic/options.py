@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from natsctl.core.options import COUNT, SECONDS, SECONDS_OR_ZERO, check_options
 from natsctl.core.retry import ExponentialLimiter, TokenBucket
 from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.dynamic.resources import ObjectCacheOptions
@@ -25,6 +26,14 @@ class Reconciler(Protocol):
         called again, rate limited.
         """
         ...
+
+
+_OPTIONS = {
+    "workers": COUNT,
+    "reconcile_timeout_s": SECONDS,
+    "list_timeout_s": SECONDS,
+    "stop_timeout_s": SECONDS_OR_ZERO,
+}
 
 
 class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +63,11 @@ class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
     reconcile_timeout_s: float = 60.0
     list_timeout_s: float = 30.0
     stop_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for a number that is out of range."""
+        values = {name: getattr(self, name) for name in _OPTIONS}
+        check_options("DynamicOptions", _OPTIONS, values)
 
 
 def reconcile_of(reconciler: Reconciler | Reconcile) -> Reconcile:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.core.about import about
 from natsctl.core.barrier import Barrier
-from natsctl.core.calls import Calls, blocking
+from natsctl.core.calls import Calls, blocking, call_hook
 from natsctl.core.changes import named, operation_for
 from natsctl.core.explain import Explanation, Status, known, status
 from natsctl.core.failures import FailureLog
@@ -21,6 +21,7 @@ from natsctl.core.journal import Journal
 from natsctl.core.loop import Has, SyncLoop
 from natsctl.core.markers import deleted
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
+from natsctl.core.options import COUNT, POLICY, SECONDS_OR_ZERO, TEXT, check_class
 from natsctl.core.reasons import Reasons
 from natsctl.core.retry import RetryPolicy, always_retry
 from natsctl.core.slots import Primary
@@ -40,6 +41,20 @@ from natsctl.telemetry.tracing import sync_span
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+_OPTIONS = {
+    "name": TEXT,
+    "workers": COUNT,
+    "retry": POLICY,
+    "stop_timeout_s": SECONDS_OR_ZERO,
+}
+
+_METHODS = {
+    "reconciler": "def reconciler(self, managed)",
+    "start": "async def start(self)",
+    "clean": "async def clean(self)",
+}
 
 
 class ManagedController(Generic[T]):
@@ -68,6 +83,7 @@ class ManagedController(Generic[T]):
         cls.name = cls.__dict__.get("name") or cls.__name__.lower()
 
     def __init__(self, *, nats: Stores | None = None, kube: Stores | None = None) -> None:
+        check_class(self, ManagedController, _OPTIONS, _METHODS)
         self.synced = asyncio.Event()  # the cache is complete, and reconciling has begun
         self._nats, self._kube = nats, kube
         self._queue = Workqueue[str]()
@@ -111,7 +127,7 @@ class ManagedController(Generic[T]):
                     await self._finish(work)
                     stopping.cancel()
             finally:
-                await self.clean()
+                await call_hook(self.name, self.clean)
 
     def stop(self) -> None:
         """Take no more keys; `run` returns when those under way are done."""
@@ -241,7 +257,7 @@ class ManagedController(Generic[T]):
     async def _begin(self) -> None:
         if self.synced.is_set():
             return
-        await self.start()
+        await call_hook(self.name, self.start)
         self.synced.set()
         objects = len(self._primary.informer.cache)
         log.info("%s: %d objects listed, reconciling", self.name, objects)

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from natsctl.core.calls import blocking
+from natsctl.core.options import SECONDS, check_options
 from natsctl.core.slots import Primary
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.managed.creation import Creation
@@ -113,6 +114,8 @@ class ManagedReconciler(Generic[T]):
         clock: Callable[[], datetime] = _now,
     ) -> None:
         _check(managed)
+        seconds = {"timeout_s": timeout_s, "poll_interval_s": poll_interval_s}
+        check_options("ManagedReconciler", dict.fromkeys(seconds, SECONDS), seconds)
         store = managed.informer.store
         self._primary = managed
         self._names = AnnotationNames() if names is None else names

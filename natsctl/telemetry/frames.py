@@ -59,3 +59,11 @@ def thread_frames(ident: int) -> Frames:
 def text_of(frames: Frames) -> str:
     """Return the user's own frames as Python prints them; empty if there are none."""
     return "".join(own(frames).format()).rstrip()
+
+
+def explained(error: BaseException) -> str:
+    """Return an exception in one line, then the frames of the user's own code in which it arose."""
+    shown = traceback.TracebackException.from_exception(error)
+    *lines, last = shown.format_exception_only()
+    frames = "".join([*own_of(shown.stack).format(), *lines]).rstrip()
+    return f"{last.rstrip()}\n{frames}".rstrip()

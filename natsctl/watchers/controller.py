@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any
 
 from natsctl.core.cache import Invalid
-from natsctl.core.calls import blocking
+from natsctl.core.calls import blocking, call_hook
 from natsctl.core.explain import Explanation, Status
 from natsctl.core.journal import Journal
 from natsctl.core.leadership import led
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
+from natsctl.core.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.stopping import finish
 from natsctl.core.tasks import together
@@ -42,6 +43,14 @@ from natsctl.watchers.sources import Labels, Source
 from natsctl.watchers.watcher import ResourceWatcher
 
 log = logging.getLogger(__name__)
+
+
+_OPTIONS = {
+    "retry_policy": POLICY,
+    "workers": COUNT,
+    "timeout_s": SECONDS,
+    "stop_timeout_s": SECONDS_OR_ZERO,
+}
 
 
 class InformerController:
@@ -95,6 +104,8 @@ class InformerController:
         kube: ManifestStores | None = None,
     ) -> None:
         self.name = name or self.name or type(self).__name__.lower()
+        given = {"retry_policy": retry_policy, "workers": workers, "timeout_s": timeout_s}
+        check_options(self.name, _OPTIONS, {**given, "stop_timeout_s": stop_timeout_s})
         self.workers = workers
         self.synced = asyncio.Event()  # every cache is complete, and telling has begun
         self._error_handler = error_handler
@@ -186,7 +197,7 @@ class InformerController:
                     starting.cancel()
                     stopping.cancel()
             finally:
-                await self.clean()
+                await call_hook(self.name, self.clean)
         for deliveries in self._coupling.deliveries.values():
             if deliveries.failure is not None:
                 raise deliveries.failure
@@ -313,7 +324,7 @@ class InformerController:
         for informer in informers:
             await informer.cache.complete.wait()
         await led()
-        await self.start()
+        await call_hook(self.name, self.start)
         self.synced.set()
         objects = sum(len(informer.cache) for informer in informers)
         log.info("%s: %d objects listed, telling", self.name, objects)

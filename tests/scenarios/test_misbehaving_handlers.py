@@ -180,13 +180,10 @@ class Sync(Apps):
         """Do something without waiting."""
 
 
-async def test_a_sync_handler_that_is_not_async_fails_with_what_to_do() -> None:
-    async with running(Sync()) as harness:
-        await stage(harness).app("shop")
-        await asyncio.sleep(0.1)
-        [failure] = {sync.error for sync in harness.runtime.explain("shop").syncs}
-    message = "Sync.sync_handler returned None at once: write it with `async def`"
-    assert failure == f"HandlerError: {message}"
+async def test_a_program_of_its_own_is_refused_a_controller_that_cannot_run() -> None:
+    with pytest.raises(UsageError, match=r"Sync\.sync_handler is not `async def`: write"):
+        async with running(Sync()):
+            """Never get here."""
 
 
 async def test_a_function_of_a_watcher_that_is_not_async_fails_with_what_to_do() -> None:
@@ -503,3 +500,39 @@ async def test_a_task_that_outlives_its_handler_begins_no_thread() -> None:
 async def test_a_function_that_raises_stop_iteration_does_not_hang() -> None:
     with pytest.raises(RuntimeError, match="the function raised StopIteration"):
         await blocking(next, iter(()))
+
+
+# ---- start and clean
+
+
+class Hooked(Apps):
+    """Fails where a test says, in code of the user."""
+
+    fails_in = ""
+
+    async def start(self) -> None:
+        self._fail("start")
+
+    async def clean(self) -> None:
+        self._fail("clean")
+
+    def _fail(self, name: str) -> None:
+        if name == self.fails_in:
+            raise SystemExit(3) if name == "clean" else ValueError("no luck")
+
+
+@pytest.mark.parametrize(
+    ("name", "failure"), [("start", "ValueError: no luck"), ("clean", "SystemExit: 3")]
+)
+async def test_a_hook_that_fails_ends_the_controller_with_one_line_and_its_own_frames(
+    name: str, failure: str
+) -> None:
+    controller = Hooked()
+    controller.fails_in = name
+    with pytest.raises(HandlerError) as caught:
+        async with running(controller):
+            await asyncio.sleep(1)
+    first, *frames = str(caught.value).splitlines()
+    assert first == f"hooked: {name}() failed: {failure}"
+    assert "raise SystemExit(3)" in frames[-1]
+    assert "natsctl/core" not in str(caught.value)

@@ -11,7 +11,7 @@ from tellings import SITES, Notes, site
 from natsctl import Controller, ControllerRuntime, Object, Stop, kv, primary
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings import ControllerSettings
-from natsctl.errors import NatsctlError, UsageError
+from natsctl.errors import HandlerError, NatsctlError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
 from natsctl.testing.memory import MemoryStores
@@ -101,7 +101,7 @@ async def test_one_that_cannot_start_stops_those_before_and_starts_none_after() 
     told: list[str] = []
     operator = Operator([First(told), Failing(told), Second(told)], nats=MemoryStores())
     async with running(operator) as task:
-        with pytest.raises(RuntimeError, match="cannot start"):
+        with pytest.raises(HandlerError, match=r"start\(\) failed: RuntimeError: cannot start"):
             await task
     assert told == ["first starts", "failing ends", "first ends"]
 

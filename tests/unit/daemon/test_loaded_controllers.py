@@ -1,0 +1,170 @@
+"""A controller that cannot run as it is written is refused when it is loaded."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from natsctl.daemon.loader import load_runnable, make
+from natsctl.errors import UsageError
+
+_numbers = itertools.count()
+
+WRITTEN = """
+from natsctl import (
+    Controller, InformerController, ManagedController, ManagedReconciler, Object, kv, primary,
+    secondary,
+)
+
+class App(Object, frozen=True):
+    pass
+
+def boom():
+    raise ValueError("no luck")
+
+class Apps(Controller):
+    apps = primary(kv(App, bucket="apps"))
+    names = secondary(kv(App, bucket="names"))  # its name is like that of an option
+    image = "nginx"
+    retries = 3
+
+    async def sync_handler(self, key):
+        pass
+
+class Disks(ManagedController):
+    kind = kv(App, bucket="disks")
+
+    def reconciler(self, managed):
+        return ManagedReconciler(managed)
+
+class Watching(InformerController):
+    options = {}
+
+    def __init__(self):
+        super().__init__(**self.options)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.syspath_prepend(tmp_path)
+    return f"loaded{next(_numbers)}"
+
+
+def refusal(module: str, folder: Path, base: str, *lines: str) -> str:
+    """Load a subclass with these lines in its body, and return why it is refused."""
+    body = "".join(f"    {line}\n" for line in lines)
+    (folder / f"{module}.py").write_text(f"{WRITTEN}\nclass Mine({base}):\n{body}")
+    path = f"{module}:Mine"
+    with pytest.raises(UsageError) as caught:
+        make(load_runnable(path), path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Apps", "Disks", "Watching"])
+def test_a_good_controller_is_made(module: str, tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{module}.py").write_text(WRITTEN)
+    path = f"{module}:{name}"
+    assert type(make(load_runnable(path), path)).__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("base", "line", "message"),
+    [
+        ("Apps", "workers = 0", "Mine: workers is 0, and must be a whole number, 1 or more"),
+        ("Apps", "workers = '4'", "Mine: workers is '4', and must be a whole number, 1 or more"),
+        ("Apps", "workers = True", "Mine: workers is True, and must be a whole number, 1 or more"),
+        ("Apps", "resync_s = 0", "Mine: resync_s is 0, and must be a number of seconds above 0"),
+        ("Apps", "sync_timeout_s = float('nan')", "sync_timeout_s is nan, and must be a number of"),
+        (
+            "Apps",
+            "sync_timeout_s = None",
+            "sync_timeout_s is None, and must be a number of seconds",
+        ),
+        ("Apps", "deletion_policy = 'keep'", "is 'keep', and must be 'delete' or 'orphan'"),
+        ("Apps", "garbage = 30", "Mine: garbage is 30, and must be GarbageLimits(…)"),
+        ("Apps", "retry = 3", "Mine: retry is 3, and must be a function of an error and the"),
+        ("Apps", "kinds = 'Secret'", "Mine: kinds is 'Secret', and must be a list of kinds"),
+        ("Apps", "resync = 5", "Mine: resync = 5 is no option; did you mean resync_s?"),
+        ("Apps", "worker = 5", "Mine: worker = 5 is no option; did you mean workers?"),
+        (
+            "Apps",
+            "sync_timout_s = 5",
+            "sync_timout_s = 5 is no option; did you mean sync_timeout_s",
+        ),
+        ("Disks", "workers = 0", "Mine: workers is 0, and must be a whole number, 1 or more"),
+        (
+            "Disks",
+            "stop_timeout = 5",
+            "stop_timeout = 5 is no option; did you mean stop_timeout_s?",
+        ),
+        ("Watching", "options = {'workers': 0}", "mine: workers is 0, and must be a whole number"),
+        ("Watching", "options = {'timeout_s': -1}", "mine: timeout_s is -1, and must be a number"),
+        ("Watching", "options = {'worker': 1}", "unexpected keyword argument 'worker'"),
+    ],
+)
+def test_an_option_that_is_wrong_is_named_with_what_it_must_be(
+    module: str, tmp_path: Path, base: str, line: str, message: str
+) -> None:
+    assert message in refusal(module, tmp_path, base, line)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ("def sync_handler(self, key):", "    pass"),
+            "Mine.sync_handler is not `async def`: write `async def sync_handler(self, key)`",
+        ),
+        (
+            ("async def sync_handler(self):", "    pass"),
+            "Mine.sync_handler takes other arguments: write `async def sync_handler(self, key)`",
+        ),
+        (
+            ("async def sync_handler(self, key):", "    yield 5"),
+            "Mine.sync_handler is not `async def`",
+        ),
+        (("def start(self):", "    pass"), "write `async def start(self)`"),
+        (("def clean(self):", "    pass"), "write `async def clean(self)`"),
+        (
+            ("async def handle_secondary(self, change):", "    return []"),
+            "Mine.handle_secondary is `async def`: write `def handle_secondary(self, change)`",
+        ),
+    ],
+)
+def test_a_method_that_is_written_in_another_way_is_named_with_how(
+    module: str, tmp_path: Path, lines: tuple[str, ...], message: str
+) -> None:
+    assert message in refusal(module, tmp_path, "Apps", *lines)
+
+
+@pytest.mark.parametrize("base", ["Apps", "Disks", "Watching"])
+def test_arguments_of_the_constructor_are_named(module: str, tmp_path: Path, base: str) -> None:
+    lines = ("def __init__(self, region, *, zone, size=1):", "    pass")
+    assert refusal(module, tmp_path, base, *lines) == (
+        f"{module}:Mine needs constructor arguments (region, zone): give them defaults, or write a "
+        "subclass without arguments"
+    )
+
+
+def test_an_exception_of_the_constructor_is_one_line_and_the_users_own_frames(
+    module: str, tmp_path: Path
+) -> None:
+    lines = refusal(module, tmp_path, "Apps", "def __init__(self):", "    boom()").splitlines()
+    file = tmp_path / f"{module}.py"
+    assert lines[0] == f"{module}:Mine cannot be made: ValueError: no luck"
+    assert [line.split(",")[0].strip() for line in lines if "File" in line] == [
+        f'File "{file}"'
+    ] * 2
+    assert lines[-1].strip() == 'raise ValueError("no luck")'
+
+
+def test_an_exception_of_a_library_shows_only_the_users_own_frames(
+    module: str, tmp_path: Path
+) -> None:
+    found = refusal(
+        module, tmp_path, "Apps", "import json", "def __init__(self):", "    self.json.loads('{')"
+    )
+    assert "cannot be made: json.decoder.JSONDecodeError: Expecting property name" in found
+    assert found.count("File") == 1
+    assert "self.json.loads('{')" in found
