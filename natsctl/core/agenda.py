@@ -19,12 +19,13 @@ class Agenda(msgspec.Struct, gc=False):
 
     `at_once` is owed to a held key that was added, `explicit` to one for which a time was asked,
     `retry` to one that failed. A visit that begins at or after the time of one answers it; one that
-    begins before does not.
+    begins before does not. `counted` marks a held key that became due and was counted as an add.
     """
 
     at_once: Visit | None = None
     explicit: Visit | None = None
     retry: Visit | None = None
+    counted: bool = False
 
     def __bool__(self) -> bool:
         """Say whether any visit is owed."""

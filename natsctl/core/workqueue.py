@@ -42,10 +42,13 @@ Place: TypeAlias = Waiting | Ready | Held
 class QueueStats(msgspec.Struct, frozen=True):
     """What a queue measured since it was made. Durations are seconds of loop time.
 
-    `depth`, `waiting` and `held` count keys, now. `adds` counts how often a key became ready,
-    `retries` how often one was asked for. `latency_s` is from ready to taken, `work_s` from taken
-    to given back. `unfinished_s` adds up for how long the held keys have been held, `longest_s`
-    is the longest of them: a worker that hangs shows here first.
+    Everything means what the metrics of client-go's work queue mean. `depth` counts the keys that
+    are due: the ready ones, and the held ones that were added again. `waiting` counts the keys
+    whose time is still to come, `held` those that workers have. `adds` counts how often a key that
+    was not due became due, `retries` how often a key was added with a delay. `latency_s` runs from
+    the add to `get`, `work_s` from `get` to `done`. `unfinished_s` is the sum of the times for
+    which the held keys have been held so far, `longest_s` the longest of them: a worker that hangs
+    shows here first.
     """
 
     depth: int
@@ -96,6 +99,7 @@ class Workqueue(Generic[K]):
         self._timers = Timers(self._ripen)
         self._turns = Turns(share_of, ageing_s)
         self._held: dict[K, Held] = {}
+        self._due: dict[K, float] = {}  # since when ready keys are due that became so while held
         self._shut_down = False
         self._now: Callable[[], float] = self._first_look
         self._getters, self._joiners = Waiters(), Waiters()
@@ -117,12 +121,14 @@ class Workqueue(Generic[K]):
             return
         now = self._now()
         if after > 0:
+            self._retries += 1
             agenda = self._agenda(key, now)
             agenda.explicit = sooner(agenda.explicit, Visit(now + after, priority))
             self._place(key, agenda, now)
         elif key in self._held:
             agenda = self._agenda(key, now)
             agenda.at_once = sooner(agenda.at_once, Visit(now, priority))
+            self._count_add(agenda)
         else:
             self._offer(key, priority, now)
 
@@ -170,6 +176,7 @@ class Workqueue(Generic[K]):
         self._timers.cancel(key)
         self._turns.remove(key)
         self._agendas.pop(key, None)
+        self._due.pop(key, None)
 
     def keep(self, wanted: Callable[[K], bool]) -> None:
         """Drop every key that is not *wanted*; takes time in proportion to all that are here."""
@@ -218,6 +225,8 @@ class Workqueue(Generic[K]):
         self._work_s.observe(now - held.since)
         agenda = self._agendas.get(key)
         if agenda is not None:
+            if agenda.at <= now:
+                self._due[key] = agenda.at
             self._place(key, agenda, now)
         if self._joiners and not self._held:
             self._joiners.wake_all()
@@ -232,12 +241,13 @@ class Workqueue(Generic[K]):
         self._shut_down = True
         self._timers.clear()
         self._agendas = {
-            key: Agenda(at_once=agenda.at_once)
+            key: Agenda(at_once=agenda.at_once, counted=agenda.counted)
             for key, agenda in self._agendas.items()
             if drain and agenda.at_once
         }
         if not drain:
             self._turns.clear()
+            self._due.clear()
         self._getters.wake_all()
         self._joiners.wake_all()
 
@@ -269,8 +279,9 @@ class Workqueue(Generic[K]):
         """Return what was measured; takes time in proportion to the held keys only."""
         now = self._now()
         held_s = [now - held.since for held in self._held.values()]
+        agendas = filter(None, map(self._agendas.get, self._held))
         return QueueStats(
-            depth=len(self._turns.ready),
+            depth=len(self._turns.ready) + sum(agenda.at <= now for agenda in agendas),
             waiting=len(self._timers),
             held=len(self._held),
             adds=self._adds,
@@ -314,9 +325,19 @@ class Workqueue(Generic[K]):
             self._timers.cancel(key)
             priority = max(priority, agenda.priority)
         if self._turns.push(key, priority, now):
-            self._adds += 1
+            self._count_add(agenda)
+            if agenda is not None:
+                agenda.counted = False
             if self._getters:
                 self._getters.wake_one()
+
+    def _count_add(self, agenda: Agenda | None) -> None:
+        """Count that a key became due; a held key that is given back is not counted again."""
+        if agenda is None:
+            self._adds += 1
+        elif not agenda.counted:
+            self._adds += 1
+            agenda.counted = True
 
     def _ripen(self, key: K) -> None:
         agenda = self._agendas[key]
@@ -327,7 +348,7 @@ class Workqueue(Generic[K]):
         now = self._now()
         key, ready = self._turns.pop(now)
         self._held[key] = Held(now, ready.priority)
-        self._latency_s.observe(now - ready.since)
+        self._latency_s.observe(now - self._due.pop(key, ready.since))
         agenda = self._agendas.get(key)
         if agenda is not None:
             agenda.begin(now)

@@ -135,12 +135,24 @@ CONTROLLERS = Table[Measures](
 QUEUES = Table[QueueMeasures](
     ("name", "controller"),
     (
-        Gauge("workqueue_depth", "Keys that are ready.", lambda queue: queue.stats.depth),
-        Counter("workqueue_adds_total", "How often a key became ready.", lambda q: q.stats.adds),
-        Counter("workqueue_retries_total", "Retries asked for.", lambda q: q.stats.retries),
+        Gauge(
+            "workqueue_depth",
+            "Keys that are due, those among them that are being synced and were added again.",
+            lambda queue: queue.stats.depth,
+        ),
+        Counter(
+            "workqueue_adds_total",
+            "How often a key that was not due was added.",
+            lambda queue: queue.stats.adds,
+        ),
+        Counter(
+            "workqueue_retries_total",
+            "How often a key was added with a delay: retries, and syncs asked for later.",
+            lambda queue: queue.stats.retries,
+        ),
         Histogram(
             "workqueue_queue_duration_seconds",
-            "How long keys are ready before they are taken.",
+            "How long keys are due before a worker takes them.",
             lambda queue: queue.stats.latency_s,
         ),
         Histogram(

@@ -151,6 +151,11 @@ class Model:
         keys = [key for key in self.ready_keys(highest) if self.share_of(key) == share]
         return min(keys, key=lambda key: self.keys[key].lined_up)
 
+    def due_while_held(self) -> int:
+        """Count the held keys that are ready as soon as they are given back."""
+        held = [owed for owed in self.keys.values() if owed.held and owed.visits()]
+        return sum(owed.at() <= self.now for owed in held)
+
     def oldest_is_due(self) -> bool:
         """Say whether the next turn goes by age: it has aged, and the last turn did not."""
         ages = [self.now - owed.ready.since for owed in self.keys.values() if owed.ready]
@@ -284,9 +289,13 @@ class Workqueues(RuleBasedStateMachine):
     def everything_is_counted(self) -> None:
         places = [owed.place() for owed in self.model.keys.values()]
         stats = self.run(self.queue.stats)
-        counted = [sum(isinstance(place, of) for place in places) for of in (Ready, Waiting, Held)]
-        assert [stats.depth, stats.waiting, stats.held] == counted
-        assert len(self.queue) == stats.depth
+        ready, *counted = (
+            sum(isinstance(place, of) for place in places) for of in (Ready, Waiting, Held)
+        )
+        assert [stats.waiting, stats.held] == counted
+        assert stats.depth == ready + self.model.due_while_held()
+        assert len(self.queue) == ready
+        assert stats.adds >= stats.latency_s.count + ready
         failures = {key: owed.failures for key, owed in self.model.keys.items()}
         assert {key: self.queue.failures(key) for key in NAMES} == failures
 

@@ -1025,6 +1025,61 @@ class TestStats:
         await asyncio.sleep(6)
         assert queue.stats().adds == 2
 
+    async def test_a_key_added_while_it_is_held_is_an_add_and_is_in_the_depth(
+        self, queue: Workqueue[str]
+    ) -> None:
+        queue.add("a")
+        await queue.get()
+        for _ in range(3):
+            queue.add("a")
+        assert (queue.stats().adds, queue.stats().depth) == (2, 1)
+        queue.done("a")
+        assert (queue.stats().adds, queue.stats().depth) == (2, 1)
+        await queue.get()
+        assert (queue.stats().adds, queue.stats().depth) == (2, 0)
+
+    async def test_a_key_added_while_it_is_held_waits_from_the_add(
+        self, queue: Workqueue[str]
+    ) -> None:
+        queue.add("a")
+        await queue.get()
+        await asyncio.sleep(10)
+        queue.add("a")
+        await asyncio.sleep(20)
+        queue.done("a")
+        await asyncio.sleep(3)
+        await queue.get()
+        assert queue.stats().latency_s.sum == 23
+
+    async def test_a_delay_that_ends_while_the_key_is_held_makes_it_due(
+        self, queue: Workqueue[str]
+    ) -> None:
+        queue.add("a")
+        await queue.get()
+        queue.add("a", after=10)
+        assert (queue.stats().adds, queue.stats().depth) == (1, 0)
+        await asyncio.sleep(15)
+        assert queue.stats().depth == 1
+        queue.done("a")
+        await queue.get()
+        stats = queue.stats()
+        assert (stats.adds, stats.depth, stats.latency_s.sum) == (2, 0, 5)
+
+    async def test_a_held_key_that_is_added_and_dropped_was_added(
+        self, queue: Workqueue[str]
+    ) -> None:
+        queue.add("a")
+        await queue.get()
+        queue.add("a")
+        queue.drop("a")
+        queue.done("a")
+        assert (queue.stats().adds, queue.stats().depth) == (2, 0)
+
+    async def test_a_delay_counts_as_a_retry(self, queue: Workqueue[str]) -> None:
+        queue.add("a", after=10)
+        queue.add("a")
+        assert queue.stats().retries == 1
+
     async def test_retries_are_counted_when_asked_for(self, queue: Workqueue[str]) -> None:
         queue.retry("a")
         queue.retry("a")
