@@ -10,7 +10,9 @@ import msgspec
 
 from natsctl import Controller, NotFoundError, Object, StoreError, kv, primary
 from natsctl.core.lease import Claim
+from natsctl.core.shards import Membership
 from natsctl.daemon.operator import Operator
+from natsctl.daemon.participation import VacantByName, always_vacant
 from natsctl.daemon.settings import ControllerSettings
 from natsctl.daemon.sharding import Shard, shards
 from natsctl.errors import StoreTimeoutError
@@ -161,7 +163,14 @@ class Member:
     """One of the processes."""
 
     def __init__(
-        self, who: str, town: "Town", *, pause_s: float, again_s: float | None, rate: float = 1.0
+        self,
+        who: str,
+        town: "Town",
+        *,
+        pause_s: float,
+        again_s: float | None,
+        rate: float = 1.0,
+        vacant: VacantByName = always_vacant,
     ) -> None:
         self.who = who
         loop = asyncio.get_running_loop()
@@ -174,6 +183,7 @@ class Member:
             LEASES.bucket,
             ttl_s=TTL_S,
             clock=lambda: rate * loop.time(),
+            vacant=vacant,
         )
         settings = ControllerSettings(stop_timeout_s=1000.0)
         self.operator = Operator([self.controller], nats=stores, shard=make, settings=settings)
@@ -239,11 +249,18 @@ class Town:
         pause_s: float = 0.1,
         again_s: float | None = 0.1,
         rate: float = 1.0,
+        vacant: VacantByName = always_vacant,
     ) -> Member:
-        """Start one more; *rate* is how fast its clock goes."""
-        member = Member(who, self, pause_s=pause_s, again_s=again_s, rate=rate)
+        """Start one more; *rate* is how fast its clock goes, *vacant* see `shards`."""
+        member = Member(who, self, pause_s=pause_s, again_s=again_s, rate=rate, vacant=vacant)
         self.members.append(member)
         return member
+
+    async def records(self) -> list[Membership]:
+        """Return the members' records, those first that have not left."""
+        values = [(await self.leases.get(key)).value for key in self.leases.keys()]  # noqa: SIM118 - a store is no dict
+        records = [msgspec.json.decode(value, type=Membership) for value in values]
+        return sorted(records, key=lambda record: bool(record.left))
 
     def shared(self, *members: Member) -> bool:
         """Say whether exactly these share all keys, each of which is one's."""

@@ -18,6 +18,7 @@ from natsctl.cli.controllers import (
     runnable_of,
 )
 from natsctl.cli.loop import daemon_loop
+from natsctl.core.installation import installation
 from natsctl.daemon.address import Address
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.election import Election, elections
@@ -27,13 +28,14 @@ from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.private import private_server, while_it_runs
 from natsctl.daemon.service import answering
 from natsctl.daemon.settings import ControllerSettings, HttpSettings, Settings
-from natsctl.daemon.sharding import Shard, records_of, shards
+from natsctl.daemon.sharding import Shard, members_of, shards
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.daemon.sources import mistaken
 from natsctl.daemon.stop_limit import StopLimit
 from natsctl.daemon.traces import traced
+from natsctl.daemon.vacancy import Vacancy
 from natsctl.daemon.vitals import Vitals
-from natsctl.errors import UsageError
+from natsctl.errors import StoreError, UsageError
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.contexts import with_context
 from natsctl.kv.lease import LEASES
@@ -125,13 +127,14 @@ async def _serve(
         cluster_for(controllers, cluster, wait=True) as kube,
         connect(options, wait=True) as nats,
     ):
+        installation_id = await _installation_id(nats, settings)
         operator = Operator(
             controllers,
             nats=nats,
             kube=kube,
             settings=settings,
-            election=_election(nats, settings),
-            shard=_shard(nats, settings),
+            election=_election(nats, settings, installation_id),
+            shard=_shard(nats, settings, installation_id),
             on_stop=on_stop,
         )
         elected, shared = tuple(operator.elections.values()), tuple(operator.shards.values())
@@ -142,19 +145,46 @@ async def _serve(
                 await operator.run()
 
 
-def _election(nats: Nats, settings: ControllerSettings) -> Callable[[str], Election] | None:
+def _election(
+    nats: Nats, settings: ControllerSettings, installation: str
+) -> Callable[[str, str], Election] | None:
     if not settings.leader_elect:
         return None
     ttl_s = settings.lease_ttl_s
     leases = nats.leases(ttl_s=ttl_s)
-    return elections(leases, ttl_s=ttl_s, sharing=lambda name: leases.living(records_of(name)))
+    return elections(
+        leases,
+        ttl_s=ttl_s,
+        sharing=lambda name: members_of(leases, name),
+        installation=installation,
+        vacant=Vacancy(nats, leases, ttl_s=ttl_s).of,
+    )
 
 
-def _shard(nats: Nats, settings: ControllerSettings) -> Callable[[str], Shard] | None:
+def _shard(
+    nats: Nats, settings: ControllerSettings, installation: str
+) -> Callable[[str, str], Shard] | None:
     if not settings.shard:
         return None
     ttl_s = settings.lease_ttl_s
-    return shards(lambda kind: nats.leases(ttl_s=ttl_s, kind=kind), LEASES.bucket, ttl_s=ttl_s)
+    return shards(
+        lambda kind: nats.leases(ttl_s=ttl_s, kind=kind),
+        LEASES.bucket,
+        ttl_s=ttl_s,
+        installation=installation,
+        vacant=Vacancy(nats, nats.leases(ttl_s=ttl_s), ttl_s=ttl_s).of,
+    )
+
+
+async def _installation_id(nats: Nats, settings: ControllerSettings) -> str:
+    """Return the id that leases carry; empty if it is not needed, or cannot be had now."""
+    if not settings.leader_elect and not settings.shard:
+        return ""
+    try:
+        return (await installation(nats)).id
+    except StoreError as error:
+        log.warning("leases do not name the installation: %s", error)
+        return ""
 
 
 async def _heard(

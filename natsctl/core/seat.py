@@ -10,6 +10,7 @@ import msgspec
 
 from natsctl.core.leadership import Clock
 from natsctl.core.shards import Membership
+from natsctl.core.work import NO_WORK, Work
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.store import Store, Stored
 
@@ -24,10 +25,20 @@ class Seat:
         key: of ours.
         holder: who we are.
         ttl_s: after how many seconds of silence others do our work.
-        clock: seconds, never going back, read anew at each call.
+        clock: seconds that never go back.
+        work: what the keys are of.
     """
 
-    def __init__(self, store: Store, key: str, *, holder: str, ttl_s: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        *,
+        holder: str,
+        ttl_s: float,
+        clock: Clock,
+        work: Work = NO_WORK,
+    ) -> None:
         self.key = key
         self.holder = holder
         self.ttl_s = ttl_s
@@ -38,6 +49,7 @@ class Seat:
         self.renewals = 0  # of that, whatever came of it
         self._store = store
         self._clock = clock
+        self.work = work
         self._since = ""
         self._sent: dict[int, float] = {}
 
@@ -63,14 +75,14 @@ class Seat:
             stored = await self._store.update(self.key, encoded, revision=found.revision)
         self._note(value, stored, sent)
 
-    async def write(self, members: tuple[str, ...]) -> None:
-        """Write the record anew, with this view.
+    async def write(self, members: tuple[str, ...], *, left: bool = False) -> None:
+        """Write the record again, with this view; *left* says that we work no more.
 
-        Where an earlier write stands, whose answer was lost, nothing is written, and `record` says
-        what that was. Raises `ConflictError` where the record is ours no more, another `StoreError`
-        where what came of it is unknown.
+        If an earlier write stands, whose answer was lost, nothing is written, and `record` says
+        what that was. Raises `ConflictError` if the record is ours no more, another `StoreError`
+        if the outcome is unknown.
         """
-        value, sent, before = self._next(members), self.tried, self.sent
+        value, sent, before = self._next(members, left=left), self.tried, self.sent
         encoded = msgspec.json.encode(value)
         try:
             stored = await self._store.update(self.key, encoded, revision=self.revision)
@@ -80,28 +92,34 @@ class Seat:
             self._note(value, stored, sent)
 
     async def leave(self) -> None:
-        """Give up every key, and take the record away; raises `StoreError`."""
+        """Give up every key and write that we left; raises `StoreError`.
+
+        The record stays until the store forgets it: it proves that this member left, while a
+        record that was deleted proves nothing.
+        """
         while self.record is not None:
-            if self.members:
-                await self.write(())
-                continue
-            try:
-                await self._store.delete(self.key, revision=self.revision, purge=True)
-            except ConflictError:
-                await self._read_back(self.sent)
-            else:
+            await self.write((), left=True)
+            if self.record.left:
                 self.record = None
 
     def sent_at(self, seen: Membership) -> float | None:
         """Return when this record of ours was sent; None for one of another time."""
         return self._sent.get(seen.renewals) if seen.since == self._since else None
 
-    def _next(self, members: tuple[str, ...]) -> Membership:
+    def _next(self, members: tuple[str, ...], *, left: bool = False) -> Membership:
         self.renewals += 1
         self.tried = self._sent[self.renewals] = self._clock()
         while len(self._sent) > SENT_MAX:
             del self._sent[next(iter(self._sent))]
-        return Membership(self.holder, self._since, self.ttl_s, members, self.renewals)
+        return Membership(
+            holder=self.holder,
+            since=self._since,
+            ttl_s=0.0 if left else self.ttl_s,
+            members=members,
+            renewals=self.renewals,
+            left=left,
+            work=self.work,
+        )
 
     async def _read_back(self, sent: float) -> None:
         """Learn which of our earlier writes stands, each of which was sent after *sent*."""

@@ -12,12 +12,17 @@ puts all records in one order, which everybody sees.
 So no two are ever at one key: of two records that claim it, one was written later, and whoever
 wrote that has seen the other. The other does not let go of it before it says so.
 
-Who is silent for longer than its work can last is dead, and claims nothing any more. Silence begins
-when a record was first seen, and lasts until we sent a write of our own that our cache has passed:
-a watch that is stuck proves nothing. A record that vanishes was not given up by who wrote it.
+A member that is silent for longer than its work can last is dead, and claims nothing any more.
+Silence begins when a record was first seen, and lasts until we sent a write of our own that our
+cache has passed: a watch that is stuck proves nothing.
 
-*Assumes* that clocks run alike within a tenth, and that nobody joins in the moment between the loss
-of a record that others deleted and its writer's next renewal.
+A member that leaves writes that it `left`. A record that vanishes, or is written over with
+something that is no record, was not given up by its writer, which may still be at work by a view
+that we never saw. Silence then begins when that was seen. Until then the lost record keeps its last
+claim, or claims every key if we saw no claim of it. The same holds for a member that another's view
+names, and for a deletion whose record we never saw.
+
+*Assumes* that clocks run alike within a tenth.
 """
 
 import math
@@ -27,18 +32,21 @@ import msgspec
 
 from natsctl.core.cache import Cache
 from natsctl.core.leadership import Clock
-from natsctl.core.lease import TAKE_OVER
+from natsctl.core.lease import TAKE_OVER, possible_ttl
 from natsctl.core.portions import Portion
 from natsctl.core.rendezvous import View
+from natsctl.core.work import NO_WORK, Work
 
 NOBODY = View()
 
 
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
-    """A member's record as it is stored: who it is, since when (RFC 3339), and on what terms.
+    """A member's record as it is stored: its name, since when (RFC 3339), and on what terms.
 
     `members` is the view by which it works; with none it claims nothing. `renewals` makes every
-    write differ from the one before.
+    write differ from the one before. `left` says that the member works no more; then its time to
+    live is 0, which members of version 0.1 take for one that is dead. `left` is None in records of
+    version 0.1, which are purged when a member leaves, and `work` is empty there.
     """
 
     holder: str
@@ -46,6 +54,13 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
     ttl_s: float
     members: tuple[str, ...] = ()
     renewals: int = 0
+    left: bool | None = None
+    work: Work = NO_WORK
+
+    @property
+    def possible(self) -> bool:
+        """True for a record that a member can have written."""
+        return bool(self.holder) and (bool(self.left) or possible_ttl(self.ttl_s))
 
 
 class Share:
@@ -127,7 +142,10 @@ class Move:
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """A record of another member, when it was first seen, and whether it is there still."""
+    """The last record of another member, since when that is silent, and whether it is there still.
+
+    `at` is when the record was first seen, or when it was lost.
+    """
 
     record: Membership
     revision: int
@@ -137,8 +155,15 @@ class _Seen(msgspec.Struct, frozen=True):
     @property
     def dead_at(self) -> float:
         """Until when it has to be silent to be dead."""
-        ttl_s = self.record.ttl_s
-        return self.at + TAKE_OVER * ttl_s if math.isfinite(ttl_s) else math.inf
+        return self.at + TAKE_OVER * self.record.ttl_s
+
+    @property
+    def claim(self) -> tuple[str, ...]:
+        """The view by which it may work; of a lost record that showed none, all is its own."""
+        record = self.record
+        if self.there or record.members or record.left is not False:
+            return record.members
+        return (record.holder,)
 
 
 class Group:
@@ -148,32 +173,56 @@ class Group:
         cache: of the records, each under a key of its own.
         key: of our own record.
         identity: who we are: nobody else may ever have the same name.
-        clock: seconds, never going back, read anew at each call.
+        clock: seconds that never go back.
+        ttl_s: how long a member lives whose record we never saw.
+        work: what the keys are of; members that work on something else are strangers.
     """
 
-    def __init__(self, cache: Cache[Membership], key: str, *, identity: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        cache: Cache[Membership],
+        key: str,
+        *,
+        identity: str,
+        clock: Clock,
+        ttl_s: float,
+        work: Work = NO_WORK,
+    ) -> None:
         self.own: Membership | None = None  # our own record, as our cache has it
         self._cache = cache
         self._key = key
         self._identity = identity
         self._clock = clock
+        self._ttl_s = ttl_s
+        self._work = work
         self._seen: dict[str, _Seen] = {}  # the others, by the keys of their records
         self._proven = -math.inf  # until when silence is proven
 
     def look(self) -> None:
         """Take in what the cache has now; to be called at every change of it."""
-        now, found = self._clock(), {key: self._cache.get(key) for key in self._cache.keys()}  # noqa: SIM118 - a cache is no dict
-        for key, stored in found.items():
-            if stored is None or key == self._key:
-                continue
-            seen, record = self._seen.get(key), self._cache.kind.decode(stored.value)
-            if seen is None or (seen.revision, seen.record) != (stored.revision, record):
-                self._seen[key] = _Seen(record, stored.revision, now)
+        found = self._records()
+        for key, (record, revision) in found.items():
+            seen = self._seen.get(key)
+            if seen is None or (seen.revision, seen.record) != (revision, record):
+                self._seen[key] = _Seen(record, revision, self._clock())
         for key in self._seen.keys() - found.keys():
-            self._seen[key] = msgspec.structs.replace(self._seen[key], there=False)
-        own = found.get(self._key)
+            self._lose(key, self._revision(key))
+        for key in self._cache.invalid.keys() - found.keys() - {self._key}:
+            self._lose(key, self._revision(key))
+        for holder in self._missing():
+            self._lose(f"?{holder}", 0, holder)
+        own = self._cache.get(self._key)
         self.own = None if own is None else self._cache.kind.decode(own.value)
         self._forget()
+
+    def deleted(self, key: str) -> None:
+        """Take in that a record was deleted which may never have been seen here."""
+        if key != self._key and key not in self._seen:
+            self._lose(key, 0)
+
+    def suspect(self) -> None:
+        """Take in that there may be members of which nobody has a record."""
+        self._lose("?", 0)
 
     def prove(self, sent: float) -> None:
         """Take in that the cache has passed a write of ours that was sent then."""
@@ -181,14 +230,34 @@ class Group:
         self._forget()
 
     @property
+    def alone(self) -> bool:
+        """True if this member knows no other record."""
+        return not self._seen
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Members that may be at work although their records are gone."""
+        return tuple(seen.record.holder for seen in self._claiming() if not seen.there)
+
+    @property
     def wanted(self) -> View:
         """By which members to divide the keys: those who live, and we."""
-        live = (seen for seen in self._seen.values() if seen.there and self._lives(seen))
+        live = (seen for seen in self._members() if seen.there and self._lives(seen))
         return View((self._identity, *(seen.record.holder for seen in live)))
+
+    @property
+    def stranger(self) -> Membership | None:
+        """The record of a living member that works on something else, None if there is none."""
+        strangers = (
+            seen.record
+            for seen in self._seen.values()
+            if not self._work.same(seen.record.work) and not seen.record.left and self._lives(seen)
+        )
+        return min(strangers, key=lambda record: (not record.members, record.since), default=None)
 
     def proof_due(self, sent: float) -> float:
         """Return when to write, to prove the next one dead; what was *sent* last is on its way."""
-        due = (seen.dead_at for seen in self._seen.values() if self._lives(seen))
+        due = (seen.dead_at for seen in self._members() if self._lives(seen))
         return min((at for at in due if at > sent), default=math.inf)
 
     def share(self, *views: View) -> Share:
@@ -199,7 +268,7 @@ class Group:
             for view in distinct
             if not _implied(view, [other for other in distinct if other != view], self._identity)
         )
-        claims = {seen.record.holder: View(seen.record.members) for seen in self._claiming()}
+        claims = {seen.record.holder: View(seen.claim) for seen in self._claiming()}
         others = {
             name: view
             for name, view in claims.items()
@@ -208,22 +277,59 @@ class Group:
         return Share(self._identity, widest, others)
 
     def whose(self, key: str) -> str | None:
-        """Return which other member claims the key, None where nobody is known to."""
+        """Return which other member claims the key, None if none is known to."""
         for seen in self._claiming():
             if View(seen.record.members).owner(key) == seen.record.holder:
                 return seen.record.holder
         return None
 
+    def _records(self) -> dict[str, tuple[Membership, int]]:
+        """Return the others' valid records and their revisions, by key."""
+        found = {}
+        for key in set(self._cache.keys()) - self._cache.invalid.keys() - {self._key}:
+            stored = self._cache.get(key)
+            if stored is not None:
+                record = self._cache.kind.decode(stored.value)
+                if record.possible:
+                    found[key] = record, stored.revision
+        return found
+
+    def _revision(self, key: str) -> int:
+        newest = self._cache.newest(key)
+        return 0 if newest is None else newest.revision
+
+    def _missing(self) -> set[str]:
+        """Return the members that views of living members name, and that have no record."""
+        named = {name for seen in self._claiming() if seen.there for name in seen.record.members}
+        return named - {seen.record.holder for seen in self._seen.values()} - {self._identity}
+
+    def _lose(self, key: str, revision: int, holder: str = "") -> None:
+        """Count the silence of a member from now, if its record is lost since the last look."""
+        seen, now = self._seen.get(key), self._clock()
+        if seen is None:
+            record = Membership(holder or key, "", self._ttl_s, left=False, work=self._work)
+            self._seen[key] = _Seen(record, revision, now, there=False)
+        elif seen.there or (revision and revision != seen.revision):
+            self._seen[key] = _Seen(seen.record, revision, now, there=False)
+
+    def _members(self) -> list[_Seen]:
+        """Return the members that have the same work as we and have not left."""
+        known = self._seen.values()
+        return [at for at in known if not at.record.left and self._work.same(at.record.work)]
+
     def _claiming(self) -> list[_Seen]:
-        return [at for at in self._seen.values() if at.record.members and self._lives(at)]
+        return [seen for seen in self._members() if seen.claim and self._lives(seen)]
 
     def _lives(self, seen: _Seen) -> bool:
         return self._proven < seen.dead_at
 
     def _forget(self) -> None:
-        """Forget who has vanished, where it had given up everything or is dead by now."""
+        """Forget members whose records vanished, if they have no keys or are dead."""
+        claiming = self._claiming()
+        named = {name for seen in claiming if seen.there for name in seen.record.members}
         for key, seen in list(self._seen.items()):
-            if not seen.there and not (seen.record.members and self._lives(seen)):
+            vanished = not seen.there and key not in self._cache
+            if vanished and seen not in claiming and seen.record.holder not in named:
                 del self._seen[key]
 
 

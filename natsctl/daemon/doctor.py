@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from natsctl.daemon.finding import Bounds, Finding
 from natsctl.daemon.kube_checks import check_kube
 from natsctl.daemon.nats_checks import Wanted, check_nats
-from natsctl.daemon.operator import Guest
+from natsctl.daemon.operator import Guest, owner_of
 from natsctl.daemon.rbac import needs
 from natsctl.daemon.service_checks import questions
 from natsctl.daemon.settings import ControllerSettings
-from natsctl.daemon.used import leases_of, used_by
+from natsctl.daemon.used import first_runs_of, leases_of, used_by
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.options import NatsOptions
 from natsctl.runtime import Controller
@@ -31,10 +31,11 @@ async def examine(
     """
     settings = ControllerSettings() if settings is None else settings
     wanted = Wanted(
-        used=used_by(controllers),
+        used=(*used_by(controllers), *first_runs_of(controllers, settings)),
         leases=leases_of(controllers, settings),
         lease_ttl_s=settings.lease_ttl_s,
         questions=questions(controllers),
+        owners={each.name: owner_of(each) for each in controllers},
     )
     bounds = Bounds() if bounds is None else bounds
     async for finding in check_nats(nats, wanted, bounds):

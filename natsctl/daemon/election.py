@@ -2,16 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 
 import msgspec
 
 from natsctl.core.leadership import Clock, Leadership
 from natsctl.core.lease import RENEW, RETRY, STEP_DOWN, VOID, Held, Lease
+from natsctl.core.work import Work
 from natsctl.daemon.participation import (
     RELEASE_S,
     Participation,
+    VacantByName,
+    always_vacant,
     check_ttl,
+    foreign,
     new_identity,
     steady,
     text_of,
@@ -21,11 +26,11 @@ from natsctl.model.store import Store
 
 log = logging.getLogger(__name__)
 
-Sharing = Callable[[str], Awaitable[Sequence[str]]]
+Sharing = Callable[[str], Awaitable[Collection[str]]]
 """Returns who share the keys of the controller of that name; raises `StoreError`."""
 
 
-async def nobody(_name: str) -> Sequence[str]:
+async def nobody(_name: str) -> Collection[str]:
     """Say that no process shares keys."""
     return ()
 
@@ -40,6 +45,7 @@ class ElectionState(msgspec.Struct, frozen=True):
         leads: whether this process leads now.
         epoch: of its term: grows from leader to leader; None where it does not lead.
         known: whether the lease could be read or written when that was last tried.
+        trouble: why it cannot lead; empty if nothing is wrong.
     """
 
     name: str
@@ -48,26 +54,46 @@ class ElectionState(msgspec.Struct, frozen=True):
     leads: bool
     epoch: int | None
     known: bool
+    trouble: str = ""
 
 
 def elections(
-    store: Store, *, ttl_s: float, clock: Clock = steady, sharing: Sharing = nobody
-) -> Callable[[str], "Election"]:
-    """Return what makes the election of a controller by its name, all under one identity.
+    store: Store,
+    *,
+    ttl_s: float,
+    clock: Clock = steady,
+    sharing: Sharing = nobody,
+    installation: str = "",
+    vacant: VacantByName = always_vacant,
+) -> Callable[[str, str], "Election"]:
+    """Return what makes elections, all under one identity.
+
+    It takes the controller's name, and the kind of its primaries, which is empty if not known.
 
     Args:
         store: where the leases are kept.
         ttl_s: within how many seconds after a leader has died another one leads.
         clock: see `Leadership`.
         sharing: who share the keys of a controller, which nobody leads meanwhile.
+        installation: the id of the NATS system.
+        vacant: returns whether no process can hold the lease of that name if there is no trace of
+            it.
 
-    Raises `UsageError` where *ttl_s* is less than a second.
+    Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
     """
     check_ttl(ttl_s)
     identity = new_identity()
 
-    def election(name: str) -> Election:
-        lease = Lease(store, name, holder=identity, ttl_s=ttl_s, clock=clock)
+    def election(name: str, owner: str = "") -> Election:
+        lease = Lease(
+            store,
+            name,
+            holder=identity,
+            ttl_s=ttl_s,
+            clock=clock,
+            work=Work(owner, installation),
+            vacant=partial(vacant, name),
+        )
         return Election(lease, clock=clock, sharing=sharing)
 
     return election
@@ -101,6 +127,7 @@ class Election(Participation):
             leads=leads,
             epoch=self.leadership.epoch if leads else None,
             known=self._known,
+            trouble=self._trouble,
         )
 
     async def _take_part(self) -> None:
@@ -118,16 +145,24 @@ class Election(Participation):
 
     async def _stand_by(self) -> Held:
         """Wait until the lease is ours."""
-        told: str | None = None
+        logged = ""
         while True:
             held = await self._acquired()
             if held is not None:
                 return held
-            holder = self._lease.seen_holder
-            if self._known and holder is not None and holder != told:
-                log.info("%s: standing by, %s leads", self._lease.name, holder)
-                told = holder
+            standing_by = self._standing_by() if self._known else ""
+            if standing_by and standing_by != logged:
+                log.info("%s: standing by, %s", self._lease.name, standing_by)
+                logged = standing_by
             await asyncio.sleep(self._lease.look_s)
+
+    def _standing_by(self) -> str:
+        """Return the reason for which this process stands by, empty if there is none."""
+        if self._lease.seen_holder is not None:
+            return f"{self._lease.seen_holder} leads"
+        if self._lease.wait_s:
+            return "the lease was lost: its holder may not know yet, and has time to renew it"
+        return ""
 
     async def _acquired(self) -> Held | None:
         try:
@@ -138,20 +173,30 @@ class Election(Participation):
             self._note(error)
             return None
         if members:
-            self._leave_to(members[0])
+            shares = f"{min(members)} shares its keys: run all its processes with --leader-elect, "
+            self._leave_it(f"{shares}or none")
+        elif self._stranger:
+            self._leave_it(self._stranger)
         else:
             self._well()
         return held
 
-    async def _members(self) -> Sequence[str]:
+    @property
+    def _stranger(self) -> str:
+        """Why the lease is a stranger's, empty if it is not."""
+        name, ours, seen = self._lease.name, self._lease.work, self._lease.seen
+        if seen is None or ours.same(seen.work):
+            return ""
+        return foreign(name, seen.holder, seen.work, ours)
+
+    async def _members(self) -> Collection[str]:
         """Return who share the keys; while somebody leads, nobody asks."""
         return await self._sharing(self.name) if await self._lease.free() else ()
 
-    def _leave_to(self, member: str) -> None:
-        """Say once that nobody leads, because keys are shared."""
-        message = f"{member} shares its keys: run all its processes with --leader-elect, or none"
+    def _leave_it(self, message: str) -> None:
+        """Log once why this process does not lead although it could reach the lease."""
         if message != self._trouble:
-            log.error("%s: nobody leads it: %s", self.name, message)
+            log.error("%s: this process does not lead it: %s", self.name, message)
         self._known, self._trouble = True, message
 
     # ---- leading

@@ -1,15 +1,20 @@
 """Whether the bucket of leases is as those need it who hold them."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from natsctl.core.lease import TTL_MIN_S, claim_of
+from natsctl.core.work import Work
 from natsctl.daemon.bucket_checks import check_bucket, sound
 from natsctl.daemon.finding import Finding, failed
+from natsctl.daemon.participation import foreign
+from natsctl.daemon.sharding import members_of
 from natsctl.daemon.used import Used
+from natsctl.errors import StoreError
 from natsctl.kv.bucket import NANOSECONDS, Bucket
 from natsctl.kv.connection import Connection
-from natsctl.kv.lease import EXPIRE, LEASES
+from natsctl.kv.lease import EXPIRE, LEASES, LeaseStore
 
 ANEW = "stop the daemons and delete it: the first lease makes it anew"
 
@@ -17,11 +22,43 @@ ANEW = "stop the daemons and delete it: the first lease makes it anew"
 async def check_leases(
     connection: Connection, leases: Sequence[Used], ttl_s: float
 ) -> AsyncIterator[Finding]:
-    """Give what is found of the bucket, where there are *leases*; each lives for *ttl_s*."""
+    """Check the bucket if there are *leases*, each of which lives for *ttl_s*."""
     if leases:
         bucket = Bucket(connection, LEASES.bucket)
         async for finding in check_bucket(bucket, leases, partial(_fit, ttl_s)):
             yield finding
+
+
+async def check_holders(
+    connection: Connection, owners: Mapping[str, str]
+) -> AsyncIterator[Finding]:
+    """Give a failure for each controller whose lease or keys another application has.
+
+    *owners* are the kinds of the controllers' primaries, by the controllers' names. Nothing is
+    found if the leases cannot be read.
+    """
+    store = LeaseStore(connection, ttl_s=TTL_MIN_S)
+    for name, owner in owners.items():
+        try:
+            holders = await _holders(store, name)
+        except StoreError:
+            continue
+        work = Work(owner)
+        for holder, theirs in holders:
+            if not work.same(theirs):
+                advice = "give one of the two controllers another name, and run it again"
+                yield failed(f"lease {name}", foreign(name, holder, theirs, work), advice)
+                break
+
+
+async def _holders(store: LeaseStore, name: str) -> list[tuple[str, Work]]:
+    """Return who leads the controller or shares its keys, and on what each works."""
+    claims = [claim_of(stored.value) for stored in await store.living(name)]
+    records = await members_of(store, name)
+    return [
+        *((claim.holder, claim.work) for claim in claims if claim and not claim.released),
+        *((record.holder, record.work) for record in records.values()),
+    ]
 
 
 def _fit(ttl_s: float, bucket: Bucket, _used: Sequence[Used], info: dict[str, Any]) -> Finding:

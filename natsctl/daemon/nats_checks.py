@@ -1,7 +1,7 @@
 """Whether NATS is as controllers need it: there, fast enough, with JetStream and room in it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -12,7 +12,7 @@ from natsctl.daemon.bucket_checks import check_buckets, check_events
 from natsctl.daemon.clocks import skew
 from natsctl.daemon.finding import Bounds, Finding, failed, ok, warning
 from natsctl.daemon.installation_checks import check_installation
-from natsctl.daemon.lease_checks import check_leases
+from natsctl.daemon.lease_checks import check_holders, check_leases
 from natsctl.daemon.service_checks import Questions, check_service
 from natsctl.daemon.used import Used
 from natsctl.errors import (
@@ -42,12 +42,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         leases: those they hold, of `lease_ttl_s`; none where nothing needs any.
         lease_ttl_s: how long a lease lives that is not renewed.
         questions: what their daemons can be asked.
+        owners: the kinds of the controllers' primaries, by the controllers' names.
     """
 
     used: Sequence[Used]
     leases: Sequence[Used]
     lease_ttl_s: float
     questions: Questions
+    owners: Mapping[str, str]
 
 
 async def check_nats(
@@ -100,6 +102,7 @@ async def _connected(
         check_installation(connection),
         check_buckets(connection, wanted.used),
         check_leases(connection, wanted.leases, wanted.lease_ttl_s),
+        check_holders(connection, wanted.owners),
         check_events(connection, wanted.used),
         check_service(connection, wanted.questions),
         _clock(connection, wanted.used, bounds),

@@ -9,12 +9,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from natsctl.core.about import bind
 from natsctl.core.calls import report_stuck
+from natsctl.core.declare import only_primary
 from natsctl.core.fence import FencedCluster, fenced
 from natsctl.daemon.election import Election
 from natsctl.daemon.participation import Participation
 from natsctl.daemon.settings import ControllerSettings
 from natsctl.daemon.sharding import Shard
 from natsctl.errors import NatsctlError, UsageError
+from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
 from natsctl.runtime import Controller, ControllerRuntime
@@ -87,9 +89,8 @@ class Operator:
         nats: where kinds declared with `kv` are kept; None where each knows by itself.
         kube: where kinds declared with `kube` are kept, likewise.
         settings: what a person may set.
-        election: makes the election of who leads a controller, by the controller's name, as
-            `elections` returns it; then each controller works in one process at a time, and where
-            it stands by, its caches are kept complete all the same.
+        election: makes the election of a controller's leader, as `elections` returns it; then each
+            controller works in one process at a time, and a standby keeps its caches complete.
         on_stop: called when it begins to stop the controllers.
         shard: makes this process's part in the group that shares a controller's keys, as `shards`
             returns it; then each key is worked on in one process at a time.
@@ -108,8 +109,8 @@ class Operator:
         nats: Stores | None = None,
         kube: ManifestStores | None = None,
         settings: ControllerSettings | None = None,
-        election: Callable[[str], Election] | None = None,
-        shard: Callable[[str], Shard] | None = None,
+        election: Callable[[str, str], Election] | None = None,
+        shard: Callable[[str, str], Shard] | None = None,
         on_stop: Callable[[], None] = _nothing,
     ) -> None:
         if election is not None and shard is not None:
@@ -184,7 +185,7 @@ class Operator:
                 setattr(controller, name, value)
         if self._shard is not None and not isinstance(controller, Controller | Shared):
             raise UsageError(f"{controller.name} has no keys that processes could share")
-        nats, kube = self._stores(controller.name)
+        nats, kube = self._stores(controller)
         if not isinstance(controller, Controller):
             if isinstance(controller, Guest) and (nats is not None or kube is not None):
                 controller.use(nats=nats, kube=kube)
@@ -199,13 +200,15 @@ class Operator:
             stop_timeout_s=self._settings.stop_timeout_s,
         )
 
-    def _stores(self, name: str) -> tuple[Stores | None, ManifestStores | None]:
-        """Return where its kinds are kept; only who works for it writes there."""
-        nats, kube = self._nats, self._kube
+    def _stores(
+        self, controller: Controller | Runnable
+    ) -> tuple[Stores | None, ManifestStores | None]:
+        """Return where its kinds are kept; only a process that works for it writes there."""
+        nats, kube, name = self._nats, self._kube, controller.name
         if self._election is not None:
-            self.elections[name] = self._election(name)
+            self.elections[name] = self._election(name, owner_of(controller))
         if self._shard is not None:
-            self.shards[name] = self._shard(name)
+            self.shards[name] = self._shard(name, owner_of(controller))
         part = self._part(name)
         if part is None:
             return nats, kube
@@ -261,6 +264,16 @@ class Operator:
         ended = (task for task in running if task.done() and not task.cancelled())
         errors = (task.exception() for task in ended)
         return [error for error in errors if isinstance(error, Exception)]
+
+
+def owner_of(controller: Controller | Runnable) -> str:
+    """Return the kind of a controller's primaries; empty if it has several, or none that is known.
+
+    By it, processes see whether they run the same controller.
+    """
+    if isinstance(controller, Controller):
+        return only_primary(type(controller)).kind.name
+    return controller.kind.name if isinstance(controller, ManagedController) else ""
 
 
 def _log(errors: Sequence[Exception]) -> None:

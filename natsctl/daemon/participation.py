@@ -7,16 +7,26 @@ import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 
 from natsctl.core.leadership import Leadership, current_leadership
+from natsctl.core.lease import TTL_MAX_S, TTL_MIN_S
 from natsctl.core.tasks import together
+from natsctl.core.work import Work
 from natsctl.errors import UsageError
 
 log = logging.getLogger(__name__)
 
-TTL_MIN_S = 1.0
 RELEASE_S = 2.0  # how long ending what was cut short, and giving back what is ours, may take
+
+
+VacantByName = Callable[[str], Awaitable[bool]]
+"""Returns whether no process can work on a controller of which the leases have no trace."""
+
+
+async def always_vacant(_name: str) -> bool:
+    """Return that no process can."""
+    return True
 
 
 def steady() -> float:
@@ -35,9 +45,19 @@ def new_identity() -> str:
 
 
 def check_ttl(ttl_s: float) -> None:
-    """Raise `UsageError` where a lease of that time to live could hardly be renewed in time."""
-    if ttl_s < TTL_MIN_S:
+    """Raise `UsageError` unless a lease of that time to live can be renewed, and ends some day."""
+    if not ttl_s >= TTL_MIN_S:
         raise UsageError(f"a lease of {ttl_s:g} s is too short: give it {TTL_MIN_S:g} s or more")
+    if ttl_s > TTL_MAX_S:
+        raise UsageError(f"a lease of {ttl_s:g} s is too long: give it {TTL_MAX_S:g} s or less")
+
+
+def foreign(name: str, holder: str, theirs: Work, ours: Work) -> str:
+    """Return an error message: a process that works on something else has the controller's name."""
+    return (
+        f"{holder} runs another controller that is named {name} too: it works on {theirs}, this "
+        f"one on {ours}: set another `name` on one of them"
+    )
 
 
 class Participation(ABC):

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import random
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,15 +17,20 @@ from natsctl.core.lease import LOOK, RENEW, RETRY, STEP_DOWN, VOID, Lease
 from natsctl.core.seat import Seat
 from natsctl.core.shards import NOBODY, Group, Membership, Move
 from natsctl.core.tasks import together
+from natsctl.core.work import Work
 from natsctl.daemon.participation import (
     RELEASE_S,
     Participation,
+    VacantByName,
+    always_vacant,
     check_ttl,
+    foreign,
     new_identity,
     steady,
     text_of,
 )
 from natsctl.errors import ConflictError, NotLeadingError, StoreError
+from natsctl.kv.lease import LeaseStore
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Change, Store
 
@@ -43,6 +49,7 @@ class ShardState(msgspec.Struct, frozen=True):
         works: whether it has keys of its own now.
         moving: whether it waits until it may work by another view.
         known: whether its record could be written when that was last tried.
+        trouble: why it does not take part; empty if nothing is wrong.
     """
 
     name: str
@@ -51,6 +58,7 @@ class ShardState(msgspec.Struct, frozen=True):
     works: bool
     moving: bool
     known: bool
+    trouble: str = ""
 
 
 def records_of(name: str) -> str:
@@ -62,35 +70,61 @@ Leases = Callable[[KvKind[Any]], Store]
 """Returns the store of a part of the bucket of leases."""
 
 
+async def members_of(leases: LeaseStore, name: str) -> dict[str, Membership]:
+    """Return the records of the members that share a controller's keys, by their keys."""
+    records = {at.key: _record(at.value) for at in await leases.living(records_of(name))}
+    return {key: at for key, at in records.items() if at is not None and not at.left}
+
+
+def _record(value: bytes) -> Membership | None:
+    try:
+        record = msgspec.json.decode(value, type=Membership)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return record if record.possible else None
+
+
 def shards(
     leases: Leases,
     bucket: str,
     *,
     ttl_s: float,
     clock: Clock = steady,
-) -> Callable[[str], "Shard"]:
-    """Return what makes this process's part in a controller's group, by the controller's name.
+    installation: str = "",
+    vacant: VacantByName = always_vacant,
+) -> Callable[[str, str], "Shard"]:
+    """Return what makes this process's part in a controller's group.
+
+    It takes the controller's name, and the kind of its primaries, which is empty if not known.
 
     Args:
         leases: what opens a part of the bucket of leases.
         bucket: its name.
         ttl_s: within how many seconds after a member has died others have its keys.
         clock: see `Leadership`.
+        installation: the id of the NATS system.
+        vacant: returns whether no process can share the keys of that controller if the bucket has
+            no record of any.
 
-    Raises `UsageError` where *ttl_s* is less than a second.
+    Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
     """
     check_ttl(ttl_s)
     identity = new_identity()
 
-    def shard(name: str) -> Shard:
+    def shard(name: str, owner: str = "") -> Shard:
+        work = Work(owner, installation)
         store = leases(kv(Membership, bucket=bucket, keys=records_of(name), history=1))
         key = f"{name}.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
-        seat = Seat(store, key, holder=identity, ttl_s=ttl_s, clock=clock)
+        seat = Seat(store, key, holder=identity, ttl_s=ttl_s, clock=clock, work=work)
         elected = leases(kv(bytes, bucket=bucket, keys=name, history=1))
-        lease = Lease(elected, name, holder=identity, ttl_s=ttl_s, clock=clock)
-        return Shard(name, store, seat, lease, clock=clock)
+        lease = Lease(elected, name, holder=identity, ttl_s=ttl_s, clock=clock, work=work)
+        return Shard(name, store, seat, lease, clock=clock, vacant=vacant)
 
     return shard
+
+
+class _StrangerError(ConflictError):
+    """A process that works on something else shares keys under the controller's name."""
 
 
 class Shard(Participation):
@@ -106,17 +140,36 @@ class Shard(Participation):
         name: the controller's.
         store: where the records of the group are kept.
         seat: our record there.
-        lease: of who leads the controller, which nobody is to hold.
-        clock: seconds, never going back, read anew at each call.
+        lease: of the controller's leader, which no process is to hold.
+        clock: seconds that never go back.
+        vacant: see `shards`.
     """
 
     def __init__(
-        self, name: str, store: Store, seat: Seat, lease: Lease, *, clock: Clock = steady
+        self,
+        name: str,
+        store: Store,
+        seat: Seat,
+        lease: Lease,
+        *,
+        clock: Clock = steady,
+        vacant: VacantByName = always_vacant,
     ) -> None:
         super().__init__(Leadership(name, clock), "record of this member")
         kind = store.kind
         self._informer: Informer[Membership] = Informer(store, kind)
-        self._group = Group(self._informer.cache, seat.key, identity=seat.holder, clock=clock)
+        self._group = Group(
+            self._informer.cache,
+            seat.key,
+            identity=seat.holder,
+            clock=clock,
+            ttl_s=seat.ttl_s,
+            work=seat.work,
+        )
+        self._vacant = vacant
+        self._first: bool | None = None  # whether no record can have been lost before we joined
+        self._stranger = ""  # why we share nothing with a process of another application
+        self._lost: tuple[str, ...] = ()  # members whose records are lost, as last logged
         self._seat = seat
         self._lease = lease
         self._clock = clock
@@ -135,6 +188,7 @@ class Shard(Participation):
             works=works,
             moving=self._move is not None,
             known=self._known,
+            trouble=self._stranger or self._trouble,
         )
 
     def whose(self, key: str) -> str | None:
@@ -165,6 +219,8 @@ class Shard(Participation):
             try:
                 async with asyncio.timeout(VOID * self._seat.ttl_s):
                     if await self._unled():
+                        if self._first is None:
+                            self._first = await self._vacant(self.name)
                         await self._seat.take()
                         self._well()
                         return
@@ -176,11 +232,25 @@ class Shard(Participation):
         """Say whether nobody leads the controller, as processes that elect a leader do."""
         if await self._lease.free():
             return True
-        message = f"{self._lease.seen_holder} leads it: run all its processes with --shard, or none"
+        holder = self._lease.seen_holder or "a process whose lease was deleted may be one that"
+        message = f"{holder} leads it: run all its processes with --shard, or none"
         if message != self._trouble:
             log.error("%s: no key is shared: %s", self.name, message)
         self._known, self._trouble = False, message
         return False
+
+    async def _keep_out(self) -> None:
+        """Leave the group to strangers, for as long as it takes to find them dead."""
+        stranger = self._group.stranger
+        if stranger is not None:
+            message = foreign(self.name, stranger.holder, stranger.work, self._seat.work)
+            if message != self._stranger:
+                log.error("%s: no key is shared: %s", self.name, message)
+            self._stranger = message
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(RELEASE_S):
+                await self._seat.leave()
+        await asyncio.sleep(self._seat.ttl_s * random.uniform(0.85, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _leave(self) -> None:
         """Let others have our keys at once, if nothing is under way any more."""
@@ -201,6 +271,8 @@ class Shard(Participation):
                 while True:
                     async with asyncio.timeout(self._step_down_at - self._clock()):
                         await self._turn(group)
+        except _StrangerError:
+            await self._keep_out()
         except ConflictError as error:
             self.leadership.lose()
             log.warning("%s: shares no keys any more: %s", self.name, error)
@@ -226,10 +298,36 @@ class Shard(Participation):
         if self._move is not None and self._move.done(self._own()):
             self._view, self._move = self._move.after, None
             log.info("%s: %s", self.name, _told(len(self._view.members)))
-        if self._move is None and self._own() is not None and self._group.wanted != self._view:
+        own = self._own()
+        if self._view == NOBODY and self._move is None and own is not None:
+            self._look_around(own)
+        if self._move is None and own is not None and self._group.wanted != self._view:
             self._move = Move(self._seat.holder, self._view, self._group.wanted)
             group.create_task(self._drain(self._move), name=f"drain of {self.name}")
+        self._note_lost()
         self._say()
+
+    def _look_around(self, own: Membership) -> None:
+        """Check the other members before our first view; our cache has our own record by now."""
+        if self._first is False and self._group.alone:
+            self._group.suspect()
+        self._first = True
+        stranger = self._group.stranger
+        if stranger is not None and (stranger.members or stranger.since < own.since):
+            raise _StrangerError(stranger.holder)
+        self._stranger = ""
+
+    def _note_lost(self) -> None:
+        """Log that keys are left to members whose records are lost."""
+        lost = self._group.lost
+        if set(lost) - set(self._lost):
+            log.warning(
+                "%s: a member's record was deleted, or is no record: keys that may be its own are "
+                "left to it until it is known to be dead: %s",
+                self.name,
+                ", ".join(name.lstrip("?") or "of an unknown member" for name in lost),
+            )
+        self._lost = lost
 
     def _say(self) -> None:
         """Say which keys are ours, from the first view on in which there are any."""
@@ -295,8 +393,10 @@ class Shard(Participation):
 
     # ---- what is known
 
-    def _changed(self, _change: Change[Membership]) -> None:
+    def _changed(self, change: Change[Membership]) -> None:
         self._look()
+        if change.before is None and change.after is None:
+            self._group.deleted(change.key)
         self._stir.set()
 
     def _look(self) -> None:

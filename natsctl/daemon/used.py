@@ -12,6 +12,7 @@ from natsctl.core.slots import Tertiary
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings import ControllerSettings
 from natsctl.daemon.sharding import records_of
+from natsctl.daemon.vacancy import FIRST_RUNS, first_run_of
 from natsctl.kv.lease import LEASES
 from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind, KvKind
@@ -47,6 +48,18 @@ def leases_of(
     their members too, which they watch.
     """
     return tuple(used for each in controllers for used in _leases_of(each.name, settings))
+
+
+def first_runs_of(
+    controllers: Iterable[Controller | Guest], settings: ControllerSettings
+) -> tuple[Used, ...]:
+    """Return what they use of the bucket `natsctl` if several processes run them."""
+    if not settings.leader_elect and not settings.shard:
+        return ()
+    return tuple(
+        Used(FIRST_RUNS.part(first_run_of(name)), written=True, controller=name, watched=False)
+        for name in (each.name for each in controllers)
+    )
 
 
 def _leases_of(name: str, settings: ControllerSettings) -> Iterator[Used]:

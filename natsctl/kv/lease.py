@@ -1,6 +1,7 @@
 """Where leases are kept: a bucket in which everything expires that is not written again."""
 
 import math
+from datetime import datetime
 from typing import Any
 
 from natsctl.errors import NotFoundError, StoreMissingError
@@ -18,9 +19,9 @@ EXPIRE = 2.0  # of a lease's time to live: long after others may have taken it
 class LeaseStore(KvStore):
     """The bucket of leases; a `Store`.
 
-    Whoever waits for a lease decides by his own clock when to take it. That the server forgets it
-    later still keeps nothing behind of those who died and whom nobody followed. Every write says
-    so anew: a value, and the marker of a deletion too.
+    A process that waits for a lease decides by its own clock when to take it. The server forgets
+    the lease later than that, so that nothing stays of processes that have no successor. Every
+    write sets that time again, a deletion too.
 
     Args:
         connection: to NATS.
@@ -39,13 +40,32 @@ class LeaseStore(KvStore):
         except StoreMissingError as error:
             raise NotFoundError(str(error)) from error
 
-    async def living(self, pattern: str) -> list[str]:
-        """Return which of the keys that match have a value, in order; none where no bucket is."""
+    async def living(self, pattern: str) -> list[Stored]:
+        """Return the objects whose keys match, in the order of keys; none without the bucket."""
         try:
             newest = await self._bucket.newest(await self._bucket.keys(pattern))
         except StoreMissingError:
             return []
-        return sorted(message.key for message in newest if message.marker is None)
+        living = [message for message in newest if message.marker is None]
+        found = (Stored(message.key, message.revision, message.value) for message in living)
+        return sorted(found, key=lambda stored: stored.key)
+
+    async def quiet_s(self) -> float:
+        """Return for how many seconds nothing was written here, by the server's clock.
+
+        Returns 0 if the bucket does not exist, and never more than the bucket's age: after it was
+        made again, the server does not know of earlier writes.
+        """
+        bucket = self._bucket
+        try:
+            info = await bucket.connection.api(f"STREAM.INFO.{bucket.stream}")
+        except StoreMissingError:
+            return 0.0
+        now, created, written = info.get("ts"), info["created"], info["state"]["last_ts"]
+        if now is None:
+            return 0.0
+        since = max(datetime.fromisoformat(created), datetime.fromisoformat(written))
+        return (datetime.fromisoformat(now) - since).total_seconds()
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`; makes the bucket where it is missing."""

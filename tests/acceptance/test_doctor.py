@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, StreamConfig
 from servers import NatsCluster, NatsServer, eventually, free_port
 
+from natsctl import connect
+from natsctl.core.lease import Lease
+from natsctl.core.work import Work
 from natsctl.daemon.doctor import examine
 from natsctl.daemon.finding import Bounds
 from natsctl.daemon.finding import Result as Judged
@@ -215,7 +219,8 @@ ALLOWED = [
         )
     ),
     *("$KV.greetings.>", "$KV.routes.>"),
-    *("$KV.natsctl.gc.greetings", "$KV.natsctl.installation", "$KV.natsctl_leases.greetings"),
+    *("$KV.natsctl.gc.greetings", "$KV.natsctl.installation", "$KV.natsctl.lease.greetings"),
+    "$KV.natsctl_leases.greetings",
 ]
 
 
@@ -441,6 +446,26 @@ async def test_a_bucket_in_which_leases_cannot_be_kept(
     assert unwell(found) == ["bucket natsctl_leases"]
     assert found["bucket natsctl_leases"][:2] == ("failed", told)
     assert "delete it" in found["bucket natsctl_leases"][2]
+
+
+async def test_a_lease_of_another_application_is_a_failure(
+    natsctl: Natsctl, nats_server: NatsServer
+) -> None:
+    async with connect(nats_server.url) as nats:
+        lease = Lease(
+            nats.leases(ttl_s=60),
+            "greetings",
+            holder="host:1:aa",
+            ttl_s=60,
+            clock=time.monotonic,
+            work=Work("Site.sites"),
+        )
+        assert await lease.acquire() is not None
+        found = await examined(natsctl, "-c", GREETINGS)
+    result, why, _ = found["lease greetings"]
+    assert result == "failed"
+    assert "host:1:aa runs another controller that is named greetings too" in why
+    assert "it works on Site.sites, this one on Greeting.greetings" in why
 
 
 async def test_leases_that_are_short_enough_for_their_bucket(

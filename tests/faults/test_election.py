@@ -1,5 +1,6 @@
 """Processes that elect a leader: killed, stopped, cut off, without a server, handed over."""
 
+import asyncio
 import random
 import signal
 import time
@@ -100,6 +101,40 @@ async def test_a_leader_that_is_told_to_stop_hands_over_and_leaves_nothing(
         assert await two.end(signal.SIGTERM) == 0
         await eventually(lambda: no_consumers(admin))
         await eventually(lambda: no_lease(admin))
+
+
+LEASES, LEASE = "natsctl_leases", "turns"
+
+
+async def test_whatever_hands_do_to_the_lease_no_two_sync(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with crew_of(3, nats_server, tmp_path, ttl_s=6) as crew, Admin(nats_server.url) as admin:
+        one, two, _ = crew.members
+        for how in ("deleted", "purged", "no claim", "stream purged", "bucket deleted"):
+            assert await two.end(signal.SIGTERM) == 0
+            starting = asyncio.create_task(two.start())  # it never saw the lease
+            await meddle(admin, how)
+            await starting
+            await crew.progress(one, syncs=20)
+        assert one.log.count("leading, in epoch") == 1
+        assert all("leading" not in other.log for other in crew.members[1:])
+
+
+async def meddle(admin: Admin, how: str) -> None:
+    """Do to the lease what no process does."""
+    match how:
+        case "deleted":
+            await admin.delete(LEASES, LEASE)
+        case "purged":
+            headers = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+            await admin.request(f"$KV.{LEASES}.{LEASE}", b"", headers)
+        case "no claim":
+            await admin.put(LEASES, LEASE, {"holder": "x", "since": "", "ttlS": 0})
+        case "stream purged":
+            await admin.purge(LEASES)
+        case _:
+            await admin.drop(LEASES)
 
 
 async def test_twenty_hand_overs(nats_server: NatsServer, tmp_path: Path) -> None:

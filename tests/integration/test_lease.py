@@ -10,6 +10,7 @@ from servers import NatsCluster, NatsServer, eventually
 
 from natsctl import connect
 from natsctl.core.lease import Lease
+from natsctl.daemon.vacancy import Vacancy
 from natsctl.errors import ConflictError
 from natsctl.kv.stores import Nats
 
@@ -105,13 +106,6 @@ async def test_of_many_who_want_it_one_gets_it(nats: Nats) -> None:
     assert sum(held is not None for held in found) == 1
 
 
-async def test_a_bucket_that_is_dropped_is_made_again(nats: Nats, admin: Admin) -> None:
-    one = lease(nats, "one")
-    assert await one.acquire() is not None
-    await admin.drop(BUCKET)
-    assert await one.acquire() is not None
-
-
 async def test_in_a_cluster_it_has_three_replicas(nats_cluster: NatsCluster) -> None:
     async with connect(nats_cluster.url) as nats, Admin(nats_cluster.url) as admin:
         assert await lease(nats, "one").acquire() is not None
@@ -124,4 +118,55 @@ async def test_only_what_has_a_value_lives(nats: Nats) -> None:
     for key in ("greetings", "greetings.shards.b", "greetings.shards.a", "greetings.shards.c"):
         await store.create(key, b"{}")
     await store.delete("greetings.shards.c", purge=True)
-    assert await store.living("greetings.shards.*") == ["greetings.shards.a", "greetings.shards.b"]
+    living = await store.living("greetings.shards.*")
+    assert [stored.key for stored in living] == ["greetings.shards.a", "greetings.shards.b"]
+
+
+@pytest.mark.parametrize("how", ["deleted", "purged", "purged as a stream", "bucket deleted"])
+async def test_a_lease_that_hands_removed_stays_its_holder_s(
+    nats: Nats, admin: Admin, how: str
+) -> None:
+    one, two = lease(nats, "one"), lease(nats, "two")
+    held = await one.acquire()
+    assert held is not None
+    assert await two.acquire() is None
+    match how:
+        case "purged as a stream":
+            await nats.api(f"STREAM.PURGE.KV_{BUCKET}")
+        case "bucket deleted":
+            await admin.drop(BUCKET)
+        case _:
+            await nats.leases(ttl_s=TTL_S).delete("greetings", purge=how == "purged")
+    assert await two.acquire() is None
+    assert (await one.renew(held)).epoch == held.epoch
+    assert await two.acquire() is None
+
+
+def vacancy(nats: Nats) -> Vacancy:
+    return Vacancy(nats, nats.leases(ttl_s=TTL_S), ttl_s=TTL_S)
+
+
+async def test_a_controller_that_was_never_run_by_several_processes_has_a_free_lease(
+    nats: Nats,
+) -> None:
+    assert await vacancy(nats).of("greetings")
+    assert await vacancy(nats).of("others")
+    assert not await vacancy(nats).of("greetings")
+
+
+async def test_a_lease_without_a_trace_is_free_once_the_bucket_was_quiet(nats: Nats) -> None:
+    assert await vacancy(nats).of("greetings")
+    assert await lease(nats, "one").acquire() is not None
+    await nats.api(f"STREAM.PURGE.KV_{BUCKET}")
+    assert not await vacancy(nats).of("greetings")
+    await eventually(lambda: vacancy(nats).of("greetings"))
+
+
+async def test_a_bucket_made_again_knows_nothing_of_before(nats: Nats, admin: Admin) -> None:
+    assert await vacancy(nats).of("greetings")
+    assert await lease(nats, "one").acquire() is not None
+    await asyncio.sleep(TTL_S)
+    await admin.drop(BUCKET)
+    assert not await vacancy(nats).of("greetings")
+    assert await lease(nats, "two").acquire() is not None
+    assert not await vacancy(nats).of("greetings")

@@ -1,7 +1,8 @@
 """Whatever befalls the members of a group, no two are ever at one key, and in the end each has one.
 
 Members join, leave and die, are cut off from the bucket of leases, hear nothing, get no answers,
-late ones, or have what they wrote arrive late; records and the whole bucket go.
+late ones, or have what they wrote arrive late. Records are deleted, purged and written over by
+hand, and the whole bucket is made again, at any moment.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ events = st.one_of(
     st.tuples(st.sampled_from(["cut", "deaf", "unanswered", "late"]), who),
     st.tuples(st.just("delay"), st.tuples(who, st.sampled_from([0.0, 0.3, 1.0, 4.0, 9.0]))),
     st.tuples(st.just("lag"), st.tuples(who, st.sampled_from([0.0, 0.2, 1.0]))),
-    st.tuples(st.just("delete"), who),
+    st.tuples(st.sampled_from(["delete", "purge", "garbage"]), who),
     st.tuples(st.just("recreate"), st.none()),
     st.tuples(st.just("put"), st.sampled_from(KEYS)),
 )
@@ -50,15 +51,16 @@ async def test_no_two_are_ever_at_one_key_and_in_the_end_each_key_has_one(
 ) -> None:
     town = Town()
     await town.put(*KEYS)
+    remembered = FirstRuns()
     for number in range(size):
-        town.join(f"m{number}", pause_s=pause_s, again_s=1.0)
+        town.join(f"m{number}", pause_s=pause_s, again_s=1.0, vacant=remembered.of)
     for (what, which), then_s in play:
-        await happen(town, what, which, pause_s)
+        await happen(town, remembered, what, which, pause_s)
         await asyncio.sleep(then_s)
         town.check()
     for member in town.members:
         heal(member)
-    living = there(town) or [town.join("last", pause_s=pause_s, again_s=1.0)]
+    living = there(town) or [town.join("last", pause_s=pause_s, again_s=1.0, vacant=remembered.of)]
     await eventually(lambda: town.shared(*living), within_s=20 * TTL_S, every_s=0.5)
     since = len(town.floor.visits)
     await asyncio.sleep(4 * (pause_s + 1.0))
@@ -69,21 +71,35 @@ async def test_no_two_are_ever_at_one_key_and_in_the_end_each_key_has_one(
     await town.close()
 
 
+class FirstRuns:
+    """What is remembered beside the leases: whether the controller was ever run."""
+
+    def __init__(self) -> None:
+        self.ran = False
+
+    async def of(self, _name: str) -> bool:
+        ran, self.ran = self.ran, True
+        return not ran
+
+
 def there(town: Town) -> list[Member]:
     return [at for at in town.members if not at.leaving and not at.task.done()]
 
 
-def joined(members: list[Member]) -> bool:
-    """Say whether nobody is joining, who might not know yet of a record that goes."""
-    return all(member.shard.state().works for member in members)
-
-
-async def happen(town: Town, what: str, which: Any, pause_s: float) -> None:
+async def happen(
+    town: Town, remembered: "FirstRuns", what: str, which: Any, pause_s: float
+) -> None:
     living = there(town)
     member = living[which % len(living)] if isinstance(which, int) and living else None
     match what:
         case "join" if len(living) < MEMBERS_MAX:
-            town.join(f"m{len(town.members)}", pause_s=pause_s, again_s=1.0, rate=which)
+            town.join(
+                f"m{len(town.members)}",
+                pause_s=pause_s,
+                again_s=1.0,
+                rate=which,
+                vacant=remembered.of,
+            )
         case "leave" if member is not None:
             member.leave()
         case "kill" if member is not None:
@@ -93,12 +109,16 @@ async def happen(town: Town, what: str, which: Any, pause_s: float) -> None:
         case "delay" | "lag" if living:
             number, seconds = which
             setattr(living[number % len(living)].way, f"{what}_s", seconds)
-        case "delete" if town.leases.keys() and joined(living):
-            await town.leases.delete(town.leases.keys()[which % len(town.leases.keys())])
-            await asyncio.sleep(0.7 * TTL_S)  # nobody joins meanwhile: it would not know of it
-        case "recreate" if joined(living):
+        case "delete" | "purge" if town.leases.keys():
+            key = town.leases.keys()[which % len(town.leases.keys())]
+            await town.leases.delete(key, purge=what == "purge")
+        case "garbage" if town.leases.keys():
+            key = town.leases.keys()[which % len(town.leases.keys())]
+            stored = await town.leases.get(key)
+            value = b'{"holder": "x", "since": "", "ttlS": -1}' if len(stored.value) % 2 else b"?"
+            await town.leases.update(key, value, revision=stored.revision)
+        case "recreate":
             town.leases.recreate()
-            await asyncio.sleep(0.7 * TTL_S)
         case "put":
             await town.touch(which, what)
         case _:

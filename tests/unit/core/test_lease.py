@@ -2,9 +2,11 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
-from natsctl.core.lease import TAKE_OVER, Claim, Held, Lease
+from natsctl.core.lease import TAKE_OVER, VOID, Claim, Held, Lease
+from natsctl.core.work import Work
 from natsctl.errors import ConflictError, StoreError
 from natsctl.model.kinds import kv
 from natsctl.model.store import Stored
@@ -167,6 +169,172 @@ async def test_what_somebody_wrote_over_it_is_waited_out_too(store: MemoryStore)
     assert await one.acquire() is None
     await asyncio.sleep(TAKE_OVER * TTL_S)
     await taken(one)
+
+
+LOST = {
+    "deleted": None,
+    "no JSON": b"nonsense",
+    "another object": b"{}",
+    "a time to live of nothing": b'{"holder": "x", "since": "", "ttlS": 0}',
+    "a negative time to live": b'{"holder": "x", "since": "", "ttlS": -5}',
+    "an endless time to live": b'{"holder": "x", "since": "", "ttlS": 1e300}',
+    "a short time to live": b'{"holder": "x", "since": "", "ttlS": 1}',
+    "deep JSON": b'{"holder": ' + b"[" * 100_000,
+}
+
+
+async def lose(store: MemoryStore, value: bytes | None) -> None:
+    """Do to the lease what nobody does who holds it."""
+    if value is None:
+        await store.delete(NAME)
+    else:
+        await store.update(NAME, value, revision=(await store.get(NAME)).revision)
+
+
+@pytest.mark.parametrize("value", LOST.values(), ids=LOST)
+async def test_a_lost_lease_is_taken_a_time_to_live_after_it_was_lost(
+    store: MemoryStore, value: bytes | None
+) -> None:
+    one, two = lease(store, "one"), lease(store, "two")
+    await taken(one)
+    assert await two.acquire() is None
+    await asyncio.sleep(0.8 * TTL_S)  # it may have been renewed since
+    await lose(store, value)
+    assert await two.acquire() is None
+    await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
+    assert await two.acquire() is None
+    await asyncio.sleep(0.2)
+    await taken(two)
+
+
+@pytest.mark.parametrize("value", LOST.values(), ids=LOST)
+async def test_a_process_that_starts_waits_for_a_lost_lease_too(
+    store: MemoryStore, value: bytes | None
+) -> None:
+    await taken(lease(store, "one"))
+    await lose(store, value)
+    two = lease(store, "two")
+    assert await two.acquire() is None
+    await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
+    assert await two.acquire() is None
+    await asyncio.sleep(0.2)
+    await taken(two)
+
+
+@pytest.mark.parametrize("how", ["deleted", "purged", "vanished", "made again", "no claim"])
+async def test_a_holder_writes_a_lost_lease_again_and_keeps_its_epoch(
+    store: MemoryStore, how: str
+) -> None:
+    one = lease(store, "one")
+    held = await taken(one)
+    await asyncio.sleep(1)
+    match how:
+        case "vanished":
+            store.vanish(NAME)
+        case "made again":
+            store.recreate()
+        case "no claim":
+            await lose(store, b"?")
+        case _:
+            await store.delete(NAME, purge=how == "purged")
+    renewed = await one.renew(held)
+    assert (renewed.epoch, renewed.sent) == (held.epoch, 1)
+    two = lease(store, "two")
+    assert await two.acquire() is None
+    assert two.seen_holder == "one"
+
+
+async def test_a_void_lease_that_was_lost_is_not_written_again(store: MemoryStore) -> None:
+    one = lease(store, "one")
+    held = await taken(one)
+    await asyncio.sleep(VOID * TTL_S)
+    await store.delete(NAME)
+    with pytest.raises(ConflictError, match="another's"):
+        await one.renew(held)
+
+
+async def test_a_release_is_a_value_that_frees_the_lease_at_once(store: MemoryStore) -> None:
+    one = lease(store, "one")
+    await taken(one)
+    await one.release()
+    released = msgspec.json.decode((await store.get(NAME)).value, type=Claim)
+    assert (released.holder, released.released) == ("one", True)
+    await taken(lease(store, "two"))
+
+
+async def test_a_lost_lease_is_released_by_its_holder_too(store: MemoryStore) -> None:
+    one, two = lease(store, "one"), lease(store, "two")
+    await taken(one)
+    await store.delete(NAME)
+    assert await two.acquire() is None
+    await one.release()
+    await taken(two)
+
+
+async def test_the_first_of_all_does_not_wait(store: MemoryStore) -> None:
+    await taken(lease(store, "one"))
+    assert asyncio.get_running_loop().time() == 0
+
+
+async def test_a_lease_without_a_trace_that_may_have_been_lost_is_waited_for(
+    store: MemoryStore,
+) -> None:
+    async def vacant() -> bool:
+        return False
+
+    clock = asyncio.get_running_loop().time
+    one = Lease(store, NAME, holder="one", ttl_s=TTL_S, clock=clock, vacant=vacant)
+    assert await one.acquire() is None
+    assert one.wait_s == TAKE_OVER * TTL_S
+    await asyncio.sleep(TAKE_OVER * TTL_S)
+    await taken(one)
+
+
+class OldClaim(msgspec.Struct, frozen=True, rename="camel"):
+    """A claim as version 0.1 reads and writes it."""
+
+    holder: str
+    since: str
+    ttl_s: float
+    epoch: int = 0
+    renewals: int = 0
+
+
+async def test_version_0_1_takes_a_released_lease_at_once(store: MemoryStore) -> None:
+    one = lease(store, "one")
+    await taken(one)
+    await one.release()
+    assert msgspec.json.decode((await store.get(NAME)).value, type=OldClaim).ttl_s == 0
+
+
+async def test_a_claim_of_version_0_1_is_accepted_from_anyone(store: MemoryStore) -> None:
+    await store.create(NAME, msgspec.json.encode(OldClaim("old", "today", TTL_S)))
+    one = Lease(
+        store,
+        NAME,
+        holder="one",
+        ttl_s=TTL_S,
+        clock=asyncio.get_running_loop().time,
+        work=Work("App.apps", "here"),
+    )
+    assert await one.acquire() is None
+    assert one.seen is not None
+    assert one.work.same(one.seen.work)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "same"),
+    [
+        (Work(), True),
+        (Work("App.apps"), True),
+        (Work("App.apps", "here"), True),
+        (Work("", "here"), True),
+        (Work("Site.sites", "here"), False),
+        (Work("App.apps", "there"), False),
+    ],
+)
+def test_work_is_the_same_unless_something_known_differs(theirs: Work, *, same: bool) -> None:
+    assert Work("App.apps", "here").same(theirs) is same
 
 
 async def test_others_wait_for_as_long_as_its_holder_said(store: MemoryStore) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from natsctl import ConflictError, NotFoundError, StoreError, kv
+from natsctl import ConflictError, StoreError, kv
 from natsctl.core.seat import Seat
 from natsctl.core.shards import Membership
 from natsctl.model.store import Stored
@@ -96,17 +96,17 @@ async def test_a_record_that_others_were_at_is_ours_no_more(
     assert seat.members == ()
 
 
-async def test_who_leaves_gives_up_everything_and_takes_its_record_away(
-    store: Mute, seat: Seat
-) -> None:
+async def test_a_member_that_leaves_writes_that_it_left(store: Mute, seat: Seat) -> None:
     await seat.write(("me",))
     await seat.leave()
-    with pytest.raises(NotFoundError):
-        await store.get(KEY)
+    left = await record(store)
+    assert (left.holder, left.members, left.left) == ("me", (), True)
+    writes = store.writes
     await seat.leave()  # there is nothing left to leave
+    assert store.writes == writes
 
 
-async def test_who_leaves_takes_away_what_it_wrote_without_an_answer(
+async def test_a_member_that_leaves_finds_what_it_wrote_without_an_answer(
     store: Mute, seat: Seat
 ) -> None:
     store.silent = True
@@ -115,8 +115,7 @@ async def test_who_leaves_takes_away_what_it_wrote_without_an_answer(
     store.silent = False
     assert seat.members == ()
     await seat.leave()
-    with pytest.raises(NotFoundError):
-        await store.get(KEY)
+    assert (await record(store)).left
 
 
 async def test_who_leaves_lets_be_what_another_wrote(store: Mute, seat: Seat) -> None:

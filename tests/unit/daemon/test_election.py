@@ -15,7 +15,7 @@ from natsctl.daemon.operator import Operator
 from natsctl.errors import NotLeadingError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Store, Stored
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
 
 TTL_S = 10.0
@@ -207,10 +207,14 @@ async def test_one_that_is_stopped_hands_over_at_once(town: Town) -> None:
     assert one.controller.cleaned == 1
 
 
-async def test_nothing_is_left_when_the_last_one_has_stopped(town: Town) -> None:
+async def claim(town: Town) -> Claim:
+    return msgspec.json.decode((await town.stores.store(LEASES).get("apps")).value, type=Claim)
+
+
+async def test_a_leader_that_stops_releases_the_lease(town: Town) -> None:
     one = await town.process("one")
     await one.stop()
-    assert town.stores.store(LEASES).keys() == []
+    assert (await claim(town)).released
     assert not one.leads
 
 
@@ -398,8 +402,11 @@ async def test_who_is_cut_short_keeps_the_lease_until_its_work_has_ended(town: T
     one.controller.linger_s = 1.0
     await asyncio.sleep(1)
     stopping = asyncio.create_task(one.stop())
-    leases = town.stores.store(LEASES)
-    await eventually(lambda: not leases.keys(), within_s=100)
+
+    async def released() -> bool:
+        return (await claim(town)).released
+
+    await eventually(released, within_s=100)
     assert town.floor.at == {}
     await stopping
     assert one.task.done()
@@ -472,6 +479,95 @@ async def test_whatever_is_cut_no_two_are_ever_at_one_key(town: Town, seed: int)
         assert part["spec"] == msgspec.json.decode(text)["spec"]
 
 
-async def test_no_lease_is_shorter_than_a_second() -> None:
-    with pytest.raises(UsageError, match="too short"):
-        elections(MemoryStores().store(LEASES), ttl_s=0.5)
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_hands_do_to_the_lease_no_two_lead(town: Town, seed: int) -> None:
+    chance, leases = random.Random(seed), town.stores.store(LEASES)
+    processes = [await town.process(f"p{number}") for number in range(3)]
+    await town.put("a", "b", "c")
+    for _ in range(40):
+        await meddle(chance, leases)
+        if chance.random() < 0.2:
+            chance.choice(processes).way.cut = chance.random() < 0.5
+        if chance.random() < 0.1:
+            chance.shuffle(processes)
+            await processes.pop().stop()
+            processes.append(await town.process("new"))
+        for _ in range(chance.randint(1, 150)):
+            await asyncio.sleep(TTL_S / 100)
+            assert sum(process.leads for process in town.processes) <= 1
+    for process in processes:
+        process.way.cut = False
+    await asyncio.sleep(3 * TTL_S)
+    assert sum(process.leads for process in processes) == 1
+
+
+async def meddle(chance: random.Random, leases: MemoryStore) -> None:
+    """Do something to the lease that no process does."""
+    key = "apps"
+    values = [b"?", b"{}", b'{"holder": "x", "since": "", "ttlS": 0}']
+    values += [b'{"holder": "x", "since": "", "ttlS": %s}' % ttl for ttl in (b"-1", b"1e300", b"1")]
+    match chance.choice(("delete", "purge", "write", "write", "nothing", "nothing")):
+        case "write" if leases.keys():
+            revision = (await leases.get(key)).revision
+            await leases.update(key, chance.choice(values), revision=revision)
+        case "delete" | "purge" as how if leases.keys():
+            await leases.delete(key, purge=how == "purge")
+        case _:
+            pass
+
+
+async def test_a_lease_that_is_deleted_by_hand_stays_its_leader_s(town: Town) -> None:
+    one, two = await town.process("one"), await town.process("two")
+    epoch = one.election.state().epoch
+    await asyncio.sleep(5)
+    await town.stores.store(LEASES).delete("apps")
+    for _ in range(200):
+        await asyncio.sleep(TTL_S / 100)
+        assert one.leads
+        assert not two.leads
+    assert one.election.state().epoch == epoch
+
+
+async def test_a_bucket_of_leases_that_is_made_again_makes_no_two_leaders(town: Town) -> None:
+    one, two = await town.process("one"), await town.process("two")
+    await asyncio.sleep(5)
+    town.stores.store(LEASES).recreate()
+    for _ in range(200):
+        await asyncio.sleep(TTL_S / 100)
+        assert one.leads
+        assert not two.leads
+
+
+class Others(Apps):
+    """Another application's controller, of the same name by chance."""
+
+    name = "apps"
+    apps = primary(kv(Part, bucket="others"))
+
+
+async def test_another_application_s_lease_is_left_alone_and_the_reason_is_given(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await town.process("one")
+    clock = asyncio.get_running_loop().time
+    make = elections(town.stores.store(LEASES), ttl_s=TTL_S, clock=clock)
+    stranger = Operator([Others("two", town.floor)], nats=town.stores, election=make)
+    task = asyncio.create_task(stranger.run())
+    await asyncio.sleep(3 * TTL_S)
+    state = stranger.elections["apps"].state()
+    assert (one.leads, state.leads) == (True, False)
+    assert "runs another controller that is named apps too: it works on App.apps" in state.trouble
+    assert caplog.text.count("this one on Part.others") == 1
+    await one.stop()
+    await asyncio.sleep(TTL_S)
+    assert stranger.elections["apps"].state().leads
+    stranger.stop()
+    await task
+
+
+@pytest.mark.parametrize(("ttl_s", "why"), [(0.5, "short"), (float("nan"), "short"), (1e6, "long")])
+async def test_no_lease_is_shorter_than_a_second_or_longer_than_an_hour(
+    ttl_s: float, why: str
+) -> None:
+    with pytest.raises(UsageError, match=f"too {why}"):
+        elections(MemoryStores().store(LEASES), ttl_s=ttl_s)

@@ -1,13 +1,15 @@
 """Several processes share a controller's keys: each key is one's, and moves when members do."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from groups import TTL_S, Items, Town, Way, WayStore
+from groups import TTL_S, Item, Items, Member, Town, Way, WayStore
 from servers import eventually
 
+from natsctl import kv, primary
 from natsctl.core.rendezvous import View
 from natsctl.core.shards import Membership
 from natsctl.daemon.election import elections
@@ -64,14 +66,14 @@ async def test_whoever_leaves_gives_its_keys_up_at_once(town: Town) -> None:
     assert asyncio.get_running_loop().time() - begun <= TTL_S / 10
     await asyncio.sleep(TTL_S)
     assert sorted(town.floor.visits[seen:]) == sorted(("one", key) for key in went)
-    assert len(town.leases.keys()) == 1
+    assert [at.left for at in await town.records()] == [False, True]
 
 
-async def test_nothing_is_left_when_the_last_one_has_left(town: Town) -> None:
+async def test_a_member_that_stops_says_that_it_left(town: Town) -> None:
     one = town.join("one")
     await eventually(lambda: town.shared(one))
     await one.stop()
-    assert town.leases.keys() == []
+    assert [at.left for at in await town.records()] == [True]
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.4, 0.8, 1.2, 1.49])
@@ -289,7 +291,7 @@ async def test_nobody_begins_to_lead_while_keys_are_shared_and_it_is_said_once(
     await eventually(lambda: town.shared(one))
 
     async def sharing(_name: str) -> list[str]:
-        return town.leases.keys()[:1]
+        return [f"items.shards.{at.holder}" for at in await town.records() if not at.left]
 
     clock = asyncio.get_running_loop().time
     leader = Operator(
@@ -301,7 +303,7 @@ async def test_nobody_begins_to_lead_while_keys_are_shared_and_it_is_said_once(
     await asyncio.sleep(3 * TTL_S)
     state = leader.elections["items"].state()
     assert (state.leads, state.known) == (False, True)
-    assert caplog.text.count("items: nobody leads it: items.shards.") == 1
+    assert caplog.text.count("items: this process does not lead it: items.shards.") == 1
     assert "shares its keys: run all its processes with --leader-elect, or none" in caplog.text
     assert town.shared(one)
     await one.stop()
@@ -319,6 +321,120 @@ async def test_a_member_says_how_it_stands_and_whose_a_key_is(town: Town) -> Non
     for key in KEYS:
         has = one if key in one.keys else two
         assert one.shard.whose(key) == two.shard.whose(key) == _identities(has)[0]
+
+
+@pytest.mark.parametrize("purge", [False, True])
+async def test_keys_of_a_record_that_was_deleted_by_hand_are_left_to_its_member(
+    town: Town, caplog: pytest.LogCaptureFixture, *, purge: bool
+) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    kept = two.keys
+    two.way.cut = two.way.deaf = True
+    deleted = asyncio.get_running_loop().time()
+    await town.leases.delete(key_of(two), purge=purge)
+    await eventually(lambda: one.keys >= kept)
+    assert asyncio.get_running_loop().time() - deleted >= 0.85 * TTL_S
+    assert "a member's record was deleted, or is no record" in caplog.text
+    two.way.cut = two.way.deaf = False
+    await eventually(lambda: town.shared(one, two))
+
+
+@pytest.mark.parametrize("value", [b"?", b"{}", b'{"holder": "x", "since": "", "ttlS": 0}'])
+async def test_a_record_that_is_written_over_is_no_member_and_gives_up_nothing(
+    town: Town, value: bytes
+) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    kept, revision = two.keys, (await town.leases.get(key_of(two))).revision
+    two.way.cut = two.way.deaf = True
+    written = asyncio.get_running_loop().time()
+    await town.leases.update(key_of(two), value, revision=revision)
+    await eventually(lambda: one.keys >= kept)
+    assert asyncio.get_running_loop().time() - written >= 0.85 * TTL_S
+    two.way.cut = two.way.deaf = False
+    await eventually(lambda: town.shared(one, two))
+
+
+async def test_a_member_that_joins_after_a_record_was_deleted_waits_for_its_writer(
+    town: Town,
+) -> None:
+    one = town.join("one")
+    await eventually(lambda: town.shared(one))
+    one.way.cut = one.way.deaf = True
+    await town.leases.delete(key_of(one))
+    joined = asyncio.get_running_loop().time()
+    two = town.join("two")
+    await eventually(lambda: town.shared(two))
+    assert asyncio.get_running_loop().time() - joined >= 0.85 * TTL_S
+
+
+async def test_a_member_that_joins_a_bucket_made_again_waits_if_others_may_work(
+    town: Town,
+) -> None:
+    vacancies = Vacancies()
+    one = town.join("one", vacant=vacancies.of)
+    await eventually(lambda: town.shared(one))
+    assert asyncio.get_running_loop().time() < TTL_S / 2  # the first of all does not wait
+    one.way.cut = one.way.deaf = True
+    town.leases.recreate()
+    joined = asyncio.get_running_loop().time()
+    two = town.join("two", vacant=vacancies.of)
+    await eventually(lambda: town.shared(two))
+    assert asyncio.get_running_loop().time() - joined >= 0.85 * TTL_S
+
+
+class Vacancies:
+    """Says of the first process that it is the first."""
+
+    asked = 0
+
+    async def of(self, _name: str) -> bool:
+        self.asked += 1
+        return self.asked == 1
+
+
+def key_of(member: Member) -> str:
+    identity = member.shard.state().identity
+    return f"items.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
+
+
+class Others(Items):
+    """Another application's controller, of the same name by chance."""
+
+    name = "items"
+    items = primary(kv(Item, bucket="others"))
+
+
+async def test_members_of_another_application_share_nothing_with_ours(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    stranger = Operator(
+        [Others("stranger", town.floor, pause_s=1.0, again_s=None)],
+        nats=town.stores,
+        shard=shards(
+            town.stores.store,
+            LEASES.bucket,
+            ttl_s=TTL_S,
+            clock=asyncio.get_running_loop().time,
+        ),
+    )
+    task = asyncio.create_task(stranger.run())
+    await asyncio.sleep(5 * TTL_S)
+    assert town.shared(one, two)
+    state = stranger.shards["items"].state()
+    assert not state.works
+    assert "runs another controller that is named items too: it works on Item.items" in (
+        state.trouble
+    )
+    assert caplog.text.count("items: no key is shared:") == 1
+    await one.stop()
+    await two.stop()
+    await eventually(lambda: stranger.shards["items"].state().works, within_s=100)
+    stranger.stop()
+    await task
 
 
 async def test_no_record_lives_shorter_than_a_second() -> None:
