@@ -5,6 +5,7 @@ import http.client
 import itertools
 import json
 import os
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import yaml
+
+from natsctl.kube.features import STREAMING_LISTS
 
 CALL_S = 30.0
 
@@ -98,6 +101,12 @@ class KubeCluster:
     async def call(self, method: str, path: str, body: object = None, **how: str) -> dict[str, Any]:
         """Do as `request` does, while the loop goes on."""
         return await asyncio.to_thread(self.request, method, path, body, **how)
+
+    def lists_within_watches(self) -> bool:
+        """Return whether the server lists within a watch, as current ones do, and not in pages."""
+        version = self.request("GET", "/version")
+        numbers = (re.match(r"\d+", version[part]) for part in ("major", "minor"))
+        return tuple(int(number[0]) for number in numbers if number) >= STREAMING_LISTS
 
     def new_namespace(self) -> str:
         """Make a namespace with a name of its own, and return the name."""

@@ -31,7 +31,8 @@ class WatchedWire:
 
     def __init__(self, wire: Wire) -> None:
         self.asked: list[tuple[str, str]] = []
-        self.lists = 0
+        self.pages = 0
+        self.listings = 0  # in pages, or within a watch
         self.streams = 0
         self.lose: set[str] = set()  # methods of which the next answer is lost
         self._wire = wire
@@ -41,16 +42,20 @@ class WatchedWire:
     ) -> Reply:
         self.asked.append((method, path))
         if method == "GET" and query is not None and query.get("limit", "1") != "1":
-            self.lists += 1
+            self.pages += 1
+            self.listings += "continue" not in query
         reply = await self._wire.call(method, path, query=query, **how)
         if method in self.lose:
             self.lose.remove(method)
             raise StoreTimeoutError("the answer was lost")
         return reply
 
-    def stream(self, path: str, **how: Any) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+    def stream(
+        self, path: str, *, query: Mapping[str, str], **how: Any
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         self.streams += 1
-        return self._wire.stream(path, **how)
+        self.listings += "sendInitialEvents" in query
+        return self._wire.stream(path, query=query, **how)
 
 
 async def define(

@@ -162,6 +162,8 @@ async def denied(running: Running, verb: str, resource: str, namespace: Namespac
 async def test_a_kind_that_may_not_be_seen_is_named_and_seen_as_soon_as_it_may(
     natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace, verb: str
 ) -> None:
+    if verb == "list" and namespace.server.lists_within_watches():
+        pytest.skip("this server lists within a watch, which needs no permission to list")
     await put_app(jetstream, namespace)
     async with missing(natsctl, namespace, verb) as running:
         await denied(running, verb, "services", namespace)

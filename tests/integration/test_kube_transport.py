@@ -375,6 +375,8 @@ def _sockets() -> int:
 
 async def test_the_real_server_is_paused_killed_and_back(own_kube_server: KubeServer) -> None:
     server = own_kube_server
+    if server.lists_within_watches():
+        pytest.skip("this server may serve a page from its own cache after a compaction")
     namespace = server.new_namespace()
     at = f"/api/v1/namespaces/{namespace}/configmaps"
     options = KubeOptions(kubeconfig=str(server.kubeconfig()), attempts_max=200)
