@@ -6,7 +6,7 @@ bucket `consumers` is that consumer of the stream that it names. `config` is the
 server's default, and left alone where somebody changes it.
 
 An existing stream is taken over only where the object says `adopt`; with the annotation
-`krateo.io/management-policy: observe` it is only compared with what the object says. Deleting an
+`natsctl.io/management-policy: observe` it is only compared with what the object says. Deleting an
 object deletes what was created for it, with all messages, unless it says
 `"deletionPolicy": "Orphan"`; what was adopted is deleted only with `"deletionPolicy": "Delete"`. A
 stream that was deleted by hand is made again, empty.

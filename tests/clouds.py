@@ -12,7 +12,7 @@ from natsctl import Object, kv
 from natsctl.core.barrier import Barrier
 from natsctl.core.informer import Informer
 from natsctl.core.slots import Primary
-from natsctl.errors import NotFoundError, RetryAfter
+from natsctl.errors import NotFoundError, RetryAfter, StoreError
 from natsctl.managed import (
     FINALIZER_NAME,
     AnnotationNames,
@@ -21,6 +21,7 @@ from natsctl.managed import (
     ManagedReconciler,
     Observation,
 )
+from natsctl.managed.links import RECORDS
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Store
 from natsctl.testing.memory import MemoryStore
@@ -127,9 +128,15 @@ class CloudClient:
         self._cloud.delete(managed.external_name)
 
 
-def primary_of(store: Store) -> Primary[Any]:
-    """Return a primary over the store, which nothing watches."""
-    return Primary(Informer(store, store.kind), Barrier())
+def primary_of(store: Store, records: Store | None = None) -> Primary[Any]:
+    """Return a primary over the store, which nothing watches; *records* keep its links."""
+    if records is None:
+        return Primary(Informer(store, store.kind), Barrier())
+
+    async def open_records(_kind: Kind[Any]) -> Store:
+        return records
+
+    return Primary(Informer(store, store.kind), Barrier(), open_records)
 
 
 class Play:
@@ -139,6 +146,7 @@ class Play:
         self,
         *,
         store: Store | None = None,
+        records: Store | None = None,
         cloud: Cloud | None = None,
         kind: Kind[Any] = DISKS,
         by_key: bool = False,
@@ -148,7 +156,8 @@ class Play:
         self.store = MemoryStore(kind) if store is None else store
         self.cloud = Cloud() if cloud is None else cloud
         self.recorder = MemoryRecorder()
-        self.primary = primary_of(self.store)
+        self.records = MemoryStore(RECORDS) if records is None else records
+        self.primary = primary_of(self.store, self.records)
         self._client = client
         self._by_key = by_key
         if by_key:
@@ -161,6 +170,12 @@ class Play:
         if self._client is not None:
             return self._client(self.cloud)
         return CloudClient(self.cloud, by_key=self._by_key)
+
+    def fail(self, error: StoreError | None) -> None:
+        """Have the stores of objects and records fail like this, None for not any more."""
+        for store in (self.store, self.records):
+            assert isinstance(store, MemoryStore)
+            store.fail(error)
 
     def connect_with(self, client: Callable[[Cloud], ExternalClient[Any]]) -> None:
         """Speak to the cloud by this client from now on."""

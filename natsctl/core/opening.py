@@ -157,7 +157,7 @@ class Opened:
             return Tertiary(informer, self._barrier)
         informer = self._informer(store, slot.indexes, self._listeners.primary_invalid)
         self.subscriptions.append((informer, self._listeners.primary_changed))
-        self.primary = Primary(informer, self._barrier)
+        self.primary = Primary(informer, self._barrier, self._systems.open)
         return self.primary
 
     async def _open_manifests(self, slot: Slot[Any], kind: KubeKind[Any]) -> Owned[Any]:

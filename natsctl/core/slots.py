@@ -4,8 +4,8 @@ Reading is from the cache, together with what the sync under way has written. Wr
 compare-and-set at the store.
 """
 
-from collections.abc import Callable, Collection
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,9 +17,11 @@ from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Stored
+from natsctl.model.store import Store, Stored
 
 T = TypeVar("T")
+
+OpenStore: TypeAlias = Callable[[Kind[Any]], Awaitable[Store]]
 
 
 class Reader(Generic[T]):
@@ -88,8 +90,11 @@ class Tertiary(Reader[T]):
 class Primary(Reader[T]):
     """The objects that say what should be."""
 
-    def __init__(self, informer: Informer[T], barrier: Barrier) -> None:
+    def __init__(
+        self, informer: Informer[T], barrier: Barrier, open_store: OpenStore | None = None
+    ) -> None:
         super().__init__(informer, barrier)
+        self.open_store = open_store  # opens what is recorded beside the objects
         self.gone: dict[str, Stored] = {}  # last states of deleted objects, until synced
         self.skipped: set[str] = set()  # keys that were not synced because they were invalid
 

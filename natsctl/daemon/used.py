@@ -14,7 +14,8 @@ from natsctl.daemon.settings import ControllerSettings
 from natsctl.daemon.sharding import records_of
 from natsctl.daemon.vacancy import FIRST_RUNS, first_run_of
 from natsctl.kv.lease import LEASES
-from natsctl.managed import ManagedController
+from natsctl.managed import AnnotationNames, ManagedController
+from natsctl.managed.links import RECORDS, record_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.runtime import Controller
 from natsctl.watchers import InformerController
@@ -77,6 +78,9 @@ def _used_by(controller: Controller | Guest) -> Iterator[Used]:
         memory = MEMORY.part(f"gc.{controller.name}")
         yield Used(memory, written=True, controller=controller.name, watched=False)
         yield Used(INSTALLATION, written=True, controller=controller.name, watched=False)
+    if isinstance(controller, ManagedController) and isinstance(controller.kind, KvKind):
+        links = RECORDS.part(record_key(controller.kind.bucket, ">", AnnotationNames()))
+        yield Used(links, written=True, controller=controller.name, watched=False)
 
 
 def _uses(controller: Controller | Guest) -> Iterator[tuple[Kind[Any], bool]]:

@@ -27,13 +27,19 @@ from natsctl.managed.external import (
     NopDisconnecter,
     Observation,
 )
-from natsctl.managed.names import FINALIZER_NAME, AnnotationNames, controller_name
+from natsctl.managed.names import (
+    FINALIZER_NAME,
+    KRATEO,
+    AnnotationNames,
+    controller_name,
+)
 from natsctl.managed.objects import Managed
 from natsctl.managed.polling import PollIntervalHook
 from natsctl.managed.reconciler import ManagedReconciler
 
 __all__ = [
     "FINALIZER_NAME",
+    "KRATEO",
     "AnnotationNames",
     "Condition",
     "CriticalAnnotationUpdateFn",

@@ -41,9 +41,9 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
         return cls(READY, "False", "Creating")
 
     @classmethod
-    def deleting(cls) -> Self:
+    def deleting(cls, message: str = "") -> Self:
         """Not ready any more."""
-        return cls(READY, "False", "Deleting")
+        return cls(READY, "False", "Deleting", _said(message))
 
     @classmethod
     def reconcile_success(cls) -> Self:

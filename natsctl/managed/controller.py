@@ -234,7 +234,7 @@ class ManagedController(Generic[T]):
         store = await stores.open(kind)
         informer = Informer(store, kind, on_listed=self._queue.hasten_retries)
         self._informers = {"primary": informer}
-        self._primary = Primary(informer, Barrier())
+        self._primary = Primary(informer, Barrier(), stores.open)
         self._reconciler = self.reconciler(self._primary)
         self.prepared = True
         async with AsyncExitStack() as stack, together() as group:

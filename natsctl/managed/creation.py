@@ -10,9 +10,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from natsctl.errors import ConflictError
 from natsctl.managed.names import AnnotationNames
 
 _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
+
+
+class OtherCreationError(ConflictError):
+    """Another object has the key now, or another creation was begun for the object."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -44,9 +49,10 @@ class Creation(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], names: AnnotationNames) -> "Creation":
-        """Return what the annotations tell."""
+        """Return what the annotations hold, under these names or the older ones."""
+        found = names.link(annotations)
         keys = (names.create_pending, names.create_succeeded, names.create_failed)
-        texts = (annotations.get(key) for key in keys)
+        texts = (found.get(key) for key in keys)
         return cls(*(None if text is None else Mark.parse(text) for text in texts))
 
     @property

@@ -1,11 +1,12 @@
-"""Storing annotations that must not be lost: the results of creations, and external names."""
+"""Stores annotations that must not be lost: the results of creations, and external names."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from natsctl.core.retry import backoff
-from natsctl.errors import ConflictError, NotFoundError, StoreError
+from natsctl.errors import NotFoundError, StoreError
+from natsctl.managed.creation import OtherCreationError
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
 from natsctl.model import documents
@@ -31,12 +32,11 @@ CriticalAnnotationUpdateFn: TypeAlias = Callable[[Managed[Any]], Awaitable[None]
 class RetryingCriticalAnnotationUpdater:
     """Stores annotations whatever the store answers, for a while.
 
-    *Guarantees.* What was changed of the annotations is laid over the newest state of the object,
-    by compare-and-set, again and again while the store fails, for *within_s* seconds. Other
-    pending changes of the object are dropped. Nothing is stored over another creation than the
-    one that the object knows, nor on another object of the same key: then, `ConflictError`.
-    Raises the last `StoreError` when the time is over, and `NotFoundError` where the object is
-    gone.
+    *Guarantees.* The changed annotations are merged into the newest state of the object by
+    compare-and-set. While the store fails, this is repeated for *within_s* seconds. Other pending
+    changes of the object are dropped. Nothing is stored over another creation, nor on another
+    object with the same key: `OtherCreationError`, a `ConflictError`. Raises the last `StoreError`
+    when the time is over, and `NotFoundError` if the object is gone.
 
     Seed: krateo provider-runtime, `RetryingCriticalAnnotationUpdater`.
     """
@@ -50,31 +50,15 @@ class RetryingCriticalAnnotationUpdater:
 
     async def update_critical_annotations(self, managed: Managed[Any]) -> None:
         """See `CriticalAnnotationUpdater`."""
-        clock = asyncio.get_running_loop().time
-        deadline, failures = clock() + self._within_s, 0
-        while not await self._updated(managed, last=clock() >= deadline):
-            failures += 1
-            pause_s = backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
-            await asyncio.sleep(min(pause_s, max(0.0, deadline - clock())))
+        await insist(lambda: self._update(managed), within_s=self._within_s)
 
-    async def _updated(self, managed: Managed[Any], *, last: bool) -> bool:
-        """Say whether it was stored; what the *last* try meets is raised."""
-        try:
-            newest = await self._store.get(managed.key)
-            same = self._creation(managed.metadata) == self._creation(
-                managed.kind.metadata(newest.value)
+    async def _update(self, managed: Managed[Any]) -> None:
+        newest = await self._store.get(managed.key)
+        if self._creation(managed.metadata) != self._creation(managed.kind.metadata(newest.value)):
+            raise OtherCreationError(
+                f"{managed.key} is another by now, or another creation was begun"
             )
-            if same:
-                managed.reset(await self._write(managed, newest))
-        except NotFoundError:
-            raise
-        except StoreError:
-            if last:
-                raise
-            return False
-        if not same:
-            raise ConflictError(f"{managed.key} is another by now, or another creation was begun")
-        return True
+        managed.reset(await self._write(managed, newest))
 
     async def _write(self, managed: Managed[Any], newest: Stored) -> Stored:
         value = annotated(newest.value, managed.changed_annotations)
@@ -83,7 +67,30 @@ class RetryingCriticalAnnotationUpdater:
         return await self._store.update(newest.key, value, revision=newest.revision)
 
     def _creation(self, metadata: Metadata) -> tuple[str, str]:
-        return metadata.uid, metadata.annotations.get(self._names.create_pending, "")
+        link = self._names.link(metadata.annotations)
+        return metadata.uid, link.get(self._names.create_pending, "")
+
+
+async def insist(attempt: Callable[[], Awaitable[None]], *, within_s: float = WITHIN_S) -> None:
+    """Call *attempt* until it succeeds, for a while, as long as its store fails.
+
+    Raises the last `StoreError` when the time is over, and at once `NotFoundError` and
+    `OtherCreationError`, which another attempt would not change.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline, failures = clock() + within_s, 0
+    while True:
+        last = clock() >= deadline
+        try:
+            return await attempt()
+        except (NotFoundError, OtherCreationError):
+            raise
+        except StoreError:
+            if last:
+                raise
+        failures += 1
+        pause_s = backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
+        await asyncio.sleep(min(pause_s, max(0.0, deadline - clock())))
 
 
 def annotated(value: bytes, changes: dict[str, str | None]) -> bytes:

@@ -1,13 +1,14 @@
-"""One managed object: what is stored, and what was changed on it since it was read."""
+"""Holds one managed object as it is stored, and the changes made to it since."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from natsctl.errors import UsageError
 from natsctl.managed.conditions import Condition, condition, with_conditions
 from natsctl.managed.creation import Creation
+from natsctl.managed.links import Link, annotations_of
 from natsctl.managed.names import AnnotationNames
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -30,7 +31,7 @@ class Managed(Generic[T]):
     Args:
         kind: what the object is.
         stored: what the store has.
-        names: what its annotations are called.
+        names: the names of its annotations; those of older names are read under these.
         clock: what time it is.
         gone: it was deleted past its finalizer; *stored* is what it was.
     """
@@ -46,6 +47,7 @@ class Managed(Generic[T]):
     ) -> None:
         self.kind = kind
         self.gone = gone
+        self.recovered = False  # its link was lost, and comes from the record
         self._names = names
         self._clock = clock
         self.reset(stored)
@@ -84,15 +86,65 @@ class Managed(Generic[T]):
 
     @property
     def creation(self) -> Creation:
-        """What is known of the last creation of its external resource."""
-        return Creation.of(self.metadata.annotations, self._names)
+        """The state of the last creation of its external resource."""
+        return Creation.of(self._kept, self._names)
+
+    @property
+    def link(self) -> Link:
+        """The link to its external resource, without changes that a client has just made."""
+        return Link.of(self._kept, self._names)
+
+    @property
+    def wishes(self) -> dict[str, str]:
+        """The annotations by which a user asks for something."""
+        return self._names.wishes(self.metadata.annotations)
+
+    @property
+    def finalizers(self) -> tuple[str, ...]:
+        """The finalizers that are stored."""
+        return self.metadata.finalizers
+
+    def relink(self, link: Link) -> None:
+        """Take over a link that another place has recorded; the next write stores it."""
+        self.annotations = {**self._unlinked(self._kept), **link.annotations(self._names)}
+        self.keep()
+
+    def suggest_name(self, name: str) -> None:
+        """Call the external resource so, though it may not exist; `accept_name` stores it."""
+        self.external_name = self._suggested = name
+
+    def accept_name(self) -> None:
+        """Have the next write store the suggested name, because a resource is linked by it."""
+        if self._suggested:
+            self._kept[self._names.external_name] = self._suggested
+
+    def keep(self) -> None:
+        """Have the next write store the annotations as they are now, whatever it writes."""
+        self._kept: dict[str, str] = dict(self.annotations)
+
+    def keep_only(self) -> None:
+        """Keep the annotations as they are now, and drop all other changes."""
+        annotations = self.annotations
+        self.reset(self.stored)
+        self.annotations = annotations
+        self.keep()
+
+    @property
+    def linked_only(self) -> bool:
+        """Whether no annotation but those of the link waits to be stored."""
+        return self._unlinked(self._kept) == self._unlinked(
+            self._names.migrated(self.metadata.annotations)
+        )
+
+    @property
+    def annotations_differ(self) -> bool:
+        """True if a client has changed annotations."""
+        return self.annotations != self._kept
 
     @property
     def changed_annotations(self) -> dict[str, str | None]:
-        """What was changed of the annotations: None is what was taken away."""
-        before, after = self.metadata.annotations, self.annotations
-        removed = dict.fromkeys(before.keys() - after.keys())
-        return {**removed, **{k: v for k, v in after.items() if before.get(k) != v}}
+        """The annotations that differ from the stored ones; None is one that was removed."""
+        return _changes(self.metadata.annotations, self.annotations)
 
     @property
     def status_patch(self) -> Document:
@@ -114,17 +166,70 @@ class Managed(Generic[T]):
             )
         return patch
 
-    def document(self, *, finalizer: str, spec: Document | None = None) -> bytes:
-        """Return the value to store: with our annotations and finalizer, and *spec* laid over."""
-        held = documents.finalizers_of(self._document)
-        finalizers = held if finalizer in held else (*held, finalizer)
-        metadata = {**documents.metadata_of(self._document), "annotations": self.annotations}
-        document = {**self._document, "metadata": metadata}
+    def document(
+        self, *, finalizer: str, spec: Document | None = None, status: Document | None = None
+    ) -> bytes:
+        """Return the object as it was read, with all changed annotations and the finalizer.
+
+        *spec* and *status* are merged into it.
+        """
+        new = dict(self._document)
         if spec:
-            document["spec"] = documents.merge_patch(_part(self._document, "spec"), spec)
+            new["spec"] = documents.merge_patch(_part(new, "spec"), spec)
+        document = self._dressed(self._document, new, self.changed_annotations, finalizer)
+        return documents.render(documents.with_status(document, status) if status else document)
+
+    def over(self, current: bytes, *, finalizer: str, status: Document) -> bytes:
+        """Return the object as it is now, with *status* merged into it.
+
+        If it is still linked as it was when it was read, it gets the link that is known now.
+        Without a *finalizer* the finalizers stay as they are.
+        """
+        document = documents.parse(current)
+        changes = {}
+        if Link.of(annotations_of(current), self._names) == self._stored_link:
+            changes = _changes(self.metadata.annotations, self._kept)
+        changed = self._dressed(document, document, changes, finalizer)
+        changed = documents.with_status(changed, status) if status else changed
+        return current if documents.same(changed, document) else documents.render(changed)
+
+    def unsettled(self, finalizer: str) -> bool:
+        """Return whether metadata is to be stored: the link, or the finalizer if one is given."""
+        wanted = self._held_by(self._document, finalizer)
+        return self._kept != self.metadata.annotations or wanted != self.finalizers
+
+    def _unlinked(self, annotations: Mapping[str, str]) -> dict[str, str]:
+        link = self._names.link(annotations)
+        return {name: text for name, text in annotations.items() if name not in link}
+
+    def _dressed(
+        self,
+        current: Document,
+        new: Document,
+        annotations: dict[str, str | None],
+        finalizer: str,
+    ) -> Document:
+        """Return *new*, made of *current*, with changed annotations and held by the finalizer."""
+        held = documents.finalizers_of(current)
+        finalizers = self._held_by(current, finalizer)
+        if new is current and not annotations and finalizers == held:
+            return current
+        if annotations:
+            metadata = documents.metadata_of(current)
+            patched = documents.merge_patch(metadata, {"annotations": dict(annotations)})
+            new = {**new, "metadata": patched}
         if not isinstance(self.kind, KubeKind):
-            document = documents.stamp(self._document, document)
-        return documents.render(documents.with_finalizers(document, finalizers))
+            new = documents.stamp(current, new)
+        return new if finalizers == held else documents.with_finalizers(new, finalizers)
+
+    def _held_by(self, document: Document, finalizer: str) -> tuple[str, ...]:
+        """Return the finalizers with ours; one that is to go gets no new ones."""
+        held = documents.finalizers_of(document)
+        if not finalizer or documents.metadata_of(document).get("deletionTimestamp"):
+            return held
+        ours = self._names.finalizers(finalizer)
+        renamed = tuple(dict.fromkeys(finalizer if name in ours else name for name in held))
+        return renamed if finalizer in renamed else (*renamed, finalizer)
 
     def reset(self, stored: Stored) -> None:
         """Become what is stored; what was changed is dropped."""
@@ -133,7 +238,10 @@ class Managed(Generic[T]):
         self.metadata: Metadata = self.kind.metadata(stored.value)
         self.said: set[str] = set()  # the types of the conditions that were set since
         self._document = documents.parse(stored.value)
-        self.annotations = dict(self.metadata.annotations)
+        self.annotations = self._names.migrated(self.metadata.annotations)
+        self._suggested = ""
+        self._stored_link = Link.of(self.metadata.annotations, self._names)
+        self.keep()
         self.spec: dict[str, Any] = copy.deepcopy(_part(self._document, "spec"))
         self.status: dict[str, Any] = copy.deepcopy(_part(self._document, "status"))
 
@@ -143,6 +251,11 @@ class Managed(Generic[T]):
         self.reset(stored)
         self.status = documents.merge_patch(self.status, patch)
         self.said = said
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+    removed = dict.fromkeys(before.keys() - after.keys())
+    return {**removed, **{name: text for name, text in after.items() if before.get(name) != text}}
 
 
 def _part(document: Document, name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -21,11 +21,11 @@ from natsctl.core.calls import blocking
 from natsctl.core.options import SECONDS, check_options
 from natsctl.core.slots import Primary
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
+from natsctl.managed.calls import Calls, Visit
 from natsctl.managed.creation import Creation
 from natsctl.managed.critical import (
     CriticalAnnotationUpdateFn,
     CriticalAnnotationUpdater,
-    RetryingCriticalAnnotationUpdater,
 )
 from natsctl.managed.external import (
     ExternalConnecter,
@@ -34,14 +34,17 @@ from natsctl.managed.external import (
     Observation,
     connect_disconnecter,
 )
-from natsctl.managed.names import FINALIZER_NAME, AnnotationNames
+from natsctl.managed.links import Links
+from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
 from natsctl.managed.patience import PATIENCE_S, Patience
 from natsctl.managed.policies import DeletionPolicy, ManagementPolicy, Permissions, permissions
 from natsctl.managed.polling import Poll, PollIntervalHook
 from natsctl.managed.reports import EventRecorder, Reports
+from natsctl.managed.results import Results
 from natsctl.managed.situation import Action, Seen, Situation, decide
-from natsctl.managed.steps import Steps, Visit
+from natsctl.managed.steps import Steps
+from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Stored
 
@@ -59,26 +62,30 @@ def _now() -> datetime:
 class ManagedReconciler(Generic[T]):
     """Creates, updates and deletes external resources, each as its object says.
 
-    *Guarantees.* The finalizer is on an object before anything is created, updated or observed to
-    exist for it, and comes off only when the external resource is observed to be gone, or may not
-    be deleted. An intent is stored, upon exactly the state that was read, before each creation,
-    and its result after it; while a result is not known, nothing else is created, until a person
-    (`natsctl external resolve KEY`) or an observation by a name known beforehand says what came
-    of it. Where nothing differs, nothing is written. Every external call has a deadline.
+    *Guarantees.* The finalizer is on an object before anything is created, updated or reported as
+    existing for it, and comes off only when the external resource is observed to be gone, or may
+    not be deleted. While finalizers of others hold the object, nothing is deleted. An intent is
+    stored, upon exactly the state that was read, before each creation, and its result after it.
+    While a result is unknown, nothing else is created, until a person (`natsctl external resolve
+    KEY`) or an observation by a name known beforehand settles it. For objects in NATS, intent and
+    result are in a record as well, so replacing the object as a whole leads to no second external
+    resource. If nothing differs, nothing is written. Every external call has a deadline.
 
     Args:
         managed: the objects: the primary of a controller, or that of a `ManagedController`.
         connecter: gives clients of the outside system; with a `disconnect`, it is called after
             each reconciliation. A plain function `connect(managed)` will do.
         creation_grace_period_s: how long a resource may take to be observed after its creation.
-        critical_annotation_updater: stores the results of creations; an object or a function.
+        critical_annotation_updater: stores the results of creations on their objects at once; an
+            object or a function. By default only objects without link records need that.
         deletion_policy: what becomes of external resources of deleted objects that do not say.
         external_name: says how a resource is to be called, where that is known before it is
             created; then a creation with an unknown result is settled by observing.
-        finalizer: what the finalizer is called.
+        finalizer: the name of the finalizer; by default that of *names*.
         logger: where log lines go.
         management_policy: what may be done for objects that do not say.
-        names: what the annotations are called.
+        names: the names of annotations and finalizer; `KRATEO` has those of krateo's
+            provider-runtime.
         poll_interval_s: when a resource that is up to date is observed again.
         poll_interval_hook: says that for an object, from the object and `poll_interval_s`.
         poll_jitter_s: by how much that is varied, up or down.
@@ -102,7 +109,7 @@ class ManagedReconciler(Generic[T]):
         | None = None,
         deletion_policy: DeletionPolicy = "delete",
         external_name: Callable[[Managed[T]], str] | None = None,
-        finalizer: str = FINALIZER_NAME,
+        finalizer: str = "",
         logger: logging.Logger = log,
         management_policy: ManagementPolicy = "default",
         names: AnnotationNames | None = None,
@@ -121,26 +128,34 @@ class ManagedReconciler(Generic[T]):
         self._names = AnnotationNames() if names is None else names
         self._external = connect_disconnecter(NopConnecter() if connecter is None else connecter)
         self._grace_s = creation_grace_period_s
-        self._policies: tuple[ManagementPolicy, DeletionPolicy]
-        self._policies = (management_policy, deletion_policy)
+        self._management, self._deletion = management_policy, deletion_policy
         self._external_name = external_name
-        self._finalizer = finalizer
+        self._finalizer = finalizer or self._names.finalizer
         self._log = logger
         self._timeout_s = timeout_s
         self._clock = clock
         self._patience = Patience(limit_s=max(poll_interval_s, PATIENCE_S))
         self._confirmed: dict[str, Creation] = {}  # creations in their grace that were observed
-        self._reports = Reports(store, recorder=recorder, logger=logger)
-        if critical_annotation_updater is None:
-            critical_annotation_updater = RetryingCriticalAnnotationUpdater(
-                store, names=self._names
-            )
+        self._links = _links(managed, self._names)
+        self._reports = Reports(
+            store, recorder=recorder, logger=logger, finalizer=self._finalizer, names=self._names
+        )
+        self._results = Results(
+            store,
+            self._reports,
+            names=self._names,
+            links=self._links,
+            updater=critical_annotation_updater,
+        )
+        self._calls = Calls[T](self._reports)
         self._steps = Steps(
             managed,
+            self._calls,
             self._reports,
-            updater=critical_annotation_updater,
+            self._results,
+            links=self._links,
             names=self._names,
-            finalizer=finalizer,
+            finalizer=self._finalizer,
             grace_s=creation_grace_period_s,
             poll=Poll(poll_interval_s, poll_interval_hook, poll_jitter_s),
             clock=clock,
@@ -155,7 +170,7 @@ class ManagedReconciler(Generic[T]):
         A sync handler: failing is raising, and what an `ExternalClient` raises passes, after it
         was told. An object that changed meanwhile is asked to be visited again, by `RetryAfter`.
         """
-        await self._steps.catch_up(key)
+        await self._results.catch_up(key)
         managed = await self._find(key)
         if managed is None:
             self._steps.forget(key)
@@ -173,53 +188,69 @@ class ManagedReconciler(Generic[T]):
                 self._confirmed[key] = managed.creation
             action = decide(msgspec.structs.replace(situation, seen=seen))
             with self._patience.attempt(action, managed):
-                return await self._steps.take(action, visit)
+                after_s = await self._steps.take(action, visit)
+            if visit.confirmed:
+                self._confirmed[key] = managed.creation
+            return after_s
 
     # ---- what there is
 
     async def _find(self, key: str) -> Managed[T] | None:
-        """Return the object as its leader has it, or as it was deleted past our finalizer."""
+        """Return the object as its leader has it, or as it was deleted without our release."""
         try:
             stored = await self._primary.informer.store.get(key)
         except NotFoundError as missing:
-            if missing.deleted_at is None:
-                return None
-            last = await self._last(key)
-            return None if last is None else self._managed(self._steps.known(last), gone=True)
-        return self._managed(stored, gone=False)
+            return None if missing.deleted_at is None else await self._find_gone(key)
+        return await self._managed(stored, gone=False)
+
+    async def _find_gone(self, key: str) -> Managed[T] | None:
+        last = await self._last(key)
+        if last is None:
+            return None
+        managed = await self._managed(self._results.known(last), gone=True)
+        return managed if self._holds(managed) else None
 
     async def _last(self, key: str) -> Stored | None:
         last = self._primary.gone.get(key)
-        if last is None:
-            history = await self._primary.informer.store.history(key)
-            states = (state for state in reversed(history) if isinstance(state, Stored))
-            last = next((state for state in states if self._primary.kind.valid(state.value)), None)
-        if last is None:
-            return None
-        held = self._finalizer in self._primary.kind.metadata(last.value).finalizers
-        return last if held else None
+        if last is not None:
+            return last
+        history = await self._primary.informer.store.history(key)
+        states = (state for state in reversed(history) if isinstance(state, Stored))
+        return next((state for state in states if self._primary.kind.valid(state.value)), None)
 
-    def _managed(self, stored: Stored, *, gone: bool) -> Managed[T]:
+    async def _managed(self, stored: Stored, *, gone: bool) -> Managed[T]:
+        """Return the object with its link, from the record if the object lacks it."""
         managed = Managed(
             self._primary.kind, stored, names=self._names, clock=self._clock, gone=gone
         )
+        if self._links is not None and (not managed.link or managed.creation.unknown):
+            recorded = await self._links.read(managed.key)
+            if not managed.link and recorded:
+                managed.relink(recorded)
+                managed.recovered = True
+            elif recorded.answers(managed.link):
+                managed.relink(recorded)
         if self._external_name is not None and not managed.external_name:
-            managed.external_name = self._external_name(managed)
+            managed.suggest_name(self._external_name(managed))
         return managed
+
+    def _holds(self, managed: Managed[T]) -> bool:
+        return managed.recovered or self._reports.held(managed)
 
     def _situation(self, visit: Visit[T]) -> Situation:
         managed = visit.managed
-        annotations, creation = managed.metadata.annotations, managed.creation
+        creation, ours = managed.creation, self._names.finalizers(self._finalizer)
         age_s = creation.age_s(self._clock())
         in_grace = age_s is not None and age_s < self._grace_s
         if not in_grace:
             self._confirmed.pop(managed.key, None)
         may = self._permissions(visit)
         return Situation(
-            paused=annotations.get(self._names.paused) == "true",
+            paused=managed.wishes.get(self._names.paused) == "true",
             understood=not visit.rejected,
             going=managed.is_going,
-            held=self._finalizer in managed.metadata.finalizers,
+            held=self._holds(managed),
+            shared=not managed.gone and not ours.issuperset(managed.finalizers),
             may_create=may.create,
             may_update=may.update,
             may_delete=may.delete,
@@ -229,14 +260,13 @@ class ManagedReconciler(Generic[T]):
         )
 
     def _permissions(self, visit: Visit[T]) -> Permissions:
-        management, deletion = self._policies
         try:
             return permissions(
-                visit.managed.metadata.annotations,
+                visit.managed.wishes,
                 visit.managed.spec,
                 self._names,
-                management=management,
-                deletion=deletion,
+                management=self._management,
+                deletion=self._deletion,
             )
         except InvalidObjectError as error:
             visit.rejected = str(error)
@@ -246,7 +276,7 @@ class ManagedReconciler(Generic[T]):
 
     @asynccontextmanager
     async def _connected(self, visit: Visit[T]) -> AsyncIterator[None]:
-        async with self._steps.calling(visit, "connect", "CannotConnectToProvider"):
+        async with self._calls.calling(visit, "connect", "CannotConnectToProvider"):
             visit.client = await self._external.connect(visit.managed)
         try:
             yield
@@ -263,7 +293,7 @@ class ManagedReconciler(Generic[T]):
             )
 
     async def _observed(self, visit: Visit[T]) -> Seen:
-        async with self._steps.calling(visit, "observe", "CannotObserveExternalResource"):
+        async with self._calls.calling(visit, "observe", "CannotObserveExternalResource"):
             observation = await visit.client.observe(visit.managed)
             if observation.diff:
                 self._log.debug("%s differs: %s", visit.managed.key, observation.diff)
@@ -274,9 +304,16 @@ def _seen(observation: Observation, managed: Managed[T]) -> Seen:
     """Return what was observed, for the table."""
     if not observation.exists:
         return Seen.ABSENT
-    if observation.late_initialized and (managed.additions() or managed.changed_annotations):
+    if observation.late_initialized and (managed.additions() or managed.annotations_differ):
         return Seen.UNSAID
     return Seen.CURRENT if observation.up_to_date else Seen.DIFFERENT
+
+
+def _links(managed: Primary[Any], names: AnnotationNames) -> Links | None:
+    """Return the records of these objects; objects in a cluster have none."""
+    if managed.open_store is None or not isinstance(managed.kind, KvKind):
+        return None
+    return Links(managed.informer.store, managed.kind, names=names, open_records=managed.open_store)
 
 
 def _check(managed: Primary[T]) -> None:

@@ -1,4 +1,4 @@
-"""What a managed object and its people are told: conditions, events, log lines."""
+"""Reports on a managed object: in its status, by events, in the log."""
 
 import asyncio
 import logging
@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from natsctl.core.write import rewrite
 from natsctl.errors import ConflictError, NotFoundError, StoreError
 from natsctl.managed.conditions import SYNCED, Condition
+from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -27,77 +28,114 @@ class EventRecorder(Protocol):
         ...
 
 
+CANNOT_UPDATE = "CannotUpdateManagedResource"
+"""The reason of events about an object that cannot be written."""
+
+
 class Reports:
-    """Stores statuses, records events, logs. *recorder* None: nobody hears of events."""
+    """Stores statuses, records events, logs.
+
+    A write of a status also stores news about the link to the external resource, and can add the
+    finalizer, so neither costs a revision of its own.
+
+    Args:
+        store: the objects.
+        recorder: takes events; None drops them.
+        logger: takes log lines.
+        finalizer: the finalizer that holds the objects.
+        names: the names of annotations and finalizers.
+    """
 
     def __init__(
-        self, store: Store, *, recorder: EventRecorder | None, logger: logging.Logger
+        self,
+        store: Store,
+        *,
+        recorder: EventRecorder | None,
+        logger: logging.Logger,
+        finalizer: str,
+        names: AnnotationNames,
     ) -> None:
         self._store = store
         self._recorder = recorder
         self._log = logger
+        self._finalizer = finalizer
+        self._names = names
         self._counts_statuses = False
 
     def event(self, managed: Managed[Any], reason: str, message: str) -> None:
-        """Tell what was done."""
+        """Report something that was done."""
         self._log.info("%s: %s", managed.key, message)
         self._record(managed, EventType.NORMAL, reason, message)
 
     def warning(self, managed: Managed[Any], reason: str, message: str) -> None:
-        """Tell what somebody should look at."""
+        """Report something that needs a look."""
         self._log.warning("%s: %s", managed.key, message)
         self._record(managed, EventType.WARNING, reason, message)
 
     async def trouble(
         self, managed: Managed[Any], reason: str, message: str, *conditions: Condition
     ) -> None:
-        """Say on the object that it is not synced, and why; people are told once."""
+        """Set the object's status to not synced; the event is recorded once per message."""
         wanted = Condition.reconcile_error(message)
         before = managed.condition(SYNCED)
         if before is None or (before.reason, before.message) != (wanted.reason, wanted.message):
             self.warning(managed, reason, message)
         await self.status(managed, *conditions, wanted)
 
-    async def failed(self, managed: Managed[Any], reason: str, message: str) -> None:
-        """Tell of a failure that is raised as well; that the status cannot be stored is logged."""
+    async def failed(
+        self, managed: Managed[Any], reason: str, message: str, *conditions: Condition
+    ) -> None:
+        """Report a failure that is also raised; a status that cannot be stored is logged."""
         self.warning(managed, reason, message)
         try:
             async with asyncio.timeout(REPORT_S):
-                await self.status(managed, Condition.reconcile_error(message))
+                await self.status(managed, *conditions, Condition.reconcile_error(message))
         except (StoreError, TimeoutError) as error:
             self._log.warning("%s: its status cannot be stored: %s", managed.key, error)
 
-    async def status(self, managed: Managed[Any], *conditions: Condition) -> None:
-        """Store what was changed of the status, with these conditions, where anything was.
+    async def status(
+        self, managed: Managed[Any], *conditions: Condition, hold: bool = False
+    ) -> None:
+        """Store the status with these conditions, if anything differs.
 
-        An object that is gone has no status any more.
+        With *hold*, the object gets the finalizer as well. An object that is gone has no status.
         """
         managed.set_conditions(*conditions)
         if managed.gone:
             return
+        finalizer = self._finalizer if hold or self.held(managed) else ""
         with suppress(NotFoundError):
             store = self._patch if isinstance(self._store.kind, KubeKind) else self._rewrite
-            managed.reset(await store(managed, self._status(managed)))
+            managed.reset(await store(managed, finalizer))
 
-    def _status(self, managed: Managed[Any]) -> Document:
-        """Return what is to change of the status, with the generation that it is about."""
+    def held(self, managed: Managed[Any]) -> bool:
+        """Return whether the object has our finalizer, under its own or an older name."""
+        return not self._names.finalizers(self._finalizer).isdisjoint(managed.finalizers)
+
+    def patch(self, managed: Managed[Any]) -> Document:
+        """Return the changes of the status, with the generation that it is about."""
         generation = managed.metadata.generation
         if not generation or self._counts_statuses:
             return managed.status_patch
         return {**managed.status_patch, "observedGeneration": generation}
 
-    async def _rewrite(self, managed: Managed[Any], patch: Document) -> Stored:
+    async def _rewrite(self, managed: Managed[Any], finalizer: str) -> Stored:
+        status = self.patch(managed)
+
         def change(current: Stored | None) -> bytes:
             if current is None:
                 raise NotFoundError(f"{managed.key} is gone")
-            document = documents.parse(current.value)
-            changed = documents.with_status(document, patch)
-            return current.value if changed == document else documents.render(changed)
+            return managed.over(current.value, finalizer=finalizer, status=status)
 
         return (await rewrite(self._store, managed.key, change, seen=managed.stored)).stored
 
-    async def _patch(self, managed: Managed[Any], patch: Document) -> Stored:
-        """Have the cluster change the status, whoever has written the object meanwhile."""
+    async def _patch(self, managed: Managed[Any], finalizer: str) -> Stored:
+        """Have the cluster change the status, even if somebody has written the object since."""
+        if managed.unsettled(finalizer):
+            value = managed.over(managed.stored.value, finalizer=finalizer, status={})
+            stored = await self._store.update(managed.key, value, revision=managed.stored.revision)
+            managed.advance(stored)
+        patch = self.patch(managed)
         document = documents.parse(managed.stored.value)
         if documents.with_status(document, patch) == document:
             return managed.stored
@@ -107,8 +145,8 @@ class Reports:
             stored = await manifests.patch_status(key, patch, revision=revision)
         except ConflictError:
             return await manifests.patch_status(key, patch)
-        # a kind without that subresource counts every status as a generation: to say which one
-        # was seen would make another, without end
+        # a kind without that subresource counts every status as a generation: storing the
+        # generation that was seen would make another, without end
         if managed.kind.metadata(stored.value).generation > managed.metadata.generation:
             self._counts_statuses = True
         return stored

@@ -24,6 +24,7 @@ class Action(Enum):
     TELL = "tell"  # a person has to say what came of a creation
     OBSERVE = "observe"
     WAIT = "wait"  # what was just created may not be visible yet
+    DELAY = "delay"  # other finalizers hold the object, so its external resource stays
     DELETE = "delete"
     CREATE = "create"
     MISS = "miss"  # it should be there and may not be created
@@ -40,7 +41,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         paused: the object asks to be left alone.
         understood: its policies can be read.
         going: it is deleted, as soon as it is released.
-        held: our finalizer is on it.
+        held: our finalizer is on it, or a record has its link.
+        shared: finalizers of others are on it.
         may_create: its policies allow that; so `may_update` and `may_delete`.
         unknown: a creation was begun, and its result is not stored.
         named: the external name is known before a creation, so observing finds what it made.
@@ -53,6 +55,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     understood: bool = True
     going: bool = False
     held: bool = True
+    shared: bool = False
     may_create: bool = True
     may_update: bool = True
     may_delete: bool = True
@@ -70,6 +73,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     understood: bool | None = None
     going: bool | None = None
     held: bool | None = None
+    shared: bool | None = None
     may_create: bool | None = None
     may_update: bool | None = None
     may_delete: bool | None = None
@@ -95,6 +99,7 @@ TABLE = (
     Row(action=Action.OBSERVE, seen=Seen.NOTHING_YET),
     Row(action=Action.WAIT, seen=Seen.ABSENT, recent=True),
     Row(action=Action.RELEASE, seen=Seen.ABSENT, going=True),
+    Row(action=Action.DELAY, going=True, shared=True),
     Row(action=Action.DELETE, going=True),
     Row(action=Action.CREATE, seen=Seen.ABSENT, may_create=True),
     Row(action=Action.MISS, seen=Seen.ABSENT),
@@ -103,10 +108,12 @@ TABLE = (
     Row(action=Action.UPDATE, seen=Seen.DIFFERENT, may_update=True),
     Row(action=Action.REST),
 )
-"""The first row that fits decides. *Guarantees.* A paused object is never touched, and the
-external resource of an `orphan` never deleted, whatever else is the case; nothing is created
-while an earlier creation's result is unknown, unless its name tells; the object of a resource
-that exists, and may be deleted, is not released."""
+"""The first row that fits decides.
+
+*Guarantees.* A paused object is never touched. The external resource of an `orphan` is never
+deleted, and none is deleted while finalizers of others hold its object. Nothing is created while
+the result of an earlier creation is unknown, unless the name of the resource is known beforehand.
+The object of a resource that exists, and may be deleted, is not released."""
 
 
 def decide(situation: Situation) -> Action:

@@ -1,8 +1,9 @@
-"""What each action does: its external call, its writes in their order, and when to come back."""
+"""Takes the step for each action: its external call, its writes, and when to come back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -10,24 +11,20 @@ from natsctl.core.deletion import release
 from natsctl.core.slots import Primary
 from natsctl.errors import (
     ConflictError,
-    NotFoundError,
     RetryAfter,
     StoreError,
     StoreTimeoutError,
 )
+from natsctl.managed.calls import AGAIN_S, Calls, Visit
 from natsctl.managed.conditions import MESSAGE_MAX, READY, SYNCED, Condition
 from natsctl.managed.creation import begun, ended
-from natsctl.managed.critical import (
-    CriticalAnnotationUpdateFn,
-    CriticalAnnotationUpdater,
-    annotated,
-    updated_by,
-)
-from natsctl.managed.external import ExternalClient, NopClient
+from natsctl.managed.external import Observation
+from natsctl.managed.links import Link, Links
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
 from natsctl.managed.polling import Poll
-from natsctl.managed.reports import Reports
+from natsctl.managed.reports import CANNOT_UPDATE, Reports
+from natsctl.managed.results import Results
 from natsctl.managed.situation import Action
 from natsctl.model.documents import Document
 from natsctl.model.manifests import KubeKind
@@ -36,29 +33,24 @@ from natsctl.telemetry.hiding import told
 
 T = TypeVar("T")
 
-AGAIN_S = 0.1  # until an object that was changed meanwhile, or by us, is looked at again
-
-
-class Visit(Generic[T]):
-    """One reconciliation of one object: until when external calls may take, and by which client."""
-
-    def __init__(self, managed: Managed[T], timeout_s: float) -> None:
-        self.managed = managed
-        self.timeout_s = timeout_s
-        self.deadline = asyncio.get_running_loop().time() + timeout_s
-        self.client: ExternalClient[T] = NopClient()
-        self.rejected = ""  # why its policies make no sense
-
 
 class Steps(Generic[T]):
-    """Takes the step that an action asks for. The arguments are `ManagedReconciler`'s."""
+    """Takes the step that an action asks for. The other arguments are `ManagedReconciler`'s.
+
+    Args:
+        calls: limits and reports external calls and writes.
+        results: stores the results of creations.
+        links: the records of links, if the objects have any.
+    """
 
     def __init__(
         self,
         primary: Primary[T],
+        calls: Calls[T],
         reports: Reports,
+        results: Results,
         *,
-        updater: CriticalAnnotationUpdater | CriticalAnnotationUpdateFn,
+        links: Links | None,
         names: AnnotationNames,
         finalizer: str,
         grace_s: float,
@@ -67,21 +59,23 @@ class Steps(Generic[T]):
     ) -> None:
         self._primary = primary
         self._store = primary.informer.store
+        self._calls = calls
         self._reports = reports
-        self._updater = updater
+        self._results = results
+        self._links = links
         self._names = names
         self._finalizer = finalizer
         self._grace_s = grace_s
         self._poll = poll
         self._clock = clock
         self._deleting: dict[str, float] = {}  # since when, by the loop's clock
-        self._owed: dict[str, Managed[T]] = {}  # results that could not be stored yet
         self._steps: dict[Action, Callable[[Visit[T]], Awaitable[float | None]]] = {
             Action.PAUSE: self._pause,
             Action.REJECT: self._reject,
             Action.RELEASE: self._release,
             Action.TELL: self._tell,
             Action.WAIT: self._wait,
+            Action.DELAY: self._delay,
             Action.DELETE: self._delete,
             Action.CREATE: self._create,
             Action.MISS: self._miss,
@@ -94,36 +88,6 @@ class Steps(Generic[T]):
     async def take(self, action: Action, visit: Visit[T]) -> float | None:
         """Take the step; return seconds until the next visit, or None."""
         return await self._steps[action](visit)
-
-    # ---- around external calls
-
-    @asynccontextmanager
-    async def calling(self, visit: Visit[T], verb: str, reason: str) -> AsyncIterator[None]:
-        """Give the call inside what is left of the time; tell of its failure, which passes."""
-        async with self._told(visit, verb, reason), self._limited(visit, verb):
-            yield
-
-    @asynccontextmanager
-    async def _told(self, visit: Visit[T], verb: str, reason: str) -> AsyncIterator[None]:
-        try:
-            yield
-        except RetryAfter:
-            raise
-        except Exception as error:
-            message = f"cannot {verb}: {told(error)}"[:MESSAGE_MAX]
-            await self._reports.failed(visit.managed, reason, message)
-            raise
-
-    @asynccontextmanager
-    async def _limited(self, visit: Visit[T], verb: str) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout_at(visit.deadline) as limit:
-                yield
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            told = f"{verb} was cut short: external calls took longer than {visit.timeout_s:g} s"
-            raise TimeoutError(told) from error
 
     # ---- where nothing is observed
 
@@ -157,12 +121,15 @@ class Steps(Generic[T]):
         return f"{look}; then say so: natsctl external resolve {managed.key}"
 
     async def _release(self, visit: Visit[T]) -> None:
-        key = visit.managed.key
-        with _fenced(key):
-            if visit.managed.gone:
+        """Let the object go; its record goes first, so that none is left behind by a crash."""
+        managed, key = visit.managed, visit.managed.key
+        async with self._calls.storing(managed, "the removal of the finalizer"):
+            if self._links is not None:
+                await self._links.forget(key)
+            if managed.gone:
                 await self._primary.forget(key)
             else:
-                await release(self._store, key, self._finalizer)
+                await release(self._store, key, *self._names.finalizers(self._finalizer))
         self.forget(key)
 
     # ---- after an observation
@@ -174,7 +141,7 @@ class Steps(Generic[T]):
     async def _delete(self, visit: Visit[T]) -> float:
         managed = visit.managed
         managed.set_conditions(Condition.deleting())
-        async with self.calling(visit, "delete", "CannotDeleteExternalResource"):
+        async with self._calls.calling(visit, "delete", "CannotDeleteExternalResource"):
             await visit.client.delete(managed)
         text = "Successfully requested deletion of external resource"
         self._reports.event(managed, "DeletedExternalResource", text)
@@ -182,24 +149,83 @@ class Steps(Generic[T]):
         now = asyncio.get_running_loop().time()
         return self._poll.soon_s(now - self._deleting.setdefault(managed.key, now))
 
-    async def _create(self, visit: Visit[T]) -> float:
-        """Store the intent, create, store the result; cut short in between, nobody knows it."""
+    async def _delay(self, visit: Visit[T]) -> float:
         managed = visit.managed
-        await self._begin(managed)
-        async with self._told(visit, "create", "CannotCreateExternalResource"):
+        ours = self._names.finalizers(self._finalizer)
+        others = ", ".join(name for name in managed.finalizers if name not in ours)
+        waits = Condition.deleting(f"waiting for the finalizers of others: {others}")
+        await self._reports.status(managed, waits, Condition.reconcile_success())
+        return self._poll.after_s(managed)
+
+    async def _create(self, visit: Visit[T]) -> float | None:
+        """Store the intent, create, store the result.
+
+        After a crash in between, nobody knows the result.
+        """
+        managed = visit.managed
+        managed.accept_name()
+        async with self._calls.storing(managed, "the intent to create", Condition.creating()):
+            recorded = await self._recorded(managed)
+            if recorded.contradicts(managed.link):
+                return await self._refuse(visit, recorded)
+            await self._begin(managed)
+        reason = "CannotCreateExternalResource"
+        async with self._calls.reported(visit, "create", reason, Condition.creating()):
             try:
-                async with self._limited(visit, "create"):
+                async with self._calls.limited(visit, "create"):
                     await visit.client.create(managed)
             except (TimeoutError, StoreTimeoutError):
                 raise  # it may have been created all the same
-            except Exception:
-                await self._end(managed, created=False)
+            except Exception as error:
+                await self._fail(managed, error)
                 raise
-        await self._end(managed, created=True)
+        async with self._keeping(managed):
+            await self._end(managed, created=True)
         text = "Successfully requested creation of external resource"
         self._reports.event(managed, "CreatedExternalResource", text)
+        if self._links is not None:
+            return await self._look_again(visit)
         await self._reports.status(managed, Condition.creating(), Condition.reconcile_success())
         return AGAIN_S
+
+    async def _look_again(self, visit: Visit[T]) -> float:
+        """Observe the new external resource, so that one write stores the result and the status.
+
+        If it cannot be observed yet, the record keeps the result until it can.
+        """
+        managed = visit.managed
+        try:
+            async with self._calls.limited(visit, "observe"):
+                observation = await visit.client.observe(managed)
+        except Exception:  # noqa: BLE001 - the next reconciliation observes again and reports it
+            observation = Observation()
+        visit.confirmed = observation.exists
+        if observation.exists and observation.up_to_date and not observation.late_initialized:
+            return await self._rest(visit)
+        managed.keep_only()
+        if not managed.linked_only:
+            await self._reports.status(managed)
+        return AGAIN_S
+
+    async def _recorded(self, managed: Managed[T]) -> Link:
+        return Link() if self._links is None else await self._links.read(managed.key)
+
+    async def _refuse(self, visit: Visit[T], recorded: Link) -> float | None:
+        """Create nothing, because the record links to something that the object does not."""
+        managed = visit.managed
+        if recorded.creation.unknown:
+            managed.relink(recorded)
+            await self._tell(visit)
+            return None
+        text = (
+            f"cannot create: {managed.key} is linked to {recorded.external_name}, and names "
+            f"{managed.external_name or 'nothing'}, which does not exist; set the annotation "
+            f"{self._names.external_name} to the right name, or have another one created: "
+            f"natsctl external forget {managed.key}"
+        )
+        reason = "CannotCreateExternalResource"
+        await self._reports.trouble(managed, reason, text, Condition.creating())
+        return self._poll.after_s(managed)
 
     async def _miss(self, visit: Visit[T]) -> float:
         text = "external resource does not exist, and its policies do not let it be created"
@@ -207,19 +233,28 @@ class Steps(Generic[T]):
         return self._poll.after_s(visit.managed)
 
     async def _settle(self, visit: Visit[T]) -> float:
-        await self._end(visit.managed, created=True)
-        text = "The creation of which no result was known has succeeded"
-        self._reports.event(visit.managed, "CreatedExternalResource", text)
+        managed = visit.managed
+        async with self._keeping(managed):
+            await self._end(managed, created=True)
+        text = "The creation with the unknown result has succeeded"
+        self._reports.event(managed, "CreatedExternalResource", text)
         return AGAIN_S
 
     async def _late_initialize(self, visit: Visit[T]) -> float:
-        await self._store_object(visit.managed, visit.managed.additions())
+        managed = visit.managed
+        additions = managed.additions()
+        async with self._calls.storing(managed, "late initialization"):
+            await self._link(managed)
+            await self._store_object(managed, spec=additions)
         return AGAIN_S
 
     async def _update(self, visit: Visit[T]) -> float:
         managed = visit.managed
-        await self._hold(managed)
-        async with self.calling(visit, "update", "CannotUpdateExternalResource"):
+        async with self._calls.storing(managed, "the finalizer"):
+            await self._link(managed)
+            if not self._reports.held(managed):
+                await self._store_object(managed)
+        async with self._calls.calling(visit, "update", "CannotUpdateExternalResource"):
             await visit.client.update(managed)
         text = "Successfully requested update of external resource"
         self._reports.event(managed, "UpdatedExternalResource", text)
@@ -228,85 +263,87 @@ class Steps(Generic[T]):
 
     async def _rest(self, visit: Visit[T]) -> float:
         managed = visit.managed
-        await self._hold(managed)
         if READY not in managed.said:
             managed.set_conditions(Condition.available())
+        async with self._calls.storing(managed, "the finalizer"):
+            await self._link(managed)
+            if not self._reports.held(managed):
+                await self._reports.status(managed, Condition.reconcile_success(), hold=True)
         await self._reports.status(managed, Condition.reconcile_success())
         return self._poll.after_s(managed)
 
-    # ---- what is stored, and when
+    # ---- writes
 
-    async def _hold(self, managed: Managed[T]) -> None:
-        if self._finalizer not in managed.metadata.finalizers:
-            await self._store_object(managed)
+    async def _link(self, managed: Managed[T]) -> None:
+        """Record the link to an external resource that exists."""
+        managed.accept_name()
+        if self._links is not None and managed.link:
+            await self._links.write(managed.key, managed.link)
 
-    async def _store_object(self, managed: Managed[T], spec: Document | None = None) -> None:
-        """Store finalizer, annotations and *spec*, upon exactly the state that was read."""
-        await self._write(managed, managed.document(finalizer=self._finalizer, spec=spec))
-
-    async def _write(self, managed: Managed[T], value: bytes) -> None:
-        with _fenced(managed.key):
-            revision = managed.stored.revision
-            managed.advance(await self._store.update(managed.key, value, revision=revision))
+    async def _store_object(
+        self, managed: Managed[T], *, spec: Document | None = None, status: Document | None = None
+    ) -> None:
+        """Store all changes of metadata, and these, upon exactly the state that was read."""
+        value = managed.document(finalizer=self._finalizer, spec=spec, status=status)
+        revision = managed.stored.revision
+        managed.advance(await self._store.update(managed.key, value, revision=revision))
 
     async def _begin(self, managed: Managed[T]) -> None:
-        """Store the intent to create, upon exactly the state that was read."""
-        key, revision = managed.key, managed.stored.revision
+        """Store the intent to create, upon exactly the state that was read, and record it."""
+        revision = managed.stored.revision
         managed.annotations = begun(
             managed.annotations, self._names, now=self._clock(), revision=revision
         )
-        value = managed.document(finalizer=self._finalizer)
+        managed.keep()
+        managed.set_conditions(Condition.creating())
+        status = None if isinstance(managed.kind, KubeKind) else self._reports.patch(managed)
+        value = managed.document(finalizer=self._finalizer, status=status)
         try:
-            await self._write(managed, value)
+            stored = await self._store.update(managed.key, value, revision=revision)
+            managed.advance(stored)
+            await self._link(managed)
+        except ConflictError:
+            raise
         except StoreError:
-            # whether the intent was stored is unknown, but nothing is created now
-            managed.reset(Stored(key, revision, value))
-            self._result(managed, created=False)
-            self._owed[key] = managed
+            # it is unknown whether the intent was stored, but nothing is created now
+            withdrawn = copy.copy(managed)
+            withdrawn.reset(Stored(managed.key, revision, value))
+            self._result(withdrawn, created=False)
+            self._results.withdraw(withdrawn)
+            managed.reset(managed.stored)
             raise
 
+    @asynccontextmanager
+    async def _keeping(self, managed: Managed[T]) -> AsyncIterator[None]:
+        """Report that the result of a creation cannot be stored; it is owed to the next visit."""
+        try:
+            yield
+        except StoreError as error:
+            message = f"cannot store the result of the creation: {told(error)}"[:MESSAGE_MAX]
+            await self._reports.failed(managed, CANNOT_UPDATE, message, Condition.creating())
+            raise
+
+    async def _fail(self, managed: Managed[T], error: Exception) -> None:
+        """Store that nothing was created; if that fails, it is logged, and *error* stands."""
+        try:
+            await self._end(managed, created=False)
+            if isinstance(error, RetryAfter):
+                await self._reports.status(managed, Condition.creating())
+        except StoreError as unstored:
+            message = f"cannot store the result of the creation: {told(unstored)}"
+            self._reports.warning(managed, CANNOT_UPDATE, message[:MESSAGE_MAX])
+
     async def _end(self, managed: Managed[T], *, created: bool) -> None:
-        """Store the result of a creation; what cannot be stored is owed to the next visit."""
         self._result(managed, created=created)
-        self._owed[managed.key] = managed
-        await updated_by(self._updater, managed)
-        self.forget(managed.key)
+        await self._results.store(managed)
 
     def _result(self, managed: Managed[T], *, created: bool) -> None:
         managed.annotations = ended(
             managed.annotations, self._names, now=self._clock(), created=created
         )
-
-    async def catch_up(self, key: str) -> None:
-        """Store a result that could not be stored before."""
-        owed = self._owed.get(key)
-        if owed is None:
-            return
-        try:
-            await updated_by(self._updater, owed)
-        except NotFoundError:
-            return  # `known` tells who cleans up after it
-        except ConflictError as error:
-            self._reports.warning(owed, "CannotUpdateManagedResource", str(error))
-        self.forget(key)
-
-    def known(self, last: Stored) -> Stored:
-        """Return the last state of an object that is gone, with the result that it has not."""
-        owed = self._owed.get(last.key)
-        if owed is None:
-            return last
-        return Stored(last.key, last.revision, annotated(last.value, owed.changed_annotations))
+        managed.keep()
 
     def forget(self, key: str) -> None:
         """Owe nothing to the object any more, and wait for nothing."""
-        self._owed.pop(key, None)
+        self._results.forget(key)
         self._deleting.pop(key, None)
-
-
-@contextmanager
-def _fenced(key: str) -> Iterator[None]:
-    """Ask to come back to an object that somebody wrote since it was read."""
-    try:
-        yield
-    except ConflictError as error:
-        raise RetryAfter(AGAIN_S, f"{key} was written meanwhile, and is looked at again") from error

@@ -12,7 +12,7 @@ from nats.js.api import KeyValueConfig
 from nats.js.kv import KeyValue
 from servers import eventually
 
-PENDING = "krateo.io/external-create-pending"
+PENDING = "natsctl.io/external-create-pending"
 INTENT = "2026-01-01T00:00:00Z revision 7"
 
 DISKS = """
@@ -83,8 +83,8 @@ async def test_those_of_all_buckets_are_listed(
 ) -> None:
     nets = await jetstream.create_key_value(KeyValueConfig(bucket="nets"))
     await interrupted(disks, "a")
-    await interrupted(disks, "done", **{"krateo.io/external-create-failed": INTENT})
-    await interrupted(nets, "b", **{"krateo.io/external-name": "net-1"})
+    await interrupted(disks, "done", **{"natsctl.io/external-create-failed": INTENT})
+    await interrupted(nets, "b", **{"natsctl.io/external-name": "net-1"})
     result = await natsctl("external", "list")
     assert [[row[0], row[1], row[-1]] for row in result.rows] == [
         ["disks", "a", "-"],
@@ -104,8 +104,8 @@ async def test_what_a_person_says_answers_the_intent(
     await natsctl.done("external", "resolve", "a", *words)
     said = await annotations(disks, "a")
     result = "succeeded" if what == "created" else "failed"
-    assert said[f"krateo.io/external-create-{result}"].endswith("Z revision 7")
-    assert said.get("krateo.io/external-name") == ("disk-9" if what == "created" else None)
+    assert said[f"natsctl.io/external-create-{result}"].endswith("Z revision 7")
+    assert said.get("natsctl.io/external-name") == ("disk-9" if what == "created" else None)
     assert said["mine"] == "1"
     assert (await natsctl("external", "list")).rows == []
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from clouds import DISKS, Cloud, CloudClient, Play
 from faults.mortal import MortalStore
@@ -13,6 +14,7 @@ from faults.mortal import MortalStore
 from natsctl import kube
 from natsctl.errors import NotFoundError
 from natsctl.managed import Managed, Observation
+from natsctl.managed.links import RECORDS
 from natsctl.managed.resolution import resolve, unresolved
 from natsctl.model import documents
 from natsctl.model.store import Deleted, Store
@@ -79,6 +81,7 @@ class World:
 
     def __init__(self, store: Store, *, by_key: bool, fate: Fate) -> None:
         self.store = store
+        self.records = MemoryStore(RECORDS)
         self.cloud = Cloud()
         self.resolved = 0
         self._by_key = by_key
@@ -95,7 +98,14 @@ class World:
             return MortalClient(cloud, fate, by_key=self._by_key)
 
         store, kind = MortalStore(self.store, fate.call), self.store.kind
-        return Play(store=store, cloud=self.cloud, kind=kind, by_key=self._by_key, client=client)
+        return Play(
+            store=store,
+            records=MortalStore(self.records, fate.call),
+            cloud=self.cloud,
+            kind=kind,
+            by_key=self._by_key,
+            client=client,
+        )
 
     async def rest(self) -> None:
         """Let the process, or the next one, come to rest; a person settles what is unknown."""
@@ -110,6 +120,19 @@ class World:
             elif not await self._settled():
                 return
         raise AssertionError("it never came to rest")
+
+    async def step(self) -> None:
+        """Let the process reconcile once, or die while it does."""
+        try:
+            await self._play.reconcile()
+        except KilledError:
+            self._play = self._process(self._next())
+
+    async def replace(self, **spec: int) -> None:
+        """Write the object as `nats kv put` does: as a whole, without any metadata."""
+        stored = await self.store.get("a")
+        value = msgspec.json.encode({"spec": spec})
+        await self.store.update("a", value, revision=stored.revision)
 
     async def _settled(self) -> bool:
         """Look into the cloud and say what came of a creation, where nobody knows."""
@@ -225,7 +248,7 @@ async def test_two_processes_at_once_create_one_disk(
     """One does not know yet that another has taken over."""
     first = Play(by_key=by_key)
     first.cloud.takes_s = {"create": 5.0}
-    second = Play(store=first.store, cloud=first.cloud, by_key=by_key)
+    second = Play(store=first.store, records=first.records, cloud=first.cloud, by_key=by_key)
     await first.put(size=1)
     async with asyncio.TaskGroup() as group:
         group.create_task(first.settle())
@@ -254,6 +277,40 @@ async def test_one_that_is_removed_past_its_finalizer_is_cleaned_up_through_cras
         assert (point, *await removed(world)) == (point, *undisturbed)
 
 
+async def test_a_plain_put_at_any_moment_leads_to_no_second_disk() -> None:
+    """A client that knows nothing of natsctl writes the object anew around a crash."""
+
+    async def replaced(world: World) -> None:
+        await world.person.put(size=1)
+        await world.step()
+        await world.replace(size=2)
+        await world.rest()
+        await world.replace(size=3)
+        await world.rest()
+
+    fate = Fate()
+    undisturbed = World(in_nats(), by_key=False, fate=fate)
+    await replaced(undisturbed)
+    assert undisturbed.cloud.created == ["a"]
+    for point in range(fate.passed):
+        world = World(in_nats(), by_key=False, fate=Fate(point))
+        await replaced(world)
+        assert (point, world.cloud.created, world.cloud.disks) == (point, ["a"], {"disk-1": 3})
+        await world.delete()
+        await world.rest()
+        assert (point, world.cloud.disks, world.records.keys()) == (point, {}, [])
+
+
+async def test_an_object_that_is_deleted_after_a_plain_put_leaves_no_disk() -> None:
+    world = World(in_nats(), by_key=False, fate=Fate())
+    await world.person.put(size=1)
+    await world.rest()
+    await world.replace(size=2)
+    await world.store.delete("a")
+    await world.rest()
+    assert (world.cloud.disks, world.records.keys()) == ({}, [])
+
+
 async def test_a_cancelled_reconciliation_is_a_crash_like_any_other() -> None:
     """Cancel at every turn of the loop, as a stop that waits no longer does."""
     for turns in range(60):
@@ -264,8 +321,8 @@ async def test_a_cancelled_reconciliation_is_a_crash_like_any_other() -> None:
             await asyncio.sleep(0)
         work.cancel()
         await asyncio.wait({work})
-        another = Play(store=play.store, cloud=play.cloud, by_key=True)
+        another = Play(store=play.store, records=play.records, cloud=play.cloud, by_key=True)
         await another.settle()
         assert (turns, play.cloud.created, play.cloud.disks) == (turns, ["a"], {"a": 1})
         document = documents.parse((await play.store.get("a")).value)
-        assert documents.finalizers_of(document) == ("finalizer.managedresource.krateo.io",)
+        assert documents.finalizers_of(document) == ("natsctl.io/managed",)

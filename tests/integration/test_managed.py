@@ -104,7 +104,7 @@ async def test_a_custom_resource_lives_and_goes_as_it_says(shop: Shop) -> None:
     assert shop.cloud.disks == {"disk-1": 1}
     found = await shop.document()
     assert found["metadata"]["finalizers"] == [FINALIZER_NAME]
-    assert found["metadata"]["annotations"]["krateo.io/external-name"] == "disk-1"
+    assert found["metadata"]["annotations"]["natsctl.io/external-name"] == "disk-1"
     assert found["status"]["observedGeneration"] >= 1
     await shop.write(size=2)
     await eventually(lambda: shop.cloud.disks == {"disk-1": 2})
@@ -136,8 +136,8 @@ async def test_an_unknown_creation_waits_for_a_person(shop: Shop) -> None:
         stored = await shop.store.get(shop.key)
         document = json.loads(stored.value)
         annotations = document["metadata"]["annotations"]
-        del annotations["krateo.io/external-create-pending"]
-        annotations["krateo.io/external-name"] = "disk-1"
+        del annotations["natsctl.io/external-create-pending"]
+        annotations["natsctl.io/external-name"] = "disk-1"
         try:
             value = json.dumps(document).encode()
             await shop.store.update(shop.key, value, revision=stored.revision)

@@ -37,7 +37,7 @@ class Site:
     async def _put(
         self, bucket: KeyValue, key: str, spec: dict[str, Any], annotations: dict[str, str]
     ) -> None:
-        said = {f"krateo.io/{name.replace('_', '-')}": at for name, at in annotations.items()}
+        said = {f"natsctl.io/{name.replace('_', '-')}": at for name, at in annotations.items()}
 
         def change(found: dict[str, Any]) -> None:
             found["spec"] = spec

@@ -254,7 +254,7 @@ async def test_an_object_that_was_invalid_while_queued_is_reconciled_once_it_is_
     controller = NatsDisks(cloud, nats=stores)
     controller.workers = 1
     async with ran(controller):
-        cloud.takes_s["connect"] = 10.0
+        cloud.takes_s["observe"] = 10.0
         await play.put("busy", size=1)
         await asyncio.sleep(1)
         await play.put("a", size=2)

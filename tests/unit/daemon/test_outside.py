@@ -4,20 +4,20 @@ import pytest
 
 from natsctl.daemon.outside import externals
 
-BEGUN = {"krateo.io/external-create-pending": "2026-01-01T00:00:00Z revision 4"}
-DONE = {**BEGUN, "krateo.io/external-create-succeeded": "2026-01-01T00:00:02Z revision 4"}
-NAMED = {"krateo.io/external-name": "vol-1"}
+BEGUN = {"natsctl.io/external-create-pending": "2026-01-01T00:00:00Z revision 4"}
+DONE = {**BEGUN, "natsctl.io/external-create-succeeded": "2026-01-01T00:00:02Z revision 4"}
+NAMED = {"natsctl.io/external-name": "vol-1"}
 
 
 @pytest.mark.parametrize(
     ("annotations", "shown"),
     [
         ({}, []),
-        ({"krateo.io/paused": "true"}, []),
+        ({"natsctl.io/paused": "true"}, []),
         (NAMED, [("vol-1", "True", "Available", "")]),
         (BEGUN, [("(unnamed)", "Unknown", "CreationUnknown", "")]),
         ({**DONE, **NAMED}, [("vol-1", "True", "Available", "2026-01-01T00:00:02+00:00")]),
-        ({"krateo.io/external-name": 5}, []),
+        ({"natsctl.io/external-name": 5}, []),
     ],
 )
 def test_an_external_resource_is_shown_as_it_is_known(

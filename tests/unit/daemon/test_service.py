@@ -251,9 +251,9 @@ async def test_a_tree_is_the_primary_with_what_was_made_for_it() -> None:
         managed = {
             "metadata": {
                 "annotations": {
-                    "krateo.io/external-name": "vol-1",
-                    "krateo.io/external-create-pending": "2026-01-01T00:00:00Z revision 1",
-                    "krateo.io/external-create-succeeded": "2026-01-01T00:00:01Z revision 1",
+                    "natsctl.io/external-name": "vol-1",
+                    "natsctl.io/external-create-pending": "2026-01-01T00:00:00Z revision 1",
+                    "natsctl.io/external-create-succeeded": "2026-01-01T00:00:01Z revision 1",
                 }
             },
             "spec": {},

@@ -81,7 +81,7 @@ def test_its_external_name_is_an_annotation() -> None:
     managed = managed_of({"spec": {}})
     assert managed.external_name == ""
     managed.external_name = "disk-1"
-    assert managed.changed_annotations == {"krateo.io/external-name": "disk-1"}
+    assert managed.changed_annotations == {"natsctl.io/external-name": "disk-1"}
 
 
 async def test_conditions_are_dated_by_its_clock() -> None:

@@ -1,7 +1,9 @@
 """One reconciliation at a time: what is called, what is stored, and when to come back."""
 
 import asyncio
+import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,7 +23,13 @@ from clouds import (
 )
 
 from natsctl import Object, UsageError, kube, kv
-from natsctl.errors import ConflictError, RetryAfter, StoreError, StoreTimeoutError
+from natsctl.errors import (
+    ConflictError,
+    RetryAfter,
+    StoreError,
+    StoreTimeoutError,
+    TooLargeError,
+)
 from natsctl.managed import (
     AnnotationNames,
     Condition,
@@ -47,10 +55,22 @@ def play() -> Play:
 class TestCreating:
     async def test_what_does_not_exist_is_created_and_then_observed(self, play: Play) -> None:
         await play.put(size=3)
-        assert await play.reconcile() == pytest.approx(0.1)
-        assert play.cloud.calls == ["connect", "observe", "create"]
         assert await play.reconcile() == 60
+        assert play.cloud.calls == ["connect", "observe", "create", "observe"]
         assert play.cloud.disks == {"disk-1": 3}
+
+    async def test_from_put_to_ready_it_takes_three_revisions(self, play: Play) -> None:
+        await play.put()
+        await play.settle()
+        assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
+        assert (await play.store.get("a")).revision == 3
+
+    async def test_one_that_appears_later_takes_three_revisions_too(self, play: Play) -> None:
+        play.cloud.appears_after_s = 20
+        await play.put()
+        await play.settle()
+        assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
+        assert (await play.store.get("a")).revision == 3
 
     async def test_the_name_that_the_system_gave_is_stored(self, play: Play) -> None:
         await play.put()
@@ -63,10 +83,17 @@ class TestCreating:
         assert "lost" not in (await play.document())["status"]
 
     async def test_its_conditions_are_creating_and_then_available(self, play: Play) -> None:
+        seen: list[dict[str, tuple[str, str]]] = []
+
+        class Looking(CloudClient):
+            async def create(self, managed: Managed[Any]) -> None:
+                seen.append(await play.conditions())
+                await super().create(managed)
+
+        play.connect_with(Looking)
         await play.put()
         await play.reconcile()
-        assert await play.conditions() == {"Ready": ("False", "Creating"), "Synced": SYNCED}
-        await play.reconcile()
+        assert seen == [{"Ready": ("False", "Creating")}]
         assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
 
     async def test_the_status_that_an_observation_sets_is_stored(self, play: Play) -> None:
@@ -149,9 +176,9 @@ class TestGrace:
         assert play.cloud.calls.count("observe") < 10
 
     async def test_it_is_created_again_once_the_grace_is_over(self, play: Play) -> None:
+        play.cloud.appears_after_s = 3600
         await play.put()
         await play.reconcile()
-        play.cloud.disks.clear()
         await asyncio.sleep(29)
         await play.reconcile()
         assert play.cloud.created == ["a"]
@@ -169,9 +196,9 @@ class TestGrace:
 
     async def test_it_may_be_longer(self) -> None:
         play = Play(creation_grace_period_s=300.0)
+        play.cloud.appears_after_s = 3600
         await play.put()
         await play.reconcile()
-        play.cloud.disks.clear()
         await asyncio.sleep(200)
         await play.reconcile()
         assert play.cloud.created == ["a"]
@@ -180,7 +207,7 @@ class TestGrace:
         play.cloud.appears_after_s = 20
         await play.put()
         await play.reconcile()
-        another = Play(store=play.store, cloud=play.cloud)
+        another = Play(store=play.store, records=play.records, cloud=play.cloud)
         await another.settle()
         assert play.cloud.created == ["a"]
 
@@ -200,7 +227,7 @@ class TestFailedCreations:
         with pytest.raises(PermissionError):
             await play.reconcile()
         assert "external-create-failed" in await play.annotations()
-        assert (await play.conditions())["Synced"] == FAILED
+        assert await play.conditions() == {"Ready": ("False", "Creating"), "Synced": FAILED}
         assert await play.message() == "cannot create: PermissionError: not you"
         del play.cloud.failures["create"]
         await play.settle()
@@ -460,13 +487,41 @@ class TestDeleting:
         assert waits[:6] == pytest.approx([1, 1, 2, 4, 8, 16])
         assert max(wait for wait in waits if wait) <= 60
 
-    async def test_finalizers_of_others_are_left_alone(self, play: Play) -> None:
+    async def test_nothing_is_deleted_while_finalizers_of_others_hold_the_object(
+        self, play: Play
+    ) -> None:
         await play.put()
         await play.settle()
         await play.edit("a", lambda document: document["metadata"]["finalizers"].append("other"))
         await play.primary.delete("a")
+        assert await play.reconcile() == 60
+        assert play.cloud.disks == {"disk-1": 1}
+        assert await play.finalizers() == [*HELD, "other"]
+        assert await play.conditions() == {"Ready": ("False", "Deleting"), "Synced": SYNCED}
+        assert "waiting for the finalizers of others: other" in json.dumps(await play.document())
+        await play.edit("a", lambda document: document["metadata"]["finalizers"].remove("other"))
         await play.settle()
         assert play.cloud.disks == {}
+
+    async def test_waiting_for_finalizers_of_others_causes_one_write(self, play: Play) -> None:
+        await play.put()
+        await play.settle()
+        await play.edit("a", lambda document: document["metadata"]["finalizers"].append("other"))
+        await play.primary.delete("a")
+        await play.reconcile()
+        before = await play.store.get("a")
+        await play.reconcile()
+        assert await play.store.get("a") == before
+
+    async def test_an_object_without_an_external_resource_waits_for_no_finalizer_of_others(
+        self, play: Play
+    ) -> None:
+        await play.put()
+        await play.settle()
+        play.cloud.disks.clear()
+        await play.edit("a", lambda document: document["metadata"]["finalizers"].append("other"))
+        await play.primary.delete("a")
+        assert await play.reconcile() is None
         assert await play.finalizers() == ["other"]
 
     async def test_a_failure_is_told_and_it_stays(self, play: Play) -> None:
@@ -522,8 +577,7 @@ class TestDeleting:
 
         play = Play(client=Removing)
         await play.put()
-        with pytest.raises(StoreError):
-            await play.reconcile()
+        await play.settle()
         await play.settle()
         assert play.cloud.created == ["a"]
         assert play.cloud.disks == {}
@@ -795,8 +849,7 @@ class TestOutages:
         class Cut(CloudClient):
             async def create(self, managed: Managed[Any]) -> None:
                 await super().create(managed)
-                assert isinstance(play.store, MemoryStore)
-                play.store.fail(StoreError("away"))
+                play.fail(StoreError("away"))
 
         play.connect_with(Cut)
 
@@ -805,8 +858,7 @@ class TestOutages:
         await play.put()
         work = asyncio.create_task(play.reconcile())
         await asyncio.sleep(10)
-        assert isinstance(play.store, MemoryStore)
-        play.store.fail(None)
+        play.fail(None)
         await work
         assert (await play.annotations())["external-name"] == "disk-1"
 
@@ -816,8 +868,7 @@ class TestOutages:
         with pytest.raises(StoreError, match="away"):
             await play.reconcile()
         await asyncio.sleep(3600)
-        assert isinstance(play.store, MemoryStore)
-        play.store.fail(None)
+        play.fail(None)
         play.connect_with(CloudClient)
         await play.settle()
         assert play.cloud.created == ["a"]
@@ -836,16 +887,144 @@ class TestOutages:
         await play.settle()
         assert play.cloud.created == ["a"]
 
+    async def test_an_intent_that_an_outage_kept_from_being_stored_is_no_other_creation(
+        self, play: Play
+    ) -> None:
+        async def observe(_managed: Managed[Disk]) -> Observation:
+            play.fail(StoreError("away"))
+            return Observation()
+
+        play.connect_with(lambda _: ExternalClientFns(observe_fn=observe))
+        await play.put()
+        with pytest.raises(StoreError, match="away"):
+            await play.reconcile()
+        play.fail(None)
+        await play.put(size=2)
+        play.connect_with(CloudClient)
+        play.recorder.events.clear()
+        await play.settle()
+        assert play.reasons == ["CreatedExternalResource"]
+        assert play.cloud.disks == {"disk-1": 2}
+
     async def test_a_result_is_not_stored_over_another_creation(self, play: Play) -> None:
         self._cut_off_by_create(play)
         await play.put()
         with pytest.raises(StoreError, match="away"):
             await play.reconcile()
-        assert isinstance(play.store, MemoryStore)
-        play.store.fail(None)
+        play.fail(None)
         await play.annotate(external_create_pending="2031-01-01T00:00:00Z revision 99")
         await play.reconcile()
         assert "external-name" not in await play.annotations()
+
+
+class _Refusing(MemoryStore):
+    """A store that refuses the next writes that make *wrong* true of a document."""
+
+    def __init__(self, wrong: Callable[[dict[str, Any]], bool]) -> None:
+        super().__init__(DISKS)
+        self._wrong = wrong
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        if self._wrong(json.loads(value)):
+            raise TooLargeError("it is too large")
+        return await super().update(key, value, revision=revision)
+
+
+def _annotation(document: dict[str, Any], name: str) -> bool:
+    return name in document.get("metadata", {}).get("annotations", {})
+
+
+class TestUnstorable:
+    """The managed object cannot be written, but its status can."""
+
+    @staticmethod
+    async def _failed(play: Play, what: str) -> None:
+        with pytest.raises(TooLargeError):
+            await play.reconcile()
+        assert (await play.conditions())["Synced"] == FAILED
+        assert await play.message() == f"cannot store {what}: TooLargeError: it is too large"
+        assert play.reasons[-1] == "CannotUpdateManagedResource"
+
+    async def test_an_intent(self) -> None:
+        play = Play(store=_Refusing(lambda document: _annotation(document, NAMES.create_pending)))
+        await play.put()
+        await self._failed(play, "the intent to create")
+        assert (await play.conditions())["Ready"] == ("False", "Creating")
+        assert play.cloud.created == []
+
+    async def test_a_finalizer(self) -> None:
+        held = _Refusing(lambda document: bool(document.get("metadata", {}).get("finalizers")))
+        play = Play(store=held)
+        play.cloud.disks["found"] = 1
+        await play.put(external_name="found", size=2)
+        await self._failed(play, "the finalizer")
+        assert play.cloud.disks == {"found": 1}
+
+    async def test_the_removal_of_a_finalizer(self) -> None:
+        def released(document: dict[str, Any]) -> bool:
+            return document["metadata"].get("finalizers") == []
+
+        play = Play(store=_Refusing(released))
+        await play.put()
+        await play.settle()
+        await play.primary.delete("a")
+        play.cloud.disks.clear()
+        await self._failed(play, "the removal of the finalizer")
+
+    async def test_late_initialization(self) -> None:
+        async def observe(managed: Managed[Disk]) -> Observation:
+            managed.spec["zone"] = "b"
+            return Observation(exists=True, up_to_date=True, late_initialized=True)
+
+        store = _Refusing(lambda document: "zone" in document["spec"])
+        play = Play(store=store, client=lambda _: ExternalClientFns(observe_fn=observe))
+        await play.put()
+        await self._failed(play, "late initialization")
+
+    async def test_the_result_of_a_creation(self, play: Play) -> None:
+        class Cut(CloudClient):
+            async def create(self, managed: Managed[Any]) -> None:
+                await super().create(managed)
+                assert isinstance(play.records, MemoryStore)
+                play.records.fail(TooLargeError("it is too large"))
+
+        play.connect_with(Cut)
+        await play.put()
+        await self._failed(play, "the result of the creation")
+        assert (await play.conditions())["Ready"] == ("False", "Creating")
+
+    async def test_the_error_of_a_creation_stands_if_its_result_cannot_be_stored_either(
+        self, play: Play
+    ) -> None:
+        class Cut(CloudClient):
+            async def create(self, _managed: Managed[Any]) -> None:
+                assert isinstance(play.records, MemoryStore)
+                play.records.fail(StoreError("away"))
+                raise PermissionError("the first")
+
+        play.connect_with(Cut)
+        await play.put()
+        with pytest.raises(PermissionError, match="the first"):
+            await play.reconcile()
+        assert await play.message() == "cannot create: PermissionError: the first"
+        assert play.reasons == ["CannotUpdateManagedResource", "CannotCreateExternalResource"]
+
+    async def test_the_error_of_a_creation_is_raised_while_no_store_answers(
+        self, play: Play
+    ) -> None:
+        class Cut(CloudClient):
+            async def create(self, _managed: Managed[Any]) -> None:
+                play.fail(StoreError("away"))
+                raise PermissionError("the first")
+
+        play.connect_with(Cut)
+        await play.put()
+        with pytest.raises(PermissionError, match="the first"):
+            await play.reconcile()
+        play.fail(None)
+        play.connect_with(CloudClient)
+        await play.settle()
+        assert play.cloud.created == ["a"]
 
 
 class _Deaf(MemoryStore):
@@ -957,8 +1136,11 @@ class TestStatusesInClusters:
         assert "theirs" in status
 
 
-def test_the_default_finalizer_is_the_seeds() -> None:
-    assert FINALIZER_NAME == "finalizer.managedresource.krateo.io"
+def test_names_in_objects_are_those_of_natsctl() -> None:
+    assert (FINALIZER_NAME, NAMES.external_name) == (
+        "natsctl.io/managed",
+        "natsctl.io/external-name",
+    )
 
 
 class Typed(Object, frozen=True):

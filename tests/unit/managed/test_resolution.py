@@ -36,7 +36,7 @@ def test_an_intent_is_found_in_any_domain() -> None:
 
 
 def test_one_with_its_result_is_not_unresolved() -> None:
-    said = {f"krateo.io/external-create-{word}": PENDING for word in ("pending", "failed")}
+    said = {f"natsctl.io/external-create-{word}": PENDING for word in ("pending", "failed")}
     assert unresolved(said) is None
     assert unresolved({}) is None
 
@@ -45,13 +45,13 @@ def test_one_with_its_result_is_not_unresolved() -> None:
 async def test_what_is_said_is_stored_next_to_everything_else(
     created: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    store = await store_with({"krateo.io/external-create-pending": PENDING, "mine": "1"})
+    store = await store_with({"natsctl.io/external-create-pending": PENDING, "mine": "1"})
     await resolve(store, "a", created=created, external_name="disk-9" if created else "")
     said = await annotations(store)
     creation = Creation.of(said, AnnotationNames())
     assert not creation.unknown
     assert (creation.succeeded is not None, creation.failed is not None) == (created, not created)
-    assert said.get("krateo.io/external-name") == ("disk-9" if created else None)
+    assert said.get("natsctl.io/external-name") == ("disk-9" if created else None)
     assert said["mine"] == "1"
 
 

@@ -33,6 +33,16 @@ ROWS: list[tuple[str, dict[str, Any], Action]] = [
     ),
     ("absent and going", {"seen": Seen.ABSENT, "going": True}, Action.RELEASE),
     ("there and going", {"seen": Seen.CURRENT, "going": True}, Action.DELETE),
+    (
+        "there, going, and held by others",
+        {"seen": Seen.CURRENT, "going": True, "shared": True},
+        Action.DELAY,
+    ),
+    (
+        "absent, going, and held by others",
+        {"seen": Seen.ABSENT, "going": True, "shared": True},
+        Action.RELEASE,
+    ),
     ("different and going", {"seen": Seen.DIFFERENT, "going": True}, Action.DELETE),
     (
         "there, of an unknown creation, and going",

@@ -1,0 +1,136 @@
+"""Managed objects in a real bucket, and clients that know nothing of natsctl."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from clouds import DISKS, Cloud, CloudClient, Disk
+from nats import connect
+from nats.js.errors import KeyNotFoundError
+from nats.js.kv import KeyValue
+from servers import NatsServer, eventually
+
+import natsctl
+from natsctl import kv
+from natsctl.core.slots import Primary
+from natsctl.kv.stores import Nats
+from natsctl.managed import Managed, ManagedController, ManagedReconciler
+from natsctl.managed.links import RECORDS
+
+
+class Disks(ManagedController[Disk]):
+    """Keeps the disks of a cloud as the bucket says."""
+
+    kind = DISKS
+
+    def __init__(self, cloud: Cloud, nats: Nats) -> None:
+        super().__init__(nats=nats)
+        self.cloud = cloud
+
+    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+        return ManagedReconciler(managed, connecter=self.connect, poll_interval_s=0.5)
+
+    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+        return CloudClient(self.cloud)
+
+
+class ShortDisks(Disks):
+    """The same in a bucket that keeps no earlier revisions."""
+
+    kind = kv(Disk, bucket="disks", history=1)
+
+
+class Stage:
+    """The bucket as any NATS client has it, and the cloud."""
+
+    def __init__(self, of: type[Disks], nats: Nats, bucket: KeyValue, records: KeyValue) -> None:
+        self.of = of
+        self.nats = nats
+        self.bucket = bucket
+        self.records = records
+        self.cloud = Cloud()
+
+    async def put(self, size: int) -> int:
+        return await self.bucket.put("a", json.dumps({"spec": {"size": size}}).encode())
+
+    async def document(self) -> dict[str, Any]:
+        return dict(json.loads((await self.bucket.get("a")).value or b"{}"))
+
+    async def ready(self) -> bool:
+        conditions = (await self.document()).get("status", {}).get("conditions", ())
+        return ("Ready", "True") in {(at["type"], at["status"]) for at in conditions}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        controller = self.of(self.cloud, self.nats)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(controller.run())
+            await eventually(controller.synced.is_set)
+            yield
+            controller.stop()
+
+
+@pytest.fixture(params=[ShortDisks, Disks], ids=["history 1", "history 5"])
+async def stage(request: pytest.FixtureRequest, nats_server: NatsServer) -> AsyncIterator[Stage]:
+    async with natsctl.connect(nats_server.url) as nats:
+        client = await connect(nats_server.url)
+        js = client.jetstream()
+        for kind in (request.param.kind, RECORDS):
+            await nats.open(kind)
+        bucket, records = await js.key_value("disks"), await js.key_value("natsctl")
+        yield Stage(request.param, nats, bucket, records)
+        await client.close()
+
+
+async def test_from_put_to_ready_it_takes_three_revisions(stage: Stage) -> None:
+    async with stage.running():
+        first = await stage.put(size=1)
+        await eventually(stage.ready)
+        assert (await stage.bucket.get("a")).revision - first + 1 <= 3
+        await asyncio.sleep(1.5)  # several polls
+        assert (await stage.bucket.get("a")).revision - first + 1 <= 3
+
+
+async def test_a_plain_put_leads_to_no_second_resource(stage: Stage) -> None:
+    async with stage.running():
+        await stage.put(size=1)
+        await eventually(stage.ready)
+        await stage.put(size=1)
+        await eventually(stage.ready)
+        await stage.put(size=2)
+        await eventually(lambda: stage.cloud.disks == {"disk-1": 2})
+        await eventually(stage.ready)
+    assert stage.cloud.created == ["a"]
+    assert (await stage.document())["metadata"]["annotations"]["natsctl.io/external-name"]
+
+
+async def test_a_put_while_no_daemon_runs_leads_to_no_second_resource(stage: Stage) -> None:
+    async with stage.running():
+        await stage.put(size=1)
+        await eventually(stage.ready)
+    await stage.put(size=2)
+    async with stage.running():
+        await eventually(lambda: stage.cloud.disks == {"disk-1": 2})
+    assert stage.cloud.created == ["a"]
+
+
+async def test_deleting_the_object_removes_resource_and_record(stage: Stage) -> None:
+    async with stage.running():
+        await stage.put(size=1)
+        await eventually(stage.ready)
+        assert await stage.records.get("links.natsctl_io.disks.a")
+        await stage.put(size=1)
+        await stage.bucket.delete("a")
+        await eventually(lambda: stage.cloud.disks == {})
+
+        async def forgotten() -> bool:
+            try:
+                await stage.records.get("links.natsctl_io.disks.a")
+            except KeyNotFoundError:
+                return True
+            return False
+
+        await eventually(forgotten)

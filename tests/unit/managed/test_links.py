@@ -1,0 +1,262 @@
+"""The link to an external resource survives whatever happens to the object's annotations."""
+
+import json
+from typing import Any
+
+import pytest
+from clouds import HELD, Cloud, CloudClient, Play
+
+from natsctl.errors import StoreError
+from natsctl.managed import KRATEO, Managed
+from natsctl.testing.memory import MemoryStore
+
+KRATEO_FINALIZER = "finalizer.managedresource.krateo.io"
+
+
+async def replaced(play: Play, **spec: int) -> None:
+    """Write the object as `nats kv put` does: as a whole, without any metadata."""
+    stored = await play.store.get("a")
+    value = json.dumps({"spec": spec}).encode()
+    await play.store.update("a", value, revision=stored.revision)
+
+
+async def record(play: Play) -> dict[str, Any]:
+    """Return the only record of a link."""
+    assert isinstance(play.records, MemoryStore)
+    (key,) = play.records.keys()
+    assert key == "links.natsctl_io.disks.a"
+    found: dict[str, Any] = json.loads((await play.records.get(key)).value)
+    return found
+
+
+class TestPlainPuts:
+    async def test_a_plain_put_leads_to_no_second_resource(self) -> None:
+        play = Play()
+        await play.put(size=1)
+        await play.settle()
+        await replaced(play, size=2)
+        await play.settle()
+        assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
+        assert (await play.annotations())["external-name"] == "disk-1"
+        assert await play.finalizers() == HELD
+
+    async def test_a_process_that_starts_after_the_put_knows_the_link_too(self) -> None:
+        play = Play()
+        await play.put(size=1)
+        await play.settle()
+        await replaced(play, size=2)
+        another = Play(store=play.store, records=play.records, cloud=play.cloud)
+        await another.settle()
+        assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
+
+    async def test_an_object_without_a_record_is_linked_by_its_history(self) -> None:
+        play = Play()
+        await play.put(size=1)
+        await play.settle()
+        await replaced(play, size=2)
+        another = Play(store=play.store, cloud=play.cloud)
+        await another.settle()
+        assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
+
+    async def test_a_put_while_a_resource_is_created_loses_no_result(self) -> None:
+        class Replacing(CloudClient):
+            async def create(self, managed: Managed[Any]) -> None:
+                await super().create(managed)
+                await replaced(play, size=2)
+
+        play = Play(client=Replacing)
+        await play.put(size=1)
+        await play.settle()
+        await play.settle()
+        assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
+
+    async def test_a_put_after_a_creation_with_an_unknown_result_creates_nothing(self) -> None:
+        play = Play()
+        play.cloud.creates_and_fails = True
+        await play.put(size=1)
+        with pytest.raises(TimeoutError):
+            await play.reconcile()
+        await replaced(play, size=2)
+        assert await play.reconcile() is None
+        assert play.cloud.created == ["a"]
+        assert "natsctl external resolve a" in await play.message()
+        assert "external-create-pending" in await play.annotations()
+
+    async def test_an_object_deleted_right_after_a_put_leaves_nothing_outside(self) -> None:
+        play = Play()
+        await play.put(size=1)
+        await play.settle()
+        await replaced(play, size=2)
+        await play.store.delete("a")
+        await play.settle()
+        assert play.cloud.disks == {}
+
+    async def test_an_annotation_of_another_time_creates_nothing(self) -> None:
+        play = Play()
+        await play.put(size=1)
+        await play.settle()
+        await play.annotate(external_name="disk-0")
+        assert await play.reconcile() == 60
+        assert play.cloud.created == ["a"]
+        assert "is linked to disk-1, and names disk-0" in await play.message()
+        assert "natsctl external forget a" in await play.message()
+        await play.annotate(external_name="disk-1")
+        await play.settle()
+        assert (await play.conditions())["Synced"] == ("True", "ReconcileSuccess")
+
+
+class TestRecords:
+    async def test_the_record_says_what_the_annotations_say(self) -> None:
+        play = Play()
+        await play.put()
+        await play.settle()
+        said = await play.annotations()
+        assert await record(play) == {
+            "externalName": "disk-1",
+            "pending": said["external-create-pending"],
+            "succeeded": said["external-create-succeeded"],
+        }
+
+    async def test_the_intent_is_recorded_before_anything_is_created(self) -> None:
+        seen: list[set[str]] = []
+
+        class Looking(CloudClient):
+            async def create(self, managed: Managed[Any]) -> None:
+                seen.append(set(await record(play)))
+                await super().create(managed)
+
+        play = Play(client=Looking)
+        await play.put()
+        await play.reconcile()
+        assert seen == [{"pending"}]
+
+    async def test_nothing_is_created_while_the_records_cannot_be_read(self) -> None:
+        play = Play()
+        assert isinstance(play.records, MemoryStore)
+        play.records.fail(StoreError("away"))
+        await play.put()
+        with pytest.raises(StoreError, match="away"):
+            await play.reconcile()
+        assert play.cloud.calls == []
+
+    async def test_a_resource_that_somebody_else_made_is_recorded_once_it_is_seen(self) -> None:
+        play = Play()
+        play.cloud.disks["found"] = 1
+        await play.put(external_name="found")
+        await play.settle()
+        assert await record(play) == {"externalName": "found"}
+
+    async def test_the_record_goes_with_the_object(self) -> None:
+        play = Play()
+        await play.put()
+        await play.settle()
+        await play.primary.delete("a")
+        await play.settle()
+        assert isinstance(play.records, MemoryStore)
+        assert (play.records.keys(), play.cloud.disks) == ([], {})
+
+    async def test_the_record_of_an_orphan_goes_too(self) -> None:
+        play = Play()
+        await play.put(deletion_policy="orphan")
+        await play.settle()
+        await play.primary.delete("a")
+        await play.settle()
+        assert isinstance(play.records, MemoryStore)
+        assert (play.records.keys(), play.cloud.disks) == ([], {"disk-1": 1})
+
+    async def test_a_resource_that_is_gone_is_created_again_under_its_new_name(self) -> None:
+        play = Play()
+        await play.put()
+        await play.settle()
+        play.cloud.disks.clear()
+        await play.settle()
+        assert (play.cloud.created, (await record(play))["externalName"]) == (["a", "a"], "disk-2")
+
+    async def test_at_rest_no_record_is_read(self) -> None:
+        play = Play()
+        await play.put()
+        await play.settle()
+        assert isinstance(play.records, MemoryStore)
+        play.records.fail(StoreError("away"))
+        assert await play.reconcile() == 60
+
+
+class TestOlderNames:
+    @staticmethod
+    async def _krateo(play: Play, **annotations: str) -> None:
+        """Store an object as a reconciler with the names of krateo left it."""
+        named = {f"krateo.io/{name.replace('_', '-')}": at for name, at in annotations.items()}
+        metadata = {"finalizers": [KRATEO_FINALIZER, "other"], "annotations": named}
+        value = json.dumps({"spec": {"size": 2}, "metadata": metadata}).encode()
+        await play.store.create("a", value)
+
+    async def test_an_object_with_krateos_names_goes_on_and_gets_ours(self) -> None:
+        play = Play()
+        play.cloud.disks["disk-7"] = 1
+        await self._krateo(
+            play,
+            external_name="disk-7",
+            external_create_pending="2026-01-01T00:00:00Z",
+            external_create_succeeded="2026-01-01T00:00:01Z",
+        )
+        await play.settle()
+        assert (play.cloud.disks, play.cloud.created) == ({"disk-7": 2}, [])
+        metadata = (await play.document())["metadata"]
+        assert metadata["annotations"] == {
+            "natsctl.io/external-name": "disk-7",
+            "natsctl.io/external-create-pending": "2026-01-01T00:00:00Z",
+            "natsctl.io/external-create-succeeded": "2026-01-01T00:00:01Z",
+        }
+        assert metadata["finalizers"] == [*HELD, "other"]
+
+    async def test_an_object_with_krateos_finalizer_is_cleaned_up_and_let_go(self) -> None:
+        play = Play()
+        play.cloud.disks["disk-7"] = 2
+        await self._krateo(play, external_name="disk-7")
+        await play.edit("a", lambda document: document["metadata"]["finalizers"].remove("other"))
+        await play.primary.delete("a")
+        await play.settle()
+        assert isinstance(play.store, MemoryStore)
+        assert (play.cloud.disks, play.store.keys()) == ({}, [])
+
+    async def test_an_unfinished_creation_under_krateos_names_waits_for_a_person(self) -> None:
+        play = Play()
+        await self._krateo(play, external_create_pending="2026-01-01T00:00:00Z")
+        assert await play.reconcile() is None
+        assert play.cloud.calls == []
+        assert "cannot determine creation result" in await play.message()
+
+    async def test_krateos_pause_and_policies_hold_and_keep_their_names(self) -> None:
+        play = Play()
+        await self._krateo(play, paused="true", deletion_policy="orphan")
+        assert await play.reconcile() is None
+        assert play.cloud.calls == []
+        assert "krateo.io/paused" in (await play.document())["metadata"]["annotations"]
+
+    async def test_krateos_names_are_a_setting(self) -> None:
+        play = Play(names=KRATEO)
+        await play.put()
+        await play.settle()
+        metadata = (await play.document())["metadata"]
+        assert metadata["finalizers"] == [KRATEO_FINALIZER]
+        assert metadata["annotations"]["krateo.io/external-name"] == "disk-1"
+
+    async def test_a_change_of_the_setting_creates_nothing_anew(self) -> None:
+        play = Play()
+        await play.put()
+        await play.settle()
+        another = Play(store=play.store, records=play.records, cloud=play.cloud, names=KRATEO)
+        await another.put(size=3)
+        await another.settle()
+        assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 3})
+        assert (await play.document())["metadata"]["finalizers"] == [KRATEO_FINALIZER]
+
+    async def test_names_of_another_domain_are_left_to_others(self) -> None:
+        play = Play(cloud=Cloud())
+        await play.put()
+        metadata = {"example.org/external-name": "theirs"}
+        await play.edit("a", lambda document: document.update(metadata={"annotations": metadata}))
+        await play.settle()
+        found = (await play.document())["metadata"]["annotations"]
+        assert found["example.org/external-name"] == "theirs"
+        assert found["natsctl.io/external-name"] == "disk-1"
