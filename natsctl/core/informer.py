@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Generic, TypeVar
 
 from natsctl.core.about import detach
 from natsctl.core.cache import Cache, IndexFunc, Invalid
+from natsctl.core.invalid_log import InvalidLog
 from natsctl.core.retry import backoff
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
@@ -53,6 +54,7 @@ class Informer(Generic[T]):
         self.absent = False  # whether the store does not have this optional kind
         self.telling = False  # whether there are cached changes still to be told
         self._on_invalid = on_invalid
+        self._invalid_log = InvalidLog(kind)
         self._on_listed = on_listed
         self._on_appeared = on_appeared
         self.cache = Cache(kind, indexes, self._report)
@@ -78,6 +80,10 @@ class Informer(Generic[T]):
         A failure that is the end, as *over* says, is raised; by default none is.
         """
         detach()
+        with closing(self._invalid_log):
+            await self._run(over)
+
+    async def _run(self, over: Callable[[StoreError], bool] | None) -> None:
         clock = asyncio.get_running_loop().time
         failures = 0
         while True:
@@ -147,12 +153,6 @@ class Informer(Generic[T]):
                 log.exception("a subscriber failed on %s %s", self.cache.kind.name, change.key)
 
     def _report(self, invalid: Invalid) -> None:
-        log.error(
-            "%s %s at revision %d is left alone: %s",
-            self.cache.kind.name,
-            invalid.stored.key,
-            invalid.stored.revision,
-            invalid.error,
-        )
+        self._invalid_log.add(invalid)
         if self._on_invalid is not None and not invalid.illegal:
             self._on_invalid(invalid)

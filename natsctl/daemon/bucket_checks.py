@@ -3,11 +3,18 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from natsctl.daemon.finding import Finding, failed, ok, warning
+from natsctl.daemon.finding import Finding, Result, failed, ok, warning
 from natsctl.daemon.used import Used
-from natsctl.errors import PermissionDeniedError, StoreError, StoreMissingError, StoreTimeoutError
-from natsctl.kv.bucket import ANSWER_S, Bucket
+from natsctl.errors import (
+    PermissionDeniedError,
+    StoreDiffersError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+)
+from natsctl.kv.bucket import ANSWER_S, NANOSECONDS, Bucket
 from natsctl.kv.connection import Connection
+from natsctl.kv.layout import bucket_in
 from natsctl.kv.probe import PROBE, Probe, one_of
 from natsctl.kv.recorder import PREFIX, STREAM
 
@@ -30,11 +37,15 @@ async def check_bucket(bucket: Bucket, used: Sequence[Used], look: Look) -> Asyn
     """Give what is found of one bucket, in which all of *used* are kept: what *look* says of it."""
     check, probe = f"bucket {bucket.name}", Probe(bucket.connection)
     try:
-        info = await _stream(bucket.connection, bucket.stream)
+        info = await bucket.info()
     except StoreMissingError:
         yield _missing(bucket, used, await probe.making(bucket.stream))
     except PermissionDeniedError as error:
         yield failed(check, str(error), _allow([f"$JS.API.STREAM.INFO.{bucket.stream}"]))
+    except StoreDiffersError as error:
+        found, _, advice = str(error).partition(": ")
+        yield failed(check, found.removeprefix(f"{check} "), advice)
+        return
     except StoreTimeoutError as error:
         advice = "look whether its servers run: natsctl waits for a leader, for a while"
         yield failed(check, str(error), advice)
@@ -61,11 +72,50 @@ def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> F
     """Return whether a bucket is as its kinds say, and whether it is sound; a `Look`."""
     check = f"bucket {bucket.name}"
     for each in used:
-        different = bucket.difference(each.kind, info["config"]) if each.kind.checked else None
+        different = bucket.difference(each.kind, info["config"])
         if different is not None:
             found, _, advice = different.partition(": ")
             return failed(check, found.removeprefix(f"{check} "), advice)
-    return sound(bucket, info)
+    finding = sound(bucket, info)
+    if finding.result is not Result.OK or not any(each.watched for each in used):
+        return finding
+    written = any(each.written for each in used)
+    return _mirrored(bucket, written=written) or _forgetful(bucket, info) or finding
+
+
+def _mirrored(bucket: Bucket, *, written: bool) -> Finding | None:
+    """Return what is special about a mirror."""
+    if not bucket.layout.origin:
+        return None
+    check, origin = f"bucket {bucket.name}", bucket_in(bucket.layout.origin)
+    if written:
+        return warning(
+            check,
+            f"it is a mirror of {origin}, so its objects, their status and finalizers are only "
+            "read",
+            f"declare bucket {origin}, or write nothing",
+        )
+    return ok(check, f"a mirror of {origin}")
+
+
+def _forgetful(bucket: Bucket, info: dict[str, Any]) -> Finding | None:
+    """Return what the bucket forgets too early, None if it forgets nothing."""
+    check, config = f"bucket {bucket.name}", info["config"]
+    if config.get("max_age") and not config.get("subject_delete_marker_ttl"):
+        return warning(
+            check,
+            f"values expire after {config['max_age'] / NANOSECONDS:g} s without a delete marker, "
+            "so that each expiry is noticed late and lists the bucket again",
+            f"nats stream edit {bucket.stream} --subject-del-markers-ttl 7d",
+        )
+    if bucket.layout.history == 1:
+        return warning(
+            check,
+            "history 1: the last state of an object that is deleted while no daemon runs cannot "
+            "be read",
+            f"nats stream edit {bucket.stream} --max-msgs-per-subject 5",
+        )
+    return None
 
 
 def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:
@@ -86,7 +136,7 @@ def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:
             "one replica in a cluster: it is away when that server is",
             "declare it with replicas=3, and say nats stream edit --replicas 3",
         )
-    if not config.get("deny_delete"):
+    if not (config.get("deny_delete") or bucket.layout.origin):
         return warning(
             check,
             "single messages may be deleted, which can bring an older revision back unnoticed",
@@ -99,7 +149,7 @@ def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:
 async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
     reading = probe.reading(bucket, used.kind.keys) if used.watched else probe.looking(bucket)
     denied = await reading
-    if used.written:
+    if used.written and not bucket.layout.origin:
         denied += await probe.writing(f"{bucket.prefix}{one_of(used.kind.keys)}")
     return denied
 

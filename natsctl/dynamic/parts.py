@@ -137,7 +137,7 @@ def _gvk_of(on: Dependency[Any]) -> GroupVersionKind:
 def _part_of_bucket(identifier: ObjectIdentifier) -> Dependency[bytes]:
     """Return what it names, of a bucket that is there already, whatever is in it."""
     bucket = KvKind(bytes, bucket=identifier.kind, create=False)
-    bucket.checked, bucket.name = False, identifier.kind
+    bucket.name = identifier.kind
     if identifier.name:
         return one(bucket, identifier.key)
     part = bucket.part(f"{identifier.namespace}.>") if identifier.namespace else bucket

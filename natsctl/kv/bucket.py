@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from natsctl.errors import (
     NotFoundError,
@@ -18,6 +19,7 @@ from natsctl.errors import (
 )
 from natsctl.kv.codec import Marker, legal, marker, parse_headers, prefix_of, stream_of
 from natsctl.kv.connection import Connection
+from natsctl.kv.layout import Layout, bucket_in, layout_of, prefix_in
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Deleted
 
@@ -29,7 +31,8 @@ ANSWER_S = 2.0  # how long a leader has to answer; while there is none, nobody d
 ELECTION_S = 20.0  # within which there is one again
 OVERLAP = 1000  # keys that two pages of a hundred thousand have in common
 READS = 32  # messages that are asked for at once
-REPLICAS = 3  # as many as are wise where nobody says
+REPLICAS = 3  # of a new bucket in a cluster
+HISTORY = 5  # of a new bucket
 DUPLICATES_S = 120  # the server's window for repeated message ids; no longer than the TTL
 
 
@@ -49,11 +52,16 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """Which stream this is, how far it has come, and how many keys it has, deleted ones too."""
+    """Which stream this is, how far it has come, and how many keys it has, deleted ones too.
+
+    `forgets` is true if values expire and leave no delete marker. `prefix` stands before its keys.
+    """
 
     created: str
     last_seq: int
     subjects: int
+    forgets: bool = False
+    prefix: str = ""
 
 
 class Bucket:
@@ -63,18 +71,25 @@ class Bucket:
         self.connection = connection
         self.name = name
         self.stream = stream_of(name)
-        self.prefix = prefix_of(name)
+        self.layout = Layout(prefix_of(name))
+
+    @property
+    def prefix(self) -> str:
+        """What stands before each key in the stream's subjects."""
+        return self.layout.prefix
 
     async def ensure(self, kind: KvKind[Any]) -> None:
-        """Make the bucket as *kind* declares; raises `StoreDiffersError` where it differs.
+        """Create the bucket as *kind* declares, if it does not exist.
 
-        While a cluster has no leader nobody answers: then it is asked again, for `ELECTION_S`.
+        An existing bucket may have any value for an option that *kind* does not give; raises
+        `StoreDiffersError` if an option that is given differs. While a cluster has no leader, the
+        request is repeated for `ELECTION_S`.
         """
         info = await self._found_in_the_end(kind)
-        different = self.difference(kind, info["config"]) if kind.checked else None
+        different = self.difference(kind, info["config"])
         if different is not None:
             raise StoreDiffersError(different)
-        if not info["config"].get("deny_delete"):
+        if not (info["config"].get("deny_delete") or self.layout.origin):
             log.warning(
                 "%s lets single messages be deleted. Where that brings an older revision of a key "
                 "back, nobody who watches is told: make the bucket with `nats kv add`",
@@ -83,9 +98,49 @@ class Bucket:
 
     async def state(self) -> StreamState:
         """Return the stream's identity, last sequence and size."""
-        info = await self._info(timeout_s=ANSWER_S)
-        state = info["state"]
-        return StreamState(info["created"], state["last_seq"], state.get("num_subjects", 0))
+        info = await self.info()
+        state, config = info["state"], info["config"]
+        return StreamState(
+            info["created"],
+            state["last_seq"],
+            state.get("num_subjects", 0),
+            forgets=bool(config.get("max_age")) and not config.get("subject_delete_marker_ttl"),
+            prefix=self.prefix,
+        )
+
+    async def info(self) -> dict[str, Any]:
+        """Return what the server reports of the stream, and learn the bucket's layout from it.
+
+        Raises `StoreDiffersError` if the bucket's keys cannot all be read.
+        """
+        return await self._learnt(await self._info(timeout_s=ANSWER_S))
+
+    async def _learnt(self, info: dict[str, Any]) -> dict[str, Any]:
+        layout = layout_of(self.name, info["config"])
+        if not layout.settled and info["state"].get("messages"):
+            layout = await self._settled(layout)
+        self.layout = layout
+        return info
+
+    def check_writable(self) -> None:
+        """Raise `StoreError` if the bucket is a mirror, which nobody can write."""
+        if self.layout.origin:
+            origin = bucket_in(self.layout.origin)
+            raise StoreError(
+                f"bucket {self.name} is a mirror of {origin} and is only read: write to {origin}"
+            )
+
+    async def _settled(self, layout: Layout) -> Layout:
+        """Return the layout with the subjects that a mirror's messages have."""
+        if self.layout.settled and self.layout.origin == layout.origin:
+            return replace(layout, prefix=self.prefix, settled=True)
+        query: dict[str, object] = {"last_by_subj": ">"}
+        endpoint = f"STREAM.MSG.GET.{self.stream}"
+        try:
+            reply = await self.connection.api(endpoint, query, timeout_s=ANSWER_S)
+        except NotFoundError:
+            return layout
+        return replace(layout, prefix=prefix_in(reply["message"]["subject"]), settled=True)
 
     async def keys(self, pattern: str = ">") -> set[str]:
         """Return every legal key with a message, deleted ones with their marker too.
@@ -174,22 +229,20 @@ class Bucket:
 
     async def _found(self, kind: KvKind[Any]) -> dict[str, Any]:
         try:
-            return await self._info(timeout_s=ANSWER_S)
+            return await self.info()
         except StoreMissingError:
             if not kind.create:
                 raise
-            return await self._create(kind)
+            return await self._learnt(await self._create(kind))
 
     async def _create(self, kind: KvKind[Any]) -> dict[str, Any]:
         try:
             return await create_stream(self.connection, self._config(kind), replicas=kind.replicas)
-        except StoreError:
-            # somebody else may have made it in between, as we would or otherwise
+        except StoreError as error:
             try:
-                return await self._info()
+                return await self._info()  # another client may have created it since we looked
             except StoreMissingError:
-                pass
-            raise
+                raise error from None
 
     def _config(self, kind: KvKind[Any]) -> dict[str, object]:
         age = int((kind.ttl_s or 0) * NANOSECONDS)
@@ -197,11 +250,11 @@ class Bucket:
         config: dict[str, object] = {
             "name": self.stream,
             "subjects": [f"{self.prefix}>"],
-            "max_msgs_per_subject": kind.history,
+            "max_msgs_per_subject": HISTORY if kind.history is None else kind.history,
             "max_bytes": -1,
             "max_age": age,
             "max_msg_size": -1 if kind.max_value_bytes is None else kind.max_value_bytes,
-            "storage": kind.storage,
+            "storage": kind.storage or "file",
             "num_replicas": kind.replicas,
             "discard": "new",
             "duplicate_window": min(window, age) if age else window,
@@ -210,18 +263,18 @@ class Bucket:
             "allow_direct": True,
             "allow_msg_ttl": True,
         }
-        if kind.ttl_s is not None:
+        if age:
             config["subject_delete_marker_ttl"] = MARKER_TTL_S * NANOSECONDS
         return config
 
     def difference(self, kind: KvKind[Any], config: Mapping[str, Any]) -> str | None:
-        """Return how a bucket with this configuration is not as *kind* declares; None: it is."""
+        """Return how this configuration differs from the options that *kind* gives, None if not."""
         wanted = self._config(kind)
         for option, field in _DECLARED.items():
-            found = config.get(field, 0)
-            if wanted[field] is not None and found != wanted[field]:
+            has = config.get(field, 0)
+            if getattr(kind, option) is not None and has != wanted[field]:
                 return (
-                    f"bucket {self.name} exists with {option} {_shown(option, found)}"
+                    f"bucket {self.name} exists with {option} {_shown(option, has)}"
                     f", but {_shown(option, wanted[field])} is declared: change the declaration, "
                     f"or the bucket with `nats stream edit {self.stream}`"
                 )
@@ -252,7 +305,7 @@ def _shown(option: str, value: Any) -> str:
 async def create_stream(
     connection: Connection, config: Mapping[str, object], *, replicas: int | None
 ) -> dict[str, Any]:
-    """Make a stream, with three replicas in a cluster and one without where *replicas* is None."""
+    """Create a stream; None makes three replicas in a cluster and one on a single server."""
     endpoint = f"STREAM.CREATE.{config['name']}"
     if replicas is None:
         try:

@@ -126,6 +126,7 @@ class KvStore:
             raise
 
     async def _publish(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> int:
+        self._bucket.check_writable()
         connection = self._bucket.connection
         subject = connection.publish_prefix + self._bucket.prefix + key
         headers = {**headers, EXPECTED: str(revision)}
@@ -143,7 +144,8 @@ class KvStore:
             ) from error
         except StoreError as error:
             if isinstance(error.__cause__, NoRespondersError):
-                await self._bucket.state()  # says so where the bucket is missing
+                await self._bucket.state()  # raises if the bucket is missing
+                self._bucket.check_writable()
             raise
 
     def _too_large(self, key: str, value: bytes, limit: str) -> TooLargeError:

@@ -1,6 +1,7 @@
 """Kinds: one sort of object, where it is kept, and how its bytes become Python and back."""
 
 import copy
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, Literal, TypeVar, get_origin
 
@@ -24,22 +25,38 @@ class Kind(Generic[T]):
     no labels, finalizers or status.
     """
 
-    def __init__(self, of: type[T], name: str) -> None:
+    def __init__(
+        self,
+        of: type[T],
+        name: str,
+        *,
+        decoder: Callable[[bytes], T] | None = None,
+        encoder: Callable[[T], bytes] | None = None,
+    ) -> None:
         self.name = name
         self.type = of
         self.plain = not issubclass(get_origin(of) or of, Object)
         self.optional = False  # whether a controller works without this kind
-        self._decoder = None if of is bytes else msgspec.json.Decoder(of)
+        if (decoder or encoder) and not self.plain:
+            raise UsageError(
+                f"{name}: an Object is JSON, because every client reads its metadata: give a "
+                "decoder and an encoder only for a type that is no Object"
+            )
+        self._custom = decoder is not None or encoder is not None
+        self._encode = encoder
+        if decoder is None and of is not bytes:
+            decoder = msgspec.json.Decoder(of).decode
+        self._decode = decoder
 
     def __repr__(self) -> str:
         return f"<kind {self.name}>"
 
     def decode(self, value: bytes) -> T:
         """Return the object in *value*; raises `InvalidObjectError` that says where it is wrong."""
-        if self._decoder is None:
+        if self._decode is None:
             return value  # type: ignore[return-value]  # T is bytes: the value itself
         try:
-            return self._decoder.decode(value)
+            return self._decode(value)
         except Exception as error:  # a user's type may raise anything, nesting a RecursionError
             raise InvalidObjectError(f"no valid {self.type.__name__}: {error}") from error
 
@@ -88,6 +105,8 @@ class Kind(Generic[T]):
         Fields that the type does not know stay; generation, uid, finalizers and status are kept.
         Where that changes nothing, the value is the current one.
         """
+        if self._custom:
+            return self._encoded(obj)
         if self.plain and isinstance(obj, bytes):
             return obj
         before = None
@@ -99,6 +118,15 @@ class Kind(Generic[T]):
         else:
             new = documents.stamp(before, self.overlay(None if before is None else current, obj))
         return current if current is not None and new == before else documents.render(new)
+
+    def _encoded(self, obj: T) -> bytes:
+        if self._encode is None:
+            raise UsageError(f"{self.name} is only read: declare an encoder to write it")
+        return self._encode(obj)
+
+    def likely_cause(self, value: bytes) -> str:  # noqa: ARG002 - known of buckets only
+        """Return what is probably wrong with the declaration if *value* is invalid, or nothing."""
+        return ""
 
     def describes(self, obj: object) -> bool:
         """Say whether the decoded object *obj* is one of this kind's."""
@@ -122,14 +150,16 @@ class KvKind(Kind[T]):
         *,
         bucket: str,
         keys: str = ">",
-        history: int = 5,
+        history: int | None = None,
         ttl_s: float | None = None,
-        replicas: int | None = 1,
-        storage: Literal["file", "memory"] = "file",
+        replicas: int | None = None,
+        storage: Literal["file", "memory"] | None = None,
         max_value_bytes: int | None = None,
         create: bool = True,
+        decoder: Callable[[bytes], T] | None = None,
+        encoder: Callable[[T], bytes] | None = None,
     ) -> None:
-        super().__init__(of, f"{of.__name__}.{bucket}")
+        super().__init__(of, f"{of.__name__}.{bucket}", decoder=decoder, encoder=encoder)
         self.bucket = bucket
         self.keys = keys
         self.history = history
@@ -138,13 +168,27 @@ class KvKind(Kind[T]):
         self.storage = storage
         self.max_value_bytes = max_value_bytes
         self.create = create
-        self.checked = True  # whether an existing bucket must be as declared
 
     def part(self, keys: str) -> "KvKind[T]":
         """Return the part of this kind whose keys match *keys* and nothing else."""
         part: KvKind[T] = copy.copy(self)
         part.keys = keys
         return part
+
+    def likely_cause(self, value: bytes) -> str:
+        """See `Kind.likely_cause`."""
+        if self._custom:
+            return ""
+        try:
+            document = msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return "declare `bytes`, or give a decoder: the values are not JSON"
+        fields = document.keys() if isinstance(document, dict) else ()
+        if not self.plain and "spec" not in fields:
+            return "declare a plain Struct: the values have no `spec`"
+        if self.plain and "spec" in fields and "metadata" in fields:
+            return "declare a subclass of natsctl.Object: the values have `metadata` and `spec`"
+        return ""
 
     def holds(self, key: str) -> bool:
         """Say whether *key* matches the pattern that says which part of the bucket is meant."""
@@ -156,12 +200,14 @@ def kv(
     *,
     bucket: str,
     keys: str = ">",
-    history: int = 5,
+    history: int | None = None,
     ttl_s: float | None = None,
-    replicas: int | None = 1,
-    storage: Literal["file", "memory"] = "file",
+    replicas: int | None = None,
+    storage: Literal["file", "memory"] | None = None,
     max_value_bytes: int | None = None,
     create: bool = True,
+    decoder: Callable[[bytes], T] | None = None,
+    encoder: Callable[[T], bytes] | None = None,
 ) -> KvKind[T]:
     """Declare objects of type *of*, kept in a JetStream KV bucket.
 
@@ -170,18 +216,20 @@ def kv(
             then the whole value is the spec.
         bucket: the bucket's name, `[A-Za-z0-9_-]+`.
         keys: only keys that match this NATS subject pattern (`*` one token, `>` the rest).
-        history: revisions kept per key, 1 to 64. With more than 1, the last state of an object
-            that was deleted while nobody watched can still be read.
-        ttl_s: seconds after which a value expires; None keeps it.
-        replicas: copies in the cluster, 1 to 5; None makes three in a cluster and one without, and
-            leaves an existing bucket as it is.
-        storage: where the server keeps the bucket.
-        max_value_bytes: the largest value the bucket takes, with some 60 to 100 bytes of headers;
-            None leaves the server's limit.
-        create: make the bucket at start where it is missing; False demands that it exists.
+        history: revisions that the bucket keeps of each key, 1 to 64. With more than 1, the last
+            state of an object can be read that was deleted while no daemon ran.
+        ttl_s: seconds after which a value expires; 0 keeps values for ever.
+        replicas: copies in the cluster, 1 to 5.
+        storage: where the server keeps the bucket, `file` or `memory`.
+        max_value_bytes: the largest value that the bucket takes, with some 60 to 100 bytes of
+            headers.
+        create: create the bucket at start if it does not exist; False demands that it exists.
+        decoder: turns a value into a *T*, if values are not JSON; it may raise anything.
+        encoder: turns a *T* into a value; without one, a kind with a decoder is only read.
 
-    What the options say is made sure of at start: an existing bucket that differs is an error
-    that names the option.
+    An existing bucket may have any value for an option that is not given. An option that is given
+    and differs is an error at start that names the option. A new bucket has history 5, is kept in
+    files, has three replicas in a cluster and one on a single server, and no other limit.
     """
     return KvKind(
         of,
@@ -193,4 +241,6 @@ def kv(
         storage=storage,
         max_value_bytes=max_value_bytes,
         create=create,
+        decoder=decoder,
+        encoder=encoder,
     )

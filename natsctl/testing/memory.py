@@ -199,7 +199,7 @@ class _Bucket:
         self.writes = 0
         self.failure: StoreError | None = None
         self.watches: set[_Watch] = set()
-        self._history = declared.history if declared else HISTORY
+        self._history = (declared and declared.history) or HISTORY
 
     def last(self, key: str) -> Stored | Deleted | None:
         entries = self.entries.get(key)

@@ -38,6 +38,21 @@ async def config(nats: Nats, bucket: str) -> dict[str, Any]:
     return found
 
 
+async def make(nats: Nats, bucket: str, **options: Any) -> None:
+    """Make a bucket as `nats kv add` does, with these options."""
+    made = {
+        "name": f"KV_{bucket}",
+        "subjects": [f"$KV.{bucket}.>"],
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "allow_direct": True,
+        **options,
+    }
+    await nats.connection.api(f"STREAM.CREATE.KV_{bucket}", made)
+
+
 class TestMaking:
     async def test_a_bucket_is_made_with_its_defaults(self, nats: Nats) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b"))
@@ -94,6 +109,39 @@ class TestMaking:
             await nats.open(Kind(dict, "thing"))
 
 
+class TestExisting:
+    @pytest.mark.parametrize(
+        "made",
+        [
+            {"max_msgs_per_subject": 1},
+            {"max_age": 3600 * SECOND},
+            {"storage": "memory"},
+            {"max_msg_size": 2000},
+            {"max_bytes": 1_000_000, "description": "ours", "compression": "s2"},
+        ],
+    )
+    async def test_a_bucket_of_any_configuration_is_used_if_no_option_is_given(
+        self, nats: Nats, made: dict[str, Any]
+    ) -> None:
+        await make(nats, "b", **made)
+        stored = await put(await nats.open(natsctl.kv(bytes, bucket="b")), "a")
+        assert await (await nats.open(natsctl.kv(bytes, bucket="b"))).get("a") == stored
+
+    async def test_a_bucket_with_three_replicas_is_used_if_no_option_is_given(
+        self, nats_cluster: NatsCluster
+    ) -> None:
+        async with natsctl.connect(nats_cluster.url) as nats:
+            await make(nats, "b", num_replicas=3)
+            await put(await nats.open(natsctl.kv(bytes, bucket="b")), "a")
+
+    async def test_a_new_bucket_has_three_replicas_in_a_cluster(
+        self, nats_cluster: NatsCluster
+    ) -> None:
+        async with natsctl.connect(nats_cluster.url) as nats:
+            await nats.open(natsctl.kv(bytes, bucket="b"))
+            assert (await config(nats, "b"))["num_replicas"] == 3
+
+
 class TestDiffering:
     @pytest.mark.parametrize(
         ("declared", "told"),
@@ -114,19 +162,10 @@ class TestDiffering:
         assert f"bucket b exists with {told}" in str(raised.value)
         assert "nats stream edit KV_b" in str(raised.value)
 
-    @pytest.mark.parametrize(
-        ("existing", "told"),
-        [
-            ({"ttl_s": 1.5}, "ttl_s 1.5, but None is declared"),
-            ({"max_value_bytes": 100}, "max_value_bytes 100, but None is declared"),
-        ],
-    )
-    async def test_what_is_not_declared_differs_too(
-        self, nats: Nats, existing: dict[str, Any], told: str
-    ) -> None:
-        await nats.open(natsctl.kv(bytes, bucket="b", **existing))
-        with pytest.raises(StoreDiffersError, match=told):
-            await nats.open(natsctl.kv(bytes, bucket="b"))
+    async def test_no_expiry_can_be_declared(self, nats: Nats) -> None:
+        await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1.5))
+        with pytest.raises(StoreDiffersError, match=r"ttl_s 1\.5, but None is declared"):
+            await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=0))
 
     async def test_a_bucket_that_differs_is_left_as_it_is(self, nats: Nats) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b"))
@@ -140,7 +179,7 @@ class TestDiffering:
     ) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b", history=1))
         with pytest.raises(StoreDiffersError, match="history 1, but 5"):
-            await nats.open(natsctl.kv(bytes, bucket="b", create=False))
+            await nats.open(natsctl.kv(bytes, bucket="b", history=5, create=False))
 
 
 class TestMissing:

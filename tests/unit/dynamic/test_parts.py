@@ -49,4 +49,4 @@ async def test_a_part_of_a_bucket_is_watched_by_its_keys(given: dict[str, Any], 
 async def test_a_bucket_is_neither_made_nor_asked_to_be_as_declared() -> None:
     on = await parts().of(ObjectIdentifier(group="nats", version="kv", kind="limits", name="a"))
     assert isinstance(on.kind, KvKind)
-    assert (on.kind.create, on.kind.checked) == (False, False)
+    assert not on.kind.create

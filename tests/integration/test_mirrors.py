@@ -1,0 +1,165 @@
+"""A mirrored or sourced bucket is read completely, or refused; it never looks empty."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from backends import listing, note, put, take
+from servers import NatsServer, eventually
+
+import natsctl
+from natsctl.errors import NotFoundError, StoreDiffersError, StoreError
+from natsctl.kv.browse import BucketStore
+from natsctl.kv.bucket import Bucket
+from natsctl.kv.stores import Nats
+from natsctl.model.store import Applied, Deleted
+
+ORIGIN = natsctl.kv(bytes, bucket="origin")
+COPY = natsctl.kv(bytes, bucket="copy")
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with natsctl.connect(nats_server.url, verify_s=0.5) as nats:
+        yield nats
+
+
+async def make(nats: Nats, bucket: str, **config: Any) -> None:
+    await nats.connection.api(f"STREAM.CREATE.KV_{bucket}", {"name": f"KV_{bucket}", **config})
+
+
+async def mirror(nats: Nats, bucket: str, of: str, **how: Any) -> None:
+    await make(nats, bucket, mirror={"name": f"KV_{of}", **how}, mirror_direct=True)
+
+
+async def caught_up(nats: Nats, bucket: str, messages: int) -> None:
+    async def has() -> bool:
+        info = await nats.connection.api(f"STREAM.INFO.KV_{bucket}")
+        return bool(info["state"]["messages"] >= messages)
+
+    await eventually(has)
+
+
+async def test_a_mirror_shows_the_objects_of_its_origin(nats: Nats) -> None:
+    stored = await put(await nats.open(ORIGIN), "a")
+    await mirror(nats, "copy", "origin")
+    await caught_up(nats, "copy", 1)
+    store = await nats.open(COPY)
+    assert await store.get("a") == stored
+    assert await store.history("a") == [stored]
+    async with store.watch() as events:
+        assert (await listing(events))[1:-1] == [Applied(stored)]
+
+
+async def test_a_watch_of_a_mirror_follows_the_origin(nats: Nats) -> None:
+    origin = await nats.open(ORIGIN)
+    await put(origin, "a")
+    await mirror(nats, "copy", "origin")
+    await caught_up(nats, "copy", 1)
+    async with (await nats.open(COPY)).watch() as events:
+        await listing(events)
+        changed = await put(origin, "a", "again")
+        assert await take(events, 1) == [Applied(changed)]
+        revision = await origin.delete("a")
+        assert await take(events, 1) == [Deleted("a", revision)]
+
+
+async def test_a_mirror_that_was_empty_shows_what_comes(nats: Nats) -> None:
+    origin = await nats.open(ORIGIN)
+    await mirror(nats, "copy", "origin")
+    async with (await nats.open(COPY)).watch() as events:
+        await listing(events)
+        stored = await put(origin, "a")
+        assert await take(events, 1) == [Applied(stored)]
+
+
+async def test_a_mirror_of_a_mirror_shows_the_objects_of_the_first_origin(nats: Nats) -> None:
+    stored = await put(await nats.open(ORIGIN), "a")
+    await mirror(nats, "between", "origin")
+    await mirror(nats, "copy", "between")
+    await caught_up(nats, "copy", 1)
+    assert await (await nats.open(COPY)).get("a") == stored
+
+
+async def test_a_mirror_of_an_empty_mirror_is_listed_again_when_it_has_objects(nats: Nats) -> None:
+    origin = await nats.open(ORIGIN)
+    await mirror(nats, "between", "origin")
+    await mirror(nats, "copy", "between")
+    store = await nats.open(COPY)
+    async with store.watch() as events:
+        await listing(events)
+        stored = await put(origin, "a")
+        with pytest.raises(StoreError, match=r"keys of copy are under \$KV\.origin\.> now"):
+            await take(events, 1)
+    assert await store.get("a") == stored
+
+
+async def test_commands_list_a_mirror(nats: Nats) -> None:
+    await put(await nats.open(ORIGIN), "a")
+    await mirror(nats, "copy", "origin")
+    await caught_up(nats, "copy", 1)
+    bucket = Bucket(nats.connection, "copy")
+    await bucket.state()
+    assert [message.key for message in await BucketStore(bucket).listing()] == ["a"]
+
+
+async def test_a_mirror_that_renames_keys_to_its_own_name_is_read(nats: Nats) -> None:
+    stored = await put(await nats.open(ORIGIN), "a")
+    renamed = [{"src": "$KV.origin.>", "dest": "$KV.copy.>"}]
+    await mirror(nats, "copy", "origin", subject_transforms=renamed)
+    await caught_up(nats, "copy", 1)
+    assert await (await nats.open(COPY)).get("a") == stored
+
+
+async def test_no_write_to_a_mirror_reaches_its_origin(nats: Nats) -> None:
+    origin = await nats.open(ORIGIN)
+    stored = await put(origin, "a")
+    await mirror(nats, "copy", "origin")
+    await caught_up(nats, "copy", 1)
+    store = await nats.open(COPY)
+    refused = "bucket copy is a mirror of origin and is only read: write to origin"
+    for write in (
+        store.create("b", note("b")),
+        store.update("a", note("b"), revision=stored.revision),
+        store.delete("a"),
+    ):
+        with pytest.raises(StoreError, match=refused):
+            await write
+    assert await origin.get("a") == stored
+    with pytest.raises(NotFoundError):
+        await origin.get("b")
+
+
+async def test_a_sourced_bucket_that_renames_keys_is_read_and_written(nats: Nats) -> None:
+    await put(await nats.open(ORIGIN), "a")
+    renamed = [{"src": "$KV.origin.>", "dest": "$KV.copy.>"}]
+    sources = [{"name": "KV_origin", "subject_transforms": renamed}]
+    await make(nats, "copy", subjects=["$KV.copy.>"], sources=sources)
+    await caught_up(nats, "copy", 1)
+    store = await nats.open(COPY)
+    assert (await store.get("a")).value == note("hi")
+    await put(store, "b")
+    async with store.watch() as events:
+        assert {event.stored.key for event in await listing(events) if isinstance(event, Applied)}
+
+
+async def test_a_sourced_bucket_with_foreign_subjects_is_refused(nats: Nats) -> None:
+    await put(await nats.open(ORIGIN), "a")
+    await make(nats, "copy", subjects=["$KV.copy.>"], sources=[{"name": "KV_origin"}])
+    with pytest.raises(StoreDiffersError) as raised:
+        await nats.open(COPY)
+    assert "takes messages of KV_origin under $KV.origin.>" in str(raised.value)
+    assert "add a subject transform from $KV.origin.> to $KV.copy.>" in str(raised.value)
+    with pytest.raises(StoreDiffersError):
+        await Bucket(nats.connection, "copy").state()
+
+
+async def test_a_bucket_that_is_replaced_by_a_mirror_is_read_as_one(nats: Nats) -> None:
+    stored = await put(await nats.open(ORIGIN), "a")
+    store = await nats.open(COPY)
+    await nats.connection.api("STREAM.DELETE.KV_copy")
+    await mirror(nats, "copy", "origin")
+    await caught_up(nats, "copy", 1)
+    async with asyncio.timeout(10), store.watch() as events:
+        assert (await listing(events))[1:-1] == [Applied(stored)]

@@ -1,0 +1,44 @@
+"""Values that are no JSON are read by a decoder, and written by an encoder."""
+
+import msgspec
+import pytest
+
+import natsctl
+from natsctl.errors import InvalidObjectError, UsageError
+
+
+class Reading(msgspec.Struct, frozen=True):
+    celsius: float
+
+
+def packed(**options: object) -> natsctl.KvKind[Reading]:
+    decode = msgspec.msgpack.Decoder(Reading).decode
+    return natsctl.kv(Reading, bucket="readings", decoder=decode, **options)  # type: ignore[arg-type]
+
+
+def test_a_decoder_reads_values() -> None:
+    value = msgspec.msgpack.encode(Reading(21.5))
+    assert packed().decode(value) == Reading(21.5)
+
+
+def test_whatever_a_decoder_raises_makes_the_value_invalid() -> None:
+    with pytest.raises(InvalidObjectError, match="no valid Reading"):
+        packed().decode(b'{"celsius": 1}')
+
+
+def test_an_encoder_writes_values() -> None:
+    kind = packed(encoder=msgspec.msgpack.encode)
+    assert kind.decode(kind.encode(b"whatever was there", Reading(1.0))) == Reading(1.0)
+
+
+def test_a_kind_without_an_encoder_is_only_read() -> None:
+    with pytest.raises(UsageError, match="declare an encoder"):
+        packed().encode(None, Reading(1.0))
+
+
+def test_an_object_has_no_decoder_of_its_own() -> None:
+    class Thing(natsctl.Object):
+        spec: int
+
+    with pytest.raises(UsageError, match="an Object is JSON"):
+        natsctl.kv(Thing, bucket="things", decoder=lambda _: Thing(spec=1))
