@@ -31,7 +31,9 @@ class InvalidLog:
         if self._shown == SHOWN_MAX:
             self._counted += 1
             return
-        cause = "" if self._shown else self._kind.likely_cause(invalid.stored.value)
+        cause = ""
+        if not (self._shown or invalid.illegal):
+            cause = self._kind.likely_cause(invalid.stored.value)
         self._shown += 1
         log.error(
             "%s %s at revision %d is left alone: %s%s",

@@ -27,7 +27,8 @@ from natsctl.model.store import Deleted, IllegalKey, Stored
 Item = Stored | Deleted | IllegalKey
 
 HEARTBEAT_S = 0.5  # how often the server shows that an idle consumer lives
-SILENCE = 5  # heartbeats that stay out in a row until the consumer is given up
+SILENCE = 3  # missing heartbeats in a row after which the consumer counts as dead
+BEGIN = 20  # the same, until the server has made the consumer
 BUFFERED_MAX = 1_000_000  # messages; far above the server's flow control window of 32 MiB
 
 
@@ -45,13 +46,17 @@ class Feed:
         self._failure: WatchBrokenError | None = None
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
-        self._silent = 0  # heartbeats that stayed out
+        self._silent = SILENCE - BEGIN  # heartbeats that are missing
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
 
     @property
     def exhausted(self) -> bool:
         """Whether everything was taken that there is for now."""
         return not (self._items or self._pending)
+
+    def begin(self) -> None:
+        """Expect heartbeats from now on: the server has made the consumer."""
+        self._silent = 0
 
     def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         """Take a message in, as it came; a gap fails the feed, and so does nonsense."""
@@ -139,9 +144,9 @@ class Feed:
             self._wake()
 
     def _beat(self) -> None:
-        """Count a heartbeat that may have stayed out.
+        """Count a heartbeat that may be missing.
 
-        A loop that was held up counts one, however long it was: it could not hear.
+        If the event loop was blocked for longer than that, it counts only one.
         """
         self._silent += 1
         if self._silent == SILENCE:

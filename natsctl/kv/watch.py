@@ -1,35 +1,36 @@
 """A watch of a bucket that loses nothing: a full listing, then every change, or a failure.
 
-Each watch lists the bucket anew, on a consumer of its own that lives no longer than it; what
-vanished since the last one is missing from the listing. Nothing is resumed by sequence, because a
-resumed consumer never tells what an administrator purged or a recreated bucket no longer has.
+Each watch lists the whole bucket with a consumer of its own. A key that vanished since the last
+watch is missing from the listing. A watch never resumes by sequence: a resumed consumer does not
+report keys that an administrator purged, or that a recreated bucket no longer has.
 """
 
 import asyncio
-import logging
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager
 
-from nats.errors import Error as NatsError
-
-from natsctl.errors import NotFoundError, StoreError, WatchBrokenError
-from natsctl.kv.bucket import NANOSECONDS, Bucket, Message, StreamState
-from natsctl.kv.feed import HEARTBEAT_S, Feed, Item
+from natsctl.errors import NotFoundError, WatchBrokenError
+from natsctl.kv.bucket import Bucket, Message, StreamState
+from natsctl.kv.consumer import Consumers, FeedMaker
+from natsctl.kv.feed import Feed, Item
+from natsctl.kv.fingerprints import Fingerprints
+from natsctl.kv.hedge import hedged
 from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
 
-log = logging.getLogger(__name__)
-
-VERIFY_S = 60.0  # how often the key set is compared with the server's
-PASSES = 3  # over what was written during a listing, before the rest is read
-ABANDONED_S = 10.0  # how long the server keeps a consumer that nobody listens to
-ABANDONED_MAX = 16  # consumers that may still be at the server, to be deleted once it answers
-
-FeedMaker = Callable[[str, Callable[[str], Awaitable[None]]], Feed]
+VERIFY_S = 60.0  # how often the watch checks that its consumer has not stopped
+COUNTS = 6  # how many times between two such checks the keys are counted
+PASSES = 3  # over keys that change during a listing, before the rest is read
+AGAIN_S = 0.5  # how long an answer is awaited before the same is requested again
 
 
 class KvWatch:
-    """Watches the keys of one bucket that match a pattern, through a *feed* for each consumer."""
+    """Watches the keys of one bucket that match a pattern, through a *feed* for each consumer.
+
+    An administrator's purge and a lower limit of the stream send no message. So the watch counts
+    the bucket's keys every `verify_s / COUNTS` seconds with one request, and lists them only if
+    the counts differ at the same revision. The server does not count a part of a bucket, so the
+    watch lists the keys of a part every `verify_s` seconds.
+    """
 
     def __init__(
         self,
@@ -42,9 +43,8 @@ class KvWatch:
         self._bucket = bucket
         self._pattern = pattern
         self._verify_s = verify_s
-        self._feed = feed
+        self._consumers = Consumers(bucket, pattern, feed)
         self._identity = _Identity()
-        self._abandoned: deque[str] = deque(maxlen=ABANDONED_MAX)
 
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
@@ -53,109 +53,18 @@ class KvWatch:
         Waits for the connection. The events end with `WatchBrokenError` after a gap, a silence,
         a lost connection or a server's refusal.
         """
-        connection = self._bucket.connection
-        await connection.wait_connected()
-        feed = self._feed(self._bucket.prefix, connection.client.publish)
-        with connection.on_lost(lambda error: feed.fail(str(error))):
-            try:
-                async with self._inbox(feed) as inbox, self._no_abandoned():
-                    before = await self._bucket.state()
-                    newest = await self._newest()
-                    async with (
-                        self._consumer(inbox),
-                        aclosing(self._events(feed, before, newest)) as events,
-                    ):
-                        yield events
-            finally:
-                feed.close()
-
-    @asynccontextmanager
-    async def _inbox(self, feed: Feed) -> AsyncIterator[str]:
-        """Subscribe for *feed*, before anything is sent; return the subject."""
-        client = self._bucket.connection.client
-        inbox = client.new_inbox()
-        try:
-            subscription = await client.tap(inbox, feed.receive)
-        except NatsError as error:
-            raise WatchBrokenError(f"cannot listen to {inbox}: {error}") from error
-        try:
-            yield inbox
-        finally:
-            with suppress(NatsError):
-                await asyncio.shield(subscription.unsubscribe())
-
-    @asynccontextmanager
-    async def _consumer(self, inbox: str) -> AsyncIterator[None]:
-        """Have the bucket's messages sent to *inbox*.
-
-        The consumer is deleted at the end; one that broke may not answer, and is abandoned.
-        """
-        name = f"natsctl-{inbox.rsplit('.', 1)[-1]}"
-        try:
-            await self._create(name, inbox)
-            await self._delete_abandoned()
-            self._abandoned.clear()  # who has just made a consumer has heard that they are to go
-            yield
-        except StoreError:
-            self._abandoned.append(name)
-            raise
-        finally:
-            if name not in self._abandoned:
-                await asyncio.shield(self._delete(name))
-
-    async def _create(self, name: str, inbox: str) -> None:
-        config = {
-            "name": name,
-            "description": "a natsctl watch",
-            "deliver_subject": inbox,
-            "deliver_policy": "last_per_subject",
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "filter_subject": self._bucket.prefix + self._pattern,
-            "flow_control": True,
-            "idle_heartbeat": int(HEARTBEAT_S * NANOSECONDS),
-            "inactive_threshold": int(ABANDONED_S * NANOSECONDS),
-            "mem_storage": True,
-            "num_replicas": 1,
-        }
-        body: dict[str, object] = {"stream_name": self._bucket.stream, "config": config}
-        body["action"] = "create"
-        api = self._bucket.connection.api
-        await api(f"CONSUMER.CREATE.{self._bucket.stream}.{name}.{config['filter_subject']}", body)
-
-    async def _delete(self, name: str) -> None:
-        with suppress(StoreError):
-            await self._bucket.connection.api(f"CONSUMER.DELETE.{self._bucket.stream}.{name}")
-
-    @asynccontextmanager
-    async def _no_abandoned(self) -> AsyncIterator[None]:
-        """Delete the consumers of watches that broke, before this one and after it.
-
-        A cluster without a leader hears neither; it is told again when it makes a consumer.
-        """
-        await self._delete_abandoned()
-        try:
-            yield
-        finally:
-            with suppress(StoreError):
-                await asyncio.shield(self._delete_abandoned())
-
-    async def _delete_abandoned(self) -> None:
-        """Have them deleted, where they still are, without waiting.
-
-        Nobody may answer for them; then their server drops them after `ABANDONED_S`, or once it
-        is back.
-        """
-        connection = self._bucket.connection
-        try:
-            for name in self._abandoned:
-                endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"
-                await connection.client.publish(f"{connection.api_prefix}.{endpoint}")
-        except NatsError as error:
-            raise WatchBrokenError(f"consumers that broke cannot be deleted: {error}") from error
+        await self._bucket.connection.wait_connected()
+        async with self._consumers.cleared():
+            before = await hedged(self._bucket.state, every_s=AGAIN_S)
+            newest = await hedged(self._newest, every_s=AGAIN_S)
+            async with (
+                self._consumers.open() as feed,
+                aclosing(self._events(feed, before, newest)) as events,
+            ):
+                yield events
 
     async def _newest(self) -> int:
-        """Return the revision of the leader's newest message, 0 where there is none."""
+        """Return the revision of the leader's newest message, 0 if there is none."""
         try:
             return (await self._bucket.last(self._pattern)).revision
         except NotFoundError:
@@ -164,63 +73,82 @@ class KvWatch:
     async def _events(
         self, feed: Feed, state: StreamState, newest: int
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Tell what the bucket holds, complete up to what its leader had then, and what follows.
+        """Report what the bucket holds, up to *newest* at least, and then every change.
 
-        A key that is written while we list loses the message that would show it, and is shown by
-        a later one. So the listing ends where nothing was written meanwhile, or as many keys were
-        shown as there are; else it goes on to what is newest by now. Keys that are written again
-        and again are read in the end. That nothing is pending would prove nothing: the server's
-        count can be too low.
+        A write during the listing removes the message that would show its key; a later message
+        shows that key. So the listing ends if nothing was written since it began, or if it has
+        shown as many keys as there are. Else it goes on to the newest revision of that time. After
+        `PASSES`, keys that are still missing are read at the leader. The server's number of
+        pending messages proves nothing: it can be too low.
         """
         known = _Known()
         yield Listing(self._identity.of(state))
+        async for event in self._listed(feed, known, state, newest):
+            yield event
+        yield Listed(max(known.revision, state.last_seq))  # the newest may have been purged
+        async for event in self._followed(feed, known, state):
+            yield event
+
+    async def _listed(
+        self, feed: Feed, known: "_Known", state: StreamState, newest: int
+    ) -> AsyncGenerator[WatchEvent, None]:
         for _ in range(PASSES):
             while known.revision < newest:
                 items = await feed.take()
                 for event in known.news(items):
                     yield event
                 if not items:
-                    newest = min(newest, await self._newest())  # it may have been purged meanwhile
+                    newest = min(newest, await self._newest())  # it may have been purged
             now = await self._still(state)
             if now.last_seq == state.last_seq or self._all_of(now, known):
-                break
+                return
             newest = await self._newest()
-        else:
-            for event in known.ahead(await self._unseen(known)):
-                yield event
-            await self._still(state)
-        yield Listed(max(known.revision, state.last_seq))  # the newest may have been purged
+        for event in known.ahead(await self._unseen(known)):
+            yield event
+        await self._still(state)
+
+    async def _followed(
+        self, feed: Feed, known: "_Known", state: StreamState
+    ) -> AsyncGenerator[WatchEvent, None]:
         clock = asyncio.get_running_loop().time
-        verified, due = clock(), newest
+        count_s = self._verify_s if state.forgets else self._verify_s / COUNTS
+        counted = verified = clock()
+        due = known.revision
         while True:
             self._identity.reached(known.revision)
             for event in known.news(await feed.take()):
                 yield event
-            if known.miscounted or clock() - verified >= self._verify_s:
+            if clock() - verified >= self._verify_s:
                 due = await self._verify(known, due)
                 verified = clock()
+            if known.miscounted or clock() - counted >= count_s:
+                await self._count(known, state)
+                counted = clock()
 
     async def _still(self, before: StreamState) -> StreamState:
-        """Return how far the bucket is now; raises `WatchBrokenError` where it is another one."""
+        """Return the bucket's state; raises `WatchBrokenError` if the bucket is another one."""
         now = await self._bucket.state()
         if now.created != before.created:
-            raise WatchBrokenError(f"bucket {self._bucket.name} was recreated meanwhile")
+            raise WatchBrokenError(f"bucket {self._bucket.name} was recreated")
+        if now.prefix != before.prefix:
+            raise WatchBrokenError(f"the keys of {self._bucket.name} are under {now.prefix}> now")
         return now
 
     def _all_of(self, now: StreamState, known: "_Known") -> bool:
-        """Say whether as many keys were told as there are; of a part, nobody counts them."""
+        """Return whether this watch has reported as many keys as there are, False for a part."""
         return self._pattern == ">" and now.subjects == len(known)
 
     async def _unseen(self, known: "_Known") -> list[Message]:
-        """Read the keys that have not been told, in the order in which they were written."""
-        missing = await self._bucket.keys(self._pattern) - known.alive - known.deleted
+        """Read the keys that were not reported, in the order in which they were written."""
+        keys = await self._bucket.keys(self._pattern) - known.alive
+        missing = [key for key in keys if key not in known.deleted]
         return sorted(await self._bucket.newest(missing), key=lambda message: message.revision)
 
     async def _verify(self, known: "_Known", due: int) -> int:
-        """Look for what no message tells; return the revision that must have come by next time.
+        """Raise `WatchBrokenError` if the consumer has not sent revision *due*.
 
-        An administrator's purge shows in the key set, and a consumer that only sends heartbeats
-        in revision *due*, which has not come.
+        A consumer may have stopped and still send heartbeats. Returns the revision that is due at
+        the next check.
         """
         newest = await self._newest()
         if known.revision < min(due, newest):
@@ -228,60 +156,92 @@ class KvWatch:
                 f"{self._bucket.name} is at revision {newest}, but the consumer has stopped at "
                 f"{known.revision}"
             )
-        now, odd = await self._bucket.state(), known.miscounted or known.counting
-        known.count(None)
-        if not self._all_of(now, known):
-            if now.last_seq <= known.revision or odd or self._pattern != ">":
-                await self._compare_keys(known)
-            else:
-                known.count(now)  # what is on its way may explain it
+        known.compared = False
+        if self._pattern != ">":
+            await self._compare(known)
         return newest
 
-    async def _compare_keys(self, known: "_Known") -> None:
-        found = await self._bucket.keys(self._pattern)
-        vanished = known.alive - found
+    async def _count(self, known: "_Known", before: StreamState) -> None:
+        """Compare the number of keys with the server's, and the keys if the numbers differ.
+
+        Numbers differ at one revision only: a newer state is compared when the consumer has come
+        to its revision. Keys are compared once between two checks of the consumer, because some
+        numbers always differ, as in a stream with other subjects.
+        """
+        if self._pattern != ">" or known.compared:
+            return
+        differs = known.miscounted or known.overdue
+        now = await self._still(before)
+        if self._all_of(now, known):
+            known.count(None)
+        elif differs or now.last_seq == known.revision:
+            await self._compare(known)
+        else:
+            known.count(now)
+
+    async def _compare(self, known: "_Known") -> None:
+        """Raise `WatchBrokenError` if the server has lost a key that was alive."""
+        known.compared = True
+        keys = await self._bucket.keys(self._pattern)
+        vanished = known.alive - keys
         if vanished:
             others = f" and {len(vanished) - 1} more" if len(vanished) > 1 else ""
             raise WatchBrokenError(
                 f"{min(vanished)}{others} vanished from {self._bucket.name} without a trace"
             )
-        known.deleted &= found
+        known.keep_deleted(keys)
         if self._pattern == ">" and known.illegal:
             state = await self._bucket.state()
-            if state.subjects < len(found) + len(known.illegal):
+            if state.subjects < len(keys) + len(known.illegal):
                 raise WatchBrokenError(f"illegal keys vanished from {self._bucket.name}")
 
 
 class _Known:
-    """What this watch has told: the keys alive, and those of which a delete marker is left.
+    """The keys that this watch has reported: those alive, and those with a delete marker.
 
-    `revision` is how far the consumer has come; some keys were read ahead of it. `miscounted` says
-    that there were not as many keys as were told at the revision at which they were to be counted.
+    `revision` is how far the consumer has come; some keys were read ahead of it. `miscounted` is
+    true if the server had another number of keys at the same revision. `compared` is true if the
+    keys were compared since the last check of the consumer.
     """
 
     def __init__(self) -> None:
         self.alive: set[str] = set()
-        self.deleted: set[str] = set()
+        self.deleted = Fingerprints()
         self.illegal: set[str] = set()  # names that are no keys, each with a message
         self.revision = 0
         self.miscounted = False
+        self.compared = False
         self._ahead: dict[str, int] = {}
         self._census: StreamState | None = None
+        self._looked_at = 0
 
     def __len__(self) -> int:
         return len(self.alive) + len(self.deleted) + len(self.illegal)
 
     @property
-    def counting(self) -> bool:
-        """Whether the revision at which keys are to be counted has not passed."""
-        return self._census is not None
+    def overdue(self) -> bool:
+        """Whether a count waits for a revision and no message came since it began."""
+        return self._census is not None and self._looked_at == self.revision
 
     def count(self, state: StreamState | None) -> None:
-        """Count when all is told that this state is made of; None takes that back."""
-        self._census, self.miscounted = state, False
+        """Compare the number of keys at the revision of *state*; None cancels that.
+
+        A count that waits already is kept: a consumer far behind would never come to the next.
+        """
+        self._census = None if state is None else self._census or state
+        self.miscounted, self._looked_at = False, self.revision
+
+    def keep_deleted(self, keys: set[str]) -> None:
+        """Forget the delete markers that are not among *keys*, which the server has now."""
+        self.count(None)
+        deleted = Fingerprints()
+        for key in keys - self.alive:
+            if key in self.deleted:
+                deleted.add(key)
+        self.deleted = deleted
 
     def news(self, items: Iterable[Item]) -> Iterator[WatchEvent]:
-        """Tell what came from the consumer, if it is newer than what was told of its key."""
+        """Report the consumer's messages that are newer than the reported state of their key."""
         for item in items:
             if item.revision > self.revision:
                 if self._census is not None and item.revision > self._census.last_seq:
@@ -289,23 +249,24 @@ class _Known:
                     self._census = None
                 self.revision = item.revision
                 if item.revision > self._ahead.get(item.key, 0):
-                    yield self._told(item)
+                    yield self._reported(item)
 
     def ahead(self, messages: Iterable[Message]) -> Iterator[WatchEvent]:
-        """Tell what was read at the leader and may come from the consumer yet."""
+        """Report messages that were read at the leader; the consumer may send them later."""
         for message in messages:
             key, revision = message.key, message.revision
             self._ahead[key] = revision
             stored = Stored(key, revision, message.value)
-            yield self._told(message.deleted if message.marker else stored)
+            yield self._reported(message.deleted if message.marker else stored)
 
-    def _told(self, item: Item) -> WatchEvent:
+    def _reported(self, item: Item) -> WatchEvent:
         if isinstance(item, IllegalKey):
             self.illegal.add(item.key)
             return item
         if isinstance(item, Stored):
-            self.alive.add(item.key)
-            self.deleted.discard(item.key)
+            if item.key not in self.alive:
+                self.alive.add(item.key)
+                self.deleted.discard(item.key)
             return Applied(item)
         self.alive.discard(item.key)
         self.deleted.add(item.key)
@@ -313,7 +274,7 @@ class _Known:
 
 
 class _Identity:
-    """Tells one bucket from another of the same name: recreated, or fallen back in time."""
+    """Names a bucket's incarnation: another one if it was recreated or fell back in time."""
 
     def __init__(self) -> None:
         self._created = ""

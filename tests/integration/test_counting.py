@@ -1,7 +1,8 @@
 """Keys are counted while they come and go: what vanished is noticed, and nothing listed for it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import nats
@@ -18,6 +19,7 @@ from natsctl.model.kinds import kv
 from natsctl.model.store import Listed
 
 THINGS = kv(bytes, bucket="things", history=1)
+VERIFY_S = 12.0
 
 
 @pytest.fixture
@@ -89,3 +91,51 @@ async def test_what_vanishes_meanwhile_is_noticed(nats_server: NatsServer, admin
         churning.cancel()
         with suppress(asyncio.CancelledError):
             await churning
+
+
+async def purge(admin: Client) -> None:
+    await admin.request("$JS.API.STREAM.PURGE.KV_things", b'{"filter": "$KV.things.k1"}')
+
+
+async def lower_max_msgs(admin: Client) -> None:
+    answer = await admin.request("$JS.API.STREAM.INFO.KV_things")
+    config = {**json.loads(answer.data)["config"], "max_msgs": 3, "discard": "old"}
+    await admin.request("$JS.API.STREAM.UPDATE.KV_things", json.dumps(config).encode())
+
+
+@pytest.mark.parametrize("remove", [purge, lower_max_msgs])
+async def test_keys_that_vanish_are_noticed_long_before_the_consumer_is_checked(
+    nats_server: NatsServer, admin: Client, remove: Callable[[Client], Awaitable[None]]
+) -> None:
+    clock = asyncio.get_running_loop().time
+    async with connect(nats_server.url, verify_s=VERIFY_S) as stores:
+        store, listed = await stores.open(THINGS), asyncio.Event()
+        for number in range(5):
+            await store.create(f"k{number}", b"x")
+        watching = asyncio.create_task(watched(store, listed))
+        await listed.wait()
+        await remove(admin)
+        removed = clock()
+        with pytest.raises(WatchBrokenError, match="vanished from things without a trace"):
+            async with asyncio.timeout(60):
+                await watching
+    assert clock() - removed < VERIFY_S / 2
+
+
+async def test_a_quiet_bucket_costs_one_small_request_per_count(
+    nats_server: NatsServer, admin: Client
+) -> None:
+    heard: list[str] = []
+
+    async def hear(asked: Msg) -> None:
+        heard.append(asked.subject.removeprefix("$JS.API."))
+
+    async with connect(nats_server.url, verify_s=6.0) as stores:
+        store, listed = await stores.open(THINGS), asyncio.Event()
+        await store.create("a", b"x")
+        watching = asyncio.create_task(watched(store, listed))
+        await listed.wait()
+        await admin.subscribe("$JS.API.>", cb=hear)
+        await eventually(lambda: len(heard) >= 3)
+        watching.cancel()
+    assert set(heard[:3]) == {"STREAM.INFO.KV_things"}

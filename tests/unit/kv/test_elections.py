@@ -16,7 +16,8 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.kv.bucket import ELECTION_S, Bucket
-from natsctl.kv.watch import KvWatch
+from natsctl.kv.consumer import HEDGE_S
+from natsctl.kv.watch import AGAIN_S, KvWatch
 
 ELECTING_S = 9.0
 
@@ -34,6 +35,9 @@ class Cluster:
         self.replicas: list[object] = []  # that were wanted of a new bucket, ever
         self.api_prefix = "$JS.API"
         self.client = self
+        self.dead: list[str] = []  # sorts of requests, each of which a dead server swallows
+        self.slow_s = 0.0  # how long it takes to make a consumer
+        self.listening = 0  # subscriptions
         self._made = made
         self._resigns_s = resigns_s
         self._numbers = itertools.count(1)
@@ -53,10 +57,12 @@ class Cluster:
         config = dict(body or {"deny_delete": True})
         if endpoint.startswith("STREAM.CREATE"):
             self.replicas.append(config["num_replicas"])
-        if self.leaderless:
+        if self.leaderless or self._swallowed(endpoint):
             await asyncio.sleep(timeout_s or 5)
             raise StoreTimeoutError(endpoint)
         self.heard.append(endpoint)
+        if endpoint.startswith("CONSUMER.CREATE"):
+            await asyncio.sleep(self.slow_s)
         if endpoint.startswith("STREAM.MSG.GET"):
             raise NotFoundError(endpoint)
         if endpoint.startswith("STREAM.INFO") and not self._made:
@@ -64,6 +70,14 @@ class Cluster:
             self._resigns_s = 0.0
             raise StoreMissingError(endpoint)
         return {"created": "then", "config": config, "state": {"last_seq": 0}}
+
+    def _swallowed(self, endpoint: str) -> bool:
+        """Take the next request of that sort, if a dead server was to answer one."""
+        for sort in self.dead:
+            if endpoint.startswith(sort):
+                self.dead.remove(sort)
+                return True
+        return False
 
     async def publish(self, subject: str) -> None:
         if not self.leaderless:
@@ -80,10 +94,11 @@ class Cluster:
         return f"_INBOX.{next(self._numbers)}"
 
     async def tap(self, _subject: str, _receive: object) -> "Cluster":
+        self.listening += 1
         return self
 
     async def unsubscribe(self) -> None:
-        """Be quiet, as before."""
+        self.listening -= 1
 
     def elect(self, electing_s: float) -> None:
         """Have no leader for so long, from now on."""
@@ -159,6 +174,49 @@ async def test_a_consumer_that_broke_without_a_leader_is_deleted_when_the_next_a
     await silent(watch)
     cluster.elect(1.0)
     cluster.heard.clear()
+    cluster.dead = ["STREAM.MSG.GET"] * 9
     with pytest.raises(StoreTimeoutError):
         await listed(watch)
-    assert cluster.heard == ["CONSUMER.DELETE.KV_b.natsctl-1"]
+    assert cluster.heard == ["STREAM.INFO.KV_b", "CONSUMER.DELETE.KV_b.natsctl-1"]
+
+
+async def test_a_second_consumer_is_requested_if_a_dead_server_was_to_have_the_first() -> None:
+    cluster = Cluster()
+    cluster.dead = ["CONSUMER.CREATE"]
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    await listed(KvWatch(bucket(cluster)))
+    assert clock() - began == pytest.approx(HEDGE_S)
+
+
+async def test_a_watch_that_found_two_dead_servers_still_begins_within_a_second() -> None:
+    cluster = Cluster()
+    cluster.dead = ["CONSUMER.CREATE"] * 2
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    await listed(KvWatch(bucket(cluster)))
+    assert clock() - began < 1.0
+
+
+async def test_no_consumer_that_was_requested_is_left_at_the_server() -> None:
+    cluster = Cluster()
+    cluster.dead = ["CONSUMER.CREATE"] * 2
+    await listed(KvWatch(bucket(cluster)))
+    deleted = {told for told in cluster.heard if told.startswith("CONSUMER.DELETE")}
+    assert deleted == {f"CONSUMER.DELETE.KV_b.natsctl-{number}" for number in (1, 2, 3)}
+    assert cluster.listening == 0
+
+
+async def test_an_answer_that_a_dying_leader_swallows_is_requested_again() -> None:
+    cluster = Cluster(electing_s=1.2)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    await listed(KvWatch(bucket(cluster)))
+    assert clock() - began <= 1.2 + AGAIN_S
+
+
+async def test_a_consumer_that_is_made_slowly_is_not_taken_for_a_silent_one() -> None:
+    cluster = Cluster()
+    cluster.slow_s = 4.0
+    await listed(KvWatch(bucket(cluster)))
+    assert cluster.listening == 0
