@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+AGAIN_S = 0.5  # how long an answer to a read is awaited before the same is requested again
+
 
 async def hedged(attempt: Callable[[], Coroutine[Any, Any, T]], *, every_s: float) -> T:
     """Start *attempt*, and one more after every *every_s* seconds while none has ended.

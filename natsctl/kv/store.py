@@ -17,6 +17,7 @@ from natsctl.errors import (
 from natsctl.kv.bucket import Bucket, Message
 from natsctl.kv.calls import kv_span
 from natsctl.kv.codec import EXPECTED, OPERATION, ROLLUP, check_key, header_size
+from natsctl.kv.hedge import AGAIN_S, hedged
 from natsctl.kv.watch import VERIFY_S, KvWatch
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.patterns import matches
@@ -144,7 +145,7 @@ class KvStore:
             ) from error
         except StoreError as error:
             if isinstance(error.__cause__, NoRespondersError):
-                await self._bucket.state()  # raises if the bucket is missing
+                await hedged(self._bucket.state, every_s=AGAIN_S)  # raises if there is no bucket
                 self._bucket.check_writable()
             raise
 

@@ -14,13 +14,12 @@ from natsctl.kv.bucket import Bucket, Message, StreamState
 from natsctl.kv.consumer import Consumers, FeedMaker
 from natsctl.kv.feed import Feed, Item
 from natsctl.kv.fingerprints import Fingerprints
-from natsctl.kv.hedge import hedged
+from natsctl.kv.hedge import AGAIN_S, hedged
 from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
 
 VERIFY_S = 60.0  # how often the watch checks that its consumer has not stopped
 COUNTS = 6  # how many times between two such checks the keys are counted
 PASSES = 3  # over keys that change during a listing, before the rest is read
-AGAIN_S = 0.5  # how long an answer is awaited before the same is requested again
 
 
 class KvWatch:

@@ -17,7 +17,8 @@ from natsctl.errors import (
 )
 from natsctl.kv.bucket import ELECTION_S, Bucket
 from natsctl.kv.consumer import HEDGE_S
-from natsctl.kv.watch import AGAIN_S, KvWatch
+from natsctl.kv.hedge import AGAIN_S
+from natsctl.kv.watch import KvWatch
 
 ELECTING_S = 9.0
 

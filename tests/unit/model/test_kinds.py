@@ -48,9 +48,10 @@ class TestNames:
         assert APPS.name == "App.apps"
         assert kv(dict[str, int], bucket="counts").name == "dict.counts"
 
-    def test_its_options_have_defaults(self) -> None:
-        assert (APPS.keys, APPS.history, APPS.ttl_s, APPS.replicas) == (">", 5, None, 1)
-        assert (APPS.storage, APPS.max_value_bytes, APPS.create) == ("file", None, True)
+    def test_no_option_is_given_by_default(self) -> None:
+        given = (APPS.history, APPS.ttl_s, APPS.replicas, APPS.storage, APPS.max_value_bytes)
+        assert (APPS.keys, given) == (">", (None,) * 5)
+        assert APPS.create
 
 
 class TestDecoding:
