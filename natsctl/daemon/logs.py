@@ -12,6 +12,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from natsctl.core.about import about
+from natsctl.daemon.folding import FoldingHandler
 from natsctl.daemon.hiding import Hider
 from natsctl.daemon.settings import LogSettings
 from natsctl.telemetry.escaping import escaped_lines, json_escaped
@@ -29,7 +30,7 @@ def log_to_stderr(settings: LogSettings, secrets: Iterable[str] = ()) -> None:
     *Guarantees.* A line says which controller, key, operation and attempt it is about, where its
     task knows, and which trace and span it is part of, where those are recorded. What looks like a
     secret is hidden as well, in messages, facts and tracebacks. Loggers of the standard library and
-    of structlog are written alike.
+    of structlog are written alike. Warnings and errors that repeat are folded, see `folding`.
     """
     before: list[Processor] = [structlog.contextvars.merge_contextvars, _about]
     structlog.configure(
@@ -42,7 +43,7 @@ def log_to_stderr(settings: LogSettings, secrets: Iterable[str] = ()) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = FoldingHandler(sys.stderr)
     handler.setFormatter(_formatter(settings, before, Hider(secrets)))
     least, *others = settings.level.split(",")
     logging.basicConfig(level=least.upper(), handlers=[handler], force=True)
