@@ -15,11 +15,12 @@ _events = msgspec.json.Decoder(KvEvent)
 
 
 async def events_of(connection: Connection, controller: str, key: str) -> list[KvEvent]:
-    """Return the events about a controller's key, oldest first; none where there is no stream.
+    """Return the events about a controller's key, oldest first; none if there is no stream.
 
-    What somebody else has written there is left out. Raises as `Connection.api` does.
+    The stream has an event once for each time that its count grew: only the newest is returned.
+    Messages that are no events are left out. Raises as `Connection.api` does.
     """
-    found: list[KvEvent] = []
+    found: dict[tuple[str, ...], KvEvent] = {}
     query: dict[str, object] = {"seq": 1, "next_by_subj": f"{PREFIX}.{controller}.{key}"}
     for _ in range(EVENTS_MAX):
         try:
@@ -29,5 +30,8 @@ async def events_of(connection: Connection, controller: str, key: str) -> list[K
         message = reply["message"]
         query["seq"] = message["seq"] + 1
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            found.append(_events.decode(base64.b64decode(message.get("data", ""))))
-    return found
+            event = _events.decode(base64.b64decode(message.get("data", "")))
+            same = (event.type, event.reason, event.message, event.first_timestamp)
+            found.pop(same, None)
+            found[same] = event
+    return list(found.values())

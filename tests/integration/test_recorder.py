@@ -233,6 +233,17 @@ async def test_a_key_that_told_too_much_may_tell_one_more_each_minute() -> None:
         assert recorder.dropped == 2 + minute
 
 
+async def test_of_a_repeated_event_the_newest_is_read_back(nats: Nats) -> None:
+    async with nats.recorder("apps") as recorder:
+        for count in (1, 2, 3):
+            recorder.event("shop", WARNING, "SyncFailed", "no")
+            await sent(nats, count)
+        recorder.event("shop", NORMAL, "Synced", "yes")
+        recorder.event("shop", WARNING, "SyncFailed", "no")
+    found = await events_of(nats.connection, "apps", "shop")
+    assert [(each.message, each.count) for each in found] == [("yes", 1), ("no", 4)]
+
+
 async def test_events_are_read_back_without_what_somebody_else_wrote(nats: Nats) -> None:
     connection = nats.connection
     assert await events_of(connection, "apps", "shop") == []
