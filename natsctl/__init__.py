@@ -16,6 +16,7 @@ from natsctl.core.reads import Reads
 from natsctl.core.retry import (
     Drop,
     ExponentialLimiter,
+    RateLimit,
     Retry,
     RetryPolicy,
     Stop,
@@ -255,6 +256,7 @@ __all__ = [
     "QueryBatchInProgressError",
     "QueryBatchNotStartedError",
     "QueueShutDownError",
+    "RateLimit",
     "RateLimiter",
     "Reads",
     "RecallingWatcher",

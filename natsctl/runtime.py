@@ -31,7 +31,7 @@ from natsctl.core.owners import OwnerNames
 from natsctl.core.reads import Reads
 from natsctl.core.reports import Reports
 from natsctl.core.resync import keeps_up, resync
-from natsctl.core.retry import RetryPolicy, always_retry
+from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.stopping import finish
 from natsctl.core.sweeps import Sweeps
 from natsctl.core.systems import Systems
@@ -39,6 +39,7 @@ from natsctl.core.tasks import together
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.visit import DeletionPolicy, Operation, Visits
 from natsctl.core.wakes import Wakes
+from natsctl.core.workqueue import Workqueue
 from natsctl.errors import NotFoundError, StoreError, UsageError, is_delay
 from natsctl.model.kinds import Kind
 from natsctl.model.recorder import EventType
@@ -58,6 +59,7 @@ class Controller:
     - `resync_s`: every primary is visited again once per so many seconds.
     - `sync_timeout_s`: a sync that takes longer fails.
     - `retry`: what follows a failure.
+    - `rate_limit`: how many syncs begin in a second, whatever their keys; None: as many as can.
     - `deletion_policy`: what becomes of what a deleted primary owned.
     - `garbage`: when orphans are collected.
     - `kinds`: what `reads` reads of a cluster, so that one is looked for, and permissions for it.
@@ -68,6 +70,7 @@ class Controller:
     resync_s: float = 600.0
     sync_timeout_s: float = 60.0
     retry: RetryPolicy = staticmethod(always_retry)
+    rate_limit: RateLimit | None = None
     deletion_policy: DeletionPolicy = "delete"
     garbage: GarbageLimits = GarbageLimits()
     kinds: Sequence[Kind[Any]] = ()
@@ -163,7 +166,10 @@ class ControllerRuntime:
         self._systems = Systems(type(controller), nats, kube)
         self._names = OwnerNames() if owner_names is None else owner_names
         self._barrier = Barrier(barrier_timeout_s)
-        self._loop = SyncLoop(self._sync, retry=controller.retry, workers=controller.workers)
+        queue = Workqueue[str](pace=controller.rate_limit)
+        self._loop = SyncLoop(
+            self._sync, queue=queue, retry=controller.retry, workers=controller.workers
+        )
         self._reports = Reports(self.name, lambda key: self._opened.references(key))  # noqa: PLW0108 - made below
         self._wakes = Wakes(controller, self._loop, reports=self._reports)
         self._sweeps = Sweeps(

@@ -9,6 +9,7 @@ import msgspec
 
 from natsctl.core.calls import shown
 from natsctl.core.garbage import GarbageLimits
+from natsctl.core.retry import RateLimit
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 
@@ -64,12 +65,19 @@ KINDS = Option(
 )
 
 
+RATE = Option(
+    "RateLimit(qps=…, burst=…), or None",
+    lambda value: value is None or isinstance(value, RateLimit),
+)
+
+
 CONTROLLER_OPTIONS = {
     "name": TEXT,
     "workers": COUNT,
     "resync_s": SECONDS,
     "sync_timeout_s": SECONDS,
     "retry": POLICY,
+    "rate_limit": RATE,
     "deletion_policy": one_of("delete", "orphan"),
     "garbage": instance_of(GarbageLimits, "GarbageLimits(…)"),
     "kinds": KINDS,

@@ -142,3 +142,32 @@ class TokenBucket:
         self._tokens = min(self._burst, self._tokens + gained) - 1.0
         self._counted_at = now
         return max(0.0, -self._tokens / self._rate_per_s)
+
+    def give_back(self) -> None:
+        """Give back a token that was taken and not used."""
+        self._tokens = min(self._burst, self._tokens + 1.0)
+
+
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """How many syncs a controller begins: *qps* a second on average, and up to *burst* at once.
+
+    Raises `UsageError` if *qps* is not above 0 and finite, or *burst* is no whole number above 0.
+    """
+
+    qps: float
+    burst: int
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        numbers = (isinstance(self.qps, int | float), type(self.burst) is int)
+        if not all(numbers) or isinstance(self.qps, bool):
+            raise UsageError(f"a rate limit needs numbers, not {self.qps!r} and {self.burst!r}")
+        if not 0 < self.qps < math.inf or self.burst < 1:
+            raise UsageError(
+                f"a rate limit needs qps above 0 and burst of 1 or more, not {self.qps:g} and "
+                f"{self.burst}"
+            )
+
+    def bucket(self) -> TokenBucket:
+        """Return a full bucket with this rate."""
+        return TokenBucket(rate_per_s=self.qps, burst=self.burst)

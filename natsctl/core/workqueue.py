@@ -12,7 +12,7 @@ import msgspec
 
 from natsctl.core.agenda import Agenda, Visit, sooner
 from natsctl.core.histogram import Distribution, Histogram
-from natsctl.core.retry import ExponentialLimiter, TokenBucket
+from natsctl.core.retry import ExponentialLimiter, RateLimit, TokenBucket
 from natsctl.core.timers import Timers
 from natsctl.core.turns import Priority, Ready, Turns
 from natsctl.core.waiters import Waiters
@@ -81,6 +81,7 @@ class Workqueue(Generic[K]):
     Args:
         limiter: how long a failing key waits; client-go's 5 ms to 1000 s by default.
         bucket: limits the rate of all retries together; by default nothing does.
+        pace: limits the rate at which keys are taken; by default nothing does.
         share_of: whom a key belongs to, always the same for the same key; it must not raise.
         ageing_s: how long a ready key may be passed over before every other turn is its own.
     """
@@ -90,11 +91,13 @@ class Workqueue(Generic[K]):
         *,
         limiter: ExponentialLimiter[K] | None = None,
         bucket: TokenBucket | None = None,
+        pace: RateLimit | None = None,
         share_of: Callable[[K], Hashable] | None = None,
         ageing_s: float = 30.0,
     ) -> None:
         self._limiter = ExponentialLimiter[K]() if limiter is None else limiter
         self._bucket = bucket
+        self._pace = None if pace is None else pace.bucket()
         self._agendas: dict[K, Agenda] = {}  # of keys to which more than the next visit is owed
         self._timers = Timers(self._ripen)
         self._turns = Turns(share_of, ageing_s)
@@ -202,15 +205,43 @@ class Workqueue(Generic[K]):
 
         Raises `QueueShutDownError` once the queue is shut down and hands out nothing more.
         """
-        while not self._turns.ready:
-            if self._shut_down:
-                raise QueueShutDownError("the queue was shut down")
-            await self._getters.wait()
-        return self._take()
+        while True:
+            while not self._turns.ready:
+                if self._shut_down:
+                    raise QueueShutDownError("the queue was shut down")
+                await self._getters.wait()
+            if await self._paced():
+                return self._take()
 
     def get_nowait(self) -> K | None:
-        """Take the next key like `get`; None if no key is ready now."""
-        return self._take() if self._turns.ready else None
+        """Take the next key like `get`; None if no key is ready now, or the pace forbids it."""
+        if not self._turns.ready:
+            return None
+        if self._pace is not None and self._pace.take() > 0:
+            self._pace.give_back()
+            return None
+        return self._take()
+
+    async def _paced(self) -> bool:
+        """Wait for as long as the pace asks for; return whether a key is still ready then."""
+        pace = self._pace
+        if pace is None or self._shut_down:
+            return True
+        wait_s = pace.take()
+        if wait_s <= 0:
+            return True
+        try:
+            async with asyncio.timeout(wait_s):
+                await self.closed()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            pace.give_back()
+            self._getters.wake_one()
+            raise
+        if not self._turns.ready:
+            pace.give_back()
+        return bool(self._turns.ready)
 
     def done(self, key: K) -> None:
         """Give a held key back, to wait or be ready if more visits were asked for meanwhile.

@@ -21,9 +21,9 @@ from natsctl.core.journal import Journal
 from natsctl.core.loop import Has, SyncLoop
 from natsctl.core.markers import deleted
 from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
-from natsctl.core.options import COUNT, POLICY, SECONDS_OR_ZERO, TEXT, check_class
+from natsctl.core.options import COUNT, POLICY, RATE, SECONDS_OR_ZERO, TEXT, check_class
 from natsctl.core.reasons import Reasons
-from natsctl.core.retry import RetryPolicy, always_retry
+from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.slots import Primary
 from natsctl.core.stopping import finish
 from natsctl.core.tasks import together
@@ -47,6 +47,7 @@ _OPTIONS = {
     "name": TEXT,
     "workers": COUNT,
     "retry": POLICY,
+    "rate_limit": RATE,
     "stop_timeout_s": SECONDS_OR_ZERO,
 }
 
@@ -66,6 +67,7 @@ class ManagedController(Generic[T]):
     - `name`: in logs, events and subjects; by default the class's name in lower case.
     - `workers`: how many objects are reconciled at once.
     - `retry`: what follows a failure.
+    - `rate_limit`: how many reconciliations begin in a second; None: as many as can.
     - `stop_timeout_s`: how long reconciliations under way may go on after `stop`.
     """
 
@@ -73,6 +75,7 @@ class ManagedController(Generic[T]):
     name: str = ""
     workers: int = 4
     retry: RetryPolicy = staticmethod(always_retry)
+    rate_limit: RateLimit | None = None
     stop_timeout_s: float = 30.0
 
     blocking = staticmethod(blocking)
@@ -86,7 +89,7 @@ class ManagedController(Generic[T]):
         check_class(self, ManagedController, _OPTIONS, _METHODS)
         self.synced = asyncio.Event()  # the cache is complete, and reconciling has begun
         self._nats, self._kube = nats, kube
-        self._queue = Workqueue[str]()
+        self._queue = Workqueue[str](pace=self.rate_limit)
         self._stopping = asyncio.Event()
         self._recorders: list[Recorder] = []
         self._informers: dict[str, Informer[T]] = {}  # the one, once opened

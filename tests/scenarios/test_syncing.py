@@ -7,9 +7,19 @@ from collections import Counter
 import pytest
 from scenarios.plays import App, Apps, AppSpec, Part, PartSpec, document, edit, put, stage
 
-from natsctl import Operation, PermanentError, RetryAfter, Stop, StoreTimeoutError, give_up_after
+from natsctl import (
+    Operation,
+    PermanentError,
+    RateLimit,
+    RetryAfter,
+    Stop,
+    StoreTimeoutError,
+    UsageError,
+    give_up_after,
+)
 from natsctl.core.workqueue import Held, Waiting
 from natsctl.errors import InvalidInputError
+from natsctl.runtime import check_controller
 from natsctl.testing.harness import running
 
 AN_HOUR = 3600.0
@@ -38,6 +48,45 @@ class Moody(Apps):
     def gaps(self) -> list[float]:
         """The seconds between syncs."""
         return [later - sooner for sooner, later in zip(self.at, self.at[1:], strict=False)]
+
+
+# ---- how fast
+
+
+async def test_syncs_begin_no_faster_than_the_rate_limit() -> None:
+    class Slow(Moody):
+        rate_limit = RateLimit(qps=10, burst=5)
+        workers = 20
+
+    controller = Slow()
+    async with running(controller) as harness:
+        play = stage(harness)
+        for number in range(25):
+            await play.app(f"shop{number}")
+        began = asyncio.get_running_loop().time()
+        await harness.run_until_idle()
+        assert len(controller.at) == 25
+        assert controller.at[-1] - began == pytest.approx(2.0, abs=0.2)
+
+
+@pytest.mark.parametrize("limit", [5, "fast", (10, 5)])
+async def test_a_rate_limit_of_another_type_is_refused_when_the_controller_is_loaded(
+    limit: object,
+) -> None:
+    class Wrong(Apps):
+        rate_limit = limit  # type: ignore[assignment]
+
+    with pytest.raises(UsageError, match="must be RateLimit"):
+        check_controller(Wrong())
+
+
+@pytest.mark.parametrize(
+    ("qps", "burst"),
+    [(0, 1), (-1, 1), (float("inf"), 1), (float("nan"), 1), (1, 0), (1, 1.5), ("1", 1), (True, 1)],
+)
+def test_a_rate_limit_that_limits_nothing_or_all_is_refused(qps: float, burst: int) -> None:
+    with pytest.raises(UsageError, match="a rate limit needs"):
+        RateLimit(qps=qps, burst=burst)
 
 
 # ---- what is a reason, and what is none

@@ -10,7 +10,7 @@ from typing import Any, TypeVarTuple
 
 import pytest
 
-from natsctl.core.retry import ExponentialLimiter, TokenBucket, no_jitter
+from natsctl.core.retry import ExponentialLimiter, RateLimit, TokenBucket, no_jitter
 from natsctl.core.workqueue import Held, Place, Priority, Ready, Waiting, Workqueue
 from natsctl.errors import QueueShutDownError, UsageError
 from natsctl.testing.time import VirtualTimeLoop
@@ -1118,6 +1118,90 @@ class TestStats:
         assert not queue
         queue.add("a")
         assert queue
+
+
+class TestPace:
+    @pytest.fixture
+    async def queue(self) -> Workqueue[str]:
+        return Workqueue(pace=RateLimit(qps=2, burst=3))
+
+    async def work(self, queue: Workqueue[str], taken: list[tuple[float, str]]) -> None:
+        while True:
+            key = await queue.get()
+            taken.append((asyncio.get_running_loop().time(), key))
+            queue.done(key)
+
+    async def test_a_burst_is_taken_at_once_and_then_so_many_a_second(
+        self, queue: Workqueue[str]
+    ) -> None:
+        for key in "abcdefg":
+            queue.add(key)
+        taken: list[tuple[float, str]] = []
+        workers = [asyncio.create_task(self.work(queue, taken)) for _ in range(4)]
+        await asyncio.sleep(10)
+        assert [key for _, key in taken] == list("abcdefg")
+        assert [at for at, _ in taken] == pytest.approx([0, 0, 0, 0.5, 1, 1.5, 2])
+        for worker in workers:
+            worker.cancel()
+
+    async def test_what_is_urgent_goes_first_although_it_came_during_the_wait(
+        self, queue: Workqueue[str]
+    ) -> None:
+        for key in "abcd":
+            queue.add(key, priority=Priority.RESYNC)
+        taken: list[tuple[float, str]] = []
+        worker = asyncio.create_task(self.work(queue, taken))
+        await asyncio.sleep(0.1)
+        queue.add("urgent")
+        await asyncio.sleep(5)
+        assert [key for _, key in taken] == ["a", "b", "c", "urgent", "d"]
+        worker.cancel()
+
+    async def test_idle_workers_use_up_nothing(self, queue: Workqueue[str]) -> None:
+        taken: list[tuple[float, str]] = []
+        workers = [asyncio.create_task(self.work(queue, taken)) for _ in range(4)]
+        await asyncio.sleep(100)
+        for key in "abcde":
+            queue.add(key)
+        await asyncio.sleep(10)
+        assert [at for at, _ in taken] == pytest.approx([100, 100, 100, 100.5, 101])
+        for worker in workers:
+            worker.cancel()
+
+    async def test_a_cancelled_get_uses_up_nothing_and_wakes_another(
+        self, queue: Workqueue[str]
+    ) -> None:
+        for key in "abcd":
+            queue.add(key)
+        for _ in range(3):
+            queue.done(await queue.get())
+        waiting = asyncio.create_task(queue.get())
+        await asyncio.sleep(0.1)
+        other = asyncio.create_task(queue.get())
+        waiting.cancel()
+        assert await other == "d"
+        assert asyncio.get_running_loop().time() <= 1.0
+
+    async def test_a_stop_does_not_wait_for_the_pace(self) -> None:
+        queue = Workqueue[str](pace=RateLimit(qps=0.001, burst=1))
+        for key in "ab":
+            queue.add(key)
+        queue.done(await queue.get())
+        waiting = asyncio.create_task(queue.get())
+        await asyncio.sleep(1)
+        queue.shut_down(drain=False)
+        with pytest.raises(QueueShutDownError):
+            await waiting
+        assert asyncio.get_running_loop().time() == 1
+
+    async def test_without_waiting_no_key_is_taken_beyond_the_pace(
+        self, queue: Workqueue[str]
+    ) -> None:
+        for key in "abcd":
+            queue.add(key)
+        assert [queue.get_nowait() for _ in range(5)] == ["a", "b", "c", None, None]
+        await asyncio.sleep(0.5)
+        assert queue.get_nowait() == "d"
 
 
 async def test_a_key_that_is_dropped_is_nowhere_and_no_failure_is_remembered() -> None:
