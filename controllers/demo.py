@@ -105,6 +105,8 @@ def _daemon(folder: Path) -> Iterator[None]:
     command = ("run", "--embedded", "--controller", "controllers.demo:Demo")
     print(f"$ natsctl {' '.join(command)}")
     log = folder / "daemon.log"
+    for name in ("NATSCTL_SERVER", "NATSCTL_CONTEXT", "NATS_URL"):
+        os.environ.pop(name, None)  # the demo never touches a server of yours
     with log.open("wb") as output:
         daemon = subprocess.Popen(
             (*NATSCTL, *command, "--port", "0"), stdout=output, stderr=subprocess.STDOUT

@@ -118,7 +118,7 @@ class Stack:
             "COMPOSE_PROJECT_NAME": f"natsctl-tests-{port}",
             "NATS_PORT": str(port),
             **{f"{name}_PORT": str(at) for name, at in asked.items()},
-            "NATSCTL_TAG": IMAGE.partition(":")[2],
+            "IMAGE_TAG": IMAGE.partition(":")[2],
         }
 
     async def up(self) -> None:

@@ -1,6 +1,6 @@
 """Where the servers of tests run: as processes of this machine, or in containers.
 
-`NATSCTL_TEST_NATS=container` and `NATSCTL_TEST_KUBE=container` ask for containers: for the server
+`TEST_NATS=container` and `TEST_KUBE=container` ask for containers: for the server
 of the fixture `nats_server` and that of the contract of stores, and for `kube_server`. Servers that
 a test makes itself, to break them or with files of its own, are processes still.
 """
@@ -13,8 +13,8 @@ from containers import engine_answers
 from nats_containers import ContainedNatsServer
 from servers import NatsServer
 
-NATS = "NATSCTL_TEST_NATS"
-KUBE = "NATSCTL_TEST_KUBE"
+NATS = "TEST_NATS"
+KUBE = "TEST_KUBE"
 CONTAINER = "container"
 
 

@@ -53,9 +53,14 @@ class Command(TyperCommand):
                 formatter.write_dl(sections[title])
 
 
-def commands() -> typer.Typer:
-    """Return what commands are registered with."""
-    return typer.Typer(rich_markup_mode=None, add_completion=False)
+def commands(*, completion: bool = False) -> typer.Typer:
+    """Return what commands are registered with; *completion* adds the options of shells."""
+    return typer.Typer(
+        rich_markup_mode=None,
+        add_completion=completion,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        suggest_commands=False,
+    )
 
 
 def examples(*lines: str) -> str:

@@ -1,6 +1,5 @@
 """`natsctl config`: what is set, and where."""
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,10 +9,9 @@ from natsctl.cli.command import Command, commands, examples
 from natsctl.cli.configured import handed
 from natsctl.cli.entries import NONE
 from natsctl.cli.printing import Output, OutputOption, write_found, write_table
-from natsctl.cli.terminal import say
 from natsctl.daemon.catalogue import BY_NAME, FIELDS
 from natsctl.daemon.hiding import MASK, Hider
-from natsctl.daemon.sources import Effective, mistaken
+from natsctl.daemon.sources import Effective
 from natsctl.kv.options import NatsOptions, redacted
 
 app = commands()
@@ -45,8 +43,6 @@ def config(*, effective: Effective, output: OutputOption = Output.TABLE) -> None
     Flags are the strongest, then the environment, then natsctl.toml. What a NATS context says is
     shown as well. Secrets are hidden.
     """
-    for mistake in mistaken(os.environ):
-        say(mistake)
     held = list(_held(effective))
     names = (each.setting for each in held)
     write_found(held, output, names=names, table=lambda: _show(held))

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from natsctl.cli.command import EXIT_PIPE, commands
 from natsctl.cli.failures import FAILED, USAGE, say_error, tell
 from natsctl.cli.interrupts import INTERRUPTED
 from natsctl.cli.terminal import OutputError, abandon_output, flush, say
+from natsctl.cli.usage import wrong_usage
 from natsctl.daemon.hiding import HidingFormatter
 from natsctl.daemon.names import meant
 from natsctl.errors import UsageError
@@ -50,6 +51,7 @@ COMMANDS = {
     "rbac": ("rbac", "Show the least permissions that controllers need in a cluster."),
     "health": ("health", "Ask the daemon that listens on this machine how it is."),
     "doctor": ("doctor", "Check everything that controllers need, and say what to do."),
+    "help": ("help", "Show the help of a command."),
 }
 """By name, in the order of the help: the module, loaded when it is needed, and what it does."""
 
@@ -60,14 +62,23 @@ GROUPS = ("gc", "installation", "external")
 class _Commands(TyperGroup):
     """A group that loads a command when it is asked for."""
 
+    _outlined = False  # whether only the names of commands are needed
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base's signature
         return list(COMMANDS)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return what a shell may complete; no command is loaded for that."""
+        self._outlined = True
+        return super().shell_complete(ctx, incomplete)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and self._outlined:
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
         if cmd_name in COMMANDS:
             module = importlib.import_module(f"natsctl.cli.{COMMANDS[cmd_name][0]}")
             return get_command(module.app)
-        if cmd_name.startswith("-"):
+        if cmd_name.startswith("-") or ctx.resilient_parsing:
             return super().get_command(ctx, cmd_name)
         raise UsageError(f"there is no command {cmd_name!r}{meant(cmd_name, COMMANDS)}")
 
@@ -76,7 +87,7 @@ class _Commands(TyperGroup):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-app = commands()
+app = commands(completion=True)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it
@@ -125,7 +136,7 @@ def _status(args: Sequence[str]) -> int:
     try:
         ended = get_command(app).main(_completed(args), prog_name="natsctl", standalone_mode=False)
     except typer.TyperException as error:
-        say_error(f"{error.format_message()}{_hint(error)}")
+        say_error(wrong_usage(error))
         return USAGE
     except typer.Abort:
         return FAILED
@@ -140,11 +151,6 @@ def _completed(args: Sequence[str]) -> list[str]:
     """Return the words, and that help is meant where they end before a command."""
     ends_early = not args or (len(args) == 1 and args[0] in GROUPS)
     return [*args, "--help"] if ends_early else list(args)
-
-
-def _hint(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    return "" if context is None else f" (see {context.command_path} --help)"
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """`natsctl run`: the daemon."""
 
 import logging
-import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,10 +26,10 @@ from natsctl.daemon.logs import log_to_stderr
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.private import private_server, while_it_runs
 from natsctl.daemon.service import answering
-from natsctl.daemon.settings import ControllerSettings, HttpSettings, Settings
+from natsctl.daemon.settings import ControllerSettings, HttpSettings
 from natsctl.daemon.sharding import Shard, members_of, shards
 from natsctl.daemon.signals import end_with_parent, until_signalled
-from natsctl.daemon.sources import mistaken
+from natsctl.daemon.sources import Effective
 from natsctl.daemon.stop_limit import StopLimit
 from natsctl.daemon.traces import traced
 from natsctl.daemon.vacancy import Vacancy
@@ -64,14 +63,12 @@ Serve = Callable[[NatsOptions], Coroutine[None, None, None]]
 )
 @connected_on(daemon_loop)
 @clustered
-@handed(
-    "settings", "controllers", "logs", "http", "traces", of=lambda effective: effective.settings
-)
+@handed("effective", "controllers", "logs", "http", "traces", of=lambda effective: effective)
 async def run(
     options: NatsOptions,
     *,
     cluster: KubeOptions | None,
-    settings: Settings,
+    effective: Effective,
     controller: ControllersOption,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="start a private nats-server, and use that")
@@ -92,14 +89,16 @@ async def run(
     With --leader-elect, of several processes that run a controller one works; the others stand by.
     With --shard all of them work, each on keys of its own.
     """
-    if not embedded and (store_dir is not None or port is not None):
+    settings = effective.settings
+    settings.check()
+    if embedded:
+        _check_alone(effective)
+    elif store_dir is not None or port is not None:
         raise UsageError("--store-dir and --port are about the server that --embedded starts")
     if with_parent:
         end_with_parent()
         options = _alone(options, *options.servers)
     log_to_stderr(settings.logs, secrets_of(with_context(options), cluster))
-    for mistake in mistaken(os.environ):
-        log.warning("%s", mistake)
     controllers = [runnable_of(path) for path in controller]
     vitals = Vitals()
     limit = StopLimit(settings.controllers.stop_timeout_s)
@@ -112,6 +111,16 @@ async def run(
         await until_signalled(
             _heard(serve, options, vitals, settings.http), told=vitals.stop, caught=limit.start
         )
+
+
+def _check_alone(effective: Effective) -> None:
+    """Raise `UsageError` if a flag, a variable or the file names a server as well."""
+    for field in ("nats.servers", "nats.context"):
+        source = effective.sources.get(field)
+        if source is not None:
+            raise UsageError(
+                f"--embedded starts a server of its own, but {source} names another: leave one out"
+            )
 
 
 async def _serve(

@@ -3,8 +3,10 @@
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
@@ -78,12 +80,20 @@ def make(found: type[R], path: str) -> R:
     return controller
 
 
-def _split(path: str) -> str:
-    """Return how a path without a colon may have been meant."""
+def _form(path: str) -> str:
+    """Return how to write a path that has another form: that of a file, or without a colon."""
+    file, _, name = path.partition(":")
+    if _is_file(file):
+        parts = Path(os.path.relpath(file)).with_suffix("").parts
+        module = "package.module" if ".." in parts else ".".join(parts)
+        return f"{module}:{name or 'Name'}"
     module, _, name = path.replace(":", "").rpartition(".")
-    if path.endswith(".py") or not module or not name:
-        return ""
-    return f", for example {module}:{name}"
+    example = f", for example {module}:{name}" if module and name else ""
+    return f"package.module:Name{example}"
+
+
+def _is_file(module: str) -> bool:
+    return "/" in module or module.endswith(".py")
 
 
 def _module(name: str) -> ModuleType:
@@ -117,8 +127,8 @@ def _raised(name: str, error: BaseException) -> UsageError:
 
 def _found(path: str, wanted: Wanted) -> tuple[ModuleType, object]:
     module_name, colon, name = path.partition(":")
-    if not (colon and module_name and name):
-        raise UsageError(f"controller {path!r}: write package.module:Name{_split(path)}")
+    if _is_file(module_name) or not (colon and module_name and name):
+        raise UsageError(f"controller {path!r}: write {_form(path)}")
     module = _module(module_name)
     try:
         return module, getattr(module, name)

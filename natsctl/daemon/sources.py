@@ -1,8 +1,8 @@
 """Where settings come from: flags, the environment, a file."""
 
-import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,11 @@ from natsctl.kv.options import NatsOptions
 FILE_NAME = "natsctl.toml"
 VARIABLE = "NATSCTL_CONFIG"
 
-_ALIKE = 0.88  # from here on a variable is one of ours, wrongly written
+_OURS = "NATSCTL_"
+_SERVICE = re.compile(
+    r"NATSCTL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?"
+    r"|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
 
 
 class Effective(msgspec.Struct, frozen=True):
@@ -97,24 +101,33 @@ def load_settings(
         config: the file to read; by default that in `NATSCTL_CONFIG`, or else `natsctl.toml` in
             the current folder, where there is one. Its relative paths begin in its folder.
 
-    Raises `UsageError`, naming the setting, its source and a good example, where a value is wrong
-    or a file has something that is no setting; and where a file that was named is missing.
+    Raises `UsageError` for a wrong value, with the setting, its source and a good example; for a
+    variable or a line of the file that is no setting; and for a named file that is missing.
     """
+    check_variables(environ)
     typed, file = _from_flags(flags), _file(config, environ)
     read = {} if file is None else _from_file(file)
     return _effective(settled([typed, _from_environment(environ), read]), file)
 
 
-def mistaken(environ: Iterable[str]) -> list[str]:
-    """Return, for people, the variables that look like ours and mean nothing."""
+def check_variables(environ: Mapping[str, str]) -> None:
+    """Raise `UsageError` for a variable that begins as ours do and is none.
+
+    An empty variable is ignored. So are the variables that Kubernetes sets in each container about
+    the services of its namespace, if the name of a service begins with `natsctl`.
+    """
     known = [VARIABLE, *(name for setting in SETTINGS for name in setting.variables)]
-    ours = [name for name in environ if name.startswith("NATSCTL_") and name not in known]
-    near = {name: difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE) for name in ours}
-    return [
-        f"the variable {name} means nothing; did you mean {found[0]}?"
-        for name, found in near.items()
-        if found
-    ]
+    for name, value in sorted(environ.items()):
+        unknown = name.startswith(_OURS) and name not in known
+        if unknown and value and not _of_a_service(name, value):
+            names = [other.removeprefix(_OURS) for other in known]
+            near = meant(name.removeprefix(_OURS), names, prefix=_OURS)
+            raise UsageError(f"there is no variable {name}{near}")
+
+
+def _of_a_service(name: str, value: str) -> bool:
+    """Say whether Kubernetes, or Docker, may have set the variable about a service."""
+    return _SERVICE.fullmatch(name) is not None or (name.endswith("_PORT") and "://" in value)
 
 
 def _effective(held: Layer, file: Path | None) -> Effective:
@@ -207,9 +220,8 @@ def _line(file: Path, lines: Lines, *path: str) -> str:
 
 
 def _near(section: str, field: str) -> str:
-    within = {setting.field: setting.name for setting in SETTINGS if setting.section == section}
-    near = difflib.get_close_matches(field.lower(), within, n=1)
-    return f"; did you mean {within[near[0]]}?" if near else _placed(field)
+    within = [setting.field for setting in SETTINGS if setting.section == section]
+    return meant(field, within, prefix=f"{section}.") or _placed(field)
 
 
 def _placed(field: str) -> str:

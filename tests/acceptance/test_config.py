@@ -97,11 +97,14 @@ async def test_config_says_what_is_wrong_and_where(shops: Natsctl, folder: Path)
     assert result.status == 2
 
 
-async def test_config_points_out_a_variable_that_means_nothing(folder: Path) -> None:
+async def test_a_variable_that_is_no_setting_is_refused(folder: Path) -> None:
     natsctl = Natsctl(folder, environ={"NATSCTL_WORKRES": "3"})
-    result = await natsctl("config")
-    assert result.status == 0
-    assert "NATSCTL_WORKRES means nothing; did you mean NATSCTL_WORKERS?" in result.err
+    for words in (["config"], ["list", "shops"], ["run", "-c", "a:B"]):
+        result = await natsctl(*words)
+        assert result.status == 2
+        assert result.err == (
+            "natsctl: error: there is no variable NATSCTL_WORKRES; did you mean NATSCTL_WORKERS?\n"
+        )
 
 
 async def test_config_refuses_what_contradicts_itself(folder: Path) -> None:

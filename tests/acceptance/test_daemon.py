@@ -151,7 +151,7 @@ async def test_a_private_server_comes_and_goes_with_the_daemon(folder: Path) -> 
     port = free_port()
     natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
     words = ("run", "--embedded", "--port", str(port), "-c", GREETINGS)
-    async with natsctl.running(*words) as running:
+    async with Natsctl(folder).running(*words) as running:
         await running.says("primaries listed, syncing")
         assert f"reach it with: export NATSCTL_SERVER=nats://127.0.0.1:{port}" in running.log
         await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
@@ -165,13 +165,13 @@ async def test_no_private_server_outlives_a_killed_daemon_and_its_data_stays(fol
     port = free_port()
     natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
     words = ("run", "--embedded", "--port", str(port), "--store-dir", "data", "-c", GREETINGS)
-    async with natsctl.running(*words) as running:
+    async with Natsctl(folder).running(*words) as running:
         await running.says("primaries listed, syncing")
         await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
         started = descendants(running.process.pid)
         await running.ends(signal.SIGKILL)
         await eventually(lambda: not any(map(alive, started)))
-    async with natsctl.running(*words) as running:
+    async with Natsctl(folder).running(*words) as running:
         await running.says("1 primaries listed, syncing")
         assert (await natsctl("list", "greetings")).rows[0][0] == "shop"
         assert await running.ends(signal.SIGTERM) == 0

@@ -36,8 +36,9 @@ async def test_a_web_app_runs_in_the_cluster_and_goes_with_its_object(
     port = free_port()
     url = f"nats://127.0.0.1:{port}"
     natsctl = Natsctl(folder, url, kubeconfig=kube_server.kubeconfig())
+    operator = Natsctl(folder, kubeconfig=kube_server.kubeconfig())
     words = ("run", "--embedded", "--port", str(port), "--controller", WEBAPPS)
-    async with natsctl.running(*words) as running:
+    async with operator.running(*words) as running:
         await running.says(SYNCING)
         await natsctl.done("put", "webapps", "shop", namespace.app(replicas=2, env={"A": "b"}))
         await eventually(lambda: namespace.has("shop"))

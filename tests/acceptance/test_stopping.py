@@ -375,7 +375,7 @@ async def test_a_private_server_outlasts_what_is_under_way(folder: Path) -> None
     port = free_port()
     natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
     words = ("run", "--embedded", "--port", str(port), "-c", "jobs:Jobs")
-    async with natsctl.running(*words) as running:
+    async with Natsctl(folder).running(*words) as running:
         await running.says("primaries listed, syncing")
         started = descendants(running.process.pid)
         await natsctl.done("put", "jobs", "a", "spec: {}")

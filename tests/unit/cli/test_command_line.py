@@ -35,7 +35,9 @@ def test_help_shows_examples_and_where_nats_is(
     assert run([*words, "--help"]) == 0
     shown = capsys.readouterr().out
     assert re.search(rf"Examples:\n    natsctl {' '.join(words)}\s", shown)
-    assert ("NATSCTL_SERVER" in shown) is (words not in (["dev"], ["rbac"], ["new"], ["health"]))
+    assert ("NATSCTL_SERVER" in shown) is (
+        words not in (["dev"], ["rbac"], ["new"], ["health"], ["help"])
+    )
     of_controllers = (
         *(["run"], ["dev"], ["resync"], ["gc", "plan"], ["gc", "apply"], ["rbac"]),
         *(["config"], ["doctor"]),
@@ -59,6 +61,62 @@ def test_the_usage_shows_what_has_to_be_typed(
     shown = capsys.readouterr().out
     assert f"Usage: natsctl {' '.join(words)} {usage}\n" in shown
     assert re.search(r"<(str|int|list)", shown) is None
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["help"], ["help", "help", "--help"]])
+def test_every_way_to_ask_for_help_is_understood(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 0
+    assert "Usage: natsctl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["get"], ["gc"], ["gc", "apply"], ["run"]])
+def test_help_names_a_command_before_or_after_it(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    for other in ([*words, "-h"], ["help", *words]):
+        assert run(other) == 0
+        assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_shown_for_the_shell_that_asks(
+    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shellingham.detect_shell", lambda: (shell, f"/bin/{shell}"))
+    with pytest.raises(SystemExit) as ended:
+        run(["--show-completion"])
+    assert ended.value.code == 0
+    assert f"_NATSCTL_COMPLETE=complete_{shell}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("natsctl he", {"health", "help"}),
+        ("natsctl help ex", {"explain", "external"}),
+        ("natsctl gc ap", {"apply"}),
+        ("natsctl get --outp", {"--output"}),
+        ("natsctl get b k --output js", {"json"}),
+        ("natsctl frobnicate x", set()),
+    ],
+)
+def test_a_shell_completes_commands_options_and_values(
+    typed: str,
+    completed: set[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("_NATSCTL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    with pytest.raises(SystemExit) as ended:
+        run([])
+    assert ended.value.code == 0
+    assert set(capsys.readouterr().out.split()) == completed
 
 
 def test_no_command_is_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +145,26 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     [
         (["gte"], "there is no command 'gte'; did you mean get?"),
         (["get", "b"], "Missing argument 'KEY'. (see natsctl get --help)"),
-        (["get", "b", "k", "-o", "xml"], "Invalid value for '--output' / '-o'"),
+        (
+            ["get", "b", "k", "-o", "xml"],
+            "--output 'xml' must be table, wide, json, yaml, name or value (see natsctl get",
+        ),
+        (["doctor", "-o", "xml"], "--output 'xml' must be table or json (see natsctl doctor"),
+        (["put", "b", "k", "x", "--revision", "0"], "--revision '0' must be 1 or more (see"),
+        (["put", "b", "k", "x", "--revision", "x"], "--revision 'x' must be a whole number"),
+        (["run", "-c", "a:B", "--port", "70000"], "--port '70000' must be 65535 or less"),
+        (["delete", "b", "k", "--wait-timeout", "x"], "--wait-timeout 'x' must be a number"),
+        (["get", "b", "k", "--outptu", "x"], "no option --outptu; did you mean --output? (see"),
+        (["get", "b", "k", "--frobnicate"], "there is no option --frobnicate (see natsctl get"),
+        (["gc", "aply"], "there is no command aply; did you mean apply? (see natsctl gc --help)"),
+        (["frobnicate"], "there is no command 'frobnicate'\n"),
+        (["help", "gte"], "there is no command 'gte'; did you mean get?"),
+        (["run", "-c", "./good.py:Good"], "controller './good.py:Good': write good:Good\n"),
+        (["run", "-c", "good.py:Good"], "controller 'good.py:Good': write good:Good\n"),
+        (["run", "-c", "sub/good.py"], "controller 'sub/good.py': write sub.good:Name\n"),
+        (["run", "-c", "a:B", "--embedded", "-s", "x"], "but --server names another: leave one"),
+        (["run", "-c", "a:B", "--embedded", "--context", "x"], "but --context names another"),
+        (["run", "-c", "a:B", "--shard", "--leader-elect"], "contradict each other"),
         (["list", "b", "-l", "a b"], "no label selector"),
         (["list", "b", "--keys", "a..b"], "is no pattern of keys"),
         (["put", "b", "k"], "give one of VALUE, -f FILE and - for standard input"),

@@ -9,7 +9,7 @@ from natsctl.core.owners import KUMORI, OwnerNames
 from natsctl.daemon.catalogue import BY_NAME, FIELDS, SETTINGS, Setting
 from natsctl.daemon.layers import LOGIN
 from natsctl.daemon.settings import ControllerSettings, KubeSettings, Settings
-from natsctl.daemon.sources import Effective, load_settings, mistaken
+from natsctl.daemon.sources import Effective, load_settings
 from natsctl.errors import UsageError
 from natsctl.kv.contexts import with_context
 
@@ -255,12 +255,32 @@ def test_an_empty_variable_says_nothing() -> None:
     assert load_settings({}, {"NATSCTL_TOKEN": "", "NATSCTL_WORKERS": ""}).sources == {}
 
 
-def test_a_variable_that_is_almost_ours_is_pointed_out_and_others_are_left_alone() -> None:
-    of_kubernetes = ["NATSCTL_PORT", "NATSCTL_SERVICE_HOST", "NATSCTL_SERVER_PORT_80_TCP"]
-    assert mistaken([*of_kubernetes, "NATSCTL_CONFIG", "NATS_URL", "WORKRES"]) == []
-    assert mistaken(["NATSCTL_WORKRES"]) == [
-        "the variable NATSCTL_WORKRES means nothing; did you mean NATSCTL_WORKERS?"
-    ]
+def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings({}, {"NATSCTL_WORKRES": "3"})
+    assert str(caught.value) == (
+        "there is no variable NATSCTL_WORKRES; did you mean NATSCTL_WORKERS?"
+    )
+
+
+def test_a_variable_that_is_near_none_of_ours_is_refused_too() -> None:
+    with pytest.raises(UsageError, match=r"\Athere is no variable NATSCTL_COLOUR\Z"):
+        load_settings({}, {"NATSCTL_COLOUR": "3"})
+    with pytest.raises(UsageError, match="there is no variable NATSCTL_PORT"):
+        load_settings({}, {"NATSCTL_PORT": "4222"})
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    of_kubernetes = {
+        "NATSCTL_PORT": "tcp://10.0.0.1:8080",
+        "NATSCTL_SERVICE_HOST": "10.0.0.1",
+        "NATSCTL_SERVICE_PORT_METRICS": "8080",
+        "NATSCTL_SERVER_PORT": "tcp://10.0.0.1:80",
+        "NATSCTL_SERVER_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "NATSCTL_SERVER_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    others = {"WORKRES": "3", "_NATSCTL_COMPLETE": "complete_bash", "NATSCTL_EMPTY": ""}
+    assert load_settings({}, {**of_kubernetes, **others}).sources == {}
 
 
 def test_the_owner_domain_names_the_labels() -> None:
