@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.command import Command, commands, connected, examples
-from natsctl.cli.daemons import NamedOption, asked
+from natsctl.cli.daemons import NamedOption, asked, with_key
 from natsctl.cli.entries import NONE, age
 from natsctl.cli.printing import Output, OutputOption, line, write_found, write_table
 from natsctl.core.journal import SyncRecord
@@ -40,18 +40,12 @@ async def explain(
     made for it, what else wakes it, and what was told about it.
     """
     check_key(key)
-    async with asked(options, controller) as (daemons, name):
+    async with asked(options, controller, choose=with_key(key)) as (daemons, name):
         found = await daemons.explain(name, key)
-    telling = [each for each in found if _tells(each)]
+    telling = [each for each in found if each.present or each.past]
     if not telling:
         raise NotFoundError(f"{name} has no {key}, and nothing is known of it")
     write_found(telling, output, names=[key], table=lambda: _show_all(telling, datetime.now(UTC)))
-
-
-def _tells(at: KeyExplanation) -> bool:
-    """Say whether anything is known of the key."""
-    owned = any(at.owned.values())
-    return bool(at.exists or at.invalid or owned or at.queued or at.syncs or at.events)
 
 
 def _show_all(found: Sequence[KeyExplanation], now: datetime) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from natsctl.cli.cluster import clustered
 from natsctl.cli.command import Command, commands, connected, examples
-from natsctl.cli.daemons import LOCALLY, LocalOption, NamedOption, asked
+from natsctl.cli.daemons import LOCALLY, LocalOption, NamedOption, asked, with_garbage
 from natsctl.cli.daemons import local as local_controller
 from natsctl.cli.failures import CONFLICT
 from natsctl.cli.parsing import parsed_or_none
@@ -167,7 +167,7 @@ async def _collector(
         async with connected_to(local_controller(named), options, cluster, owner_names) as runtime:
             yield _Here(runtime)
     else:
-        async with asked(options, named, advice=LOCALLY) as (daemons, name):
+        async with asked(options, named, advice=LOCALLY, choose=with_garbage) as (daemons, name):
             yield _There(daemons, name)
 
 

@@ -9,7 +9,14 @@ import typer
 from natsctl.cli.cluster import clustered
 from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.controllers import WorkersOption
-from natsctl.cli.daemons import LOCALLY, LocalOption, NamedOption, asked
+from natsctl.cli.daemons import (
+    LOCALLY,
+    LocalOption,
+    NamedOption,
+    name_of,
+    searched,
+    with_key,
+)
 from natsctl.cli.daemons import local as local_controller
 from natsctl.cli.failures import FAILED, NOT_FOUND, say_error, status
 from natsctl.cli.printing import line
@@ -17,8 +24,9 @@ from natsctl.cli.terminal import Progress
 from natsctl.cli.upkeep import connected_to, linked
 from natsctl.core.owners import OwnerNames
 from natsctl.daemon.answers import Queuing
+from natsctl.daemon.asking import Daemons
 from natsctl.daemon.once import Visited, primaries, sync_once
-from natsctl.errors import NatsctlError, UsageError
+from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.kube.options import KubeOptions
 from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
@@ -74,16 +82,43 @@ async def resync(
 
 
 async def _ask(options: NatsOptions, controller: str | None, keys: Sequence[str]) -> None:
-    async with asked(options, controller, advice=LOCALLY) as (daemons, name):
-        found = await daemons.resync(name, keys)
+    failures: list[int] = []
+    async with searched(options, advice=LOCALLY) as daemons:
+        if controller is not None or not keys or len(daemons.controllers) == 1:
+            name = daemons.controller(None if controller is None else name_of(controller))
+            failures.append(await _ask_one(daemons, name, keys))
+        else:
+            for name, its_keys in (await _by_controller(daemons, keys, failures)).items():
+                failures.append(await _ask_one(daemons, name, its_keys))
+    if any(failures):
+        raise typer.Exit(min(code for code in failures if code))
+
+
+async def _by_controller(
+    daemons: Daemons, keys: Sequence[str], failures: list[int]
+) -> dict[str, list[str]]:
+    """Return the keys of each controller; report a key that none has."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        try:
+            found.setdefault(await with_key(key)(daemons), []).append(key)
+        except NotFoundError as error:
+            say_error(str(error))
+            failures.append(NOT_FOUND)
+    return found
+
+
+async def _ask_one(daemons: Daemons, name: str, keys: Sequence[str]) -> int:
+    """Have the controller's keys queued, and return the exit status that this asks for."""
+    found = await daemons.resync(name, keys)
     for each in found:
         if each.queued or not keys:
             line(f"{_counted(each.queued)} of {name} queued in {each.daemon}")
-    _tell_of_others(found)
+    return _report_others(found)
 
 
-def _tell_of_others(found: Sequence[Queuing]) -> None:
-    """Tell of keys that no daemon has put on its queue, and fail where there are any."""
+def _report_others(found: Sequence[Queuing]) -> int:
+    """Report keys that no daemon has put on its queue; return the exit status."""
     unknown = set(found[0].unknown).intersection(*(each.unknown for each in found))
     moving = set(found[0].elsewhere).intersection(*(each.elsewhere for each in found))
     invalid = {key: why for each in found for key, why in each.invalid.items()}
@@ -93,8 +128,9 @@ def _tell_of_others(found: Sequence[Queuing]) -> None:
         say_error(f"{key}: {why}")
     for key in sorted(moving):
         say_error(f"{key}: it moves from one daemon to another: ask again")
-    if unknown or invalid or moving:
-        raise typer.Exit(FAILED if invalid or moving else NOT_FOUND)
+    if invalid or moving:
+        return FAILED
+    return NOT_FOUND if unknown else 0
 
 
 def _counted(keys: int) -> str:

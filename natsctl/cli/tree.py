@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.command import Command, commands, connected, examples
-from natsctl.cli.daemons import NamedOption, asked
+from natsctl.cli.daemons import NamedOption, asked, with_key
 from natsctl.cli.entries import NONE, age
 from natsctl.cli.printing import Output, OutputOption, write_found, write_table
 from natsctl.cli.terminal import say
@@ -41,7 +41,7 @@ async def tree(
     of the revision in NATS, of the object elsewhere.
     """
     check_key(key)
-    async with asked(options, controller) as (daemons, name):
+    async with asked(options, controller, choose=with_key(key)) as (daemons, name):
         top = await daemons.tree(name, key)
     if top.ready == MISSING and not top.branches:
         raise NotFoundError(f"{name} has no {key}, and nothing was made for it")

@@ -139,6 +139,16 @@ class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
     member: str = ""
     here: bool = True
 
+    @property
+    def present(self) -> bool:
+        """Whether the key has an object, owns an object, or is in the queue."""
+        return bool(self.exists or self.invalid or any(self.owned.values()) or self.queued)
+
+    @property
+    def past(self) -> bool:
+        """Whether it was synced, or something was reported about it."""
+        return bool(self.syncs or self.events)
+
 
 class Queuing(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a request to sync keys.

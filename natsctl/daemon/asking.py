@@ -1,5 +1,6 @@
 """Asking the daemons that run, wherever they are."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -73,6 +74,28 @@ class Daemons:
             advice = meant(name, known) or f": there are {', '.join(known)}"
             raise NotFoundError(f"no daemon runs controller {name}{advice}")
         return name
+
+    @property
+    def collecting(self) -> list[str]:
+        """The names of the controllers whose garbage can be asked for, in order."""
+        return [name for name in self.controllers if self._offered(Verb.GC_PLAN, name)]
+
+    async def controllers_with(self, key: str) -> list[str]:
+        """Return the names of the controllers that have *key*, in order.
+
+        Only if none has it, the names of those that had it: their last syncs or events are of it.
+        Raises the first failure if nobody answers that it has it.
+        """
+        names = self.controllers
+        asked = (self.explain(name, key) for name in names)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        known = [each for answer in answers if isinstance(answer, list) for each in answer]
+        having = {each.controller for each in known if each.present}
+        found = having or {each.controller for each in known if each.past}
+        for failure in answers:
+            if not found and isinstance(failure, BaseException):
+                raise failure
+        return sorted(found)
 
     async def status(self, controller: str) -> list[ControllerStatus]:
         """Return how it is doing in each daemon, in the order of daemons."""

@@ -18,7 +18,9 @@ from typing import TypeVar
 
 import msgspec
 
+from natsctl.core.declare import slots
 from natsctl.core.explain import Accountable
+from natsctl.core.slots import Primary, Tertiary
 from natsctl.daemon.ages import dated
 from natsctl.daemon.answers import (
     BRANCHES_MAX,
@@ -121,7 +123,7 @@ class Desk:
                 Verb.TREE: self._tree,
                 Verb.RESYNC: self._resync,
             }
-        if isinstance(runtime, ControllerRuntime):
+        if isinstance(runtime, ControllerRuntime) and _has_secondaries(runtime):
             self._collecting = runtime
             handlers |= {Verb.GC_PLAN: self._plan, Verb.GC_APPLY: self._apply}
         self._endpoints = {verb: self._endpoint(verb, each) for verb, each in handlers.items()}
@@ -335,6 +337,12 @@ async def _keep_offering(
             offer(wanted)
             offered = wanted
         await asyncio.sleep(LOOK_S)
+
+
+def _has_secondaries(runtime: ControllerRuntime) -> bool:
+    """Say whether the controller makes secondaries, of which there can be garbage."""
+    declared = slots(type(runtime.controller))
+    return any(slot.role not in (Primary, Tertiary) for slot in declared)
 
 
 def _key(asked: bytes) -> str:

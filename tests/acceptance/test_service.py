@@ -177,7 +177,7 @@ async def test_garbage_is_planned_and_removed_by_the_daemon(
     assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
 
 
-async def test_where_several_controllers_run_one_has_to_be_named(
+async def test_a_key_that_no_controller_has_is_not_found(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:
     (folder / "jobs.py").write_text(FAILING)
@@ -185,8 +185,8 @@ async def test_where_several_controllers_run_one_has_to_be_named(
     assert await natsctl.done("status", "-o", "name") == "greetings\njobs\n"
     unnamed = await natsctl("explain", "shop")
     assert (unnamed.status, unnamed.err) == (
-        2,
-        "natsctl: error: say --controller, one of greetings, jobs\n",
+        3,
+        "natsctl: error: no controller has shop: there are greetings, jobs\n",
     )
     assert (await natsctl("explain", "shop", "-c", "jobs")).status == 3
 
@@ -350,3 +350,83 @@ async def test_a_name_that_is_no_key_is_listed_as_invalid_and_harms_no_command(
     assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "shop\n"
     refused = await natsctl("get", "greetings", r"a\x0bb")
     assert (refused.status, "a key has letters, digits" in refused.err) == (2, True)
+
+
+SHOPS = """
+from natsctl import Controller, Object, kv, primary, secondary
+
+class Thing(Object, frozen=True):
+    spec: dict[str, str] = {}
+
+class Shops(Controller):
+    things = primary(kv(Thing, bucket="shops"))
+    signs = secondary(kv(Thing, bucket="signs"))
+
+    async def sync_handler(self, key):
+        if self.things.get(key) is not None:
+            await self.signs.apply(f"{key}-sign", Thing())
+
+class Roads(Controller):
+    things = primary(kv(Thing, bucket="roads"))
+    posts = secondary(kv(Thing, bucket="posts"))
+
+    async def sync_handler(self, key):
+        if self.things.get(key) is not None:
+            await self.posts.apply(f"{key}-post", Thing())
+
+class Readers(Controller):
+    things = primary(kv(Thing, bucket="readers"))
+
+    async def sync_handler(self, key):
+        return None
+"""
+LOST = {"natsctl.io/owner-kind": "Thing.roads", "natsctl.io/owner-key": "lost"}
+
+
+async def test_the_controller_that_has_the_key_is_found(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    (folder / "town.py").write_text(SHOPS)
+    await daemon("town:Shops", "town:Roads")
+    for name in ("shops/corner", "roads/main", "shops/twin", "roads/twin"):
+        await natsctl.done("put", *name.split("/"), "spec: {}")
+    await eventually(lambda: synced(natsctl, "roads", "twin"))
+    await eventually(lambda: synced(natsctl, "shops", "twin"))
+    assert "corner of shops" in await natsctl.done("explain", "corner")
+    assert "Thing.posts/main-post" in await natsctl.done("tree", "main")
+    queued = await natsctl.done("resync", "corner", "main")
+    assert "1 key of shops queued" in queued
+    assert "1 key of roads queued" in queued
+    for command in ("explain", "tree", "resync"):
+        both = await natsctl(command, "twin")
+        assert both.status == 2
+        assert "several controllers have twin: say --controller, one of roads, shops" in both.err
+        nobody = await natsctl(command, "nobody")
+        assert (nobody.status, nobody.err) == (
+            3,
+            "natsctl: error: no controller has nobody: there are roads, shops\n",
+        )
+    some = await natsctl("resync", "corner", "nobody")
+    assert (some.status, "1 key of shops queued" in some.out) == (3, True)
+
+
+async def test_the_controller_that_has_garbage_is_found(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    (folder / "town.py").write_text(SHOPS)
+    running = await daemon("town:Roads", "town:Readers")
+    nothing = await natsctl("gc", "plan")
+    assert (nothing.status, nothing.err) == (0, "there are no orphans\n")
+    assert await running.ends(signal.SIGTERM) == 0
+    await daemon("town:Shops", "town:Roads")
+    choose = await natsctl("gc", "plan")
+    assert choose.status == 2
+    assert "has garbage: say --controller, one of roads, shops" in choose.err
+    await natsctl.done(
+        "put", "posts", "lost-post", "--raw", json.dumps({"metadata": {"labels": LOST}})
+    )
+
+    async def found() -> bool:
+        return "lost-post" in (await natsctl("gc", "plan")).out
+
+    await eventually(found)
