@@ -17,6 +17,14 @@ INTERRUPTING = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
 PROGRAM = "from natsctl_main import main; main()"
 
 
+@pytest.fixture(autouse=True)
+def _interrupts_are_not_ignored() -> Iterator[None]:
+    """Let child processes be interrupted, also if the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def program(
     *words: str, stdout: str | None = None, path: Path = ROOT, closed: bool = False
 ) -> subprocess.CompletedProcess[str]:
