@@ -6,8 +6,11 @@ from typing import Annotated
 
 import typer
 
+from natsctl.core.declare import slots
 from natsctl.daemon.loader import load, load_runnable, make
 from natsctl.daemon.operator import Guest
+from natsctl.errors import UsageError
+from natsctl.model.kinds import KvKind
 from natsctl.runtime import Controller
 
 _HELP = "a controller class, package.module:Name; the current folder is looked in first"
@@ -32,10 +35,25 @@ WorkersOption = Annotated[
 ]
 
 
+Kinds = list[KvKind[object]]
+
+
 def controller_of(path: str) -> Controller:
     """Return a controller of the class at *path*; raises what `load` and `make` raise."""
     _look_here()
     return make(load(path), path)
+
+
+def kinds_of(path: str, bucket: str) -> Kinds:
+    """Return the kinds that the controller at *path* declares for the bucket.
+
+    Raises `UsageError` if there are none, and what `controller_of` raises.
+    """
+    declared = (slot.kind for slot in slots(type(controller_of(path))))
+    found = [kind for kind in declared if isinstance(kind, KvKind) and kind.bucket == bucket]
+    if not found:
+        raise UsageError(f"{path} has no kind in bucket {bucket}")
+    return found
 
 
 def runnable_of(path: str) -> Controller | Guest:

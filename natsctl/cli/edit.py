@@ -6,14 +6,13 @@ import typer
 
 from natsctl.cli.buckets import BucketArgument, KeyArgument, bucket_of
 from natsctl.cli.command import Command, commands, connected, examples
-from natsctl.cli.controllers import controller_of
+from natsctl.cli.controllers import Kinds, kinds_of
 from natsctl.cli.draft import Draft, body, shown, written
 from natsctl.cli.editor import Sheet, editor_words
 from natsctl.cli.merging import Clash, merged
 from natsctl.cli.printing import line
 from natsctl.cli.terminal import say
 from natsctl.cli.values import outcome, replaced
-from natsctl.core.declare import slots
 from natsctl.core.write import Rewritten, rewrite
 from natsctl.errors import (
     ConflictError,
@@ -26,12 +25,9 @@ from natsctl.errors import (
 from natsctl.kv.browse import BucketStore
 from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
-from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
 
 _AGAIN = (UsageError, InvalidObjectError, TooLargeError)  # what a person can put right
-
-Kinds = list[KvKind[object]]
 
 app = commands()
 
@@ -68,7 +64,7 @@ async def edit(
     it is, changes nothing.
     """
     check_key(key)
-    kinds = [] if controller is None else _kinds(controller, bucket)
+    kinds = [] if controller is None else kinds_of(controller, bucket)
     async with bucket_of(options, bucket) as found:
         draft = Draft.of(await BucketStore(found).get(key))
     with Sheet(editor_words(), prefix=f"natsctl-{bucket}-{key}") as sheet:
@@ -77,15 +73,6 @@ async def edit(
         say("nothing was changed")
     else:
         line(f"{bucket}/{key} {outcome(done)}")
-
-
-def _kinds(controller: str, bucket: str) -> Kinds:
-    """Return what the controller takes the bucket's values for; raises `UsageError` for nothing."""
-    declared = (slot.kind for slot in slots(type(controller_of(controller))))
-    found = [kind for kind in declared if isinstance(kind, KvKind) and kind.bucket == bucket]
-    if not found:
-        raise UsageError(f"{controller} has no kind in bucket {bucket}")
-    return found
 
 
 async def _stored(

@@ -1,6 +1,6 @@
-"""`natsctl external`: creations in outside systems of which nobody knows what came."""
+"""`natsctl external`: the links from objects to external resources."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Annotated
@@ -10,17 +10,18 @@ import typer
 
 from natsctl.cli.buckets import existing
 from natsctl.cli.command import Command, commands, connected, examples
-from natsctl.cli.entries import NONE, age, object_in
+from natsctl.cli.entries import NONE, age
 from natsctl.cli.printing import Output, OutputOption, line, write_found, write_table
 from natsctl.cli.terminal import say
-from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
+from natsctl.errors import NotFoundError, StoreMissingError, UsageError
 from natsctl.kv.browse import BucketStore, bucket_names
 from natsctl.kv.bucket import Bucket
 from natsctl.kv.codec import check_key
 from natsctl.kv.connection import Connection, connect
 from natsctl.kv.options import NatsOptions
-from natsctl.managed.resolution import resolve, unresolved
-from natsctl.model import documents
+from natsctl.managed.links import RECORDS, Link, Standing, annotations_of, object_of, standing
+from natsctl.managed.names import AnnotationNames
+from natsctl.managed.resolution import domains_of, resolve, unlink, unresolved
 from natsctl.model.objects import Object
 
 app = commands()
@@ -30,19 +31,29 @@ BucketOption = Annotated[
 ]
 
 
-class Unresolved(msgspec.Struct, frozen=True, rename="camel"):
-    """An object whose external resource may have been created, or not."""
+class Shown(msgspec.Struct, frozen=True, rename="camel"):
+    """A link to an external resource; the revision is the object's, 0 if there is none."""
 
     bucket: str
     key: str
     revision: int
+    state: Standing
     since: str
     external_name: str
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """A record: whose link it is, under which names, and the link."""
+
+    bucket: str
+    key: str
+    names: AnnotationNames
+    link: Link
+
+
 @app.callback()
 def external() -> None:
-    """See and settle creations in outside systems whose result is unknown."""
+    """See links to external resources, and settle those that need a person."""
 
 
 @app.command(
@@ -57,14 +68,18 @@ def external() -> None:
 async def show(
     options: NatsOptions, *, bucket: BucketOption = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show objects of which nobody knows whether their external resource was created.
+    """Show the links from objects to external resources.
 
-    Whoever created was interrupted before it could store the result. Nothing is done for such an
-    object until a person has looked, and says so with natsctl external resolve.
+    The state is linked, unknown or lost. After an interrupted creation it is unknown, and nothing
+    is done for the object until natsctl external resolve tells the result. A lost link is one
+    whose object is gone, or names another external resource: look in the outside system, then
+    remove it with natsctl external forget.
     """
     async with connect(options) as connection:
         names = await bucket_names(connection) if bucket is None else [bucket]
-        found = [each for name in names for each in await _unresolved(connection, name)]
+        recorded = await _records(connection)
+        found = [each for name in names for each in await _links(connection, name, recorded)]
+        found += _without_bucket(recorded, names) if bucket is None else []
     write_found(found, output, names=(each.key for each in found), table=lambda: _show(found))
 
 
@@ -105,6 +120,68 @@ async def settle(
         line(f"{store.kind.name}/{key} resolved: {'created' if created else 'not created'}")
 
 
+@app.command(
+    "forget",
+    cls=Command,
+    epilog=examples(
+        "natsctl external forget data",
+        "natsctl external forget data --bucket disks",
+    ),
+)
+@connected
+async def forget(
+    options: NatsOptions,
+    *,
+    key: Annotated[str, typer.Argument(help="the object's key", metavar="KEY")],
+    bucket: BucketOption = None,
+) -> None:
+    """Forget the link from an object to its external resource.
+
+    The external resource stays as it is, and is nobody's. If the object exists, the next
+    reconciliation creates another one for it.
+    """
+    check_key(key)
+    async with connect(options) as connection:
+        recorded = await _records(connection)
+        name = await _linked_bucket(connection, key, bucket, recorded)
+        if recorded:
+            records = BucketStore(Bucket(connection, RECORDS.bucket), keys=RECORDS.keys)
+            for at, found in recorded.items():
+                if (found.bucket, found.key) == (name, key):
+                    await records.delete(at, purge=True)
+        if name in await bucket_names(connection):
+            await unlink(BucketStore(Bucket(connection, name), Object), key)
+        line(f"{name}/{key} forgotten")
+
+
+async def _linked_bucket(
+    connection: Connection, key: str, bucket: str | None, recorded: dict[str, Recorded]
+) -> str:
+    """Return the one bucket in which the key has a link."""
+    names = await bucket_names(connection)
+    wanted = names if bucket is None else [bucket]
+    linked = {found.bucket for found in recorded.values() if found.key == key}
+    for name in {*wanted} & {*names}:
+        if domains_of(await _annotations(BucketStore(Bucket(connection, name), Object), key)):
+            linked.add(name)
+    fitting = sorted(linked if bucket is None else linked & {bucket})
+    if not fitting:
+        where = "no bucket has" if bucket is None else f"{bucket} does not have"
+        raise NotFoundError(f"{where} a link from {key} to an external resource")
+    if len(fitting) > 1:
+        raise UsageError(
+            f"several buckets have a link from {key}: give --bucket, one of {', '.join(fitting)}"
+        )
+    return fitting[0]
+
+
+async def _annotations(store: BucketStore, key: str) -> dict[str, str]:
+    try:
+        return annotations_of((await store.get(key)).value)
+    except NotFoundError:
+        return {}
+
+
 @asynccontextmanager
 async def _found(options: NatsOptions, key: str, bucket: str | None) -> AsyncIterator[BucketStore]:
     """Give the one bucket in which the key has something to settle."""
@@ -124,40 +201,75 @@ async def _found(options: NatsOptions, key: str, bucket: str | None) -> AsyncIte
 
 
 async def _is_unresolved(store: BucketStore, key: str) -> bool:
+    return unresolved(await _annotations(store, key)) is not None
+
+
+async def _records(connection: Connection) -> dict[str, Recorded]:
+    """Return every record by its own key; none if nothing was ever recorded."""
+    bucket, found = Bucket(connection, RECORDS.bucket), dict[str, Recorded]()
     try:
-        annotations = store.kind.metadata((await store.get(key)).value).annotations
-    except (NotFoundError, InvalidObjectError):
-        return False
-    return unresolved(annotations) is not None
-
-
-async def _unresolved(connection: Connection, name: str) -> list[Unresolved]:
-    bucket = await existing(connection, name)
-    found = []
-    for message in await BucketStore(bucket).listing():
-        document = object_in(message.value) or {}
-        said = documents.metadata_of(document).get("annotations")
-        texts = said.items() if isinstance(said, dict) else ()
-        annotations = {name: text for name, text in texts if isinstance(text, str)}
-        intent = unresolved(annotations)
-        if intent is not None:
-            names, mark = intent
-            external_name = annotations.get(names.external_name, "")
-            since = mark.at.isoformat()
-            found.append(Unresolved(name, message.key, message.revision, since, external_name))
+        await bucket.state()
+    except StoreMissingError:
+        return found
+    for message in await BucketStore(bucket, keys=RECORDS.keys).listing():
+        names, of, key = object_of(message.key)
+        found[message.key] = Recorded(of, key, names, RECORDS.decode(message.value))
     return found
 
 
-def _show(found: list[Unresolved]) -> None:
+async def _links(connection: Connection, name: str, recorded: dict[str, Recorded]) -> list[Shown]:
+    """Return the links of one bucket's objects."""
+    bucket = await existing(connection, name)
+    objects = {message.key: message for message in await BucketStore(bucket).listing()}
+    own = {found.key: found for found in recorded.values() if found.bucket == name}
+    shown: list[Shown] = []
+    for key in sorted({*objects, *own}):
+        message, record = objects.get(key), own.get(key)
+        annotations = {} if message is None else annotations_of(message.value)
+        names = _names(annotations) if record is None else record.names
+        held = None if message is None else Link.of(annotations, names)
+        link = Link() if record is None else record.link
+        shown += _shown(name, key, 0 if message is None else message.revision, link, held)
+    return shown
+
+
+def _without_bucket(recorded: dict[str, Recorded], names: list[str]) -> list[Shown]:
+    """Return the links of objects whose whole bucket is gone."""
+    left = (found for found in recorded.values() if found.bucket not in names)
+    return [each for at in left for each in _shown(at.bucket, at.key, 0, at.link, None)]
+
+
+def _names(annotations: Mapping[str, str]) -> AnnotationNames:
+    """Return the names of the creation with an unknown result, or else ours."""
+    intent = unresolved(annotations)
+    return AnnotationNames() if intent is None else intent[0]
+
+
+def _shown(
+    bucket: str, key: str, revision: int, recorded: Link, held: Link | None
+) -> Iterator[Shown]:
+    state = standing(recorded, held)
+    if state is None:
+        return
+    link = held if held and not recorded.answers(held) and state is not Standing.LOST else recorded
+    mark = link.creation.succeeded or link.creation.pending
+    since = "" if mark is None else mark.at.isoformat()
+    yield Shown(bucket, key, revision, state, since, link.external_name)
+
+
+def _show(found: list[Shown]) -> None:
     if not found:
         say("there are no creations with an unknown result")
         return
     now = datetime.now(UTC)
-    headings = ["BUCKET", "KEY", "REVISION", "SINCE", "EXTERNAL NAME"]
+    headings = ["BUCKET", "KEY", "REVISION", "STATE", "SINCE", "EXTERNAL NAME"]
     write_table(
         headings,
         [
-            [at.bucket, at.key, str(at.revision), age(at.since, now), at.external_name or NONE]
+            [
+                *(at.bucket, at.key, str(at.revision) if at.revision else NONE, at.state),
+                *(age(at.since, now), at.external_name or NONE),
+            ]
             for at in found
         ],
     )

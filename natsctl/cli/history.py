@@ -1,9 +1,13 @@
 """`natsctl history`: what a bucket still knows of a key."""
 
 from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
 
 from natsctl.cli.buckets import BucketArgument, KeyArgument, bucket_of
 from natsctl.cli.command import Command, commands, connected, examples
+from natsctl.cli.desired import changes as desired_changes
 from natsctl.cli.entries import NONE, age, described, described_raw, object_in, preview, row
 from natsctl.cli.printing import (
     Output,
@@ -27,6 +31,7 @@ app = commands()
     cls=Command,
     epilog=examples(
         "natsctl history greetings shop",
+        "natsctl history greetings shop --changes",
         "natsctl history greetings shop -o json | jq '.[].spec'",
     ),
 )
@@ -36,16 +41,25 @@ async def history(
     *,
     bucket: BucketArgument,
     key: KeyArgument,
+    changes: Annotated[
+        bool,
+        typer.Option("--changes", help="only revisions that changed the desired state"),
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show what a bucket still knows of a key.
 
-    The oldest comes first. How many revisions there are is the bucket's history.
+    The oldest revision comes first. The bucket's history limits how many there are.
+
+    With --changes, only changes of spec, labels, annotations and deletion are shown; changes of
+    the status and of natsctl's own bookkeeping are not. natsctl rollback puts a revision back.
     """
     async with bucket_of(options, bucket) as found:
         messages = await BucketStore(found).messages(key)
     if not messages:
         raise NotFoundError(f"{bucket} has no {key}, and no trace of it")
+    if changes:
+        messages = desired_changes(messages)
     match output:
         case Output.TABLE | Output.WIDE:
             now = datetime.now(UTC)

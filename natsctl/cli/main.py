@@ -33,6 +33,7 @@ COMMANDS = {
     "delete": ("delete", "Delete objects; finalizers hold them until they are released."),
     "watch": ("watch", "Show objects, and every change of them."),
     "history": ("history", "Show what a bucket still knows of a key."),
+    "rollback": ("rollback", "Put an earlier revision of an object back."),
     "status": ("status", "Show what daemons run, and which keys fail."),
     "explain": ("explain", "Show why a key is as it is."),
     "tree": ("tree", "Show a primary with all that was made for it."),
@@ -44,7 +45,7 @@ COMMANDS = {
     ),
     "external": (
         "external",
-        "See and settle creations in outside systems whose result is unknown.",
+        "See links to external resources, and settle those that need a person.",
     ),
     "new": ("new", "Write a controller, its test and a manifest, which run as they are."),
     "config": ("config", "Show what is set, and where: by a flag, a variable, a line of a file."),

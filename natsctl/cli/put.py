@@ -8,7 +8,14 @@ import typer
 from natsctl.cli.buckets import BucketArgument, CreateOption, KeyArgument, bucket_of
 from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.printing import line
-from natsctl.cli.values import Given, given, outcome, read_bytes, replaced
+from natsctl.cli.values import (
+    Given,
+    given,
+    keeping_reserved,
+    outcome,
+    read_bytes,
+    replaced,
+)
 from natsctl.core.write import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
 from natsctl.kv.browse import BucketStore
@@ -46,12 +53,19 @@ async def put(
         typer.Option(min=1, help="only if this is the newest revision", metavar="REVISION"),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="store it as it is, whatever it is")] = False,
+    drop_reserved: Annotated[
+        bool,
+        typer.Option("--drop-reserved", help="drop reserved annotations that VALUE does not have"),
+    ] = False,
     create_bucket: CreateOption = False,
 ) -> None:
     """Store an object, as a whole.
 
-    What was desired before is replaced. Generation, uid, finalizers and status are kept right. A
+    The desired state is replaced. Generation, uid, finalizers and status are kept right. A
     value that is no object (JSON or YAML with a spec or metadata) is stored as it is given.
+
+    Reserved annotations stay, unless VALUE has them: all of natsctl.io, and the name of an external
+    resource with the results of its creation. An annotation with the value null is removed.
     """
     if create and revision is not None:
         raise UsageError("--create and --revision exclude each other")
@@ -59,7 +73,9 @@ async def put(
     new = _new(value, file, raw=raw)
 
     def change(current: Stored | None) -> bytes:
-        return new if isinstance(new, bytes) else replaced(current, new)
+        if isinstance(new, bytes):
+            return new
+        return replaced(current, new if drop_reserved else keeping_reserved(current, new))
 
     async with bucket_of(options, bucket, create=create_bucket) as found:
         store = BucketStore(found)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from natsctl.cli.desired import with_reserved
 from natsctl.cli.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 from natsctl.cli.parsing import fault, parsed_or_none
 from natsctl.core.write import Rewritten
@@ -95,6 +96,14 @@ def replaced(current: Stored | None, new: Given) -> bytes:
     if isinstance(new, Whole):
         return _instead(current, before, new.value)
     return _stamped(current, before, new.document)
+
+
+def keeping_reserved(current: Stored | None, new: Given) -> Given:
+    """Return *new* with the reserved annotations that are stored and that it does not give."""
+    if isinstance(new, Whole):
+        return new
+    before = None if current is None else object_in(current.value)
+    return Desired(with_reserved(new.document, before))
 
 
 def applied(current: Stored | None, new: Given) -> bytes:

@@ -5,6 +5,7 @@ whole and so drop them. The record is what keeps a second external resource from
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -62,6 +63,33 @@ class Link(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         if self.creation.unknown and self.pending != other.pending:
             return True
         return bool(self.external_name) and self.external_name != other.external_name
+
+
+class Standing(StrEnum):
+    """The state of a link, for people."""
+
+    LINKED = "linked"
+    UNKNOWN = "unknown"
+    """A creation has begun, and its result is not known."""
+    LOST = "lost"
+    """There is a record, but its object is gone or names another external resource."""
+
+
+def standing(recorded: Link, held: Link | None) -> Standing | None:
+    """Return the state of the link that is recorded and that the object holds.
+
+    *held* is None if the object does not exist. Returns None if there is nothing to show: no
+    record, or nothing was created.
+    """
+    if held is None:
+        exists = recorded.external_name or recorded.creation.unknown
+        return Standing.LOST if exists else None
+    if held and recorded.contradicts(held):
+        return Standing.LOST
+    link = recorded if not held or recorded.answers(held) else held
+    if link.creation.unknown:
+        return Standing.UNKNOWN
+    return Standing.LINKED if recorded and link.external_name else None
 
 
 RECORDS: KvKind[Link] = kv(Link, bucket="natsctl", keys=f"{PREFIX}.>", history=1, replicas=None)
@@ -167,6 +195,12 @@ class Links:
         if self._records is None:
             self._records = await self._open(RECORDS)
         return self._records
+
+
+def object_of(key: str) -> tuple[AnnotationNames, str, str]:
+    """Return the names, the bucket and the key of the object with this record; see `record_key`."""
+    _, domain, bucket, own = key.split(".", 3)
+    return AnnotationNames(domain.replace("_", ".")), bucket, own
 
 
 def annotations_of(value: bytes) -> dict[str, str]:

@@ -1,11 +1,12 @@
 """Names the finalizer, the annotations and the controllers of managed objects."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from natsctl.model.kinds import Kind
+from natsctl.model.reserved import DOMAIN, LINK, WISHES
 
 FINALIZER_NAME = "natsctl.io/managed"
 """Holds a managed object until its external resource is cleaned up (seed: `FinalizerName`)."""
@@ -13,9 +14,6 @@ FINALIZER_NAME = "natsctl.io/managed"
 KRATEO_FINALIZER_NAME = "finalizer.managedresource.krateo.io"
 
 CREATE_PENDING = "external-create-pending"
-
-_LINK = ("external-name", CREATE_PENDING, "external-create-succeeded", "external-create-failed")
-_WISHES = ("paused", "management-policy", "deletion-policy")
 
 
 class AnnotationNames(msgspec.Struct, frozen=True):
@@ -25,7 +23,7 @@ class AnnotationNames(msgspec.Struct, frozen=True):
     the two are read by a reconciler with the other, and its next write renames them.
     """
 
-    domain: str = "natsctl.io"
+    domain: str = DOMAIN
     finalizer: str = FINALIZER_NAME
 
     @property
@@ -63,6 +61,10 @@ class AnnotationNames(msgspec.Struct, frozen=True):
         """The fate of the external resource when the object is deleted."""
         return f"{self.domain}/deletion-policy"
 
+    def words(self, words: Iterable[str]) -> list[str]:
+        """Return the annotations with these last words."""
+        return [f"{self.domain}/{word}" for word in words]
+
     @property
     def domains(self) -> tuple[str, ...]:
         """The domains that are read, the own one first."""
@@ -79,18 +81,18 @@ class AnnotationNames(msgspec.Struct, frozen=True):
 
         They come from one domain: the first that has any.
         """
-        found = (self._read(annotations, domain, _LINK) for domain in self.domains)
+        found = (self._read(annotations, domain, LINK) for domain in self.domains)
         return next((texts for texts in found if texts), {})
 
     def wishes(self, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return the annotations by which a user asks for something, under the own names."""
         domains = reversed(self.domains)
-        found = (self._read(annotations, domain, _WISHES) for domain in domains)
+        found = (self._read(annotations, domain, WISHES) for domain in domains)
         return {name: text for texts in found for name, text in texts.items()}
 
     def migrated(self, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return all annotations, those that link to the external resource under the own names."""
-        read = {f"{domain}/{word}" for domain in self.domains for word in _LINK}
+        read = {f"{domain}/{word}" for domain in self.domains for word in LINK}
         others = {name: text for name, text in annotations.items() if name not in read}
         return {**others, **self.link(annotations)}
 
@@ -104,7 +106,7 @@ class AnnotationNames(msgspec.Struct, frozen=True):
 KRATEO = AnnotationNames("krateo.io", KRATEO_FINALIZER_NAME)
 """The names that krateo's provider-runtime uses."""
 
-_KNOWN = frozenset({AnnotationNames().domain, KRATEO.domain})
+_KNOWN = frozenset({DOMAIN, KRATEO.domain})
 
 
 def controller_name(kind: str | Kind[Any]) -> str:

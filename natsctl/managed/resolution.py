@@ -1,4 +1,4 @@
-"""Saying what came of a creation of which nobody knows: what a person found out."""
+"""Stores what a person found out about an external resource."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -7,14 +7,16 @@ from natsctl.core.write import read, rewrite
 from natsctl.errors import NotFoundError, UsageError
 from natsctl.managed.creation import Creation, Mark, ended
 from natsctl.managed.critical import annotated
+from natsctl.managed.links import annotations_of
 from natsctl.managed.names import CREATE_PENDING, AnnotationNames
+from natsctl.model.reserved import LINK
 from natsctl.model.store import Store, Stored
 
 
 def unresolved(annotations: Mapping[str, str]) -> tuple[AnnotationNames, Mark] | None:
-    """Return the intent of a creation whose result is unknown, and what its annotations are called.
+    """Return the intent of a creation with an unknown result, and the names of its annotations.
 
-    None where there is none, in any domain of annotations.
+    The annotations may have any domain. Returns None if there is no such creation.
     """
     for key in annotations:
         domain, _, name = key.rpartition("/")
@@ -27,11 +29,11 @@ def unresolved(annotations: Mapping[str, str]) -> tuple[AnnotationNames, Mark] |
 
 
 async def resolve(store: Store, key: str, *, created: bool, external_name: str = "") -> Stored:
-    """Store the result of the object's creation, and the name of what was created, if given.
+    """Store the result of the object's creation, and the name of the resource, if given.
 
-    Whoever manages the object goes on by itself then. Raises `NotFoundError` where there is no
-    such object, `UsageError` where it has no creation with an unknown result, and
-    `ConflictError` when others were faster ten times in a row.
+    The reconciler continues by itself then. Raises `NotFoundError` if the object does not exist,
+    `UsageError` if it has no creation with an unknown result, and `ConflictError` if others were
+    faster ten times in a row.
     """
 
     def change(current: Stored | None) -> bytes:
@@ -49,3 +51,30 @@ async def resolve(store: Store, key: str, *, created: bool, external_name: str =
         return annotated(current.value, dict(changes))
 
     return (await rewrite(store, key, change, seen=await read(store, key))).stored
+
+
+async def unlink(store: Store, key: str) -> None:
+    """Take the link to its external resource off the object; one that does not exist is fine.
+
+    The object then records that nothing was created, so the next reconciliation creates.
+    """
+
+    def change(current: Stored | None) -> bytes:
+        if current is None:
+            raise NotFoundError(f"{store.kind.name} has no {key}")
+        changes: dict[str, str | None] = {}
+        for domain in domains_of(annotations_of(current.value)):
+            names = AnnotationNames(domain)
+            changes |= dict.fromkeys(names.words(LINK))
+            changes[names.create_failed] = str(Mark(datetime.now(UTC)))
+        return annotated(current.value, changes)
+
+    seen = await read(store, key)
+    if seen is not None:
+        await rewrite(store, key, change, seen=seen)
+
+
+def domains_of(annotations: Mapping[str, str]) -> list[str]:
+    """Return the domains in which annotations hold a link."""
+    found = (name.rpartition("/") for name in annotations)
+    return sorted({domain for domain, _, word in found if domain and word in LINK})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nats
 import pytest
-from acceptance.commands import Natsctl, Running
+from acceptance.commands import InProcess, Natsctl, Running
 from nats.js import JetStreamContext
 from servers import NatsServer
 
@@ -21,6 +21,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def natsctl(folder: Path, nats_server: NatsServer) -> Natsctl:
     return Natsctl(folder, nats_server.url)
+
+
+@pytest.fixture
+def in_process(
+    nats_server: NatsServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> InProcess:
+    monkeypatch.setenv("NATSCTL_SERVER", nats_server.url)
+    return InProcess(capsys)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from acceptance.commands import Natsctl, Running
+from acceptance.commands import InProcess, Natsctl, Running
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 from nats.js.kv import KeyValue
@@ -149,3 +149,58 @@ async def test_a_daemon_goes_on_by_itself_once_a_person_has_said_it(
 
     await eventually(ready)
     assert (folder / "made").read_text() == "disk-0"
+    listed = (await natsctl("external", "list", "-o", "json")).json
+    assert [(at["key"], at["state"], at["externalName"]) for at in listed] == [
+        ("a", "linked", "disk-0")
+    ]
+
+
+async def test_a_put_keeps_the_link_and_leads_to_no_second_resource(
+    natsctl: Natsctl,
+    folder: Path,
+    disks: KeyValue,
+    daemon: Callable[..., Awaitable[Running]],
+) -> None:
+    (folder / "storage.py").write_text(DISKS)
+    (folder / "made").write_text("other")
+    running = await daemon("storage:Disks")
+    for size in (1, 1, 2):
+        await natsctl.done("put", "disks", "a", json.dumps({"spec": {"size": size}}))
+        await running.says("Successfully requested creation of external resource")
+        assert (await annotations(disks, "a"))["natsctl.io/external-name"] == "disk-1"
+    await disks.put("a", b'{"spec": {"size": 3}}')
+
+    async def linked() -> bool:
+        document = json.loads((await disks.get("a")).value or b"{}")
+        named = document.get("metadata", {}).get("annotations", {})
+        return named.get("natsctl.io/external-name") == "disk-1"
+
+    await eventually(linked)
+    assert (folder / "made").read_text() == "other disk-1"
+
+
+async def test_links_are_listed_and_lost_ones_forgotten(
+    in_process: InProcess, disks: KeyValue, jetstream: JetStreamContext
+) -> None:
+    records = await jetstream.create_key_value(KeyValueConfig(bucket="natsctl"))
+    for key in ("a", "gone", "other"):
+        record = {"externalName": f"disk-{key}", "succeeded": INTENT}
+        await records.put(f"links.natsctl_io.disks.{key}", json.dumps(record).encode())
+    await records.put("links.natsctl_io.nowhere.b", b'{"externalName": "disk-b"}')
+    await disks.put("a", b'{"spec": {}}')
+    other = {"natsctl.io/external-name": "another"}
+    await disks.put("other", json.dumps({"metadata": {"annotations": other}}).encode())
+    result = await in_process("external", "list")
+    assert [[row[0], row[1], row[3], row[-1]] for row in result.rows] == [
+        ["disks", "a", "linked", "disk-a"],
+        ["disks", "gone", "lost", "disk-gone"],
+        ["disks", "other", "lost", "disk-other"],
+        ["nowhere", "b", "lost", "disk-b"],
+    ]
+    for key in ("gone", "other", "b"):
+        await in_process.done("external", "forget", key)
+    assert [row[1] for row in (await in_process("external", "list")).rows] == ["a"]
+    said = await annotations(disks, "other")
+    assert [name.rpartition("/")[2] for name in said] == ["external-create-failed"]
+    result = await in_process("external", "forget", "gone")
+    assert (result.status, "no bucket has a link from gone" in result.err) == (3, True)

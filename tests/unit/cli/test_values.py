@@ -3,7 +3,15 @@
 import msgspec
 import pytest
 
-from natsctl.cli.values import Desired, Whole, applied, given, of_document, replaced
+from natsctl.cli.values import (
+    Desired,
+    Whole,
+    applied,
+    given,
+    keeping_reserved,
+    of_document,
+    replaced,
+)
 from natsctl.errors import UsageError
 from natsctl.model.store import Stored
 
@@ -23,6 +31,34 @@ def stored(value: object) -> Stored:
 
 def decoded(value: bytes) -> dict[str, dict[str, object]]:
     return msgspec.json.decode(value, type=dict[str, dict[str, object]])
+
+
+RESERVED = {
+    "natsctl.io/external-name": "disk-1",
+    "natsctl.io/paused": "true",
+    "krateo.io/external-create-pending": "2026-01-01T00:00:00Z",
+    "example.org/external-name": "theirs",
+}
+
+
+def annotated(annotations: dict[str, str | None]) -> dict[str, object]:
+    return {"spec": {}, "metadata": {"annotations": annotations}}
+
+
+def test_reserved_annotations_stay_when_an_object_is_replaced() -> None:
+    current = stored(annotated({**RESERVED, "mine": "1"}))
+    new = keeping_reserved(current, Desired({"spec": {"a": 1}}))
+    assert decoded(replaced(current, new))["metadata"]["annotations"] == RESERVED
+
+
+def test_a_reserved_annotation_that_is_given_is_the_one_that_is_stored() -> None:
+    given = annotated({"natsctl.io/external-name": "disk-2", "natsctl.io/paused": None, "b": "1"})
+    current = stored(annotated(dict(RESERVED)))
+    new = keeping_reserved(current, Desired(given))
+    found = decoded(replaced(current, new))["metadata"]["annotations"]
+    expected = {**RESERVED, "natsctl.io/external-name": "disk-2", "b": "1"}
+    del expected["natsctl.io/paused"]
+    assert found == expected
 
 
 @pytest.mark.parametrize("data", [b'{"spec": {"a": 1}}', b"spec: {a: 1}", b"spec:\n  a: 1\n"])

@@ -1,0 +1,115 @@
+"""`natsctl history --changes` and `natsctl rollback`: what was desired before, and back to it."""
+
+import json
+from typing import Any
+
+import pytest
+from acceptance.commands import InProcess
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig
+from nats.js.kv import KeyValue
+
+
+@pytest.fixture
+def natsctl(in_process: InProcess) -> InProcess:
+    return in_process
+
+
+@pytest.fixture
+async def shops(jetstream: JetStreamContext) -> KeyValue:
+    return await jetstream.create_key_value(KeyValueConfig(bucket="shops", history=20))
+
+
+async def document(shops: KeyValue) -> dict[str, Any]:
+    return dict(json.loads((await shops.get("a")).value or b"{}"))
+
+
+async def edited(shops: KeyValue, **parts: Any) -> int:
+    """Change parts of the stored object, as controllers do."""
+    found = await document(shops)
+    metadata = {**found["metadata"], **parts.pop("metadata", {})}
+    return await shops.put("a", json.dumps({**found, **parts, "metadata": metadata}).encode())
+
+
+async def test_only_changes_of_what_is_desired_are_shown(
+    natsctl: InProcess, shops: KeyValue
+) -> None:
+    await natsctl.done("put", "shops", "a", '{"spec": {"text": "one"}}')
+    link = {"natsctl.io/external-name": "x"}
+    await edited(shops, metadata={"annotations": link, "finalizers": ["natsctl.io/managed"]})
+    await edited(shops, status={"ready": True})
+    await natsctl.done("put", "shops", "a", '{"spec": {"text": "two"}}')
+    await edited(shops, metadata={"labels": {"tier": "gold"}})
+    await edited(shops, metadata={"annotations": {**link, "mine": "1"}})
+    await edited(
+        shops, metadata={"annotations": {**link, "mine": "1", "natsctl.io/paused": "true"}}
+    )
+    await natsctl.done("delete", "shops", "a")
+    await edited(shops, status={"ready": False})
+    await shops.delete("a")
+    whole = await natsctl("history", "shops", "a", "-o", "name")
+    shown = await natsctl("history", "shops", "a", "--changes", "-o", "name")
+    assert whole.out.split() == [str(number) for number in range(1, 11)]
+    assert shown.out.split() == ["1", "4", "5", "6", "7", "8", "10"]
+
+
+async def test_a_rollback_brings_back_what_was_desired_and_keeps_the_rest(
+    natsctl: InProcess, shops: KeyValue
+) -> None:
+    first = {
+        "metadata": {"labels": {"v": "1"}, "annotations": {"mine": "1"}},
+        "spec": {"text": "one"},
+    }
+    await natsctl.done("put", "shops", "a", json.dumps(first))
+    link = {"natsctl.io/external-name": "x", "krateo.io/external-create-failed": "y"}
+    await edited(shops, metadata={"annotations": link, "finalizers": ["f"]}, status={"n": 1})
+    await natsctl.done("put", "shops", "a", '{"spec": {"text": "two"}}')
+    before = await document(shops)
+    out = await natsctl.done("rollback", "shops", "a", "--to", "1")
+    assert out == "shops/a configured at revision 4, as it was at revision 1\n"
+    found = await document(shops)
+    assert (found["spec"], found["metadata"]["labels"]) == ({"text": "one"}, {"v": "1"})
+    assert found["metadata"]["annotations"] == {"mine": "1", **link}
+    assert found["status"] == {"n": 1}
+    for name in ("uid", "finalizers"):
+        assert found["metadata"][name] == before["metadata"][name]
+    assert found["metadata"]["generation"] == before["metadata"]["generation"] + 1
+
+
+async def test_the_bucket_may_be_left_out_if_one_has_the_key(
+    natsctl: InProcess, shops: KeyValue, jetstream: JetStreamContext
+) -> None:
+    for text in ("one", "two"):
+        await natsctl.done("put", "shops", "a", json.dumps({"spec": {"text": text}}))
+    await natsctl.done("rollback", "a", "--to", "1")
+    assert (await document(shops))["spec"] == {"text": "one"}
+    other = await jetstream.create_key_value(KeyValueConfig(bucket="others"))
+    await other.put("a", b"{}")
+    result = await natsctl("rollback", "a", "--to", "2")
+    assert (result.status, "others, shops" in result.err) == (2, True)
+
+
+async def test_a_rollback_that_cannot_be_says_why(natsctl: InProcess, shops: KeyValue) -> None:
+    await natsctl.done("put", "shops", "a", '{"spec": {"text": "one"}}')
+    await shops.put("a", b'{"spec": {"text": ')
+    await shops.put("a", b'{"metadata": {"labels": 5}, "spec": {}}')
+    await shops.delete("a")
+    await natsctl.done("put", "shops", "a", '{"spec": {"text": "one"}}')
+    for to, status, said in (
+        ("1", 2, "desires what shops/a desires now, at revision 5"),
+        ("2", 2, "revision 2 of shops/a is no valid object"),
+        ("3", 2, "revision 3 of shops/a is no valid object"),
+        ("4", 2, "revision 4 of shops/a is a deletion"),
+        ("9", 3, "has no revision 9, or not any more: it has 1, 2, 3, 4, 5"),
+    ):
+        result = await natsctl("rollback", "shops", "a", "--to", to)
+        assert (to, result.status, said in result.err) == (to, status, True), result.err
+    assert (await shops.get("a")).revision == 5
+
+
+async def test_a_deleted_object_can_be_brought_back(natsctl: InProcess, shops: KeyValue) -> None:
+    await natsctl.done("put", "shops", "a", '{"spec": {"text": "one"}}')
+    await natsctl.done("delete", "shops", "a")
+    out = await natsctl.done("rollback", "shops", "a", "--to", "1")
+    assert out == "shops/a created at revision 3, as it was at revision 1\n"
+    assert (await document(shops))["spec"] == {"text": "one"}
