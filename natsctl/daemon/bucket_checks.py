@@ -1,6 +1,6 @@
 """Whether the buckets and the stream of events are as controllers need them."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from natsctl.daemon.finding import Finding, Result, failed, ok, warning
@@ -19,6 +19,7 @@ from natsctl.kv.probe import PROBE, Probe, one_of
 from natsctl.kv.recorder import PREFIX, STREAM
 
 EVENTS = "event stream"
+DAY_S = 24 * 3600
 
 Look = Callable[[Bucket, Sequence[Used], dict[str, Any]], Finding]
 """Says what it thinks of a bucket that is used so, by what the server says of its stream."""
@@ -79,43 +80,56 @@ def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> F
     finding = sound(bucket, info)
     if finding.result is not Result.OK or not any(each.watched for each in used):
         return finding
-    written = any(each.written for each in used)
-    return _mirrored(bucket, written=written) or _forgetful(bucket, info) or finding
+    if bucket.layout.origin:
+        return _mirrored(bucket, written=any(each.written for each in used))
+    concerns = list(_concerns(bucket, info["config"]))
+    if concerns:
+        found, advice = ("; ".join(parts) for parts in zip(*concerns, strict=True))
+        return warning(check, found, advice)
+    return ok(check, f"{finding.found}, {_markers(bucket)}")
 
 
-def _mirrored(bucket: Bucket, *, written: bool) -> Finding | None:
+def _mirrored(bucket: Bucket, *, written: bool) -> Finding:
     """Return what is special about a mirror."""
-    if not bucket.layout.origin:
-        return None
     check, origin = f"bucket {bucket.name}", bucket_in(bucket.layout.origin)
-    if written:
-        return warning(
-            check,
-            f"it is a mirror of {origin}, so its objects, their status and finalizers are only "
-            "read",
-            f"declare bucket {origin}, or write nothing",
-        )
-    return ok(check, f"a mirror of {origin}")
+    if not written:
+        return ok(check, f"a mirror of {origin}")
+    found = f"a mirror of {origin}: its objects, their status and finalizers are only read"
+    return warning(check, found, f"declare bucket {origin}, or write nothing")
 
 
-def _forgetful(bucket: Bucket, info: dict[str, Any]) -> Finding | None:
-    """Return what the bucket forgets too early, None if it forgets nothing."""
-    check, config = f"bucket {bucket.name}", info["config"]
+def _concerns(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what the bucket forgets too early or never, each with what to do about it."""
+    edit = f"nats stream edit {bucket.stream}"
     if config.get("max_age") and not config.get("subject_delete_marker_ttl"):
-        return warning(
-            check,
-            f"values expire after {config['max_age'] / NANOSECONDS:g} s without a delete marker, "
-            "so that each expiry is noticed late and lists the bucket again",
-            f"nats stream edit {bucket.stream} --subject-del-markers-ttl 7d",
+        yield (
+            (
+                f"values expire after {config['max_age'] / NANOSECONDS:g} s without a delete "
+                "marker, so every expiry is noticed late and lists the bucket again"
+            ),
+            f"{edit} --subject-del-markers-ttl 720h",
         )
     if bucket.layout.history == 1:
-        return warning(
-            check,
-            "history 1: the last state of an object that is deleted while no daemon runs cannot "
-            "be read",
-            f"nats stream edit {bucket.stream} --max-msgs-per-subject 5",
+        yield (
+            (
+                "history 1: the last state of an object that is deleted while no daemon runs "
+                "cannot be read"
+            ),
+            f"{edit} --max-msgs-per-subject 5",
         )
-    return None
+    if not bucket.layout.expiring:
+        yield (
+            "delete markers stay for ever, because single messages of the bucket cannot expire",
+            f"{edit} --allow-msg-ttl, with nats-server 2.11 or newer",
+        )
+
+
+def _markers(bucket: Bucket) -> str:
+    """Return how long the bucket remembers what was deleted."""
+    ttl_s = bucket.marker_ttl_s(purge=False)
+    if ttl_s is None:
+        return "delete markers stay"
+    return f"delete markers stay for {ttl_s / DAY_S:g} days"
 
 
 def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:

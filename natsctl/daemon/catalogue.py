@@ -10,6 +10,7 @@ from natsctl.daemon.shapes import (
     ADDRESS,
     COLLECTOR,
     DOMAIN,
+    EXPIRY,
     FILE,
     FORMAT,
     LEASE,
@@ -141,6 +142,7 @@ SETTINGS = (
     _nats("connect_timeout_s", SECONDS, 5),
     _nats("request_timeout_s", SECONDS, 5),
     _nats("silence_s", SECONDS, 3),
+    _nats("marker_ttl_s", EXPIRY, 2_592_000),
     _kube(
         *("kubeconfig", FILE, "lab.yaml"),
         flags=("--kubeconfig",),

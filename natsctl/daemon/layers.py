@@ -12,7 +12,13 @@ LOGIN = ("nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token")
 
 _CLUSTER = ("server", "token", "tls_ca", "tls_insecure", "namespace", "enabled")
 _KUBE = tuple(f"kube.{name}" for name in _CLUSTER)
-_KEPT = ("name", "connect_timeout_s", "request_timeout_s", "silence_s")  # no context says them
+_KEPT = (
+    "name",
+    "connect_timeout_s",
+    "request_timeout_s",
+    "silence_s",
+    "marker_ttl_s",
+)  # no context says them
 
 _HIDES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LOGIN, LOGIN),

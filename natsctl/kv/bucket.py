@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -26,7 +27,7 @@ from natsctl.model.store import Deleted
 log = logging.getLogger(__name__)
 
 NANOSECONDS = 1_000_000_000
-MARKER_TTL_S = 7 * 24 * 3600  # how long the server's own delete markers stay
+MARKER_TTL_S = 30 * 24 * 3600  # how long the server's own delete markers stay
 ANSWER_S = 2.0  # how long a leader has to answer; while there is none, nobody does
 ELECTION_S = 20.0  # within which there is one again
 OVERLAP = 1000  # keys that two pages of a hundred thousand have in common
@@ -121,6 +122,16 @@ class Bucket:
             layout = await self._settled(layout)
         self.layout = layout
         return info
+
+    def marker_ttl_s(self, *, purge: bool) -> int | None:
+        """Return how long the marker of a deletion may stay; None if it must not expire.
+
+        If a marker expires, the server shows the revision before it again. So a marker expires
+        only if it is all that the bucket keeps of its key: after a purge, or with history 1.
+        """
+        ttl_s = math.ceil(self.connection.marker_ttl_s)
+        alone = purge or self.layout.history == 1
+        return ttl_s if ttl_s and alone and self.layout.expiring else None
 
     def check_writable(self) -> None:
         """Raise `StoreError` if the bucket is a mirror, which nobody can write."""
@@ -264,7 +275,8 @@ class Bucket:
             "allow_msg_ttl": True,
         }
         if age:
-            config["subject_delete_marker_ttl"] = MARKER_TTL_S * NANOSECONDS
+            ttl_s = math.ceil(self.connection.marker_ttl_s or MARKER_TTL_S)
+            config["subject_delete_marker_ttl"] = ttl_s * NANOSECONDS
         return config
 
     def difference(self, kind: KvKind[Any], config: Mapping[str, Any]) -> str | None:

@@ -163,6 +163,11 @@ class Connection:
         return "" if self.api_prefix == "$JS.API" else f"{self.api_prefix}."
 
     @property
+    def marker_ttl_s(self) -> float:
+        """How long a delete marker stays that may expire; 0 is for ever."""
+        return self._options.marker_ttl_s
+
+    @property
     def payload_max(self) -> int:
         """How many bytes a message may have; a server's default where none is connected."""
         return PAYLOAD_MAX if self._link is None else self._link.client.max_payload

@@ -41,6 +41,8 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
         connect_timeout_s: seconds in which a first connection is had, or failed.
         request_timeout_s: seconds that a request waits for its answer.
         silence_s: seconds without a sign of life after which a server is given up.
+        marker_ttl_s: seconds after which the server forgets that a key was deleted, where it can:
+            longer than any time in which no daemon runs; 0 never.
     """
 
     servers: tuple[str, ...] = ()
@@ -61,6 +63,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 5.0
     silence_s: float = 3.0
+    marker_ttl_s: float = 30 * 24 * 3600.0
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())

@@ -1,7 +1,8 @@
 """Objects in JetStream KV buckets: compare-and-set writes, reads from the leader."""
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any
 
 from nats.errors import NoRespondersError
@@ -16,7 +17,7 @@ from natsctl.errors import (
 )
 from natsctl.kv.bucket import Bucket, Message
 from natsctl.kv.calls import kv_span
-from natsctl.kv.codec import EXPECTED, OPERATION, ROLLUP, check_key, header_size
+from natsctl.kv.codec import EXPECTED, OPERATION, ROLLUP, TTL, check_key, header_size
 from natsctl.kv.hedge import AGAIN_S, hedged
 from natsctl.kv.watch import VERIFY_S, KvWatch
 from natsctl.model.kinds import Kind, KvKind
@@ -77,6 +78,9 @@ class KvStore:
                     raise
                 revision = gone.deleted_at
         headers = {OPERATION: "PURGE", ROLLUP: "sub"} if purge else {OPERATION: "DEL"}
+        ttl_s = self._bucket.marker_ttl_s(purge=purge)
+        if ttl_s is not None:
+            headers[TTL] = f"{ttl_s}s"
         with kv_span("purge" if purge else "delete", self._bucket.name, key):
             return await self._publish(self._own(key), b"", revision, headers)
 
@@ -119,7 +123,7 @@ class KvStore:
         except StoreTimeoutError as unknown:
             # the write may have been stored although its acknowledgement was lost
             try:
-                stored = await self.get(key)
+                stored = await hedged(partial(self.get, key), every_s=AGAIN_S)
             except NotFoundError:
                 raise unknown from None
             if stored.revision > revision and stored.value == value:
@@ -145,7 +149,8 @@ class KvStore:
             ) from error
         except StoreError as error:
             if isinstance(error.__cause__, NoRespondersError):
-                await hedged(self._bucket.state, every_s=AGAIN_S)  # raises if there is no bucket
+                with suppress(StoreTimeoutError):  # its leader is being elected
+                    await hedged(self._bucket.state, every_s=AGAIN_S)  # raises if it is missing
                 self._bucket.check_writable()
             raise
 

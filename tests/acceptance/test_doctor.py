@@ -12,7 +12,7 @@ from acceptance.commands import ROOT, Natsctl, Result, Running
 from acceptance.shops import unreachable
 from kube_clusters import KubeCluster
 from nats.js import JetStreamContext
-from nats.js.api import KeyValueConfig, StreamConfig
+from nats.js.api import KeyValueConfig, StreamConfig, StreamSource
 from servers import NatsCluster, NatsServer, eventually, free_port
 
 from natsctl import connect
@@ -57,12 +57,37 @@ async def test_where_controllers_run_all_is_well_and_stays_as_it_is(
     before = await streams(jetstream)
     found = await examined(natsctl, "-c", GREETINGS, status=0)
     assert unwell(found) == []
-    assert found["bucket greetings"][1] == "history 5, one replica"
+    assert found["bucket greetings"][1] == "history 5, one replica, delete markers stay"
     assert found["event stream"][1] == "1 events"
     assert len(found["installation"][1]) == 16
     assert found["nats clock"][1] == "as ours"
     assert found["nats latency"][1].endswith(" ms there and back")
     assert await streams(jetstream) == before
+
+
+async def test_a_bucket_that_forgets_is_a_warning_that_says_what_to_do(
+    natsctl: Natsctl, jetstream: JetStreamContext
+) -> None:
+    kept = KeyValueConfig("greetings", history=1, ttl=60)
+    await jetstream.create_key_value(kept)
+    found = await examined(natsctl, "-c", GREETINGS, status=0)
+    result, text, advice = found["bucket greetings"]
+    assert result == "warning"
+    assert "values expire after 60 s without a delete marker" in text
+    assert "history 1: the last state of an object" in text
+    assert "nats stream edit KV_greetings --max-msgs-per-subject 5" in advice
+
+
+async def test_a_mirror_is_known_and_can_only_be_read(
+    natsctl: Natsctl, jetstream: JetStreamContext
+) -> None:
+    await jetstream.create_key_value(KeyValueConfig("origin"))
+    mirror = StreamConfig("KV_greetings", mirror=StreamSource("KV_origin"))
+    await jetstream.add_stream(mirror)
+    found = await examined(natsctl, "-c", GREETINGS, status=0)
+    result, text, advice = found["bucket greetings"]
+    assert (result, text.partition(":")[0]) == ("warning", "a mirror of origin")
+    assert "declare bucket origin" in advice
 
 
 async def told(jetstream: JetStreamContext) -> bool:

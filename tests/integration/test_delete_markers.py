@@ -1,0 +1,107 @@
+"""Delete markers expire where that brings no older revision back, and nowhere else."""
+
+import base64
+from collections.abc import AsyncIterator
+
+import pytest
+from backends import listing, put
+from servers import NatsServer, eventually
+
+import natsctl
+from natsctl.errors import NotFoundError
+from natsctl.kv.options import NatsOptions
+from natsctl.kv.store import KvStore
+from natsctl.kv.stores import Nats
+from natsctl.model.store import Deleted
+
+TTL_S = 1.0
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    options = NatsOptions(servers=(nats_server.url,), marker_ttl_s=TTL_S)
+    async with natsctl.connect(options, verify_s=0.5) as nats:
+        yield nats
+
+
+async def without_trace(store: KvStore, key: str) -> bool:
+    try:
+        await store.get(key)
+    except NotFoundError as gone:
+        return gone.deleted_at is None
+    raise AssertionError(f"{key} is back")
+
+
+async def headers(nats: Nats, key: str) -> str:
+    """Return the headers of the newest message of *key*."""
+    reply = await nats.api("STREAM.MSG.GET.KV_b", {"last_by_subj": f"$KV.b.{key}"})
+    return base64.b64decode(reply["message"]["hdrs"]).decode()
+
+
+async def test_a_marker_expires_if_the_bucket_keeps_one_revision(nats: Nats) -> None:
+    store = await nats.open(natsctl.kv(bytes, bucket="b", history=1))
+    await put(store, "a")
+    await store.delete("a")
+    await eventually(lambda: without_trace(store, "a"))
+
+
+async def test_a_purge_expires_whatever_the_history(nats: Nats) -> None:
+    store = await nats.open(natsctl.kv(bytes, bucket="b", history=5))
+    await put(store, "a")
+    await put(store, "a", "again")
+    await store.delete("a", purge=True)
+    await eventually(lambda: without_trace(store, "a"))
+
+
+async def test_a_marker_that_hides_older_revisions_stays(nats: Nats) -> None:
+    """Else the server would show the object again."""
+    store = await nats.open(natsctl.kv(bytes, bucket="b", history=5))
+    await put(store, "a")
+    marker = await store.delete("a")
+    await put(store, "b")
+    await store.delete("b", purge=True)
+    await eventually(lambda: without_trace(store, "b"))  # so the time is over
+    with pytest.raises(NotFoundError) as gone:
+        await store.get("a")
+    assert gone.value.deleted_at == marker
+
+
+async def test_a_bucket_whose_messages_cannot_expire_keeps_its_markers(nats: Nats) -> None:
+    made = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1}
+    await nats.api("STREAM.CREATE.KV_b", {**made, "allow_rollup_hdrs": True})
+    store = await nats.open(natsctl.kv(bytes, bucket="b"))
+    await put(store, "a")
+    marker = await store.delete("a")
+    with pytest.raises(NotFoundError) as gone:
+        await store.get("a")
+    assert gone.value.deleted_at == marker
+
+
+async def test_a_watch_goes_on_when_markers_expire(nats: Nats) -> None:
+    store = await nats.open(natsctl.kv(bytes, bucket="b", history=1))
+    await put(store, "a")
+    async with store.watch() as events:
+        await listing(events)
+        revision = await store.delete("a")
+        assert await anext(events) == Deleted("a", revision)
+        await eventually(lambda: without_trace(store, "a"))
+        stored = await put(store, "a", "again")
+        shown = await anext(events)
+    assert getattr(shown, "stored", None) == stored
+
+
+async def test_markers_stay_for_ever_if_that_is_set(nats_server: NatsServer) -> None:
+    options = NatsOptions(servers=(nats_server.url,), marker_ttl_s=0)
+    async with natsctl.connect(options) as nats:
+        store = await nats.open(natsctl.kv(bytes, bucket="b", history=1))
+        await put(store, "a")
+        await store.delete("a")
+        assert "Nats-TTL" not in await headers(nats, "a")
+
+
+async def test_markers_expire_after_thirty_days_by_default(nats_server: NatsServer) -> None:
+    async with natsctl.connect(nats_server.url) as nats:
+        store = await nats.open(natsctl.kv(bytes, bucket="b", history=1))
+        await put(store, "a")
+        await store.delete("a")
+        assert "Nats-TTL: 2592000s" in await headers(nats, "a")
