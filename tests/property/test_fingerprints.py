@@ -1,0 +1,26 @@
+"""Fingerprints recognize exactly the keys that a set would."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsctl.kv.fingerprints import Fingerprints
+
+KEYS = st.integers(0, 30).map(lambda number: f"key.{number}")
+
+
+@given(st.lists(st.tuples(st.booleans(), KEYS)))
+def test_they_are_a_set_of_keys(steps: list[tuple[bool, str]]) -> None:
+    fingerprints, keys = Fingerprints(), set[str]()
+    for add, key in steps:
+        (fingerprints.add if add else fingerprints.discard)(key)
+        (keys.add if add else keys.discard)(key)
+    assert len(fingerprints) == len(keys)
+    assert {f"key.{number}" for number in range(31) if f"key.{number}" in fingerprints} == keys
+
+
+def test_a_hundred_thousand_keys_are_told_apart() -> None:
+    fingerprints = Fingerprints()
+    for number in range(100_000):
+        fingerprints.add(f"key.{number}")
+    assert len(fingerprints) == 100_000
+    assert "key.100000" not in fingerprints
