@@ -257,14 +257,19 @@ class NatsCluster:
         """Wait until JetStream has a leader, all nodes are current, and each says it is well."""
         await eventually(self._settled, within_s=START_S)
 
+    async def leader(self) -> str:
+        """Return the node that leads JetStream, nothing while there is none."""
+        meta = (await _get(self._monitors["n1"], "/jsz")).get("meta_cluster", {})
+        return str(meta.get("leader", ""))
+
     async def _settled(self) -> bool:
         for port in self._monitors.values():
             if (await _get(port, "/healthz")).get("status") != "ok":
                 return False
-        meta = (await _get(self._monitors["n1"], "/jsz")).get("meta_cluster", {})
-        if meta.get("leader") not in self._monitors:
+        name = await self.leader()
+        if name not in self._monitors:
             return False
-        leader = (await _get(self._monitors[meta["leader"]], "/jsz"))["meta_cluster"]
+        leader = (await _get(self._monitors[name], "/jsz"))["meta_cluster"]
         peers = leader.get("replicas") or []
         return len(peers) == len(self.nodes) - 1 and all(peer["current"] for peer in peers)
 

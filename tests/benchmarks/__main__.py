@@ -14,12 +14,14 @@ from pathlib import Path
 import msgspec
 
 from tests.benchmarks import (
+    bench_cluster,
     bench_faults,
     bench_growth,
     bench_help,
     bench_kube,
     bench_latency,
     bench_live,
+    bench_markers,
     bench_memory,
     bench_queue,
     bench_replay,
@@ -56,7 +58,9 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "latency": bench_latency.run,
     "queue": queue,
     "memory": bench_memory.run,
+    "markers": bench_markers.run,
     "faults": bench_faults.run,
+    "cluster": bench_cluster.run,
     "growth": bench_growth.run,
     "kube": bench_kube.run,
     "shards": bench_shards.run,

@@ -25,6 +25,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: int = 5
     keys: int = 100_000
+    deleted: int = 360_000
     live: int = 50_000
     puts: int = 5_000
     puts_per_s: int = 1_000
@@ -40,6 +41,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 QUICK = Sizes(
     rounds=3,
     keys=20_000,
+    deleted=40_000,
     live=10_000,
     puts=2_000,
     faults=1,

@@ -1,0 +1,83 @@
+"""How soon a put is seen after the server that sent a watch its messages died, in a cluster."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from natsctl import StoreError, connect, kv
+from natsctl.core.informer import Informer
+from natsctl.kv.stores import Nats
+from tests.benchmarks.data import Item, key, value
+from tests.benchmarks.rows import Row, limited
+from tests.benchmarks.stage import Sizes
+from tests.servers import NatsCluster, eventually
+
+LIMIT_S = 3.0
+KIND = kv(Item, bucket="cluster", replicas=3)
+STREAM = "KV_cluster"
+STEADY_S = 35.0  # after which an informer has forgotten earlier failures
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    return [
+        limited(
+            "cluster: the server of the watch killed, put to cache",
+            "s",
+            [await _round() for _ in range(sizes.faults)],
+            target=f"<= {LIMIT_S:g} s",
+            enough=lambda delay: delay <= LIMIT_S,
+        )
+    ]
+
+
+async def _round() -> float:
+    with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
+        async with NatsCluster(Path(folder)) as cluster, connect(cluster.url) as nats:
+            store = await nats.open(KIND)
+            async with _informed(Informer(store, KIND)) as informer:
+                host = await _expendable(nats, cluster)
+                began = time.monotonic()
+                cluster[host].kill()
+                written = await store.create(key(0), value(0))
+                await eventually(lambda: informer.cache.revision >= written.revision)
+                return time.monotonic() - began
+
+
+@asynccontextmanager
+async def _informed(informer: Informer[Item]) -> AsyncIterator[Informer[Item]]:
+    watching = asyncio.create_task(informer.run())
+    try:
+        await informer.cache.complete.wait()
+        yield informer
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+
+
+async def _expendable(nats: Nats, cluster: NatsCluster) -> str:
+    """Return the server that has the watch's consumer, and leads nothing else.
+
+    Its consumer is moved until there is one. Then the informer needs a while to become steady.
+    """
+    moved = False
+    while True:
+        info = await nats.api(f"STREAM.INFO.{STREAM}")
+        ours = nats.connection.state().server
+        needed = {info["cluster"]["leader"], await cluster.leader()}
+        needed |= {node.name for node in cluster.nodes if node.url == ours}
+        names = (await nats.api(f"CONSUMER.NAMES.{STREAM}"))["consumers"]
+        for name in names or ():
+            consumer = await nats.api(f"CONSUMER.INFO.{STREAM}.{name}")
+            host = str(consumer["cluster"]["leader"])
+            if host not in needed:
+                await asyncio.sleep(STEADY_S if moved else 1.0)
+                return host
+        await nats.api(f"STREAM.LEADER.STEPDOWN.{STREAM}")
+        for name in names or ():
+            with suppress(StoreError):
+                await nats.api(f"CONSUMER.DELETE.{STREAM}.{name}")
+        moved = True
+        await asyncio.sleep(5.0)
