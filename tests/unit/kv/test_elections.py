@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from nats.errors import NoRespondersError
 
 import natsctl
 from natsctl.errors import (
     NotFoundError,
+    StoreError,
     StoreMissingError,
     StoreTimeoutError,
     WatchBrokenError,
@@ -18,6 +20,7 @@ from natsctl.errors import (
 from natsctl.kv.bucket import ELECTION_S, Bucket
 from natsctl.kv.consumer import HEDGE_S
 from natsctl.kv.hedge import AGAIN_S
+from natsctl.kv.store import KvStore
 from natsctl.kv.watch import KvWatch
 
 ELECTING_S = 9.0
@@ -35,6 +38,8 @@ class Cluster:
         self.heard: list[str] = []  # what was asked and told while there was a leader
         self.replicas: list[object] = []  # that were wanted of a new bucket, ever
         self.api_prefix = "$JS.API"
+        self.publish_prefix = ""
+        self.max_payload = 1024 * 1024
         self.client = self
         self.dead: list[str] = []  # sorts of requests, each of which a dead server swallows
         self.slow_s = 0.0  # how long it takes to make a consumer
@@ -79,6 +84,10 @@ class Cluster:
                 self.dead.remove(sort)
                 return True
         return False
+
+    async def request(self, subject: str, *_: object, **__: object) -> None:
+        """Answer as a server does that knows of no leader."""
+        raise StoreError(f"{subject} is answered by no one") from NoRespondersError()
 
     async def publish(self, subject: str) -> None:
         if not self.leaderless:
@@ -221,3 +230,21 @@ async def test_a_consumer_that_is_made_slowly_is_not_taken_for_a_silent_one() ->
     cluster.slow_s = 4.0
     await listed(KvWatch(bucket(cluster)))
     assert cluster.listening == 0
+
+
+@pytest.mark.parametrize("electing_s", [1.2, 3600.0])
+async def test_a_write_that_no_leader_took_has_a_known_outcome(electing_s: float) -> None:
+    cluster = Cluster(electing_s=electing_s)
+    store = KvStore(bucket(cluster), natsctl.kv(bytes, bucket="b"))
+    with pytest.raises(StoreError, match="answered by no one") as raised:
+        await store.update("a", b"", revision=1)
+    assert not isinstance(raised.value, StoreTimeoutError)
+
+
+async def test_a_write_that_no_leader_took_fails_as_soon_as_there_is_one() -> None:
+    clock = asyncio.get_running_loop().time
+    store = KvStore(bucket(Cluster(electing_s=1.2)), natsctl.kv(bytes, bucket="b"))
+    began = clock()
+    with pytest.raises(StoreError):
+        await store.update("a", b"", revision=1)
+    assert clock() - began <= 1.2 + AGAIN_S
