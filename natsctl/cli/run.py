@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -25,11 +26,12 @@ from natsctl.daemon.hiding import secrets_of
 from natsctl.daemon.logs import log_to_stderr
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.private import private_server, while_it_runs
-from natsctl.daemon.service import answering
+from natsctl.daemon.service import answering, this_process
 from natsctl.daemon.settings import ControllerSettings, HttpSettings
 from natsctl.daemon.sharding import Shard, members_of, shards
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.daemon.sources import Effective
+from natsctl.daemon.stand_in import nats_stand_in
 from natsctl.daemon.stop_limit import StopLimit
 from natsctl.daemon.traces import traced
 from natsctl.daemon.vacancy import Vacancy
@@ -107,7 +109,9 @@ async def run(
     )
     if embedded:
         serve = partial(_beside_server, serve, store_dir, port)
-    async with traced(settings.traces):
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(traced(settings.traces))
+        stack.enter_context(vitals.watchdog.watching())
         await until_signalled(
             _heard(serve, options, vitals, settings.http), told=vitals.stop, caught=limit.start
         )
@@ -148,10 +152,17 @@ async def _serve(
         )
         elected, shared = tuple(operator.elections.values()), tuple(operator.shards.values())
         with vitals.of(nats.connection, operator.runtimes, elected, kube, shared):
+            daemon = this_process()
+            names = [runtime.name for runtime in operator.runtimes]
             async with answering(
-                nats.connection, operator.runtimes, leads=operator.leads, shards=operator.shards
+                nats.connection,
+                operator.runtimes,
+                leads=operator.leads,
+                shards=operator.shards,
+                daemon=daemon,
             ):
-                await operator.run()
+                with vitals.watchdog.standing_in(nats_stand_in(options, daemon, names)):
+                    await operator.run()
 
 
 def _election(

@@ -39,7 +39,8 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
         controller: its name.
         daemon: where it runs.
         state: `starting`, `listing`, `standby` where another daemon leads, `joining` where it does
-            not share the keys yet, `syncing`, `stopping`.
+            not share the keys yet, `syncing`, `stopping`; `blocked` while a handler blocks the
+            event loop.
         failure: why a cache has no watch just now; empty where all have.
         primaries: how many there are; None where nobody can tell (yet), and so for what follows.
         invalid_count: of them, how many are left alone because they are no valid objects.

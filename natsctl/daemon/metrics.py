@@ -5,7 +5,7 @@ for them show natsctl too; what only natsctl has begins with `natsctl_`. Nothing
 the sake of this: each number is read where it is, at the moment of the scrape.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -13,6 +13,7 @@ from natsctl.core.measures import CacheMeasures, Measures, QueueMeasures, Upkeep
 from natsctl.core.tally import Counts
 from natsctl.daemon.election import ElectionState
 from natsctl.daemon.sharding import ShardState
+from natsctl.daemon.watchdog import Stalls
 from natsctl.kv.connection import ConnectionState
 from natsctl.telemetry.metrics import Counter, Family, Gauge, Histogram, Table
 
@@ -21,7 +22,8 @@ class Scrape(msgspec.Struct, frozen=True):
     """Everything that one scrape is about.
 
     `lags` says by how many revisions each cache is behind, by controller and slot, where known;
-    `requests` how many a cluster was sent, by status, method and host.
+    `requests` how many a cluster was sent, by status, method and host; `stalls` how often handlers
+    blocked the event loop, by controller.
     """
 
     measures: Sequence[Measures] = ()
@@ -30,6 +32,7 @@ class Scrape(msgspec.Struct, frozen=True):
     elections: Sequence[ElectionState] = ()
     shards: Sequence[ShardState] = ()
     requests: Mapping[tuple[str, ...], int] = {}
+    stalls: Mapping[str, Stalls] = {}
     version: str = ""
 
 
@@ -290,6 +293,22 @@ SHARDS = Table[ShardState](
     ),
 )
 
+STALLS = Table[Stalls](
+    ("controller",),
+    (
+        Counter(
+            "natsctl_event_loop_blocked_total",
+            "How often a handler blocked the event loop for longer than a second.",
+            lambda stalls: stalls.count,
+        ),
+        Counter(
+            "natsctl_event_loop_blocked_seconds_total",
+            "For how long handlers blocked the event loop then, together.",
+            lambda stalls: stalls.seconds,
+        ),
+    ),
+)
+
 BUILD = Table[str](
     ("version",), (Gauge("natsctl_build_info", "One, for the version that runs.", lambda _: 1),)
 )
@@ -313,6 +332,7 @@ def families(scrape: Scrape) -> list[Family]:
         *REQUESTS.of(scrape.requests),
         *ELECTIONS.of({(election.name,): election for election in scrape.elections}),
         *SHARDS.of({(shard.name,): shard for shard in scrape.shards}),
+        *STALLS.of({(n,): of for n, of in {**_unblocked(each), **scrape.stalls}.items()}),
         *BUILD.of({(scrape.version,): scrape.version}),
     ]
 
@@ -323,6 +343,11 @@ def _results(syncs: Counts) -> list[tuple[str, int]]:
         ("requeue_after", syncs.asked),
         ("error", syncs.failed),
     ]
+
+
+def _unblocked(controllers: Iterable[str]) -> dict[str, Stalls]:
+    """Return that these controllers have not blocked the event loop."""
+    return dict.fromkeys(controllers, Stalls())
 
 
 def _lags(scrape: Scrape) -> dict[tuple[str, ...], int]:

@@ -17,6 +17,7 @@ from aiohttp import web
 from natsctl.core.tasks import together
 from natsctl.daemon.address import Address
 from natsctl.daemon.scrapes import Scrapes
+from natsctl.daemon.stand_in import http_stand_in
 from natsctl.daemon.vitals import Vitals
 from natsctl.errors import UsageError
 from natsctl.telemetry.health import Verdict
@@ -46,8 +47,8 @@ async def serving(
 
     A connection may stay for at least *connection_s*, and for at most twice as long; where there
     are as many as there may be, the oldest makes room for a new one, once it has stayed for
-    *patience_s*. So whoever is slow keeps nobody out. Raises `UsageError` where nobody can listen
-    there.
+    *patience_s*. So whoever is slow keeps nobody out. While the event loop is blocked, a thread of
+    the watchdog answers. Raises `UsageError` if nobody can listen there.
     """
     async with together() as group:
         scrapes = Scrapes(vitals.metrics, group)
@@ -58,7 +59,8 @@ async def serving(
         log.info("answering /livez, /readyz and /metrics on %s", bound)
         cutting = group.create_task(_cut_late(server, connection_s), name="HTTP deadlines")
         try:
-            yield bound
+            with vitals.watchdog.standing_in(http_stand_in(listener.sockets)):
+                yield bound
         finally:
             cutting.cancel()
             listener.close()

@@ -7,6 +7,7 @@ is NATS permissions on these subjects.
 import asyncio
 import logging
 import os
+import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -295,6 +296,28 @@ class Desk:
         return self._prepared(runtime)
 
 
+def this_process() -> Process:
+    """Return this process, with a new id."""
+    return Process(
+        id=secrets.token_hex(8),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=installed("natsctl"),
+        started=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    )
+
+
+def identity_of(daemon: Process) -> Identity:
+    """Return what the process calls itself as a micro service."""
+    return Identity(
+        name=NAME,
+        version=daemon.version,
+        description="keeps everything equal to the desired state in NATS JetStream KV",
+        metadata={"host": daemon.host, "pid": str(daemon.pid)},
+        id=daemon.id,
+    )
+
+
 @asynccontextmanager
 async def answering(
     connection: Connection,
@@ -302,21 +325,15 @@ async def answering(
     *,
     leads: Leads = lambda _: True,
     shards: Mapping[str, Shard] = NO_SHARDS,
+    daemon: Process | None = None,
 ) -> AsyncIterator[None]:
     """Answer for these, as the micro service `natsctl`, for as long as the context lasts.
 
-    *leads* says of which of them this process does not only tell, but acts for them; *shards* is
-    its part in those whose keys it shares with others, by name.
+    *leads* returns whether this process acts for a controller; *shards* is its part in those whose
+    keys it shares with others, by name; *daemon* is this process, by default one with a new id.
     """
-    started = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    host, pid = socket.gethostname(), os.getpid()
-    identity = Identity(
-        name=NAME,
-        version=installed("natsctl"),
-        description="keeps everything equal to the desired state in NATS JetStream KV",
-        metadata={"host": host, "pid": str(pid)},
-    )
-    daemon = Process(id=identity.id, host=host, pid=pid, version=identity.version, started=started)
+    daemon = this_process() if daemon is None else daemon
+    identity = identity_of(daemon)
     desks = [Desk(at, daemon, connection, leads, shards.get(at.name)) for at in runtimes]
     async with serving(connection, identity) as service:
         looking = asyncio.create_task(_keep_offering(desks, service.offer), name="who leads")

@@ -11,6 +11,7 @@ from natsctl.daemon.election import ElectionState
 from natsctl.daemon.metrics import Scrape, families
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.sharding import ShardState
+from natsctl.daemon.watchdog import Watchdog
 from natsctl.kv.connection import ConnectionState
 from natsctl.telemetry.health import Check, Verdict
 from natsctl.telemetry.metrics import exposed
@@ -70,6 +71,7 @@ class Vitals:
     """Answers for a process, from before it is connected until after it is not any more."""
 
     def __init__(self) -> None:
+        self.watchdog = Watchdog()  # of the event loop that answers
         self._connection: Connected | None = None
         self._runtimes: Sequence[Runnable] = ()
         self._elections: Sequence[Contested] = ()
@@ -137,6 +139,7 @@ class Vitals:
             elections=[election.state() for election in self._elections],
             shards=[shard.state() for shard in self._shards],
             requests={} if self._cluster is None else self._cluster.requests(),
+            stalls=self.watchdog.stalls,
             version=version("natsctl"),
         )
         return exposed(families(scrape), accept)

@@ -37,7 +37,7 @@ async def ran(settings: ControllerSettings, stores: MemoryStores) -> ControllerR
 async def test_a_sync_takes_no_longer_than_is_set() -> None:
     runtime = await ran(ControllerSettings(sync_timeout_s=3), MemoryStores())
     first = runtime.explain("a").syncs[0]
-    assert first.error.startswith("TimeoutError")
+    assert first.error.startswith("SyncTimeoutError")
     assert first.duration_s == 3
 
 

@@ -1,0 +1,53 @@
+"""A daemon whose event loop is blocked is told apart from one that is dead."""
+
+from pathlib import Path
+
+import nats
+from acceptance.commands import Natsctl
+from nats.js.api import KeyValueConfig
+from servers import NatsServer, free_port
+
+FROZEN = """
+import time
+from pathlib import Path
+
+from natsctl import Controller, Object, kv, primary
+
+class Frozen(Controller):
+    jobs = primary(kv(Object, bucket="jobs"))
+
+    async def sync_handler(self, key):
+        while not Path("go").exists():
+            time.sleep(0.02)
+        print("done", key, flush=True)
+"""
+
+
+async def test_status_and_health_name_the_key_that_blocks_the_event_loop(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "frozen.py").write_text(FROZEN)
+    listen = f"127.0.0.1:{free_port()}"
+    async with NatsServer(tmp_path / "nats") as server:
+        natsctl = Natsctl(folder, server.url)
+        client = await nats.connect(server.url)
+        bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket="jobs", history=5))
+        async with natsctl.running("run", "-c", "frozen:Frozen", "--listen", listen) as running:
+            await running.says("primaries listed, syncing")
+            await bucket.put("shop", b"{}")
+            await running.says("event loop blocked for 1.")
+            await running.says("connected to", times=2)  # to report over NATS
+            [status] = (await natsctl("status", "-o", "json")).json
+            health = await natsctl("health", "--listen", listen)
+            (folder / "go").touch()
+            await running.says("done shop")
+            await running.says("the event loop goes on")
+            [after] = (await natsctl("status", "-o", "json")).json
+        await client.close()
+    assert status["state"] == "blocked"
+    assert "by key shop of frozen" in status["failure"]
+    assert "frozen.py" in status["failure"]
+    assert health.status == 0
+    assert "[+]event-loop ok: blocked for" in health.out
+    assert "by key shop of frozen" in health.out
+    assert after["state"] == "syncing"

@@ -1,0 +1,177 @@
+"""A handler that blocks the event loop is named, and probes are answered all the same."""
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from urllib.error import HTTPError
+
+import pytest
+from servers import eventually
+
+from natsctl import Controller, Object, kv, primary
+from natsctl.daemon.address import Address
+from natsctl.daemon.metrics import Scrape, families
+from natsctl.daemon.server import serving
+from natsctl.daemon.stand_in import DEAD_S, http_stand_in
+from natsctl.daemon.vitals import Vitals
+from natsctl.daemon.watchdog import Stall, Watchdog
+from natsctl.testing.harness import running
+
+LIMIT_S = 30.0
+
+
+class Lamp(Object, frozen=True):
+    pass
+
+
+class Frozen(Controller):
+    """Blocks the event loop until a thread lets it go on."""
+
+    lamps = primary(kv(Lamp, bucket="lamps"))
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.go.wait(LIMIT_S)  # the line that blocks
+        return None
+
+
+def fetch(url: str) -> tuple[int, str]:
+    """Ask as a probe does, from a thread of its own."""
+    try:
+        with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+async def block(controller: Frozen, meanwhile: Callable[[], None]) -> None:
+    """Have the handler block the loop until a thread has done something."""
+
+    def work() -> None:
+        try:
+            meanwhile()
+        finally:
+            controller.go.set()
+
+    async with running(controller) as harness:
+        thread = threading.Thread(target=work)
+        await controller.lamps.put("hall", Lamp())
+        thread.start()
+        await harness.run_until_idle()
+        thread.join()
+
+
+async def block_until_seen(watchdog: Watchdog) -> None:
+    """Have the handler block the loop until the watchdog has noticed."""
+    seen = threading.Event()
+
+    def wait() -> None:
+        seen.wait(LIMIT_S)
+
+    with watchdog.standing_in(lambda _stall: seen.set()):
+        await block(Frozen(), wait)
+
+
+@pytest.fixture
+async def vitals() -> AsyncIterator[Vitals]:
+    found = Vitals()
+    with found.watchdog.watching():
+        yield found
+
+
+async def test_a_blocked_loop_is_logged_with_the_key_and_the_line_and_counted(
+    vitals: Vitals, caplog: pytest.LogCaptureFixture
+) -> None:
+    await block_until_seen(vitals.watchdog)
+    await eventually(lambda: vitals.watchdog.stalls)
+    begun, ended = [at.getMessage() for at in caplog.records if "blocked" in at.getMessage()]
+    assert "event loop blocked for 1." in begun
+    assert "by key hall of frozen, at " in begun
+    assert "test_watchdog.py" in begun
+    assert "self.go.wait(LIMIT_S)  # the line that blocks" in begun
+    assert "await self.blocking(…)" in begun
+    assert ended.startswith("the event loop goes on: it was blocked for ")
+    stalls = vitals.watchdog.stalls["frozen"]
+    assert stalls.count == 1
+    assert stalls.seconds >= 1
+    counted = {
+        sample.name: sample.value
+        for family in families(Scrape(stalls=vitals.watchdog.stalls))
+        for sample in family.samples
+        if sample.labels == {"controller": "frozen"}
+    }
+    assert counted["natsctl_event_loop_blocked_total"] == 1
+    assert counted["natsctl_event_loop_blocked_seconds_total"] == stalls.seconds
+
+
+async def test_a_line_that_blocks_again_and_again_is_logged_once_and_counted_each_time(
+    vitals: Vitals, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        await block_until_seen(vitals.watchdog)
+    await eventually(lambda: vitals.watchdog.stalls["frozen"].count == 2)
+    assert len([at for at in caplog.records if "event loop blocked" in at.getMessage()]) == 1
+
+
+async def test_a_blocked_process_is_live_not_ready_and_says_why(vitals: Vitals) -> None:
+    answers: dict[str, tuple[int, str]] = {}
+    async with serving(Address("127.0.0.1", 0), vitals) as at:
+
+        def probe() -> None:
+            for path in ("livez", "readyz", "metrics"):
+                answers[path] = fetch(f"http://{at}/{path}")
+
+        await block(Frozen(), probe)
+        after = await asyncio.to_thread(fetch, f"http://{at}/livez")
+    assert answers["livez"][0] == 200
+    for path, status in (("readyz", 503), ("metrics", 503)):
+        assert answers[path][0] == status
+    for _, body in answers.values():
+        assert "by key hall of frozen" in body
+    assert answers["livez"][1].startswith("[+]event-loop ok: blocked for ")
+    assert answers["readyz"][1].startswith("[-]event-loop failed: blocked for ")
+    assert after == (200, "ok")
+
+
+def test_a_process_that_is_blocked_for_a_minute_is_not_live() -> None:
+    with stand_in_for(blocked_for_s=DEAD_S + 1) as url:
+        status, text = fetch(f"{url}/livez")
+    assert status == 503
+    assert "[-]event-loop failed: blocked for 61." in text
+
+
+def test_a_client_that_sends_nothing_keeps_no_other_out() -> None:
+    with stand_in_for(blocked_for_s=2) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))):
+            assert fetch(f"{url}/livez")[0] == 200
+
+
+@contextmanager
+def stand_in_for(*, blocked_for_s: float) -> Iterator[str]:
+    """Answer as while the loop is blocked; gives the URL."""
+    stall = Stall("frozen", "hall", "frozen.py:9", time.monotonic() - blocked_for_s)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=http_stand_in([listener]), args=(stall,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            stall.over.set()
+            thread.join()
+
+
+async def test_a_loop_that_goes_round_is_never_blocked(caplog: pytest.LogCaptureFixture) -> None:
+    watchdog = Watchdog()
+    with caplog.at_level(logging.WARNING), watchdog.watching():
+        async with running(Frozen()) as harness:
+            await harness.run_until_idle()
+    assert (watchdog.stalls, caplog.text) == ({}, "")
