@@ -422,6 +422,6 @@ class ControllerRuntime:
             await led()
             try:
                 await self.controller.garbage_secondaries()
-            except Exception:
+            except (Exception, SystemExit):
                 log.exception("%s: garbage collection failed", self.name)
             await asyncio.sleep(self.controller.garbage.interval_s)

@@ -282,7 +282,7 @@ class _Index(Generic[T]):
         """Return the object's values; raises `InvalidObjectError` where the function fails."""
         try:
             return tuple(dict.fromkeys(self._func(obj)))
-        except Exception as error:  # it is a user's, and the object one that it does not expect
+        except (Exception, SystemExit) as error:  # the function is a user's
             raise InvalidObjectError(f"index {self._name} fails: {error!r}") from error
 
     def put(self, key: str, values: tuple[str, ...]) -> None:

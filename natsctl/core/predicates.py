@@ -51,7 +51,7 @@ def filtered(forward: Forward, predicate: Predicate) -> Forward:
     def forward_if(change: Change[Any], writer: str | None) -> None:
         try:
             wanted = predicate(change)
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("the predicate of %s failed on %s", change.kind.name, change.key)
             wanted = True
         if wanted:

@@ -69,7 +69,7 @@ def decided(retry: RetryPolicy, error: Exception, failures: int) -> Decision:
     """Return what the policy decides; if it fails, or decides nothing, the key is retried."""
     try:
         decision = retry(error, failures)
-    except Exception:
+    except (Exception, SystemExit):
         log.exception("the retry policy failed: the key is retried with backoff")
         return Retry()
     match decision:

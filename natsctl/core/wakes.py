@@ -157,7 +157,7 @@ class Wakes:
             return
         try:
             keys: Iterable[str] = list(self._controller.handle_secondary(change))
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("%s: handle_secondary failed on %s", self._controller.name, change.key)
             keys = self.owners(change)
         priority = Priority.RESYNC if change.initial else Priority.SECONDARY

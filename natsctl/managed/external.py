@@ -5,6 +5,8 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
+from natsctl.core.calls import awaitable, shown
+from natsctl.errors import HandlerError
 from natsctl.managed.objects import Managed
 
 T = TypeVar("T")
@@ -101,6 +103,14 @@ async def _let_go_of_nothing() -> None:
     """Nothing is held."""
 
 
+async def observed(client: ExternalClient[T], managed: Managed[T]) -> Observation:
+    """Return what the client observes; raises `HandlerError` if that is no observation."""
+    observation: object = await awaitable(client.observe, managed)
+    if not isinstance(observation, Observation):
+        raise HandlerError(f"observe returned {shown(observation)}: return an Observation")
+    return observation
+
+
 class ExternalClientFns(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Functions that make an `ExternalClient`; what is left out does nothing."""
 
@@ -111,19 +121,19 @@ class ExternalClientFns(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     async def observe(self, managed: Managed[T]) -> Observation:
         """See `ExternalClient.observe`."""
-        return await self.observe_fn(managed)
+        return await awaitable(self.observe_fn, managed)
 
     async def create(self, managed: Managed[T]) -> None:
         """See `ExternalClient.create`."""
-        await self.create_fn(managed)
+        await awaitable(self.create_fn, managed)
 
     async def update(self, managed: Managed[T]) -> None:
         """See `ExternalClient.update`."""
-        await self.update_fn(managed)
+        await awaitable(self.update_fn, managed)
 
     async def delete(self, managed: Managed[T]) -> None:
         """See `ExternalClient.delete`."""
-        await self.delete_fn(managed)
+        await awaitable(self.delete_fn, managed)
 
 
 class NopClient(ExternalClientFns[Any], frozen=True, kw_only=True):

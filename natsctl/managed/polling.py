@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
-from natsctl.errors import UsageError
+from natsctl.core.calls import shown
+from natsctl.errors import HandlerError, UsageError, is_delay
 from natsctl.managed.objects import Managed
 
 T = TypeVar("T")
@@ -13,6 +14,7 @@ PollIntervalHook: TypeAlias = Callable[[Managed[T], float], float]
 """Says in how many seconds an object is reconciled again, from it and the usual interval."""
 
 SOON_S = 1.0
+LEAST_S = 0.1  # between two reconciliations, whatever a hook or the jitter asks for
 
 
 class Poll(Generic[T]):
@@ -33,9 +35,14 @@ class Poll(Generic[T]):
     def after_s(self, managed: Managed[T]) -> float:
         """Return when to come back to what is up to date."""
         if self._hook is not None:
-            return max(0.0, self._hook(managed, self._interval_s))
+            return self._hooked(self._hook(managed, self._interval_s))
         jitter_s = random.uniform(-self._jitter_s, self._jitter_s)  # noqa: S311 - spreads load
-        return max(0.0, self._interval_s + jitter_s)
+        return max(LEAST_S, self._interval_s + jitter_s)
+
+    def _hooked(self, after_s: float) -> float:
+        if not is_delay(after_s):
+            raise HandlerError(f"poll_interval_hook returned {shown(after_s)}: return seconds")
+        return max(LEAST_S, after_s)
 
     def soon_s(self, age_s: float) -> float:
         """Return when to come back to what is under way: after as long again as it has taken."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.calls import blocking
+from natsctl.core.calls import awaitable, blocking
 from natsctl.core.options import SECONDS, check_options
 from natsctl.core.slots import Primary
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
@@ -33,6 +33,7 @@ from natsctl.managed.external import (
     NopConnecter,
     Observation,
     connect_disconnecter,
+    observed,
 )
 from natsctl.managed.links import Links
 from natsctl.managed.names import AnnotationNames
@@ -277,7 +278,7 @@ class ManagedReconciler(Generic[T]):
     @asynccontextmanager
     async def _connected(self, visit: Visit[T]) -> AsyncIterator[None]:
         async with self._calls.calling(visit, "connect", "CannotConnectToProvider"):
-            visit.client = await self._external.connect(visit.managed)
+            visit.client = await awaitable(self._external.connect, visit.managed)
         try:
             yield
         finally:
@@ -286,7 +287,7 @@ class ManagedReconciler(Generic[T]):
     async def _disconnect(self, managed: Managed[T]) -> None:
         try:
             async with asyncio.timeout(DISCONNECT_S):
-                await self._external.disconnect()
+                await awaitable(self._external.disconnect)
         except Exception as error:  # noqa: BLE001 - what was done is done
             self._reports.warning(
                 managed, "CannotDisconnectFromProvider", f"cannot disconnect: {error}"
@@ -294,7 +295,7 @@ class ManagedReconciler(Generic[T]):
 
     async def _observed(self, visit: Visit[T]) -> Seen:
         async with self._calls.calling(visit, "observe", "CannotObserveExternalResource"):
-            observation = await visit.client.observe(visit.managed)
+            observation = await observed(visit.client, visit.managed)
             if observation.diff:
                 self._log.debug("%s differs: %s", visit.managed.key, observation.diff)
             return _seen(observation, visit.managed)

@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from natsctl.core.calls import awaitable
 from natsctl.core.deletion import release
 from natsctl.core.slots import Primary
 from natsctl.errors import (
     ConflictError,
+    HandlerError,
     RetryAfter,
     StoreError,
     StoreTimeoutError,
@@ -18,7 +20,7 @@ from natsctl.errors import (
 from natsctl.managed.calls import AGAIN_S, Calls, Visit
 from natsctl.managed.conditions import MESSAGE_MAX, READY, SYNCED, Condition
 from natsctl.managed.creation import begun, ended
-from natsctl.managed.external import Observation
+from natsctl.managed.external import Observation, observed
 from natsctl.managed.links import Link, Links
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
@@ -142,7 +144,7 @@ class Steps(Generic[T]):
         managed = visit.managed
         managed.set_conditions(Condition.deleting())
         async with self._calls.calling(visit, "delete", "CannotDeleteExternalResource"):
-            await visit.client.delete(managed)
+            await awaitable(visit.client.delete, managed)
         text = "Successfully requested deletion of external resource"
         self._reports.event(managed, "DeletedExternalResource", text)
         await self._reports.status(managed, Condition.deleting(), Condition.reconcile_success())
@@ -173,8 +175,8 @@ class Steps(Generic[T]):
         async with self._calls.reported(visit, "create", reason, Condition.creating()):
             try:
                 async with self._calls.limited(visit, "create"):
-                    await visit.client.create(managed)
-            except (TimeoutError, StoreTimeoutError):
+                    await awaitable(visit.client.create, managed)
+            except (TimeoutError, StoreTimeoutError, HandlerError):
                 raise  # it may have been created all the same
             except Exception as error:
                 await self._fail(managed, error)
@@ -196,7 +198,7 @@ class Steps(Generic[T]):
         managed = visit.managed
         try:
             async with self._calls.limited(visit, "observe"):
-                observation = await visit.client.observe(managed)
+                observation = await observed(visit.client, managed)
         except Exception:  # noqa: BLE001 - the next reconciliation observes again and reports it
             observation = Observation()
         visit.confirmed = observation.exists
@@ -255,7 +257,7 @@ class Steps(Generic[T]):
             if not self._reports.held(managed):
                 await self._store_object(managed)
         async with self._calls.calling(visit, "update", "CannotUpdateExternalResource"):
-            await visit.client.update(managed)
+            await awaitable(visit.client.update, managed)
         text = "Successfully requested update of external resource"
         self._reports.event(managed, "UpdatedExternalResource", text)
         await self._reports.status(managed, Condition.reconcile_success())

@@ -313,7 +313,7 @@ class Deliveries:
         if self._policies.error_handler is not None:
             try:
                 self._policies.error_handler(error)
-            except Exception:
+            except (Exception, SystemExit):
                 log.exception("the error handler of %s failed", self.resource_kind)
 
 

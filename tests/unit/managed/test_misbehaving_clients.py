@@ -1,0 +1,83 @@
+"""A client of an outside system that is written wrongly is named, and creates nothing twice."""
+
+import math
+from typing import Any
+
+import pytest
+from clouds import Cloud, CloudClient, Play
+
+from natsctl.core.calls import delay_of
+from natsctl.errors import HandlerError
+from natsctl.managed import ExternalClientFns, Managed
+
+
+async def test_an_observation_that_is_none_is_named() -> None:
+    async def observe(_managed: Managed[Any]) -> Any:
+        return None
+
+    play = Play(client=lambda _: ExternalClientFns(observe_fn=observe))
+    await play.put()
+    with pytest.raises(HandlerError, match="observe returned None: return an Observation"):
+        await play.reconcile()
+
+
+@pytest.mark.parametrize("verb", ["observe", "update", "delete"])
+async def test_a_function_of_a_client_that_is_not_async_is_named(verb: str) -> None:
+    def plain(_managed: Managed[Any]) -> None:
+        """Do something without waiting."""
+
+    class Wrong(CloudClient):
+        pass
+
+    setattr(Wrong, verb, lambda _self, managed: plain(managed))
+    play = Play()
+    await play.put()
+    await play.reconcile()
+    await play.reconcile()
+    if verb == "update":
+        await play.edit("a", lambda document: document["spec"].update(size=2))
+    if verb == "delete":
+        await play.primary.delete("a")
+    play.connect_with(Wrong)
+    with pytest.raises(HandlerError, match="returned None at once: write it with `async def`"):
+        await play.reconcile()
+
+
+async def test_a_creation_that_is_not_async_may_have_created_and_is_not_repeated() -> None:
+    cloud = Cloud()
+
+    class Wrong(CloudClient):
+        def create(self, managed: Managed[Any]) -> None:  # type: ignore[override]  # the mistake
+            cloud.created.append(managed.key)
+
+    play = Play(cloud=cloud, client=Wrong)
+    await play.put()
+    with pytest.raises(HandlerError, match="create returned None at once"):
+        await play.reconcile()
+    for _ in range(3):
+        await play.reconcile()
+    assert cloud.created == ["a"]
+
+
+@pytest.mark.parametrize("answer", ["soon", -1.0, math.nan, math.inf, None, True])
+async def test_a_poll_interval_hook_that_returns_no_seconds_is_named(answer: Any) -> None:
+    play = Play(poll_interval_hook=lambda _managed, _usual_s: answer)
+    await play.put()
+    with pytest.raises(HandlerError, match=r"poll_interval_hook returned .*: return seconds"):
+        await play.reconcile()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"poll_interval_hook": lambda _managed, _usual_s: 0.0},
+        {"poll_interval_s": 0.01, "poll_jitter_s": 0.01},
+    ],
+    ids=["hook", "jitter"],
+)
+async def test_polls_go_on_however_short_their_interval_is(options: dict[str, Any]) -> None:
+    play = Play(**options)
+    await play.put()
+    await play.reconcile()
+    delays = {delay_of(await play.reconcile(), "reconcile") for _ in range(50)}
+    assert delays == {0.1}
