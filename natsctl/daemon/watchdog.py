@@ -137,11 +137,11 @@ class Watchdog:
         if stall is None:
             return
         stall.over.set()
+        if self._logged.get(stall.line, 0.0) > stall.began:
+            log.warning("the event loop goes on: it was %s", stall)
         before = self.stalls.get(stall.controller, Stalls())
         after = Stalls(before.count + 1, before.seconds + stall.duration_s)
         self.stalls = {**self.stalls, stall.controller: after}
-        if self._logged.get(stall.line, 0.0) > stall.began:
-            log.warning("the event loop goes on: it was %s", stall)
 
     def _is_new(self, line: str) -> bool:
         now = time.monotonic()
