@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
 from natsctl.kube.wire import Wire
 from natsctl.model.manifests import Reference
-from natsctl.model.outbox import Outbox, sending
+from natsctl.model.outbox import QUIET_S, Outbox, sending
 from natsctl.model.recorder import EventType
 from natsctl.telemetry.hiding import hidden
 
@@ -60,7 +60,7 @@ class KubeRecorder:
     """Sends a controller's Events, in the background; a `Recorder`. Made by `recording`."""
 
     def __init__(self, wire: Wire, controller: str) -> None:
-        self.outbox = Outbox(self._send, repeat_s=SERIES_S, pause_s=PAUSE_S)
+        self.outbox = Outbox(self._send, repeat_s=SERIES_S, pause_s=PAUSE_S, quiet_s=QUIET_S)
         self._wire = wire
         legal = re.sub(r"[^A-Za-z0-9_.-]", "-", controller)[:CONTROLLER_MAX].strip("_.-")
         self._controller = f"natsctl/{legal or 'controller'}"

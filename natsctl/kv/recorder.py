@@ -15,7 +15,7 @@ from natsctl.errors import StoreMissingError
 from natsctl.kv.bucket import NANOSECONDS, create_stream
 from natsctl.kv.connection import Connection
 from natsctl.model.manifests import Reference
-from natsctl.model.outbox import BURST, Outbox, sending
+from natsctl.model.outbox import BURST, QUIET_S, Outbox, sending
 from natsctl.model.recorder import EventType
 from natsctl.telemetry.hiding import hidden
 
@@ -44,7 +44,7 @@ class EventRecorder:
     """Sends a controller's events, in the background; a `Recorder`. Made by `recording`."""
 
     def __init__(self, connection: Connection, controller: str) -> None:
-        self.outbox = Outbox(self._send, repeat_s=REPEAT_S, pause_s=PAUSE_S)
+        self.outbox = Outbox(self._send, repeat_s=REPEAT_S, pause_s=PAUSE_S, quiet_s=QUIET_S)
         self._connection = connection
         self._controller = controller
         self._ready = False

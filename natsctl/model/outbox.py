@@ -20,6 +20,7 @@ PENDING_MAX = 10_000  # events on their way
 PAUSE_S = 1.0  # after one that could not be sent
 DENIALS_MAX = 100  # distinct ones that are remembered
 CLOSE_S = 2.0
+QUIET_S = 5.0  # that recorders leave between an event and its repeats
 
 
 class Budget:
@@ -44,16 +45,25 @@ class Outbox(Generic[E]):
     """Sends events; `sending` runs it. Adding never waits, and what is too much is dropped.
 
     *send* sends one and returns it as it is to be remembered: a repeat within *repeat_s* seconds
-    is made of it. *pause_s* lies between two, so that they are little of a server's work.
+    is made of it. *pause_s* lies between two, so that they are little of a server's work. Repeats
+    within *quiet_s* seconds after an event was sent are sent as one, when that time is over or at
+    the end.
     """
 
     def __init__(
-        self, send: Callable[[E], Awaitable[E]], *, repeat_s: float, pause_s: float = 0.0
+        self,
+        send: Callable[[E], Awaitable[E]],
+        *,
+        repeat_s: float,
+        pause_s: float = 0.0,
+        quiet_s: float = 0.0,
     ) -> None:
         self.dropped = 0
         self._send = send
         self._repeat_s = repeat_s
         self._pause_s = pause_s
+        self._quiet_s = quiet_s
+        self._held: dict[Hashable, str] = {}  # repeats that wait, with their objects
         self._budget = Budget()
         self._pending: OrderedDict[Hashable, tuple[str, E]] = OrderedDict()
         self._told: OrderedDict[Hashable, tuple[E, float]] = OrderedDict()
@@ -73,6 +83,9 @@ class Outbox(Generic[E]):
             self._pending[identity] = (about, again(self._pending[identity][1]))
             return
         told = self._told_lately(identity)
+        if told is not None and self._hold(about, identity):
+            self._told[identity] = (again(told), self._told[identity][1])
+            return
         event = first() if told is None else again(told)
         if len(self._pending) < PENDING_MAX and self._budget.take(about):
             self._told.pop(identity, None)
@@ -82,6 +95,29 @@ class Outbox(Generic[E]):
         self.dropped += 1
         if told is not None:
             self._told[identity] = (event, self._told[identity][1])
+
+    def _hold(self, about: str, identity: Hashable) -> bool:
+        """Return whether a repeat comes too soon after the last one was sent: it is sent later."""
+        loop = asyncio.get_running_loop()
+        due = self._told[identity][1] + self._quiet_s
+        if due <= loop.time() or self._closed.is_set():
+            return False
+        if identity not in self._held:
+            self._held[identity] = about
+            loop.call_at(due, self._release, identity)
+        return True
+
+    def _release(self, identity: Hashable) -> None:
+        """Send a repeat that was held, unless it was forgotten since or is beyond the rate."""
+        about = self._held.pop(identity, None)
+        if about is None or identity not in self._told:
+            return
+        if not self._budget.take(about):
+            self.dropped += 1
+        else:
+            event, _ = self._told.pop(identity)
+            self._pending[identity] = (about, event)
+            self._wake.set()
 
     async def run(self) -> None:
         """Send what comes, until closed; then what is left."""
@@ -95,7 +131,9 @@ class Outbox(Generic[E]):
                 await self._pause()
 
     def close(self) -> None:
-        """Let `run` end."""
+        """Let `run` end, once what is left is sent."""
+        for identity in list(self._held):
+            self._release(identity)
         self._closed.set()
         self._wake.set()
 
@@ -128,7 +166,7 @@ class Outbox(Generic[E]):
                 log.warning("an event about %s was not sent: %s", about, error)
                 await asyncio.sleep(PAUSE_S)
         else:
-            if identity not in self._pending:
+            if identity not in self._pending and identity not in self._held:
                 self._remember(identity, sent)
 
     def _remember(self, identity: Hashable, event: E) -> None:

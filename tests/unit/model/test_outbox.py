@@ -107,6 +107,36 @@ class TestCounting:
         assert post.sent == [("a", 2), ("b", 1), ("c", 1)]
 
 
+class TestQuiet:
+    async def test_repeats_within_the_quiet_time_are_sent_as_one(self, post: Post) -> None:
+        outbox = Outbox(post, repeat_s=REPEAT_S, quiet_s=5)
+        async with sending(outbox):
+            for _ in range(10):
+                tell(outbox, "no")
+                await asyncio.sleep(0.3)
+            assert post.sent == [("no", 1)]
+            await asyncio.sleep(3)
+        assert post.sent == [("no", 1), ("no", 10)]
+
+    async def test_a_repeat_while_the_first_is_being_sent_waits_too(self, post: Post) -> None:
+        post.slow_s = 1
+        outbox = Outbox(post, repeat_s=REPEAT_S, quiet_s=5)
+        async with sending(outbox):
+            tell(outbox, "no")
+            await asyncio.sleep(0.5)
+            tell(outbox, "no")
+            await asyncio.sleep(10)
+        assert post.sent == [("no", 1), ("no", 2)]
+
+    async def test_what_is_held_is_sent_before_the_end(self, post: Post) -> None:
+        outbox = Outbox(post, repeat_s=REPEAT_S, quiet_s=5)
+        async with sending(outbox):
+            for _ in range(3):
+                tell(outbox, "no")
+                await asyncio.sleep(0.1)
+        assert post.sent == [("no", 1), ("no", 3)]
+
+
 class TestLimiting:
     async def test_of_an_object_so_many_are_told_and_no_more(
         self, outbox: Outbox[Event], post: Post
