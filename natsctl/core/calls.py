@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial
+from types import CoroutineType
 from typing import Any, ParamSpec, TypeVar
 
 from natsctl.core.leadership import leading
@@ -33,20 +34,31 @@ SHOWN_MAX = 100  # characters of a value that a handler returned
 class Call:
     """A call of a user's code that has not ended.
 
-    `owner` is the controller, `key` the key that is held, and `threads` are those that the call
-    has begun with `blocking`.
+    `owner` is the controller, and `key` the key that is held.
     """
 
-    __slots__ = ("_before", "_thread", "_token", "key", "over", "owner", "task", "threads", "work")
+    __slots__ = ("_before", "_thread", "_threads", "_token", "key", "over", "owner", "task", "work")
 
     def __init__(self, owner: str, key: Hashable) -> None:
         self.owner = owner
         self.key = key
         self.work: Awaitable[object] | None = None
-        self.threads = Threads()
+        self._threads: Threads | None = None  # few calls have any
         self.over = False
         self.task: Task | None = None  # the one that makes the call
         self._thread = threading.get_ident()
+
+    @property
+    def threads(self) -> Threads:
+        """The threads that the call has begun with `blocking`."""
+        if self._threads is None:
+            self._threads = Threads()
+        return self._threads
+
+    @property
+    def has_threads(self) -> bool:
+        """True while one of its threads has not ended."""
+        return bool(self._threads)
 
     def begin(self) -> None:
         """Be the call of the current task from now on."""
@@ -140,7 +152,7 @@ class Calls:
                         raise
                     raise failure from error
                 finally:
-                    if call.threads:
+                    if call.has_threads:
                         await call.threads.ended()
         finally:
             call.end()
@@ -183,7 +195,7 @@ def awaitable(
 ) -> Awaitable[T]:
     """Call a user's function; raises `HandlerError` if it returns nothing that can be awaited."""
     work = function(*args, **kwargs)
-    if inspect.isawaitable(work):
+    if type(work) is CoroutineType or inspect.isawaitable(work):
         return work
     name = getattr(function, "__qualname__", repr(function))
     raise HandlerError(f"{name} returned {shown(work)} at once: write it with `async def`")
@@ -260,7 +272,7 @@ def _report_ignored(task: Task) -> None:
 
 
 def _log_ignored(call: Call, cause: str) -> None:
-    why = "waits for a thread, which nobody can stop" if call.threads else "ignores it"
+    why = "waits for a thread, which nobody can stop" if call.has_threads else "ignores it"
     log.error(
         "%s: the call was cancelled more than %g s ago by %s and %s; the key stays held. "
         "It is at:\n%s",

@@ -111,7 +111,8 @@ class Event(Generic[T]):
         traceback: TracebackType | None,
     ) -> bool:
         try:
-            await self._call.threads.ended()
+            if self._call.has_threads:
+                await self._call.threads.ended()
         except asyncio.CancelledError as cancelled:
             error = cancelled
             raise
