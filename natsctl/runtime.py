@@ -19,8 +19,9 @@ from natsctl.core.barrier import Barrier
 from natsctl.core.calls import blocking, call_hook, shown
 from natsctl.core.changes import named
 from natsctl.core.declare import only_primary
+from natsctl.core.evidence import MEMORY, Evidence
 from natsctl.core.explain import Explanation, Status, explain, status
-from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
+from natsctl.core.garbage import GarbageCollector, GarbageLimits, GarbagePlan, Removed
 from natsctl.core.installation import Installation
 from natsctl.core.leadership import led
 from natsctl.core.loop import SyncLoop
@@ -208,6 +209,7 @@ class ControllerRuntime:
                     )
                     await asyncio.wait((work, upkeep[-1]), return_when=asyncio.FIRST_COMPLETED)
                     await self._finish(work)
+                    await self._sweeps.save()
                     for task in upkeep:
                         task.cancel()
             finally:
@@ -231,8 +233,9 @@ class ControllerRuntime:
             yield
 
     async def complete(self) -> None:
-        """Wait until every cache has seen a whole listing."""
+        """Wait until every cache has seen a whole listing, and review what proves deletions."""
         await self._opened.complete()
+        await self._sweeps.start()
 
     @property
     def failure(self) -> StoreError | None:
@@ -287,13 +290,9 @@ class ControllerRuntime:
 
         Raises `NotFoundError` if it has no owner of this controller's kind and installation.
         """
-        for secondary in self._opened.secondaries:
-            if secondary.kind.describes(obj):
-                metadata = secondary.kind.metadata_of(obj)
-                owner = self._names.owner(metadata)
-                foreign = secondary.foreign_installation(metadata)
-                if owner is not None and owner.kind == self.kind and not foreign:
-                    return obj, owner.key
+        owner = self._opened.owner_in(obj)
+        if owner is not None:
+            return obj, owner.key
         raise NotFoundError(f"the object has no owner of kind {self.kind}")
 
     def owners(self, change: Change[Any]) -> list[str]:
@@ -310,12 +309,27 @@ class ControllerRuntime:
         """
         return await self._sweeps.plan(at_once=at_once, orphans_max=orphans_max)
 
-    async def garbage_apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
-        """Remove what the plan says and nothing else, at a person's command; returns what went.
+    async def garbage_apply(self, plan: GarbagePlan) -> Removed:
+        """Remove what the plan names and nothing else, at a person's command.
+
+        Each object is checked again; the result has those that were kept, with the reasons.
 
         Where several processes share the keys, each removes what its own keys owned.
         """
         return await self._sweeps.apply(plan)
+
+    async def garbage_accept(self) -> GarbagePlan:
+        """Trust the bucket of primaries as it is, at a person's command; return the plan then.
+
+        Garbage collection is held if the bucket is not the one that was seen before, see
+        `garbage_held`.
+        """
+        return await self._sweeps.accept()
+
+    @property
+    def garbage_held(self) -> str:
+        """Why garbage collection is held until a person accepts it; empty if it is not."""
+        return self._sweeps.held
 
     async def sweep(self) -> None:
         """Collect the orphans whose grace is over, each while its owner's key is held."""
@@ -370,19 +384,20 @@ class ControllerRuntime:
     # ---- start and end
 
     async def _prepare(self) -> None:
-        memory = await self._systems.open(MEMORY)
+        memory, primary = await self._systems.open(MEMORY), self._opened.primary.informer
+        evidence = Evidence(primary, memory, self.name)
         self._visits = Visits(
             self._opened.reads.tracked(self.controller.sync_handler),
             self._opened.primary,
             self._opened.secondaries,
             self._barrier,
             self._reports,
+            evidence=evidence,
             policy=self.controller.deletion_policy,
             timeout_s=self.controller.sync_timeout_s,
         )
-        primary, limits = self._opened.primary, self.controller.garbage
         collector = GarbageCollector(
-            primary.informer, self._opened.secondaries, memory, self.name, limits
+            primary, self._opened.secondaries, evidence, self.controller.garbage
         )
         self._sweeps.begin(collector, self._visits)
         self._wakes.begin(self._opened, self._visits)
@@ -391,6 +406,7 @@ class ControllerRuntime:
     async def _begin(self) -> None:
         if self.synced.is_set():
             return
+        await self._sweeps.start()
         await call_hook(self.name, self.controller.start)
         self.synced.set()
         log.info("%s: %d primaries listed, syncing", self.name, len(self._opened.primary.keys()))

@@ -18,7 +18,7 @@ from natsctl.cli.printing import Output, OutputOption, line, write_found, write_
 from natsctl.cli.terminal import confirm, say
 from natsctl.cli.upkeep import connected_to, linked
 from natsctl.cli.values import read_bytes
-from natsctl.core.garbage import GarbagePlan, Orphan
+from natsctl.core.garbage import GarbagePlan, Orphan, Removed
 from natsctl.core.owners import OwnerNames
 from natsctl.daemon.answers import ControllerPlan
 from natsctl.daemon.asking import Daemons
@@ -93,7 +93,7 @@ async def apply(
     """Remove what a plan says, and nothing else.
 
     Without --plan, what gc plan shows now. Each object goes only at its planned revision, and
-    only while its owner does not exist. Exits with 4 where something was left alone.
+    only while its owner does not exist. Exits with 4 if an object was kept, and says why.
     """
     logging.getLogger("natsctl.core.garbage").setLevel(logging.ERROR)
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
@@ -111,9 +111,51 @@ async def apply(
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
         removed = await collector.apply(wanted)
     _tell(wanted, removed)
-    if len(removed) < len(wanted.orphans) or wanted.more:
+    if len(removed.orphans) < len(wanted.orphans) or wanted.more:
         raise typer.Exit(CONFLICT)
     return None
+
+
+@app.command(
+    "accept",
+    cls=Command,
+    epilog=examples(
+        "natsctl gc accept --controller greetings",
+        "natsctl gc accept --local -c controllers.greetings:Greetings --yes",
+    ),
+)
+@connected
+@clustered
+@linked
+async def accept(
+    options: NatsOptions,
+    *,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames,
+    controller: NamedOption = None,
+    local: LocalOption = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> None:
+    """Accept the bucket of primaries as it is, so that garbage is collected again.
+
+    Garbage collection is held if the bucket is not the one that was seen before: recreated,
+    restored from an older copy, or much emptier. After this, every secondary whose owner does not
+    exist is garbage. Objects in a cluster that carry no installation count as this
+    installation's.
+    """
+    async with _collector(options, cluster, controller, owner_names, local=local) as collector:
+        plan = await collector.plan()
+        unmarked = sum(bool(orphan.held) for orphan in plan.orphans)
+        if not plan.refused and not unmarked:
+            say("nothing is held: there is nothing to accept")
+            return
+        _show(plan)
+        confirm("Accept the bucket as it is, and have these objects collected?", yes=yes)
+        left = await collector.accept()
+    if left.refused:
+        say(f"still refused, which only natsctl gc apply overrides: {left.refused}")
+        raise typer.Exit(CONFLICT)
+    line("accepted")
 
 
 class _Collector(Protocol):
@@ -123,7 +165,9 @@ class _Collector(Protocol):
 
     async def plan(self) -> ControllerPlan: ...
 
-    async def apply(self, plan: ControllerPlan) -> tuple[Orphan, ...]: ...
+    async def apply(self, plan: ControllerPlan) -> Removed: ...
+
+    async def accept(self) -> GarbagePlan: ...
 
 
 class _Here:
@@ -136,8 +180,11 @@ class _Here:
     async def plan(self) -> ControllerPlan:
         return ControllerPlan.of(await self._runtime.garbage_plan(), self.controller)
 
-    async def apply(self, plan: ControllerPlan) -> tuple[Orphan, ...]:
+    async def apply(self, plan: ControllerPlan) -> Removed:
         return await self._runtime.garbage_apply(plan)
+
+    async def accept(self) -> GarbagePlan:
+        return await self._runtime.garbage_accept()
 
 
 class _There:
@@ -150,8 +197,11 @@ class _There:
     async def plan(self) -> ControllerPlan:
         return await self._daemons.plan(self.controller)
 
-    async def apply(self, plan: ControllerPlan) -> tuple[Orphan, ...]:
-        return (await self._daemons.apply(plan)).orphans
+    async def apply(self, plan: ControllerPlan) -> Removed:
+        return await self._daemons.apply(plan)
+
+    async def accept(self) -> GarbagePlan:
+        return await self._daemons.accept(self.controller)
 
 
 @asynccontextmanager
@@ -171,27 +221,32 @@ async def _collector(
             yield _There(daemons, name)
 
 
-def _tell(plan: GarbagePlan, removed: tuple[Orphan, ...]) -> None:
-    gone = set(removed)
+def _tell(plan: GarbagePlan, removed: Removed) -> None:
+    gone = set(removed.orphans)
+    reasons = {kept.orphan: kept.reason for kept in removed.kept}
     for orphan in plan.orphans:
         if orphan in gone:
             line(f"{_name(orphan)} deleted")
         else:
-            say(f"{_name(orphan)} left alone: it changed, is gone, or its owner exists again")
+            why = reasons.get(orphan, "no daemon answered for its owner")
+            say(f"{_name(orphan)} kept: {why}")
 
 
 def _show(plan: GarbagePlan) -> None:
     if plan.orphans:
         headings = ["KIND", "KEY", "REVISION", "OWNER", "REASON"]
-        write_table(
-            headings, [[o.kind, o.key, str(o.revision), o.owner, o.reason] for o in plan.orphans]
-        )
+        write_table(headings, [_row(orphan) for orphan in plan.orphans])
     else:
         say("there are no orphans" if not plan.more else "there are none among the first")
     if plan.more:
         say(f"and {plan.more} more are suspected: remove these, and plan again")
     if plan.refused:
         say(f"a daemon removes nothing: {plan.refused}")
+
+
+def _row(orphan: Orphan) -> list[str]:
+    reason = orphan.held or orphan.reason
+    return [orphan.kind, orphan.key, str(orphan.revision), orphan.owner, reason]
 
 
 def _name(orphan: Orphan) -> str:

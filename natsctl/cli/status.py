@@ -73,6 +73,11 @@ def _troubles(at: ControllerStatus) -> Iterator[str]:
         yield f"{at.controller}: {_sharing(len(at.members))}"
     if at.failure:
         yield f"{at.controller}: {at.failure}"
+    if at.garbage_held:
+        yield (
+            f"{at.controller}: garbage collection is held: {at.garbage_held}; "
+            f"see natsctl gc accept -c {at.controller}"
+        )
     for kind in at.missing_kinds:
         yield f"{at.controller}: the cluster does not have the optional kind {kind}"
     yield from _keys(at.controller, "is left alone", at.invalid, at.invalid_count)

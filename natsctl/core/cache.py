@@ -58,6 +58,7 @@ class Cache(Generic[T]):
         self.complete = asyncio.Event()  # set once a whole listing was seen
         self.incarnation = ""
         self.revision = 0  # every write up to this one is reflected here
+        self.since = 0  # the revision of the first listing of this incarnation
         self.invalid: dict[str, Invalid] = {}
         self._objects: dict[str, Stored] = {}
         self._indexes = {name: _Index(name, func) for name, func in (indexes or {}).items()}
@@ -152,7 +153,7 @@ class Cache(Generic[T]):
         if listing is None:
             return ()
         if listing.incarnation != self.incarnation:
-            self.revision = 0
+            self.revision, self.since = 0, revision
         known = self.revision
         for key in [key for key, at in self.invalid.items() if at.illegal]:
             if key not in listing.illegal:

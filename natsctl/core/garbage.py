@@ -9,15 +9,17 @@ import asyncio
 import heapq
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from natsctl.core.evidence import Evidence
 from natsctl.core.informer import Informer
 from natsctl.core.owned import OWNER_INDEX, Owned
 from natsctl.core.tasks import together
-from natsctl.core.write import read, rewrite
+from natsctl.core.write import read
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -26,13 +28,13 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
-from natsctl.model.kinds import KvKind, kv
-from natsctl.model.store import Store, Stored
+from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import hidden
 
 log = logging.getLogger(__name__)
 
 READS_MAX = 16  # owners read at the leader at once
+UNMARKED = "it carries no installation, so it may be another's: natsctl gc accept makes it ours"
 
 
 class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,22 +59,12 @@ class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Sweep(msgspec.Struct, frozen=True):
-    """What the last sweep saw: which bucket, and whether any owner was in it."""
-
-    incarnation: str
-    populated: bool
-
-
-MEMORY: KvKind[Sweep] = kv(Sweep, bucket="natsctl", history=1, replicas=None)
-"""Where sweeps are remembered across restarts, by controller."""
-
-
 class Orphan(msgspec.Struct, frozen=True):
     """A secondary whose owner does not exist.
 
     `proven` says that the owner's delete marker was found, `due` that the grace period is over;
-    `uid` is empty where the store gives objects none.
+    `uid` is empty where the store gives objects none. `held` is why the object stays although its
+    owner does not exist; empty if it does not.
     """
 
     kind: str
@@ -84,6 +76,7 @@ class Orphan(msgspec.Struct, frozen=True):
     suspected_s: float
     due: bool
     uid: str = ""
+    held: str = ""
 
 
 class GarbagePlan(msgspec.Struct, frozen=True):
@@ -97,6 +90,20 @@ class GarbagePlan(msgspec.Struct, frozen=True):
     refused: str = ""
     stores: dict[str, str] = {}
     more: int = 0
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """An object of a plan that was not removed, and the reason."""
+
+    orphan: Orphan
+    reason: str
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """What was removed of a plan, and what was not."""
+
+    orphans: tuple[Orphan, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
 
 class _Suspect(msgspec.Struct, frozen=True):
@@ -122,14 +129,12 @@ class GarbageCollector:
         self,
         primary: Informer[Any],
         secondaries: Sequence[Owned[Any]],
-        memory: Store,
-        name: str,
+        evidence: Evidence,
         limits: GarbageLimits,
     ) -> None:
+        self.evidence = evidence
         self._primary = primary
         self._secondaries = secondaries
-        self._memory = memory
-        self._memory_key = f"gc.{name}"
         self._limits = limits
         self._suspected: dict[tuple[str, str, str], float] = {}  # since when
 
@@ -141,51 +146,99 @@ class GarbageCollector:
         incomplete = self._incomplete()
         if incomplete:
             return GarbagePlan((), incomplete)
-        seen, suspects = self._sweep(), list(self._suspects())
+        suspects = list(self._suspects())
         self._remember_suspects(suspects)
         first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=lambda at: at.name)
         more = len(suspects) - len(first)
         try:
+            await self.evidence.review(secondaries=self._owned() > 0)
+            incarnation = self._primary.cache.incarnation
             owners = await self._confirm({suspect.owner for suspect in first})
-            found = self._orphans(first, owners, 0.0 if at_once else self._limits.grace_s)
+            grace_s = 0.0 if at_once else self._limits.grace_s
+            found = [orphan async for orphan in self._orphans(first, owners, grace_s)]
             orphans = tuple(sorted(found, key=lambda orphan: (orphan.kind, orphan.key)))
-            refused = await self._refusal(orphans, seen, more)
+            if incarnation != self._primary.cache.incarnation:
+                return GarbagePlan(orphans, "the bucket of primaries was recreated just now")
+            refused = await self._refusal(orphans, more)
         except StoreMissingError as error:
             return GarbagePlan((), hidden(str(error)))
         except StoreError as error:
             return GarbagePlan((), hidden(f"the owners cannot be read: {error}"))
         return GarbagePlan(orphans, refused, self._stores(), more)
 
-    async def apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
-        """Remove what the plan says and nothing else, at a person's command; returns it.
+    async def begin(self) -> None:
+        """Compare the bucket of primaries with what is remembered, before the first sync."""
+        try:
+            await self.evidence.review(secondaries=self._owned() > 0)
+        except StoreError as error:
+            log.warning("what garbage collection remembers cannot be read yet: %s", error)
 
-        Every owner is read again, and every object is removed at the planned revision only. The
-        bucket as it is now is what later sweeps compare with. Raises `UsageError` where the plan
-        is of other kinds, or of a store that was recreated since.
+    async def accept(self) -> None:
+        """Trust the bucket of primaries as it is, at a person's command.
+
+        Objects that carry no installation and whose owner does not exist count as ours from now.
+        """
+        await self.evidence.accept()
+        for suspect in list(self._suspects()):
+            if suspect.secondary.is_unmarked(suspect.stored):
+                with suppress(ConflictError):
+                    await suspect.secondary.mark(suspect.stored)
+
+    async def apply(self, plan: GarbagePlan) -> Removed:
+        """Remove what the plan names and nothing else, at a person's command.
+
+        Each object is read and checked again: it is the planned revision of the planned object,
+        its owner is the planned one and does not exist, and it belongs to this installation.
+        Raises `UsageError` if the plan has kinds that this controller does not make, or if a store
+        was recreated since.
         """
         self._check(plan)
         removed: list[Orphan] = []
+        kept: list[Kept] = []
         for orphan in plan.orphans:
-            if await read(self._primary.store, orphan.owner) is not None:
-                continue
-            try:  # not as a write of our own: an owner that has just come is to be woken
-                store = self._store_of(orphan)
-                await store.delete(orphan.key, revision=orphan.revision, uid=orphan.uid)
-            except (ConflictError, NotFoundError) as error:
-                log.warning("%s %s is left alone: %s", orphan.kind, orphan.key, error)
+            reason = await self._remove(orphan)
+            if reason:
+                log.warning("%s %s is kept: %s", orphan.kind, orphan.key, reason)
+                kept.append(Kept(orphan, reason))
             else:
                 removed.append(orphan)
-        await self._remember(self._sweep())
-        return tuple(removed)
+        left = {(at.secondary.kind.name, at.stored.key) for at in self._suspects()}
+        if left <= {(orphan.kind, orphan.key) for orphan in removed}:
+            await self.evidence.accept()
+        return Removed(tuple(removed), tuple(kept))
 
-    def _store_of(self, orphan: Orphan) -> Store:
+    async def _remove(self, orphan: Orphan) -> str:
+        """Remove the object; return the reason if it is kept."""
+        if await read(self._primary.store, orphan.owner) is not None:
+            return f"its owner {orphan.owner} exists"
+        secondary = self._secondary_of(orphan)
+        store = secondary.informer.store
+        stored = await read(store, orphan.key)
+        if stored is None:
+            return "it does not exist"
+        if (stored.revision, secondary.metadata(stored).uid) != (orphan.revision, orphan.uid):
+            return f"it changed: it is at revision {stored.revision}, not at {orphan.revision}"
+        reason = await secondary.kept_from(orphan.owner, stored)
+        if reason:
+            return reason
+        try:  # not as a write of our own: an owner that has just come is to be synced
+            await store.delete(orphan.key, revision=orphan.revision, uid=orphan.uid)
+        except (ConflictError, NotFoundError) as error:
+            return str(error)
+        return ""
+
+    def _secondary_of(self, orphan: Orphan) -> Owned[Any]:
         """Return where the orphan is: slots may share a kind, each with keys of its own."""
         for secondary in self._secondaries:
             if secondary.kind.name == orphan.kind and secondary.kind.holds(orphan.key):
-                return secondary.informer.store
+                return secondary
         raise UsageError(
             f"{orphan.kind} {orphan.key} is planned, but nothing this controller makes"
         )
+
+    def _owned(self) -> int:
+        """Count the secondaries that name an owner of this controller's kind."""
+        return sum(at.informer.cache.indexed(OWNER_INDEX) for at in self._secondaries)
 
     def _stores(self) -> dict[str, str]:
         caches = (secondary.informer.cache for secondary in self._secondaries)
@@ -194,7 +247,7 @@ class GarbageCollector:
     def _check(self, plan: GarbagePlan) -> None:
         stores = self._stores()
         for orphan in plan.orphans:
-            self._store_of(orphan)
+            self._secondary_of(orphan)
             if plan.stores.get(orphan.kind) != stores[orphan.kind]:
                 raise UsageError(
                     f"the store of {orphan.kind} was recreated since the plan was made: plan again"
@@ -241,9 +294,9 @@ class GarbageCollector:
                 readers.create_task(check())
         return gone
 
-    def _orphans(
+    async def _orphans(
         self, suspects: Sequence[_Suspect], gone: dict[str, int | None], grace_s: float
-    ) -> Iterator[Orphan]:
+    ) -> AsyncIterator[Orphan]:
         now = asyncio.get_running_loop().time()
         for suspect in suspects:
             if suspect.owner not in gone:
@@ -256,51 +309,34 @@ class GarbageCollector:
                 revision=suspect.stored.revision,
                 owner=suspect.owner,
                 reason=_reason(suspect.owner, deleted_at),
-                proven=deleted_at is not None,
+                proven=deleted_at is not None and await self.evidence.proves(deleted_at),
                 suspected_s=round(age_s, 3),
                 due=age_s >= grace_s,
                 uid=suspect.uid,
+                held=UNMARKED if suspect.secondary.is_unmarked(suspect.stored) else "",
             )
 
-    async def _refusal(self, orphans: Sequence[Orphan], seen: Sweep, more: int) -> str:
-        """Return why a sweep must not run, and remember what it has seen where it may."""
-        unproven = [orphan for orphan in orphans if not orphan.proven]
-        refused = await self._odd_bucket(seen) if unproven else ""
-        refused = refused or self._too_many(sum(orphan.due for orphan in orphans) + more)
-        if not refused:
-            await self._remember(seen)
-        return refused
-
-    async def _odd_bucket(self, seen: Sweep) -> str:
-        name = self._primary.cache.kind.name
-        last = await self._last_sweep()
-        if last is not None and last.incarnation != seen.incarnation:
-            return f"the bucket of {name} was recreated since the last sweep"
-        if not seen.populated and (last is None or last.populated):
-            why = "the last sweep saw owners in it" if last else "no sweep ever saw an owner"
-            return f"the bucket of {name} is empty, and {why}"
-        return ""
+    async def _refusal(self, orphans: Sequence[Orphan], more: int) -> str:
+        """Return why a sweep must not run, and remember what it has seen if it may."""
+        unproven = {orphan.owner for orphan in orphans if not orphan.proven}
+        refused = self.evidence.held
+        if unproven and not refused:
+            refused = self.evidence.vanished(len(unproven))
+            if refused:
+                await self.evidence.hold(refused)
+        elif not unproven and not more:
+            await self.evidence.settle(orphans=bool(orphans))
+            refused = self.evidence.held
+        due = sum(orphan.due and not orphan.held for orphan in orphans)
+        return refused or self._too_many(due + more)
 
     def _too_many(self, count: int) -> str:
-        caches = [secondary.informer.cache for secondary in self._secondaries]
-        owned = sum(cache.indexed(OWNER_INDEX) for cache in caches)
+        owned = self._owned()
         if count > self._limits.count_max:
             return f"{count} objects would go, more than {self._limits.count_max} at once"
         if count > self._limits.share_from and count > self._limits.share_max * owned:
             return f"{count} of {owned} objects would go, more than {self._limits.share_max:.0%}"
         return ""
-
-    async def _last_sweep(self) -> Sweep | None:
-        stored = await read(self._memory, self._memory_key)
-        return None if stored is None else MEMORY.decode(stored.value)
-
-    def _sweep(self) -> Sweep:
-        cache = self._primary.cache
-        return Sweep(cache.incarnation, bool(len(cache)))
-
-    async def _remember(self, seen: Sweep) -> None:
-        if await self._last_sweep() != seen:
-            await rewrite(self._memory, self._memory_key, lambda _: msgspec.json.encode(seen))
 
 
 def _reason(owner: str, deleted_at: int | None) -> str:

@@ -130,10 +130,12 @@ class KubeSecondary(Owned[T]):
         return [
             stored
             for stored in newest
-            if stored is not None
-            and not self._mark.on(self.metadata(stored))
-            and not self.is_going(stored)
+            if stored is not None and self.is_unmarked(stored) and not self.is_going(stored)
         ]
+
+    def is_unmarked(self, stored: Stored) -> bool:
+        """See `Owned.is_unmarked`."""
+        return not self._mark.on(self.metadata(stored))
 
     async def mark(self, stored: Stored) -> None:
         """See `Owned.mark`. Raises `ConflictError` if the object was replaced."""

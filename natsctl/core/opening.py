@@ -119,6 +119,17 @@ class Opened:
                     return owner
         return None
 
+    def owner_in(self, obj: object) -> Owner | None:
+        """Return the owner that a decoded secondary names, as `owner_of` does."""
+        for secondary in self.secondaries:
+            if secondary.kind.describes(obj):
+                metadata = secondary.kind.metadata_of(obj)
+                owner = self._names.owner(metadata)
+                foreign = secondary.foreign_installation(metadata)
+                if owner is not None and owner.kind == self._owner and not foreign:
+                    return owner
+        return None
+
     def is_foreign(self, change: Change[Any]) -> bool:
         """Return whether the secondary belongs to another installation, and did so before."""
         states = [stored for stored in (change.before, change.after) if stored is not None]

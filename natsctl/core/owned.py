@@ -117,6 +117,21 @@ class Owned(Reader[T]):
         """Return the primary *key*'s objects that carry no installation."""
         return []
 
+    def is_unmarked(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS holds one installation
+        """Return whether the object should carry an installation and carries none."""
+        return False
+
+    async def kept_from(self, key: str, stored: Stored) -> str:
+        """Return why the object is not one that the gone primary *key* left; empty if it is."""
+        foreign = self.foreign_installation(self.metadata(stored))
+        if foreign:
+            return f"it belongs to installation {foreign}"
+        if self.is_unmarked(stored):
+            return "it carries no installation"
+        if not await self.owns(Owner(self._owner_kind, key), stored):
+            return f"it does not name {self._owner_kind} {key} as its owner"
+        return ""
+
     async def mark(self, stored: Stored) -> None:
         """Assign the object, which carries no installation, to this one."""
 

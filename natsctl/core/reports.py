@@ -33,6 +33,7 @@ class Reports:
         self.recorders: list[Recorder] = []
         self._regarding = regarding
         self._refused = ""
+        self._unmarked = 0
         self._failures = FailureLog(log)
 
     def event(
@@ -83,7 +84,8 @@ class Reports:
             if plan.orphans:
                 log.error(
                     "%s: %d orphans are left where they are: %s. `natsctl gc plan` lists them, "
-                    "`natsctl gc apply` removes them",
+                    "`natsctl gc accept` accepts the bucket as it is, `natsctl gc apply` removes "
+                    "them",
                     self.controller,
                     len(plan.orphans),
                     plan.refused,
@@ -91,3 +93,12 @@ class Reports:
             else:
                 log.warning("%s: no garbage is collected: %s", self.controller, plan.refused)
         self._refused = plan.refused
+        unmarked = sum(bool(orphan.held) for orphan in plan.orphans)
+        if unmarked > self._unmarked:
+            log.warning(
+                "%s: %d orphans carry no installation and are kept: `natsctl gc plan` lists them, "
+                "`natsctl gc accept` makes them this installation's",
+                self.controller,
+                unmarked,
+            )
+        self._unmarked = unmarked

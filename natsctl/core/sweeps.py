@@ -3,13 +3,18 @@
 Where several processes share the keys, each removes what its own keys owned.
 """
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
-from natsctl.core.garbage import GarbageCollector, GarbagePlan, Orphan
+from natsctl.core.garbage import GarbageCollector, GarbagePlan, Removed
 from natsctl.core.reports import Reports
 from natsctl.core.visit import DeletionPolicy, Operation, Visits
+from natsctl.errors import StoreError
+
+SAVE_S = 2.0  # how long a stop waits for that
 
 
 class Sweeps:
@@ -48,7 +53,28 @@ class Sweeps:
             return GarbagePlan((), "the deletion policy is to leave orphans where they are")
         return await self._collector.plan(at_once=at_once, orphans_max=orphans_max)
 
-    async def apply(self, plan: GarbagePlan) -> tuple[Orphan, ...]:
+    async def start(self) -> None:
+        """See `GarbageCollector.begin`."""
+        await self._collector.begin()
+
+    async def save(self) -> None:
+        """Remember how far the bucket of primaries is, if the store answers in time."""
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(SAVE_S):
+                await self._collector.evidence.save()
+
+    @property
+    def held(self) -> str:
+        """Why garbage collection is held until a person accepts it; empty if it is not."""
+        return self._collector.evidence.held
+
+    async def accept(self) -> GarbagePlan:
+        """See `GarbageCollector.accept`; returns the plan that holds then."""
+        await self._collector.accept()
+        self.last = await self.plan()
+        return self.last
+
+    async def apply(self, plan: GarbagePlan) -> Removed:
         """See `GarbageCollector.apply`."""
         own = tuple(orphan for orphan in plan.orphans if self._holds(orphan.owner))
         return await self._collector.apply(msgspec.structs.replace(plan, orphans=own))
@@ -61,8 +87,9 @@ class Sweeps:
         self._reports.refused(plan)
         if plan.refused:
             return
-        waiting = {orphan.owner for orphan in plan.orphans if not orphan.due}
-        for owner in {orphan.owner for orphan in plan.orphans} - waiting:
+        orphans = [orphan for orphan in plan.orphans if not orphan.held]
+        waiting = {orphan.owner for orphan in orphans if not orphan.due}
+        for owner in {orphan.owner for orphan in orphans} - waiting:
             if self._holds(owner):
                 self._visits.condemn(owner)
                 self._enqueue(owner, Operation.RESYNC)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from natsctl.core.about import about, bind
 from natsctl.core.barrier import Barrier, Sync
 from natsctl.core.calls import Calls
+from natsctl.core.evidence import Evidence
 from natsctl.core.journal import Journal, SyncRecord
 from natsctl.core.loop import SyncHandler
 from natsctl.core.owned import Owned
@@ -58,6 +59,7 @@ class Visits:
         secondaries: what they own.
         barrier: what they wrote and no cache has shown yet.
         reports: who is told what came of it.
+        evidence: whether the bucket proves that a primary was deleted.
         policy: what becomes of what a gone primary owned.
         timeout_s: how long the handler may take; then it fails with `SyncTimeoutError`.
     """
@@ -70,6 +72,7 @@ class Visits:
         barrier: Barrier,
         reports: Reports,
         *,
+        evidence: Evidence,
         policy: DeletionPolicy,
         timeout_s: float,
     ) -> None:
@@ -79,6 +82,7 @@ class Visits:
         self._cache = primary.informer.cache
         self._secondaries = secondaries
         self._barrier = barrier
+        self.evidence = evidence
         self._reports = reports
         self._name = reports.controller
         self._policy = policy
@@ -155,7 +159,9 @@ class Visits:
         try:
             await self._primary.informer.store.get(visit.key)
         except NotFoundError as error:
-            return error.deleted_at is not None or visit.condemned == self._cache.incarnation
+            if error.deleted_at is not None and await self.evidence.proves(error.deleted_at):
+                return True
+            return visit.condemned == self._cache.incarnation and not self.evidence.held
         return False
 
     def _note_success(self, visit: "_Visit") -> None:

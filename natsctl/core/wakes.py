@@ -135,6 +135,7 @@ class Wakes:
 
     def _primary_changed(self, change: Change[Any]) -> None:
         """Enqueue the key unless only its status changed."""
+        self._visits.evidence.note()
         key = change.key
         if not self._loop.holdings.has(key):
             return

@@ -6,7 +6,7 @@ from heapq import nsmallest
 import msgspec
 
 from natsctl.core.explain import Explanation, Status
-from natsctl.core.garbage import GarbagePlan, Orphan
+from natsctl.core.garbage import GarbagePlan
 from natsctl.core.journal import SyncRecord
 from natsctl.core.tree import Branch
 from natsctl.core.workqueue import Held, Place, QueueStats, Ready, Waiting
@@ -51,6 +51,7 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
         failures: how many of them failed.
         watch_restarts: how often a watch was begun anew.
         queue: what waits to be synced.
+        garbage_held: why garbage collection waits for a person; empty if it does not.
         members: who shares the keys, by this daemon's view; empty where they are not shared.
         keys: how many of the primaries are this daemon's own.
         missing_kinds: optional kinds that the cluster does not have.
@@ -75,6 +76,7 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     keys: int | None = None
     missing_kinds: list[str] = []
     installation: str = ""
+    garbage_held: str = ""
 
 
 class Queued(msgspec.Struct, frozen=True):
@@ -181,12 +183,6 @@ class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
         """Return the plan with its first orphans only; it counts the others."""
         more = self.more + len(self.orphans[count:])
         return msgspec.structs.replace(self, orphans=self.orphans[:count], more=more)
-
-
-class Removed(msgspec.Struct, frozen=True):
-    """What went of a plan; what did not was left alone."""
-
-    orphans: tuple[Orphan, ...]
 
 
 def fitting(limit: int, count: int, answer: Callable[[int], msgspec.Struct]) -> bytes:

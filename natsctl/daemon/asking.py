@@ -6,14 +6,13 @@ from typing import TypeVar
 
 import msgspec
 
-from natsctl.core.garbage import Orphan
+from natsctl.core.garbage import Kept, Orphan, Removed
 from natsctl.core.tree import Branch
 from natsctl.daemon.answers import (
     ControllerPlan,
     ControllerStatus,
     KeyExplanation,
     Queuing,
-    Removed,
 )
 from natsctl.daemon.names import meant
 from natsctl.daemon.service import NAME, Verb
@@ -124,18 +123,24 @@ class Daemons:
         return await self._ask_one(Verb.GC_PLAN, controller, b"", ControllerPlan)
 
     async def apply(self, plan: ControllerPlan) -> Removed:
-        """Have removed what the plan says and nothing else; return what went.
+        """Have removed what the plan names and nothing else; return what was, and what was not.
 
         So many at a time that each request is short and soon answered. Daemons that share the keys
         remove what their own keys owned, each of them.
         """
         removed: list[Orphan] = []
+        kept: list[Kept] = []
         for first in range(0, len(plan.orphans), APPLIED_MAX):
             orphans = plan.orphans[first : first + APPLIED_MAX]
             asked = msgspec.json.encode(msgspec.structs.replace(plan, orphans=orphans))
             for found in await self._ask_all(Verb.GC_APPLY, plan.controller, asked, Removed):
                 removed += found.orphans
-        return Removed(tuple(removed))
+                kept += found.kept
+        return Removed(tuple(removed), tuple(kept))
+
+    async def accept(self, controller: str) -> ControllerPlan:
+        """Have the bucket of primaries accepted as it is; return the plan that holds then."""
+        return (await self._ask_all(Verb.GC_ACCEPT, controller, b"", ControllerPlan))[0]
 
     async def _ask_one(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> T:
         self._instances(verb, controller)
@@ -162,7 +167,7 @@ class Daemons:
         count = len({each.queue_group or at for at, each in enumerate(found)})
         if count:
             return count
-        if verb in {Verb.GC_PLAN, Verb.GC_APPLY} and self._offered(Verb.RESYNC, controller):
+        if verb.collects and self._offered(Verb.RESYNC, controller):
             raise UsageError(f"controller {controller} makes no secondaries: it has no garbage")
         why = "leads it now" if verb.acts else f"can say {verb} of it"
         raise NoDaemonError(f"controller {controller} runs, but no daemon {why}")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from natsctl.core.declare import only_primary
-from natsctl.core.garbage import MEMORY
+from natsctl.core.evidence import MEMORY
 from natsctl.core.owners import OwnerNames
 from natsctl.core.slots import Primary
 from natsctl.core.tasks import together

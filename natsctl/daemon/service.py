@@ -34,8 +34,8 @@ from natsctl.daemon.answers import (
     KeyExplanation,
     Process,
     Queuing,
-    Removed,
     begun,
+    cut,
     explained,
     fitting,
     pruned,
@@ -81,6 +81,7 @@ class Verb(StrEnum):
     RESYNC = "resync"
     GC_PLAN = "gc.plan"
     GC_APPLY = "gc.apply"
+    GC_ACCEPT = "gc.accept"
 
     def subject(self, controller: str) -> str:
         """Return where it is asked of that controller."""
@@ -89,15 +90,21 @@ class Verb(StrEnum):
     @property
     def acts(self) -> bool:
         """Whether only a daemon that leads the controller can do it."""
-        return self in {Verb.RESYNC, Verb.GC_PLAN, Verb.GC_APPLY}
+        return self is Verb.RESYNC or self.collects
+
+    @property
+    def collects(self) -> bool:
+        """Whether it is about garbage."""
+        return self in {Verb.GC_PLAN, Verb.GC_APPLY, Verb.GC_ACCEPT}
 
     def group(self, *, shared: bool) -> str:
         """Return the queue group of those of whom one is enough; empty where all are asked.
 
         Of processes that share the keys, each does what is to be done for its own.
         """
-        one = {Verb.TREE, Verb.GC_PLAN} if shared else {Verb.TREE, Verb.GC_PLAN, Verb.GC_APPLY}
-        return NAME if self in one else ""
+        one = {Verb.TREE, Verb.GC_PLAN}
+        each = {Verb.GC_APPLY, Verb.GC_ACCEPT}
+        return NAME if self in one or (self in each and not shared) else ""
 
 
 class Desk:
@@ -126,7 +133,11 @@ class Desk:
             }
         if isinstance(runtime, ControllerRuntime) and _has_secondaries(runtime):
             self._collecting = runtime
-            handlers |= {Verb.GC_PLAN: self._plan, Verb.GC_APPLY: self._apply}
+            handlers |= {
+                Verb.GC_PLAN: self._plan,
+                Verb.GC_APPLY: self._apply,
+                Verb.GC_ACCEPT: self._accept,
+            }
         self._endpoints = {verb: self._endpoint(verb, each) for verb, each in handlers.items()}
 
     def endpoints(self) -> Iterator[Endpoint]:
@@ -162,14 +173,14 @@ class Desk:
         failure = "" if runnable.failure is None else hidden(str(runnable.failure))
         found = runnable.status()
         told = status_of(found, self._daemon, state=state, failure=failure, shown=shown)
-        return msgspec.structs.replace(told, members=members, installation=self._installation)
-
-    @property
-    def _installation(self) -> str:
-        runnable = self._runnable
+        told = msgspec.structs.replace(told, members=members)
         if not isinstance(runnable, ControllerRuntime) or runnable.installation is None:
-            return ""
-        return runnable.installation.id
+            return told
+        return msgspec.structs.replace(
+            told,
+            installation=runnable.installation.id,
+            garbage_held=cut(hidden(runnable.garbage_held)),
+        )
 
     def _state(self) -> str:
         if self._stopping:
@@ -281,8 +292,15 @@ class Desk:
             raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")
         runtime = self._acting(self._collecting)
         removed = await runtime.garbage_apply(plan)
-        log.info("%s: a person removed %d orphans", plan.controller, len(removed))
-        return msgspec.json.encode(Removed(removed))
+        log.info("%s: a person removed %d orphans", plan.controller, len(removed.orphans))
+        return msgspec.json.encode(removed)
+
+    async def _accept(self, _asked: bytes) -> bytes:
+        runtime = self._acting(self._collecting)
+        held = runtime.garbage_held
+        plan = await runtime.garbage_accept()
+        log.info("%s: a person accepted the bucket of primaries: %s", runtime.name, held or "-")
+        return fitting(self._limit, ORPHANS_MAX, ControllerPlan.of(plan, runtime.name).begun)
 
     def _prepared(self, runtime: R) -> R:
         if not runtime.prepared:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from natsctl.core.declare import slots
-from natsctl.core.garbage import MEMORY
+from natsctl.core.evidence import MEMORY
 from natsctl.core.installation import INSTALLATION
 from natsctl.core.slots import Tertiary
 from natsctl.daemon.operator import Guest

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
+import msgspec
+
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -38,6 +40,7 @@ class MemoryStore:
         self._name = kind.bucket if isinstance(kind, KvKind) else kind.name
         self._pattern = kind.keys if isinstance(kind, KvKind) else ">"
         self._bucket = _Bucket(kind) if bucket is None else bucket
+        self._fallbacks: int | None = None  # of the bucket, when it was first listed here
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`."""
@@ -123,6 +126,16 @@ class MemoryStore:
         self._bucket.recreate()
         self.break_watches()
 
+    def backup(self) -> "Backup":
+        """Return a copy of the bucket, to be restored later."""
+        entries = {key: list(entries) for key, entries in self._bucket.entries.items()}
+        return Backup(entries, self._bucket.revision)
+
+    def restore(self, backup: "Backup") -> None:
+        """Fall back to an older copy, as a server does whose disk was replaced by a backup."""
+        self._bucket.restore(backup)
+        self.break_watches()
+
     def fail(self, error: StoreError | None) -> None:
         """Refuse every call with *error*, until called with None; ends every watch too."""
         self._bucket.failure = error
@@ -170,8 +183,12 @@ class MemoryStore:
     def _listing(self) -> list[WatchEvent]:
         newest = self._newest()
         shown = [at if isinstance(at, Deleted) else Applied(at) for at in newest]
-        reached = newest[-1].revision if newest else 0
-        return [Listing(str(self._bucket.incarnation)), *shown, Listed(reached)]
+        reached = self._bucket.revision  # the newest may have been removed without a trace
+        if self._fallbacks != self._bucket.fallbacks and self._fallbacks is not None:
+            incarnation = f"{self._bucket.incarnation}#{self._bucket.fallbacks}"
+        else:
+            self._fallbacks, incarnation = self._bucket.fallbacks, str(self._bucket.incarnation)
+        return [Listing(incarnation), *shown, Listed(reached)]
 
     async def _events(
         self, queue: "_Watch", listing: list[WatchEvent]
@@ -187,6 +204,13 @@ class MemoryStore:
 _Watch = asyncio.Queue[Stored | Deleted | None]
 
 
+class Backup(msgspec.Struct, frozen=True):
+    """A copy of a bucket: the states of its keys, and its revision."""
+
+    entries: dict[str, list[Stored | Deleted]]
+    revision: int
+
+
 class _Bucket:
     """What all kinds that are kept in the same place share."""
 
@@ -196,6 +220,7 @@ class _Bucket:
         self.entries: dict[str, list[Stored | Deleted]] = defaultdict(list)
         self.revision = 0
         self.incarnation = 1
+        self.fallbacks = 0
         self.writes = 0
         self.failure: StoreError | None = None
         self.watches: set[_Watch] = set()
@@ -223,6 +248,12 @@ class _Bucket:
         self.entries.clear()
         self.revision = 0
         self.incarnation += 1
+
+    def restore(self, backup: Backup) -> None:
+        self.entries.clear()
+        self.entries |= {key: list(entries) for key, entries in backup.entries.items()}
+        self.revision = backup.revision
+        self.fallbacks += 1
 
     def tell(self, entry: Stored | Deleted | None) -> None:
         for watch in self.watches:

@@ -219,7 +219,7 @@ async def test_limits_of_an_account(
 API = "$JS.API"
 HEARD = ["_INBOX.>", "$SRV.*", "$SRV.*.natsctl", "$SRV.*.natsctl.*", "natsctl.api.>"]
 LOOKING = "$SRV.INFO.natsctl"
-VERBS = ("status", "explain", "tree", "resync", "gc.plan", "gc.apply")
+VERBS = ("status", "explain", "tree", "resync", "gc.plan", "gc.apply", "gc.accept")
 VERB_SUBJECTS = [f"natsctl.api.{verb}.greetings" for verb in VERBS]
 ALLOWED = [
     *("natsctl.events.greetings.>", "natsctl.natsctl-doctor", f"{API}.INFO"),
@@ -395,7 +395,7 @@ async def test_a_daemon_that_cannot_be_asked_works(
         (
             [LOOKING, *VERB_SUBJECTS[:-1]],
             "ok",
-            f"{', '.join(VERBS[:-1])}; not everything: natsctl.api.gc.apply.greetings",
+            f"{', '.join(VERBS[:-1])}; not everything: natsctl.api.gc.accept.greetings",
         ),
         (
             VERB_SUBJECTS,

@@ -124,7 +124,7 @@ async def everything(server: NatsServer) -> None:
         assert explanation.events[0].reason == "Synced"
         assert (await asked.resync("greetings", ["shop"]))[0].queued == 1
         plan = await asked.plan("greetings")
-        assert await asked.apply(plan)
+        assert (await asked.apply(plan)).orphans == plan.orphans
         looked = await found(viewer)
         assert await looked.status("greetings")
         assert await looked.explain("greetings", "shop")

@@ -10,7 +10,8 @@ from things import THINGS, Thing, applied, caught_up, informed, thing, value
 
 import natsctl
 from natsctl.core.barrier import Barrier, Sync
-from natsctl.core.garbage import MEMORY, GarbageCollector, GarbageLimits, GarbagePlan, Orphan
+from natsctl.core.evidence import MEMORY, Evidence
+from natsctl.core.garbage import GarbageCollector, GarbageLimits, GarbagePlan, Orphan
 from natsctl.core.informer import Informer
 from natsctl.core.owned import OWNER_INDEX
 from natsctl.core.owners import Owner, OwnerNames
@@ -40,7 +41,8 @@ class Yard:
 
     def collect(self, limits: GarbageLimits = LIMITS) -> GarbageCollector:
         """Return a collector as one that has just started."""
-        return GarbageCollector(self.primary, self.secondaries, self.memory, "apps", limits)
+        evidence = Evidence(self.primary, self.memory, "apps")
+        return GarbageCollector(self.primary, self.secondaries, evidence, limits)
 
     def _secondary(self, store: MemoryStore) -> Secondary[Thing]:
         kind = store.kind
@@ -88,6 +90,8 @@ async def yard() -> AsyncIterator[Yard]:
     async with AsyncExitStack() as stack:
         for informer in yard.informers:
             await stack.enter_async_context(informed(informer))
+        await yard.seen()
+        await yard.collector.begin()  # before there is anything to remember
         yield yard
 
 
@@ -194,7 +198,8 @@ class TestConfirming:
         stale = Informer(yard.apps, APPS)
         for event in (Listing("1"), applied("other", 1), Listed(1)):
             list(stale.cache.apply(event))
-        collector = GarbageCollector(stale, yard.secondaries, yard.memory, "x", LIMITS)
+        evidence = Evidence(stale, MemoryStore(MEMORY), "x")
+        collector = GarbageCollector(stale, yard.secondaries, evidence, LIMITS)
         plan = await collector.plan()
         assert (plan.orphans, plan.refused) == ((), "")
 
@@ -241,7 +246,7 @@ class TestRefusing:
         yard.apps.recreate()
         await yard.apps.create("bar", value())
         plan = await yard.plan()
-        assert plan.refused == "the bucket of Thing.apps was recreated since the last sweep"
+        assert plan.refused == "the bucket of Thing.apps was recreated since it was last seen"
         assert keys(plan) == ["shop.part"]
 
     async def test_after_a_restart_and_the_bucket_was_recreated_meanwhile(self, yard: Yard) -> None:
@@ -250,7 +255,7 @@ class TestRefusing:
         yard.apps.recreate()
         await yard.apps.create("bar", value())
         yard.collector = yard.collect()
-        assert "was recreated since the last sweep" in (await yard.plan()).refused
+        assert "was recreated since it was last seen" in (await yard.plan()).refused
 
     async def test_where_the_bucket_is_empty_and_owners_were_in_it(self, yard: Yard) -> None:
         await yard.app("shop", "bar")
@@ -258,17 +263,14 @@ class TestRefusing:
         yard.apps.vanish("shop", "bar")
         yard.apps.break_watches()
         plan = await yard.plan()
-        assert plan.refused == (
-            "the bucket of Thing.apps is empty, and the last sweep saw owners in it"
-        )
+        assert plan.refused == "the bucket of Thing.apps is empty, although owners were seen in it"
         assert keys(plan) == ["bar.part", "shop.part"]
 
-    async def test_where_the_bucket_is_empty_and_no_sweep_ever_saw_an_owner(
-        self, yard: Yard
-    ) -> None:
+    async def test_where_nothing_is_remembered_and_there_are_secondaries(self, yard: Yard) -> None:
         await yard.part("shop")
+        await yard.memory.delete("gc.apps")
         plan = await yard.plan()
-        assert plan.refused == ("the bucket of Thing.apps is empty, and no sweep ever saw an owner")
+        assert plan.refused == "nothing is remembered about the bucket of Thing.apps"
         assert keys(plan) == ["shop.part"]
 
     async def test_not_where_every_orphan_is_proven(self, yard: Yard) -> None:
@@ -351,7 +353,7 @@ class TestApplying:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
-        assert await yard.collector.apply(plan) == plan.orphans
+        assert (await yard.collector.apply(plan)).orphans == plan.orphans
         assert yard.parts.keys() == ["bar.part"]
 
     async def test_a_person_may_apply_what_a_sweep_may_not(self, yard: Yard) -> None:
@@ -380,7 +382,7 @@ class TestApplying:
         plan = await yard.plan()
         stored = await yard.parts.get("shop.part")
         await yard.parts.update("shop.part", stored.value + b" ", revision=stored.revision)
-        assert await yard.collector.apply(plan) == ()
+        assert (await yard.collector.apply(plan)).orphans == ()
         assert yard.parts.keys() == ["bar.part", "shop.part"]
 
     async def test_what_went_since_the_plan_is_not_told(self, yard: Yard) -> None:
@@ -388,14 +390,14 @@ class TestApplying:
         await yard.part("shop")
         plan = await yard.plan()
         await yard.parts.delete("shop.part")
-        assert await yard.collector.apply(plan) == ()
+        assert (await yard.collector.apply(plan)).orphans == ()
 
     async def test_what_has_an_owner_again_stays(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
         await yard.apps.create("shop", value())
-        assert await yard.collector.apply(plan) == ()
+        assert (await yard.collector.apply(plan)).orphans == ()
         assert yard.parts.keys() == ["bar.part", "shop.part"]
 
     async def test_a_plan_of_a_store_that_was_recreated_since_is_refused(self, yard: Yard) -> None:
@@ -413,7 +415,8 @@ class TestApplying:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
-        other = GarbageCollector(yard.primary, [], yard.memory, "x", LIMITS)
+        evidence = Evidence(yard.primary, yard.memory, "x")
+        other = GarbageCollector(yard.primary, [], evidence, LIMITS)
         with pytest.raises(UsageError, match=r"Thing\.parts"):
             await other.apply(plan)
         assert yard.parts.keys() == ["bar.part", "shop.part"]

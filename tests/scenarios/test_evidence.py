@@ -1,0 +1,315 @@
+"""Garbage collection trusts only the bucket of primaries that it has seen before."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+from scenarios.plays import Apps, Stage, document
+from scenarios.test_garbage import LONG, OVER, SWEEP_S, converged, owned_by, plan, put
+from scenarios.test_installations import configs, installation, made_by_01, put_site, two_systems
+from scenarios.test_kube_secondaries import Sites, site
+
+from natsctl.core.evidence import MEMORY
+from natsctl.core.garbage import GarbagePlan, Orphan
+from natsctl.testing.harness import running
+from natsctl.testing.memory import MemoryStores
+
+KEYS = tuple(f"app-{number}" for number in range(8))
+PARTS_OF_KEYS = sorted(f"{key}.main" for key in KEYS)
+
+
+async def stopped_after_a_sweep(*keys: str) -> Stage:
+    """Return what a controller left that ran with these apps."""
+    async with running(Apps()) as harness:
+        play = await converged(harness, *keys)
+        await asyncio.sleep(SWEEP_S)
+    return play
+
+
+# ---- the memory
+
+
+async def test_without_memory_nothing_is_collected_until_a_person_accepts() -> None:
+    play = await stopped_after_a_sweep(*KEYS)
+    await play.stores.store(MEMORY).delete("gc.apps")
+    play.apps.vanish("app-0", "app-1")  # as in a bucket that was restored in part
+    for _ in range(2):
+        async with running(Apps(), stores=play.stores) as harness:
+            await asyncio.sleep(LONG)
+            assert play.part_keys == PARTS_OF_KEYS
+            assert "nothing is remembered" in (await plan(harness)).refused
+
+    async with running(Apps(), stores=play.stores) as harness:
+        assert (await harness.runtime.garbage_accept()).refused == ""
+        await asyncio.sleep(OVER)
+        assert play.part_keys == PARTS_OF_KEYS[2:]
+
+
+async def test_an_older_copy_is_noticed_after_a_restart() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, *KEYS[:5])
+        backup = play.apps.backup()
+        await converged(harness, *KEYS[5:])
+        await asyncio.sleep(SWEEP_S)
+    play.apps.restore(backup)
+    for _ in range(2):
+        async with running(Apps(), stores=play.stores) as harness:
+            await asyncio.sleep(LONG)
+            assert play.part_keys == PARTS_OF_KEYS
+            assert "an older copy was restored" in (await plan(harness)).refused
+
+
+async def test_an_older_copy_that_a_daemon_noticed_stays_noticed_after_its_restart() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, *KEYS[:5])
+        backup = play.apps.backup()
+        await converged(harness, *KEYS[5:])
+        await asyncio.sleep(SWEEP_S)
+        play.apps.restore(backup)
+        await asyncio.sleep(2 * SWEEP_S)
+        for number in range(100):  # beyond the revision that was seen before
+            await play.app("app-0", f"text {number}")
+            await harness.run_until_idle()
+    async with running(Apps(), stores=play.stores) as harness:
+        await asyncio.sleep(LONG)
+        assert play.part_keys == PARTS_OF_KEYS
+        assert "was recreated or restored" in (await plan(harness)).refused
+
+
+async def test_a_delete_marker_of_an_older_copy_proves_nothing() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        await play.apps.delete("shop")
+        await harness.run_until_idle()
+        backup = play.apps.backup()
+        await converged(harness, "shop")
+        await asyncio.sleep(SWEEP_S)
+    play.apps.restore(backup)
+    async with running(Apps(), stores=play.stores):
+        await asyncio.sleep(LONG)
+        assert play.part_keys == ["bar.main", "shop.main"]
+
+
+async def test_a_delete_marker_of_an_older_copy_proves_nothing_to_a_running_daemon() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop", "bar")
+        await play.apps.delete("shop")
+        await harness.run_until_idle()
+        backup = play.apps.backup()
+        await converged(harness, "shop")
+        play.apps.restore(backup)
+        await asyncio.sleep(LONG)
+        assert play.part_keys == ["bar.main", "shop.main"]
+
+
+async def test_a_copy_that_is_older_than_the_stop_is_noticed() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        backup = play.apps.backup()
+        await converged(harness, "bar")  # and stopped before the next sweep
+    play.apps.restore(backup)
+    async with running(Apps(), stores=play.stores):
+        await asyncio.sleep(LONG)
+        assert play.part_keys == ["bar.main", "shop.main"]
+
+
+async def test_a_deletion_that_was_watched_is_proven_while_collection_is_held() -> None:
+    play = await stopped_after_a_sweep(*KEYS)
+    await play.stores.store(MEMORY).delete("gc.apps")
+    play.apps.vanish("app-0")
+    async with running(Apps(), stores=play.stores) as harness:
+        await harness.run_until_idle()
+        await play.apps.delete("app-1")
+        await harness.run_until_idle()
+        assert play.part_keys == [PARTS_OF_KEYS[0], *PARTS_OF_KEYS[2:]]
+
+
+async def test_a_deletion_while_no_daemon_ran_is_proven() -> None:
+    play = await stopped_after_a_sweep(*KEYS)
+    await play.apps.delete("app-0")
+    async with running(Apps(), stores=play.stores) as harness:
+        await harness.run_until_idle()
+        assert play.part_keys == PARTS_OF_KEYS[1:]
+
+
+async def test_collection_goes_on_when_every_owner_is_back() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, *KEYS)
+        await asyncio.sleep(SWEEP_S)
+        play.apps.recreate()
+        await asyncio.sleep(OVER)
+        assert harness.runtime.garbage_held
+        for key in KEYS:
+            await play.app(key)
+        await asyncio.sleep(SWEEP_S)
+        assert harness.runtime.garbage_held == ""
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(OVER)
+        assert play.part_keys == PARTS_OF_KEYS
+
+
+async def test_what_natsctl_01_remembered_is_trusted() -> None:
+    play = await stopped_after_a_sweep(*KEYS)
+    memory = play.stores.store(MEMORY)
+    await put(memory, "gc.apps", {"incarnation": "1", "populated": True})
+    await play.apps.delete("app-0")
+    async with running(Apps(), stores=play.stores) as harness:
+        await harness.run_until_idle()
+        assert play.part_keys == PARTS_OF_KEYS[1:]
+        assert json.loads((await memory.get("gc.apps")).value)["revision"] > 0
+
+
+async def test_after_convergence_nothing_more_is_remembered() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, *KEYS)
+        await asyncio.sleep(2 * SWEEP_S)
+        before = play.stores.store(MEMORY).writes
+        await asyncio.sleep(LONG)
+        assert play.stores.store(MEMORY).writes == before
+
+
+async def test_many_changes_are_remembered_once_per_sweep() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        before = play.stores.store(MEMORY).writes
+        for number in range(200):
+            await play.app("shop", f"text {number}")
+            await harness.run_until_idle()
+        sweeps = asyncio.get_running_loop().time() / SWEEP_S + 1
+        assert play.stores.store(MEMORY).writes - before <= sweeps
+
+
+# ---- owners that vanish
+
+
+@pytest.mark.parametrize("swept_s", [0.0, SWEEP_S])
+@pytest.mark.parametrize(
+    ("count", "empty_s", "survivor"),
+    [
+        *((count, 0.0, "app-0") for count in (3, 8)),
+        *((count, empty_s, "app-0") for count in (2, 3, 8) for empty_s in (1.0, OVER)),
+        *((count, empty_s, "new") for count in (2, 3, 8) for empty_s in (0.0, 1.0, OVER)),
+    ],
+)
+async def test_one_put_after_a_purge_of_all_frees_nothing(
+    count: int, swept_s: float, empty_s: float, survivor: str
+) -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, *KEYS[:count])
+        await asyncio.sleep(swept_s)
+        play.apps.vanish(*KEYS[:count])
+        if empty_s:
+            play.apps.break_watches()
+            await asyncio.sleep(empty_s)
+        await play.app(survivor)
+        play.apps.break_watches()
+        await asyncio.sleep(LONG)
+        assert set(PARTS_OF_KEYS[:count]) <= set(play.part_keys)
+        assert (await plan(harness)).refused
+
+
+async def test_one_put_after_a_purge_of_all_while_no_daemon_ran_frees_nothing() -> None:
+    play = await stopped_after_a_sweep(*KEYS)
+    play.apps.vanish(*KEYS)
+    await play.app("app-0")
+    async with running(Apps(), stores=play.stores) as harness:
+        await asyncio.sleep(LONG)
+        assert play.part_keys == PARTS_OF_KEYS
+        assert "7 of 8 owners vanished" in (await plan(harness)).refused
+
+
+async def test_one_owner_of_many_that_vanished_is_garbage_after_its_grace() -> None:
+    play = await stopped_after_a_sweep(*KEYS)
+    play.apps.vanish("app-0")
+    async with running(Apps(), stores=play.stores):
+        await asyncio.sleep(OVER)
+        assert play.part_keys == PARTS_OF_KEYS[1:]
+
+
+# ---- a person's plan
+
+
+async def forged(play: Stage, key: str, owner: str) -> GarbagePlan:
+    """Return a plan that names the part, whatever it is."""
+    stored = await play.parts.get(key)
+    uid = (await document(play.parts, key)).get("metadata", {}).get("uid", "")
+    orphan = Orphan(
+        "Part.parts", key, stored.revision, owner, "forged", True, 99.0, due=True, uid=uid
+    )
+    return GarbagePlan((orphan,), stores={"Part.parts": "1"})
+
+
+@pytest.mark.parametrize("owner", ["shop", "nobody"])
+async def test_a_living_owners_object_is_kept_whatever_the_plan_says(owner: str) -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        left = await harness.runtime.garbage_apply(await forged(play, "shop.main", owner))
+        (kept,) = left.kept
+        assert kept.reason in {
+            "its owner shop exists",
+            "it does not name App.apps nobody as its owner",
+        }
+        assert (left.orphans, play.part_keys) == ((), ["shop.main"])
+
+
+async def test_an_object_that_natsctl_never_made_is_kept_whatever_the_plan_says() -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "theirs", {"metadata": {"uid": "1"}, "spec": {"text": "theirs"}})
+        left = await harness.runtime.garbage_apply(await forged(play, "theirs", "nobody"))
+        assert [kept.orphan.key for kept in left.kept] == ["theirs"]
+        assert play.part_keys == ["shop.main", "theirs"]
+
+
+@pytest.mark.parametrize("change", [{"revision": 1}, {"uid": "another"}, {"uid": ""}])
+async def test_another_revision_or_object_than_planned_is_kept(change: dict[str, object]) -> None:
+    async with running(Apps()) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost", owned_by("nobody"))
+        await asyncio.sleep(1)
+        found = await plan(harness)
+        orphan = msgspec.structs.replace(found.orphans[0], **change)
+        changed = msgspec.structs.replace(found, orphans=(orphan,))
+        left = await harness.runtime.garbage_apply(changed)
+        assert left.kept[0].reason.startswith("it changed")
+        assert play.part_keys == ["lost", "shop.main"]
+
+
+async def test_another_installations_object_is_kept_whatever_the_plan_says() -> None:
+    one, other = two_systems()
+    first = Sites()
+    async with running(first, stores=one) as production, running(Sites(), stores=other) as staging:
+        await first.sites.put("shop", site("hi"))
+        await production.run_until_idle()
+        left = await staging.runtime.garbage_apply(await forged_config(one, "shop"))
+        assert left.kept[0].reason == f"it belongs to installation {(await installation(one)).id}"
+        assert configs(one).keys() == ["default/shop-main"]
+
+
+async def forged_config(stores: MemoryStores, owner: str) -> GarbagePlan:
+    stored = await configs(stores).get("default/shop-main")
+    uid = configs(stores).kind.metadata(stored.value).uid
+    kind = configs(stores).kind.name
+    orphan = Orphan(
+        kind, "default/shop-main", stored.revision, owner, "forged", True, 99.0, due=True, uid=uid
+    )
+    return GarbagePlan((orphan,), stores={kind: "memory"})
+
+
+async def test_an_unmarked_object_is_kept_until_a_person_accepts_it() -> None:
+    stores = MemoryStores()
+    await put_site(stores, "bar")
+    async with running(Sites(), stores=stores) as harness:
+        await harness.run_until_idle()
+        await made_by_01(stores, "shop", "shop-main")
+        await asyncio.sleep(LONG)
+        found = await plan(harness)
+        assert "carries no installation" in found.orphans[0].held
+        left = await harness.runtime.garbage_apply(found)
+        assert left.kept[0].reason == "it carries no installation"
+        assert "default/shop-main" in configs(stores).keys()  # noqa: SIM118 - a method's list
+
+        await harness.runtime.garbage_accept()
+        await asyncio.sleep(OVER)
+        assert configs(stores).keys() == ["default/bar-main"]
