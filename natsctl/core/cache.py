@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -102,6 +102,11 @@ class Cache(Generic[T]):
     def indexed(self, index: str) -> int:
         """Count the objects to which the named index gives any value."""
         return len(self._indexes[index])
+
+    def unindexed(self, index: str) -> Iterator[str]:
+        """Return the keys of the objects, valid or not, to which the named index gives no value."""
+        found = self._indexes[index]
+        return (key for key in [*self._objects, *self.invalid] if key not in found)
 
     def apply(self, event: WatchEvent) -> Sequence[Change[T]]:
         """Take in one event and return the changes it made."""
@@ -272,6 +277,9 @@ class _Index(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
 
     def keys(self, value: str) -> Collection[str]:
         return self._keys.get(value, ())

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from natsctl.core.claims import Claims
 from natsctl.core.evidence import Evidence
 from natsctl.core.informer import Informer
 from natsctl.core.owned import OWNER_INDEX, Owned
@@ -64,7 +65,8 @@ class Orphan(msgspec.Struct, frozen=True):
 
     `proven` says that the owner's delete marker was found, `due` that the grace period is over;
     `uid` is empty where the store gives objects none. `held` is why the object stays although its
-    owner does not exist; empty if it does not.
+    owner does not exist; empty if it does not. `former` is the living primary that it was made for,
+    if the owner that it names was edited by hand.
     """
 
     kind: str
@@ -77,6 +79,7 @@ class Orphan(msgspec.Struct, frozen=True):
     due: bool
     uid: str = ""
     held: str = ""
+    former: str = ""
 
 
 class GarbagePlan(msgspec.Struct, frozen=True):
@@ -119,7 +122,7 @@ class _Suspect(msgspec.Struct, frozen=True):
     @property
     def uid(self) -> str:
         """Which object it is, where its store gives objects one."""
-        return self.secondary.kind.metadata(self.stored.value).uid
+        return self.secondary.metadata(self.stored).uid
 
 
 class GarbageCollector:
@@ -136,6 +139,8 @@ class GarbageCollector:
         self._primary = primary
         self._secondaries = secondaries
         self._limits = limits
+        self._claims = [Claims(secondary) for secondary in secondaries]
+        self._looked = False
         self._suspected: dict[tuple[str, str, str], float] = {}  # since when
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
@@ -147,6 +152,10 @@ class GarbageCollector:
         if incomplete:
             return GarbagePlan((), incomplete)
         suspects = list(self._suspects())
+        try:
+            suspects += await self._overwritten()
+        except StoreError as error:
+            log.warning("the history of secondaries cannot be read yet: %s", error)
         self._remember_suspects(suspects)
         first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=lambda at: at.name)
         more = len(suspects) - len(first)
@@ -270,6 +279,34 @@ class GarbageCollector:
                         if stored.key not in cache.invalid and not secondary.is_going(stored):
                             yield _Suspect(secondary, stored, owner)
 
+    async def _overwritten(self) -> list[_Suspect]:
+        """Return what lost its labels, and whose owner was deleted, as a marker proves."""
+        if not self._looked:
+            for claims in self._claims:
+                await claims.look()
+            self._looked = True
+        cache = self._primary.cache
+        found = []
+        for claims in self._claims:
+            for owner in claims.owners:
+                if owner not in cache and await self._is_deleted(owner):
+                    at = claims.secondary
+                    found += [_Suspect(at, stored, owner) for stored in claims.of(owner)]
+        return found
+
+    async def _is_deleted(self, owner: str) -> bool:
+        try:
+            await self._primary.store.get(owner)
+        except NotFoundError as error:
+            return error.deleted_at is not None
+        except InvalidKeyError:
+            pass
+        return False
+
+    def claimed(self, owner: str) -> list[tuple[Owned[Any], Stored]]:
+        """Return what lost its labels and was the primary *owner*'s, as its history shows."""
+        return [(at.secondary, stored) for at in self._claims for stored in at.of(owner)]
+
     def _remember_suspects(self, suspects: Sequence[_Suspect]) -> None:
         now = asyncio.get_running_loop().time()
         names = [suspect.name for suspect in suspects]
@@ -303,18 +340,28 @@ class GarbageCollector:
                 continue
             age_s = now - self._suspected.get(suspect.name, now)
             deleted_at = gone[suspect.owner]
+            proven = deleted_at is not None and await self.evidence.proves(deleted_at)
+            former = await self._former(suspect, proven=proven)
             yield Orphan(
                 kind=suspect.secondary.kind.name,
                 key=suspect.stored.key,
                 revision=suspect.stored.revision,
                 owner=suspect.owner,
                 reason=_reason(suspect.owner, deleted_at),
-                proven=deleted_at is not None and await self.evidence.proves(deleted_at),
+                proven=proven,
                 suspected_s=round(age_s, 3),
                 due=age_s >= grace_s,
                 uid=suspect.uid,
-                held=UNMARKED if suspect.secondary.is_unmarked(suspect.stored) else "",
+                held=_held(suspect, former),
+                former=former,
             )
+
+    async def _former(self, suspect: _Suspect, *, proven: bool) -> str:
+        """Return the living primary that the object was made for, if its owner was edited."""
+        secondary, stored = suspect.secondary, suspect.stored
+        if proven and not secondary.is_disputed(stored):
+            return ""
+        return await secondary.former_owner(stored)
 
     async def _refusal(self, orphans: Sequence[Orphan], more: int) -> str:
         """Return why a sweep must not run, and remember what it has seen if it may."""
@@ -337,6 +384,12 @@ class GarbageCollector:
         if count > self._limits.share_from and count > self._limits.share_max * owned:
             return f"{count} of {owned} objects would go, more than {self._limits.share_max:.0%}"
         return ""
+
+
+def _held(suspect: _Suspect, former: str) -> str:
+    if suspect.secondary.is_unmarked(suspect.stored):
+        return UNMARKED
+    return f"it was made for {former}, whose next sync puts it right" if former else ""
 
 
 def _reason(owner: str, deleted_at: int | None) -> str:

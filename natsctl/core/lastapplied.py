@@ -39,11 +39,15 @@ class LastApplied:
         digest = hashlib.sha256(encoded).hexdigest()[:32]
         return documents.with_labels(manifest, {}, {self._annotation: digest})
 
+    def carries(self, manifest: Document, stored: Stored) -> bool:
+        """Return whether the object carries the digest of the sealed *manifest*."""
+        return self._digest(manifest) == self._digest(documents.parse(stored.value))
+
     def is_current(self, manifest: Document, stored: Stored) -> bool:
         """Say whether the object is what applying the sealed *manifest* makes of it."""
-        digest = self._digest(manifest)
-        if digest != self._digest(documents.parse(stored.value)):
+        if not self.carries(manifest, stored):
             return False
+        digest = self._digest(manifest)
         seen = self._seen(manifest, stored)
         return seen == manifest or self._came_to.get(stored.key) == (digest, seen)
 

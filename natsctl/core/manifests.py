@@ -53,9 +53,8 @@ class KubeSecondary(Owned[T]):
         mark: Mark,
         exists: Callable[[str], bool],
     ) -> None:
-        super().__init__(informer, barrier, own, names, owner_kind)
+        super().__init__(informer, barrier, own, names, owner_kind, exists=exists)
         self._mark = mark
-        self._exists = exists
         self._manifests = manifests
         self._manager = manager
         self._of: KubeKind[T] = manifests.kind
@@ -185,7 +184,7 @@ class KubeSecondary(Owned[T]):
         current = seen
         for _ in range(ATTEMPTS):
             if current is not None:
-                await self._check_owner(current, owner, adopt=adopt)
+                await self._check_owner(wanted, current, owner, adopt=adopt)
             try:
                 return await self._send(wanted, current, force=force)
             except FieldConflictError:
@@ -194,9 +193,16 @@ class KubeSecondary(Owned[T]):
                 current = await read(self._store, key)
         raise ConflictError(f"{key} of {self.kind.name} is replaced all the time: try later")
 
-    async def _check_owner(self, current: Stored, owner: Owner, *, adopt: bool) -> None:
-        """Raise `ExistsError` if the object is not *owner*'s, or may not be adopted."""
-        if adopt and not self._mark.foreign(self.metadata(current)):
+    async def _check_owner(
+        self, wanted: Document, current: Stored, owner: Owner, *, adopt: bool
+    ) -> None:
+        """Raise `ExistsError` if the object is not *owner*'s, or may not be adopted.
+
+        An object with the digest of this very manifest is the owner's, whatever its labels name:
+        the owner is part of the manifest.
+        """
+        ours = adopt or self._last.carries(wanted, current)
+        if ours and not self._mark.foreign(self.metadata(current)):
             return
         if not await self.owns(owner, current):
             self._refuse_foreign(current, owner)

@@ -161,7 +161,11 @@ class Opened:
         if slot.role is Secondary:
             owners = {OWNER_INDEX: self._names.index(store.kind, self._owner)}
             informer, own = self._secondary_informer(slot, store, owners)
-            return self._made(Secondary(informer, self._barrier, own, self._names, self._owner))
+            return self._made(
+                Secondary(
+                    informer, self._barrier, own, self._names, self._owner, exists=self._exists
+                )
+            )
         if slot.role is Tertiary:
             informer = self._informer(store, slot.indexes)
             self.subscriptions.append((informer, _wake_nobody))
@@ -186,7 +190,7 @@ class Opened:
                 manifests=manifests,
                 manager=self._manager,
                 mark=self._mark,
-                exists=lambda key: key in self.primary.informer.cache,
+                exists=self._exists,
             )
         )
 
@@ -201,6 +205,9 @@ class Opened:
             return () if mark.on(kind.metadata_of(obj)) else owner(obj)
 
         return {OWNER_INDEX: own, UNMARKED_INDEX: unmarked}
+
+    def _exists(self, key: str) -> bool:
+        return key in self.primary.informer.cache
 
     def _made(self, secondary: Owned[Any]) -> Owned[Any]:
         self.secondaries.append(secondary)

@@ -1,5 +1,6 @@
 """What was made for primaries: whose each object is, and how it is removed."""
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from natsctl.core.barrier import Barrier, current_sync
@@ -37,8 +38,11 @@ class Owned(Reader[T]):
         own: OwnWrites,
         names: OwnerNames,
         owner_kind: str,
+        *,
+        exists: Callable[[str], bool] = lambda _: True,
     ) -> None:
         super().__init__(informer, barrier)
+        self._exists = exists  # whether a primary exists, as cached
         self.kind.require_metadata()
         self._own = own
         self._names = names
@@ -128,6 +132,9 @@ class Owned(Reader[T]):
             return f"it belongs to installation {foreign}"
         if self.is_unmarked(stored):
             return "it carries no installation"
+        former = await self.former_owner(stored)
+        if former:
+            return f"it was made for {former}, which exists"
         if not await self.owns(Owner(self._owner_kind, key), stored):
             return f"it does not name {self._owner_kind} {key} as its owner"
         return ""
@@ -139,21 +146,57 @@ class Owned(Reader[T]):
         """Return the owner that the object names; None if it names none."""
         return self._names.owner(self.metadata(stored))
 
-    async def owns(self, owner: Owner, stored: Stored) -> bool:
-        """Say whether the object is *owner*'s: it says so, or did before somebody wrote over it.
+    def is_disputed(self, stored: Stored) -> bool:
+        """Return whether the object's label and annotation name different owners."""
+        return self._names.disputed(self.metadata(stored))
 
-        Where its labels are lost, its annotations tell, and then the store's memory of it.
+    async def owns(self, owner: Owner, stored: Stored) -> bool:
+        """Return whether the object is *owner*'s: it names the owner, or did before an edit.
+
+        If its labels are lost, its annotations decide. If both disagree, or the owner that they
+        name does not exist, the store's history decides.
         """
-        found = self.owner_of(stored) or self._names.claimed(self.metadata(stored))
-        if found is not None:
-            return found == owner
+        named = self.owner_of(stored) or self._names.claimed(self.metadata(stored))
+        disputed = self.is_disputed(stored)
+        if named == owner and not disputed:
+            return True
+        if named is not None and not disputed and self._lives(named):
+            return False
+        missing = named if not disputed else None
+        earlier = await self._earlier_owner(stored, missing)
+        return (earlier or named) == owner
+
+    async def former_owner(self, stored: Stored) -> str:
+        """Return the living primary that the object was made for, if it names another one by now.
+
+        Empty if there is none, or if the object names its owner.
+        """
+        named, metadata = self.owner_of(stored), self.metadata(stored)
+        disputed = self.is_disputed(stored)
+        earlier = await self._earlier_owner(stored, None if disputed else named)
+        candidates = [earlier.key] if earlier is not None else []
+        if disputed:
+            candidates.append(metadata.labels[self._names.key])
+        return next((key for key in candidates if self._exists(key)), "")
+
+    async def lost_owner(self, stored: Stored) -> Owner | None:
+        """Return the owner of an object that carries no labels, as its history names it."""
+        claimed = self._names.claimed(self.metadata(stored))
+        owner = claimed or await self._earlier_owner(stored, None)
+        return owner if owner is not None and owner.kind == self._owner_kind else None
+
+    def _lives(self, owner: Owner) -> bool:
+        return owner.kind != self._owner_kind or self._exists(owner.key)
+
+    async def _earlier_owner(self, stored: Stored, unless: Owner | None) -> Owner | None:
+        """Return the owner that the newest undisputed state names, *unless* it is that one."""
         for state in reversed(await self._store.history(stored.key)):
             if isinstance(state, Deleted):
-                return False
-            found = self.owner_of(state)
-            if found is not None:
-                return found == owner
-        return False
+                return None
+            owner = self.owner_of(state)
+            if owner not in {None, unless} and not self.is_disputed(state):
+                return owner
+        return None
 
     def _owner(self) -> Owner:
         sync = current_sync.get()

@@ -74,6 +74,14 @@ class OwnerNames(msgspec.Struct, frozen=True):
         kind, key = metadata.annotations.get(self.kind), metadata.annotations.get(self.key)
         return None if kind is None or key is None else Owner(kind, key)
 
+    def disputed(self, metadata: Metadata) -> bool:
+        """Return whether the label and the annotation name different owners.
+
+        natsctl writes both, so that one of them was edited by hand.
+        """
+        label, exact = metadata.labels.get(self.key), metadata.annotations.get(self.key)
+        return label is not None and exact is not None and label != label_value(exact)
+
     def index(self, kind: Kind[T], owner_kind: str) -> Callable[[T], Iterable[str]]:
         """Return an index function: the key of the owner, where it is of *owner_kind*."""
 

@@ -87,9 +87,11 @@ class Sweeps:
         self._reports.refused(plan)
         if plan.refused:
             return
+        for owner in {orphan.former for orphan in plan.orphans} - {""}:
+            self._enqueue(owner, Operation.RESYNC)
         orphans = [orphan for orphan in plan.orphans if not orphan.held]
         waiting = {orphan.owner for orphan in orphans if not orphan.due}
         for owner in {orphan.owner for orphan in orphans} - waiting:
             if self._holds(owner):
-                self._visits.condemn(owner)
+                self._visits.condemn(owner, self._collector.claimed(owner))
                 self._enqueue(owner, Operation.RESYNC)

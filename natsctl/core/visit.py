@@ -90,15 +90,21 @@ class Visits:
         self._clock = asyncio.get_running_loop().time
         self._failed: dict[str, Stored] = {}  # at which state a key failed for good
         self._condemned: dict[str, str] = {}  # gone owners, and the incarnation they are gone from
+        self._claimed: dict[str, Sequence[tuple[Owned[Any], Stored]]] = {}  # what they left
 
-    def condemn(self, key: str) -> None:
-        """Take a sweep's word, for the next visit of *key*, that this owner was purged."""
+    def condemn(self, key: str, claimed: Sequence[tuple[Owned[Any], Stored]] = ()) -> None:
+        """Take a sweep's word, for the next visit of *key*, that this owner was purged.
+
+        *claimed* objects carry no labels, and were the owner's.
+        """
         self._condemned[key] = self._cache.incarnation
+        self._claimed[key] = claimed
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
         """Forget what is known of keys that are not *wanted* here any more."""
         self._failed = {key: at for key, at in self._failed.items() if wanted(key)}
         self._condemned = {key: at for key, at in self._condemned.items() if wanted(key)}
+        self._claimed = {key: at for key, at in self._claimed.items() if wanted(key)}
 
     async def visit(self, key: str, operation: Operation) -> float | None:
         """Sync *key* and return when to come back, as its handler says; failing is raising.
@@ -144,6 +150,7 @@ class Visits:
         if key in self._cache or self._policy != "delete":
             return
         owned = [(at, stored) for at in self._secondaries for stored in at.owned_stored(key)]
+        owned += self._claimed.pop(key, ())
         if owned and await self._gone(visit):
             for secondary, stored in owned:
                 await secondary.delete_owned(key, stored)
