@@ -1,4 +1,4 @@
-"""Finds what was written over without its labels, and whose owner was deleted since.
+"""Finds objects that were overwritten without their labels, for their deleted owners.
 
 While a daemon runs, the owner of such an object is synced at once and puts it right. If the owner
 was deleted while none ran, only the history of the bucket names it. So that is read once, at the

@@ -18,7 +18,7 @@ from natsctl.model.store import Store, Stored
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered about the bucket of primaries.
+    """The remembered state of the bucket of primaries.
 
     Attributes:
         incarnation: names the bucket.
@@ -77,7 +77,7 @@ class Evidence:
         return not self.held or deleted_at > self._cache.since
 
     async def review(self, *, secondaries: bool) -> str:
-        """Compare the bucket with what is remembered; return why collection is held, if it is.
+        """Compare the bucket with its remembered state, and return why collection is held.
 
         *secondaries* says whether any exist. Without them, a controller that remembers nothing is
         new.

@@ -103,7 +103,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """What was removed of a plan, and what was not."""
+    """The objects of a plan that were removed, and those that were kept."""
 
     orphans: tuple[Orphan, ...] = ()
     kept: tuple[Kept, ...] = ()
@@ -176,7 +176,7 @@ class GarbageCollector:
         return GarbagePlan(orphans, refused, self._stores(), more)
 
     async def begin(self) -> None:
-        """Compare the bucket of primaries with what is remembered, before the first sync."""
+        """Compare the bucket of primaries with its remembered state, before the first sync."""
         try:
             await self.evidence.review(secondaries=self._owned() > 0)
         except StoreError as error:
@@ -364,7 +364,7 @@ class GarbageCollector:
         return await secondary.former_owner(stored)
 
     async def _refusal(self, orphans: Sequence[Orphan], more: int) -> str:
-        """Return why a sweep must not run, and remember what it has seen if it may."""
+        """Return why a sweep must not run; remember the state of the bucket if it may."""
         unproven = {orphan.owner for orphan in orphans if not orphan.proven}
         refused = self.evidence.held
         if unproven and not refused:

@@ -137,8 +137,10 @@ class KubePlay:
 
     async def plant(self, name: str, owner: str) -> str:
         """Make a ConfigMap by hand that says it is *owner*'s; return its uid."""
+        assert self.runtime.installation is not None
         says = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": owner}
-        metadata = {"name": name, "labels": says, "annotations": says}
+        marked = {**says, "natsctl.io/installation": self.runtime.installation.id}
+        metadata = {"name": name, "labels": says, "annotations": marked}
         made = await self.cluster.call("POST", self._path(""), {"metadata": metadata, "data": {}})
         return str(made["metadata"]["uid"])
 

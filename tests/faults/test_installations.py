@@ -1,0 +1,54 @@
+"""Two real NATS systems beside one real cluster."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from faults.admin import Admin
+from faults.kube_play import NAMESPACE, KubePlay, Maps, running
+from kube_servers import KubeServer
+from servers import NatsServer, eventually
+
+KEYS = tuple(f"k{number}" for number in range(8))
+
+
+@asynccontextmanager
+async def playing(server: NatsServer, cluster: KubeServer) -> AsyncIterator[KubePlay]:
+    async with Admin(server.url) as admin:
+        play = KubePlay(admin, cluster, Maps())
+        async with running(play.controller, server.url, cluster.kubeconfig(), 60.0):
+            yield play
+
+
+async def test_two_installations_leave_each_others_objects_alone(
+    nats_server: NatsServer, own_kube_server: KubeServer, tmp_path: Path
+) -> None:
+    await own_kube_server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    async with (
+        NatsServer(tmp_path / "staging") as other,
+        playing(nats_server, own_kube_server) as production,
+        playing(other, own_kube_server) as staging,
+    ):
+        await production.put(*KEYS)
+        await eventually(lambda: made(production, *KEYS))
+        uids, texts = await production.uids(), await production.maps()
+
+        await staging.put("k0", "only-here")
+        await eventually(lambda: made(staging, "only-here"))
+        await eventually(lambda: refused(staging, "k0"))
+        await staging.delete("k0")
+        await asyncio.sleep(3)  # ten sweeps, and several times the grace
+
+        assert {key: uid for key, uid in (await production.uids()).items() if key in uids} == uids
+        assert {key: (await production.maps())[key] for key in KEYS} == texts
+        assert (await staging.runtime.garbage_plan(at_once=True)).orphans == ()
+
+
+async def made(play: KubePlay, *names: str) -> bool:
+    return set(names) <= (await play.maps()).keys()
+
+
+def refused(play: KubePlay, key: str) -> bool:
+    known = play.runtime.explain(key)
+    return any("of installation" in sync.error for sync in known.syncs)
