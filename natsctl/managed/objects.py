@@ -183,9 +183,13 @@ class Managed(Generic[T]):
         """Return the object as it is now, with *status* merged into it.
 
         If it is still linked as it was when it was read, it gets the link that is known now.
-        Without a *finalizer* the finalizers stay as they are.
+        Without a *finalizer* the finalizers stay as they are. Older names alone are no reason for a
+        write.
         """
         document = documents.parse(current)
+        updated = documents.with_status(document, status) if status else document
+        if not self._news(document, finalizer) and documents.same(updated, document):
+            return current
         changes = {}
         if Link.of(annotations_of(current), self._names) == self._stored_link:
             changes = _changes(self.metadata.annotations, self._kept)
@@ -195,8 +199,14 @@ class Managed(Generic[T]):
 
     def unsettled(self, finalizer: str) -> bool:
         """Return whether metadata is to be stored: the link, or the finalizer if one is given."""
-        wanted = self._held_by(self._document, finalizer)
-        return self._kept != self.metadata.annotations or wanted != self.finalizers
+        return self._news(self._document, finalizer)
+
+    def _news(self, document: Document, finalizer: str) -> bool:
+        """Return whether the link is known better than stored, or the finalizer is missing."""
+        held = documents.finalizers_of(document)
+        added = set(self._held_by(document, finalizer)) - set(held)
+        missing = bool(added) and self._names.finalizers(finalizer).isdisjoint(held)
+        return missing or self._kept != self._names.migrated(self.metadata.annotations)
 
     def _unlinked(self, annotations: Mapping[str, str]) -> dict[str, str]:
         link = self._names.link(annotations)

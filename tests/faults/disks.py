@@ -20,6 +20,7 @@ from natsctl.core.barrier import Barrier
 from natsctl.core.informer import Informer
 from natsctl.core.slots import Primary
 from natsctl.managed import Managed, ManagedReconciler, Observation
+from natsctl.model.kinds import Kind
 
 FOLDER = Path(os.environ.get("DISKS_FOLDER", "."))
 
@@ -86,7 +87,13 @@ class Disks(Controller):
     async def start(self) -> None:
         plan = Plan()
         store: Any = MortalStore(self.disks.informer.store, plan.call)
-        watched = Primary[Disk](Informer(store, DISKS), Barrier())
+
+        async def open_records(kind: Kind[Any]) -> Any:
+            assert self.disks.open_store is not None
+            records = await self.disks.open_store(kind)
+            return MortalStore(records, lambda key: plan.call(key.rpartition(".")[2]))
+
+        watched = Primary[Disk](Informer(store, DISKS), Barrier(), open_records)
         watched.gone = self.disks.gone
 
         async def connect(_managed: Managed[Disk]) -> Files:

@@ -209,6 +209,17 @@ class TestOlderNames:
         }
         assert metadata["finalizers"] == [*HELD, "other"]
 
+    async def test_older_names_alone_cause_no_write(self) -> None:
+        play = Play()
+        play.cloud.disks["disk-7"] = 2
+        await self._krateo(play, external_name="disk-7")
+        await play.settle()
+        before = await play.store.get("a")
+        assert "natsctl.io/external-name" in (await play.document())["metadata"]["annotations"]
+        another = Play(store=play.store, records=play.records, cloud=play.cloud, names=KRATEO)
+        await another.settle()
+        assert await play.store.get("a") == before
+
     async def test_an_object_with_krateos_finalizer_is_cleaned_up_and_let_go(self) -> None:
         play = Play()
         play.cloud.disks["disk-7"] = 2
@@ -249,7 +260,10 @@ class TestOlderNames:
         await another.put(size=3)
         await another.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 3})
-        assert (await play.document())["metadata"]["finalizers"] == [KRATEO_FINALIZER]
+        await another.primary.delete("a")
+        await another.settle()
+        assert isinstance(play.store, MemoryStore)
+        assert (play.cloud.disks, play.store.keys()) == ({}, [])
 
     async def test_names_of_another_domain_are_left_to_others(self) -> None:
         play = Play(cloud=Cloud())
