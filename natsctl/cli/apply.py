@@ -9,15 +9,16 @@ from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.failures import say_error, status
 from natsctl.cli.manifests import Manifest, read_manifests
 from natsctl.cli.printing import line
-from natsctl.cli.values import applied, outcome
+from natsctl.cli.values import applied, dropped, outcome, say_dropped
 from natsctl.core.write import Rewritten, rewrite
-from natsctl.errors import ConflictError, TooLargeError, UsageError
+from natsctl.errors import ConflictError, InvalidObjectError, TooLargeError, UsageError
 from natsctl.kv.browse import BucketStore
 from natsctl.kv.bucket import Bucket
 from natsctl.kv.connection import connect
 from natsctl.kv.options import NatsOptions
+from natsctl.model.store import Stored
 
-_ITS_OWN = (UsageError, ConflictError, TooLargeError)  # what is wrong with one document alone
+_ITS_OWN = (UsageError, ConflictError, InvalidObjectError, TooLargeError)  # of one document alone
 
 app = commands()
 
@@ -62,12 +63,17 @@ async def apply(
 async def _apply(bucket: Bucket, manifest: Manifest) -> int:
     """Store one document; return the exit status that it asks for."""
     name = f"{manifest.bucket}/{manifest.key}"
+    lost: list[str] = []
+
+    def change(current: Stored | None) -> bytes:
+        lost[:] = dropped(current, manifest.given)
+        return applied(current, manifest.given)
+
     try:
-        done: Rewritten = await rewrite(
-            BucketStore(bucket), manifest.key, lambda current: applied(current, manifest.given)
-        )
+        done: Rewritten = await rewrite(BucketStore(bucket), manifest.key, change)
     except _ITS_OWN as error:
         say_error(f"{name}: {error}")
         return status(error)
     line(f"{name} {outcome(done)}")
+    say_dropped(name, lost)
     return 0

@@ -100,7 +100,7 @@ def _only(names: Sequence[str], why: str) -> str:
 
 
 def name_of(named: str) -> str:
-    """Return the controller's name, be it the name or the class that was given."""
+    """Return the name of a controller that is given by its name or by its class."""
     return controller_of(named).name if ":" in named else named
 
 

@@ -18,6 +18,7 @@ VALUE, BASE64 = "value", "base64"
 PREVIEW_MAX = 60
 NONE = "-"
 _json_objects = msgspec.json.Decoder(dict[str, object])
+_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def object_in(value: bytes) -> Document | None:
@@ -62,13 +63,16 @@ def described(bucket: str, message: Message) -> dict[str, object]:
 def described_raw(bucket: str, message: Message, **more: str) -> msgspec.Raw:
     """Return the described entry as JSON, with *more* of its fields.
 
-    A document that can be read but is nested too deeply to be written again stands as a text.
+    The fields of an object stand as they are stored: no number is rounded.
     """
-    try:
-        return msgspec.Raw(msgspec.json.encode({**described(bucket, message), **more}))
-    except RecursionError:
-        whole = {VALUE: message.value.decode()}
-        return msgspec.Raw(msgspec.json.encode({**_head(bucket, message), **whole, **more}))
+    found = described(bucket, message)
+    stored = found.keys() - {*ENVELOPE, VALUE, BASE64}
+    if stored:
+        fields = _raw_fields.decode(message.value)
+        found |= {name: fields[name] for name in stored}
+    elif isinstance(found.get(VALUE), dict | list):
+        found[VALUE] = msgspec.Raw(message.value)
+    return msgspec.Raw(msgspec.json.encode({**found, **more}))
 
 
 def _head(bucket: str, message: Message) -> dict[str, object]:

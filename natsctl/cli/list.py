@@ -24,7 +24,7 @@ app = commands()
     epilog=examples(
         "natsctl list greetings",
         "natsctl list sites --keys 'europe.>' -l tier=edge,!retired",
-        "natsctl list greetings -o yaml > backup.yaml   # and back: natsctl apply -f backup.yaml",
+        "natsctl list greetings -o yaml > greetings.yaml   # natsctl apply -f reads it",
         "natsctl list greetings -o name | xargs natsctl delete greetings",
     ),
 )

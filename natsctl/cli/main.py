@@ -34,6 +34,8 @@ COMMANDS = {
     "watch": ("watch", "Show objects, and every change of them."),
     "history": ("history", "Show what a bucket still knows of a key."),
     "rollback": ("rollback", "Put an earlier revision of an object back."),
+    "backup": ("backup", "Write a whole bucket to a file."),
+    "restore": ("restore", "Write a backup into a bucket."),
     "status": ("status", "Show what daemons run, and which keys fail."),
     "explain": ("explain", "Show why a key is as it is."),
     "tree": ("tree", "Show a primary with all that was made for it."),

@@ -10,11 +10,13 @@ from natsctl.cli.command import Command, commands, connected, examples
 from natsctl.cli.printing import line
 from natsctl.cli.values import (
     Given,
+    dropped,
     given,
     keeping_reserved,
     outcome,
     read_bytes,
     replaced,
+    say_dropped,
 )
 from natsctl.core.write import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
@@ -61,8 +63,9 @@ async def put(
 ) -> None:
     """Store an object, as a whole.
 
-    The desired state is replaced. Generation, uid, finalizers and status are kept right. A
-    value that is no object (JSON or YAML with a spec or metadata) is stored as it is given.
+    The desired state is replaced. Generation, uid, finalizers and status are kept right: a line
+    names those in the value that are not stored. --raw stores a value exactly as it is given, as
+    natsctl does with a value that is no object (JSON or YAML with a spec or metadata).
 
     Reserved annotations stay, unless VALUE has them: all of natsctl.io, and the name of an external
     resource with the results of its creation. An annotation with the value null is removed.
@@ -72,9 +75,12 @@ async def put(
     check_key(key)
     new = _new(value, file, raw=raw)
 
+    lost: list[str] = []
+
     def change(current: Stored | None) -> bytes:
         if isinstance(new, bytes):
             return new
+        lost[:] = dropped(current, new)
         return replaced(current, new if drop_reserved else keeping_reserved(current, new))
 
     async with bucket_of(options, bucket, create=create_bucket) as found:
@@ -86,6 +92,7 @@ async def put(
         else:
             done = await rewrite(store, key, change)
     line(f"{bucket}/{key} {outcome(done)}")
+    say_dropped(f"{bucket}/{key}", lost)
 
 
 def _new(value: str | None, file: str | None, *, raw: bool) -> Given | bytes:

@@ -156,7 +156,6 @@ async def _sync_here(
 
             def tell(visited: Visited) -> None:
                 if visited.error is not None:
-                    progress.clear()
                     failures.append(visited.error)
                     say_error(_told(visited.key, visited.error))
                 progress.step()

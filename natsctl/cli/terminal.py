@@ -6,15 +6,18 @@ text that is escaped already: a coloured row, a JSON or YAML document.
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 import typer
 
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.telemetry.escaping import escaped
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 
 class OutputError(NatsctlError):
@@ -60,7 +63,7 @@ def coloured(text: str, colour: str, stream: TextIO) -> str:
 
 
 def say(message: str) -> None:
-    """Write a line about what was done or found to standard error."""
+    """Write a line, which is no output of the command, to standard error."""
     emit_error(escaped(message))
 
 
@@ -85,16 +88,23 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 class Progress:
-    """A count on standard error while something long is done; a context. Silent elsewhere."""
+    """A bar on standard error while something long is done; a context. Silent elsewhere.
+
+    Lines that are written meanwhile appear above the bar.
+    """
 
     def __init__(self, doing: str, total: int) -> None:
+        self.done = 0
         self._doing = doing
         self._total = total
-        self._done = 0
-        self._shown = sys.stderr.isatty()
+        self._held = ExitStack()
+        self._show: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
-        self._show()
+        if sys.stderr.isatty():
+            bar = self._held.enter_context(_bar())
+            task = bar.add_task(self._doing, total=self._total)
+            self._show = lambda: bar.update(task, completed=self.done)
         return self
 
     def __exit__(
@@ -103,19 +113,22 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.clear()
+        self._held.close()
 
     def step(self) -> None:
         """Count one more."""
-        self._done += 1
+        self.done += 1
         self._show()
 
-    def clear(self) -> None:
-        """Take the count away, so that a line can be written in its place."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
 
-    def _show(self) -> None:
-        if self._shown:
-            sys.stderr.write(f"\r{self._doing} {self._done}/{self._total}")
-            sys.stderr.flush()
+def _bar() -> "Bar":
+    from rich import progress  # noqa: PLC0415 - only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415 - likewise
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    return progress.Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,4 +1,4 @@
-"""Says what is wrong with what a person typed, in words of our own."""
+"""Explains a wrong option, argument or command, in words of our own."""
 
 import re
 from typing import Any

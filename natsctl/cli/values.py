@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from natsctl.cli.desired import with_reserved
 from natsctl.cli.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 from natsctl.cli.parsing import fault, parsed_or_none
+from natsctl.cli.terminal import say
 from natsctl.core.write import Rewritten
 from natsctl.errors import InvalidObjectError, UsageError
 from natsctl.model import documents
@@ -118,6 +120,33 @@ def applied(current: Stored | None, new: Given) -> bytes:
         documents.metadata_of(before or {}), documents.metadata_of(new.document)
     )
     return _stamped(current, before, {**(before or {}), **new.document, "metadata": metadata})
+
+
+def dropped(current: Stored | None, new: Given) -> list[str]:
+    """Return the fields of *new* that are not stored, because natsctl and controllers set them.
+
+    A field that says what is stored already is not one of them.
+    """
+    if isinstance(new, Whole):
+        return []
+    before = (None if current is None else object_in(current.value)) or {}
+    metadata, stored = documents.metadata_of(new.document), documents.metadata_of(before)
+    found = [
+        f"metadata.{name}"
+        for name in ("finalizers", "deletionTimestamp")
+        if metadata.get(name) and not documents.same(metadata[name], stored.get(name))
+    ]
+    status = new.document.get("status")
+    if status and not documents.same(status, before.get("status")):
+        found.append("status")
+    return found
+
+
+def say_dropped(name: str, fields: Sequence[str]) -> None:
+    """Name the fields of an object that were given and not stored, if there are any."""
+    if fields:
+        given_fields = " and ".join(fields)
+        say(f"{name}: {given_fields} not stored: natsctl put --raw stores a value exactly as given")
 
 
 def outcome(done: Rewritten) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from natsctl.errors import NotFoundError, WatchBrokenError
 from natsctl.kv.bucket import NANOSECONDS, Bucket, Message
-from natsctl.kv.codec import KEY_RULE, check_key, written_ns
+from natsctl.kv.codec import KEY_RULE, TTL, check_key, parse_headers, written_ns
 from natsctl.kv.connection import Connection
 from natsctl.kv.feed import Feed
 from natsctl.kv.store import KvStore
@@ -46,6 +46,7 @@ class BucketStore(KvStore):
         kind.name = bucket.name  # what people know it by
         super().__init__(bucket, kind)
         self._times: dict[str, int] = {}
+        self._ttls: dict[str, str] = {}
         self._dated = KvWatch(bucket, keys, feed=self._feed)
 
     async def find(self, key: str) -> Message:
@@ -76,6 +77,18 @@ class BucketStore(KvStore):
         created = "" if ns is None else datetime.fromtimestamp(ns / NANOSECONDS, UTC).isoformat()
         return Message(stored.key, stored.revision, stored.value, marker=None, created=created)
 
+    def ttl(self, key: str) -> str:
+        """Return the time to live that the key's value has of its own; empty if it has none."""
+        return self._ttls.get(key, "")
+
+    async def write(self, key: str, value: bytes, *, revision: int, ttl: str = "") -> int:
+        """Store the value, with a time to live if *ttl* says one; return its revision.
+
+        Raises `ConflictError` unless *revision* is the newest; 0 means that the key has none.
+        """
+        headers = {TTL: ttl} if ttl else {}
+        return await self._publish(check_key(key), value, revision, headers)
+
     async def _listing(self) -> list[Message]:
         found: dict[str, Stored] = {}
         illegal: dict[str, None] = {}
@@ -99,7 +112,7 @@ class BucketStore(KvStore):
         return [self.dated(found[key]) for key in sorted(found)]
 
     def _feed(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> Feed:
-        return _DatedFeed(prefix, answer, self._times)
+        return _DatedFeed(prefix, answer, self._times, self._ttls)
 
 
 def _named(illegal: Collection[str]) -> str:
@@ -110,19 +123,30 @@ def _named(illegal: Collection[str]) -> str:
 
 
 class _DatedFeed(Feed):
-    """Notes when each key was written last."""
+    """Notes when each key was written last, and the time to live of its value."""
 
     def __init__(
-        self, prefix: str, answer: Callable[[str], Awaitable[None]], times: dict[str, int]
+        self,
+        prefix: str,
+        answer: Callable[[str], Awaitable[None]],
+        times: dict[str, int],
+        ttls: dict[str, str],
     ) -> None:
         super().__init__(prefix, answer)
         self._key_at = len(prefix)
         self._times = times
+        self._ttls = ttls
 
     def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         """See `Feed.receive`."""
         if reply.startswith(b"$JS.ACK."):
-            self._times[subject[self._key_at :].decode(errors="replace")] = written_ns(reply)
+            key = subject[self._key_at :].decode(errors="replace")
+            self._times[key] = written_ns(reply)
+            ttl = parse_headers(headers).get(TTL) if headers else None
+            if ttl:
+                self._ttls[key] = ttl
+            else:
+                self._ttls.pop(key, None)
         super().receive(subject, reply, data, headers)
 
 

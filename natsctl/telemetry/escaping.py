@@ -1,8 +1,8 @@
 """Escapes characters in text that control a terminal or that nobody can see.
 
 Stored objects belong to strangers. Their keys, fields and error messages must not move the cursor,
-change the title, reorder a line or hide a part of it. Every command and every text log passes what
-it prints through `escaped`. JSON and YAML keep their meaning: `json_escaped` and `yaml_escaped`
+change the title, reorder a line or hide a part of it. Every command and every text log passes its
+text through `escaped`. JSON and YAML keep their meaning: `json_escaped` and `yaml_escaped`
 write the escapes that those formats read back.
 """
 

@@ -1,18 +1,16 @@
 """Whatever strangers store, commands show it safely, a line for each key."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from acceptance.commands import Natsctl, Result, Running
+from acceptance.commands import InProcess, Natsctl, Running
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
-from servers import NatsServer, eventually
+from servers import eventually
 
-from natsctl.cli.main import run
 from natsctl.telemetry.escaping import escaped
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\u200b\r\n\tend"
@@ -49,20 +47,6 @@ class Apps(Controller):
             raise ValueError(app.spec["text"])
 """
 
-Command = Callable[..., Awaitable[Result]]
-
-
-@pytest.fixture
-def command(nats_server: NatsServer, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command in this process: starting one takes longer than most of them."""
-
-    async def call(*words: str) -> Result:
-        capsys.readouterr()
-        status = await asyncio.to_thread(run, [*words, "--server", nats_server.url])
-        return Result(status, *capsys.readouterr())
-
-    return call
-
 
 async def bucket(jetstream: JetStreamContext, **values: bytes) -> None:
     """Make the bucket `apps` with these values."""
@@ -76,7 +60,7 @@ def safe(text: str) -> bool:
 
 
 async def test_no_command_prints_an_escape_of_a_stored_object(
-    command: Command, jetstream: JetStreamContext
+    in_process: InProcess, jetstream: JetStreamContext
 ) -> None:
     await bucket(jetstream, evil=json.dumps(HOSTILE).encode(), text=ESCAPES.encode())
     for words in (
@@ -86,23 +70,23 @@ async def test_no_command_prints_an_escape_of_a_stored_object(
         *(["external", "list"], ["get", "apps", f"k{ESCAPES}"], ["list", f"b{ESCAPES}"]),
         *(["list", "apps", "-l", ESCAPES], ["put", "apps", "evil", "x", "--revision", ESCAPES]),
     ):
-        result = await command(*words)
+        result = await in_process(*words)
         assert result.out or result.err
         assert safe(result.out), words
         assert safe(result.err), words
 
 
 async def test_documents_keep_every_character_of_a_stored_object(
-    command: Command, jetstream: JetStreamContext
+    in_process: InProcess, jetstream: JetStreamContext
 ) -> None:
     await bucket(jetstream, evil=json.dumps(HOSTILE).encode())
-    from_json = (await command("get", "apps", "evil", "-o", "json")).json
+    from_json = (await in_process("get", "apps", "evil", "-o", "json")).json
     assert {name: from_json[name] for name in HOSTILE} == HOSTILE
-    assert yaml.safe_load((await command("get", "apps", "evil", "-o", "yaml")).out) == from_json
+    assert yaml.safe_load((await in_process("get", "apps", "evil", "-o", "yaml")).out) == from_json
 
 
 async def test_no_command_that_asks_a_daemon_prints_an_escape(
-    command: Command,
+    in_process: InProcess,
     daemon: Callable[..., Awaitable[Running]],
     natsctl: Natsctl,
     jetstream: JetStreamContext,
@@ -115,11 +99,11 @@ async def test_no_command_that_asks_a_daemon_prints_an_escape(
     await running.says("sync of evil failed")
 
     async def failing() -> bool:
-        return "evil fails" in (await command("status")).err
+        return "evil fails" in (await in_process("status")).err
 
     await eventually(failing)
     for words in (["status"], ["tree", "evil"], ["explain", "evil"]):
-        result = await command(*words)
+        result = await in_process(*words)
         assert "\\x1b[2J" in result.out + result.err, words
         assert safe(result.out), words
         assert safe(result.err), words
@@ -127,33 +111,33 @@ async def test_no_command_that_asks_a_daemon_prints_an_escape(
 
 
 async def test_json_that_is_nested_too_deeply_is_a_line_among_others(
-    command: Command, jetstream: JetStreamContext
+    in_process: InProcess, jetstream: JetStreamContext
 ) -> None:
     await bucket(jetstream, deep=DEEP, good=b'{"spec": {"a": 1}}')
     for words in (["list"], ["watch", "--once"]):
-        result = await command(words[0], "apps", *words[1:])
+        result = await in_process(words[0], "apps", *words[1:])
         assert result.status == 0
         assert len(result.out.splitlines()) == 3
-    history = await command("history", "apps", "deep")
+    history = await in_process("history", "apps", "deep")
     assert (history.status, len(history.rows)) == (0, 1)
-    assert (await command("get", "apps", "deep")).out.encode() == DEEP
+    assert (await in_process("get", "apps", "deep")).out.encode() == DEEP
 
 
 @pytest.mark.parametrize("depth", [150, 900, 940, 960, 980, 100_000])
 async def test_documents_of_every_depth_are_written(
-    command: Command, jetstream: JetStreamContext, depth: int
+    in_process: InProcess, jetstream: JetStreamContext, depth: int
 ) -> None:
     value = b'{"spec":' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
     await bucket(jetstream, deep=value)
     for output in ("json", "yaml"):
         for words in (["get", "apps", "deep"], ["history", "apps", "deep"], ["list", "apps"]):
-            result = await command(*words, "-o", output)
+            result = await in_process(*words, "-o", output)
             assert (result.status, result.err) == (0, "")
             assert result.out.count("a") > depth
 
 
 async def test_a_daemon_counts_an_object_that_is_nested_too_deeply_as_invalid(
-    command: Command,
+    in_process: InProcess,
     daemon: Callable[..., Awaitable[Running]],
     jetstream: JetStreamContext,
     folder: Path,
@@ -161,9 +145,9 @@ async def test_a_daemon_counts_an_object_that_is_nested_too_deeply_as_invalid(
     (folder / "shop.py").write_text(CONTROLLER.replace("dict[str, str]", "dict[str, object]"))
     await bucket(jetstream, deep=DEEP)
     await daemon("shop:Apps")
-    [status] = (await command("status", "-o", "json")).json
+    [status] = (await in_process("status", "-o", "json")).json
     assert status["invalid_count"] == 1
     for words in (["tree", "deep"], ["explain", "deep"]):
-        result = await command(*words)
+        result = await in_process(*words)
         assert result.status == 0
         assert "no valid App: " in result.out

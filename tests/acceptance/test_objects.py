@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from acceptance.commands import Natsctl
+from acceptance.commands import InProcess, Natsctl
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 from servers import NatsServer
@@ -330,3 +330,49 @@ async def test_who_we_are_is_said_in_options_or_the_environment_and_never_shown(
             assert "loud" not in wrong.err
         by_url = Natsctl(folder, server.url.replace("//", "//ann:hush@"))
         assert await by_url.done("get", "b", "a") == "x"
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_put_names_the_fields_that_it_does_not_store(in_process: InProcess) -> None:
+    value = json.dumps(
+        {"metadata": {"finalizers": ["x/y"]}, "spec": {"a": 1}, "status": {"ready": True}}
+    )
+    created = await in_process("put", "greetings", "shop", value)
+    assert created.out == "greetings/shop created at revision 1\n"
+    assert created.err == (
+        "greetings/shop: metadata.finalizers and status not stored: "
+        "natsctl put --raw stores a value exactly as given\n"
+    )
+    stored = (await in_process("get", "greetings", "shop", "-o", "json")).json
+    assert "status" not in stored
+    assert "finalizers" not in stored["metadata"]
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_put_raw_stores_finalizers_and_status(
+    in_process: InProcess, greetings: JetStreamContext
+) -> None:
+    value = '{"metadata": {"finalizers": ["x/y"]}, "spec": 1, "status": {"ready": true}}'
+    created = await in_process("put", "greetings", "shop", value, "--raw")
+    assert (created.status, created.err) == (0, "")
+    bucket = await greetings.key_value("greetings")
+    assert (await bucket.get("shop")).value == value.encode()
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_an_object_that_is_put_back_as_it_was_shown_loses_nothing(
+    in_process: InProcess, folder: Path
+) -> None:
+    value = '{"metadata": {"finalizers": ["x/y"]}, "spec": {"a": 1}, "status": {"ready": true}}'
+    await in_process("put", "greetings", "shop", value, "--raw")
+    (folder / "shop.yaml").write_text((await in_process("list", "greetings", "-o", "yaml")).out)
+    applied = await in_process("apply", "-f", str(folder / "shop.yaml"))
+    assert (applied.status, applied.err) == (0, "")
+
+
+@pytest.mark.usefixtures("greetings")
+async def test_json_output_rounds_no_number(in_process: InProcess) -> None:
+    exact = '"n": 12345678901234567890.5'
+    await in_process("put", "greetings", "shop", f'{{"spec": {{{exact}}}}}', "--raw")
+    for words in (["get", "greetings", "shop"], ["list", "greetings"]):
+        assert exact in (await in_process(*words, "-o", "json")).out
