@@ -12,8 +12,6 @@ _LIMITS = {
     "less_than_equal": ("le", "{:g} or less"),
 }
 _KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
-_COMMAND = re.compile(r"No such command '(.*)'\.", re.DOTALL)
-_CHOICES = re.compile(r"is not one of (?P<choices>.*)\.\Z", re.DOTALL)
 
 
 def wrong_usage(error: typer.TyperException) -> str:
@@ -32,7 +30,7 @@ def _wrong(error: typer.TyperException) -> str:
     unknown = getattr(error, "option_name", None)
     if unknown is not None and hasattr(error, "possibilities"):
         return f"there is no option {unknown}{meant(unknown, _options(error))}"
-    command = _COMMAND.fullmatch(error.format_message())
+    command = re.fullmatch(r"(?s)No such command '(.*)'\.", error.format_message())
     if command is not None:
         return f"there is no command {command[1]}{meant(command[1], _subcommands(error))}"
     return error.format_message()
@@ -50,9 +48,9 @@ def _expected(details: dict[str, Any]) -> str:
     if kind in _LIMITS:
         name, text = _LIMITS[kind]
         return text.format(details["ctx"][name])
-    choices = _CHOICES.search(details["msg"])
-    if choices:
-        return _one_of(re.findall(r"'([^']*)'", choices["choices"]))
+    _, found, choices = details["msg"].rpartition(" is not one of ")
+    if found:
+        return _one_of(re.findall(r"'([^']*)'", choices))
     return _KINDS.get(kind, "")
 
 

@@ -22,7 +22,7 @@ FILE_NAME = "natsctl.toml"
 VARIABLE = "NATSCTL_CONFIG"
 
 _OURS = "NATSCTL_"
-_SERVICE = re.compile(
+_SERVICE = (
     r"NATSCTL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?"
     r"|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -127,7 +127,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
 
 def _of_a_service(name: str, value: str) -> bool:
     """Say whether Kubernetes, or Docker, may have set the variable about a service."""
-    return _SERVICE.fullmatch(name) is not None or (name.endswith("_PORT") and "://" in value)
+    return re.fullmatch(_SERVICE, name) is not None or (name.endswith("_PORT") and "://" in value)
 
 
 def _effective(held: Layer, file: Path | None) -> Effective:

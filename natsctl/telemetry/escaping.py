@@ -7,6 +7,7 @@ write the escapes that those formats read back.
 """
 
 import re
+from functools import cache
 
 _CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
 _BREAKS = r"\u2028\u2029"
@@ -16,7 +17,6 @@ _INVISIBLE = (
     r"\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-_UNSAFE = re.compile(f"[{_CONTROL}{_BREAKS}{_BIDI}{_INVISIBLE}]")
 _NAMED = {"\n": r"\n", "\t": r"\t"}
 
 
@@ -27,7 +27,7 @@ def escaped(text: str, *, keep: str = "") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _UNSAFE.sub(lambda found: found[0] if found[0] in keep else _visible(found[0]), text)
+    return _unsafe().sub(lambda found: found[0] if found[0] in keep else _visible(found[0]), text)
 
 
 def escaped_lines(text: str) -> str:
@@ -40,12 +40,12 @@ def escaped_lines(text: str) -> str:
 
 def unsafe(text: str) -> bool:
     """Say whether the text has a character, other than a line break, that `escaped` escapes."""
-    return any(found[0] != "\n" for found in _UNSAFE.finditer(text))
+    return any(found[0] != "\n" for found in _unsafe().finditer(text))
 
 
 def json_escaped(document: str) -> str:
     r"""Return a JSON document with the unsafe characters in its strings as `\uXXXX`."""
-    return _UNSAFE.sub(_utf16, document)
+    return _unsafe().sub(_utf16, document)
 
 
 def yaml_escaped(document: str) -> str:
@@ -53,7 +53,12 @@ def yaml_escaped(document: str) -> str:
 
     Assumes that the document has these characters in double quotes only.
     """
-    return _UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else _code(found[0]), document)
+    return _unsafe().sub(lambda found: found[0] if found[0] == "\n" else _code(found[0]), document)
+
+
+@cache
+def _unsafe() -> re.Pattern[str]:
+    return re.compile(f"[{_CONTROL}{_BREAKS}{_BIDI}{_INVISIBLE}]")  # takes a while at every start
 
 
 def _visible(character: str) -> str:
