@@ -24,6 +24,7 @@ RUN python -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml"
         print(*sum(extras, project["dependencies"]), sep="\n")' $EXTRAS > requirements.txt \
     && pip install --requirement requirements.txt
 COPY README.md LICENSE ./
+COPY natsctl_main.py ./
 COPY natsctl natsctl
 RUN pip wheel --no-deps --wheel-dir dist . && pip install --no-deps dist/*.whl
 
