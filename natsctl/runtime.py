@@ -355,6 +355,7 @@ class ControllerRuntime:
             journal,
             synced=synced,
             has=self.holds,
+            contested=opened.contests(),
         )
 
     def measures(self) -> Measures:
@@ -366,7 +367,12 @@ class ControllerRuntime:
             caches=cache_measures(self._opened.by_slot),
             queues=(queue,),
             syncs=self._loop.tally.read(asyncio.get_running_loop().time()),
-            upkeep=upkeep_measures(self._barrier, self._sweeps.last),
+            upkeep=upkeep_measures(
+                self._barrier,
+                self._sweeps.last,
+                undone=self._opened.undone,
+                contested=len(self._opened.contests()),
+            ),
         )
 
     async def lags(self) -> dict[str, int]:

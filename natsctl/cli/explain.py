@@ -68,6 +68,8 @@ def _show(at: KeyExplanation, now: datetime) -> None:
     _field("owns", ", ".join((*owned, *more)))
     for number, read in enumerate(at.reads):
         _field("" if number else "reads", read)
+    for number, contested in enumerate(at.contested):
+        _field("" if number else "contested", contested)
     _table(
         "last syncs",
         ["STARTED", "OPERATION", "TOOK", "REVISION", "WRITES", "OUTCOME"],

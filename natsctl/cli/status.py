@@ -35,6 +35,7 @@ async def status(
 
     KEYS counts the primaries that are a daemon's own. QUEUED counts keys that are ready or being
     synced, WAITING those whose next visit has a time: failing keys wait to be tried again.
+    Below the table stands each key with objects of a cluster that others change back all the time.
     """
     found = await _found(options, controller)
     names = dict.fromkeys(each.controller for each in found)
@@ -82,6 +83,7 @@ def _troubles(at: ControllerStatus) -> Iterator[str]:
         yield f"{at.controller}: the cluster does not have the optional kind {kind}"
     yield from _keys(at.controller, "is left alone", at.invalid, at.invalid_count)
     yield from _keys(at.controller, "fails", at.failing, at.failing_count)
+    yield from _keys(at.controller, "is contested", at.contested, at.contested_count)
 
 
 def _sharing(members: int) -> str:

@@ -28,10 +28,20 @@ class Sync:
     Used as `with Sync(key) as sync:`; within, it is what is read and written on behalf of.
     """
 
-    __slots__ = ("_token", "created", "deleted", "generation", "key", "touched", "updated")
+    __slots__ = (
+        "_token",
+        "created",
+        "deleted",
+        "generation",
+        "key",
+        "manual",
+        "touched",
+        "updated",
+    )
 
     def __init__(self, key: str) -> None:
         self.key = key
+        self.manual = False  # a person asked for it
         self.generation = 0  # of the key's object, as the handler has seen it
         self.created = 0
         self.updated = 0

@@ -1,7 +1,7 @@
 """How a controller class declares the kinds that it works with."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, get_args, overload
 
 from natsctl.core.cache import IndexFunc
 from natsctl.core.manifests import KubeSecondary
@@ -10,7 +10,7 @@ from natsctl.core.secondary import Secondary
 from natsctl.core.slots import Primary, Reader, Tertiary
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.manifests import KubeKind
+from natsctl.model.manifests import KubeKind, OnImmutable
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Reader[Any])
@@ -25,9 +25,11 @@ class Slot(Generic[R]):
         kind: Kind[Any],
         indexes: Mapping[str, IndexFunc[Any]] | None,
         predicate: Predicate | None = None,
+        on_immutable: OnImmutable = "fail",
     ) -> None:
         self.role = role
         self.kind = kind
+        self.on_immutable: OnImmutable = on_immutable
         self.indexes = dict(indexes or {})
         self.predicate = predicate  # which changes enqueue the owner; None for all
         self.name = ""
@@ -81,6 +83,7 @@ def secondary(
     indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
     wake_on: WakeOn = "any",
     predicate: Predicate | None = None,
+    on_immutable: OnImmutable = "fail",
 ) -> Slot[KubeSecondary[T]]: ...
 
 
@@ -90,6 +93,7 @@ def secondary(
     indexes: Mapping[str, Callable[[Any], Iterable[str]]] | None = None,
     wake_on: WakeOn = "any",
     predicate: Predicate | None = None,
+    on_immutable: OnImmutable = "fail",
 ) -> Slot[Secondary[Any]] | Slot[KubeSecondary[Any]]:
     """Declare a kind whose objects are made for primaries; a change of one enqueues its owner.
 
@@ -101,14 +105,19 @@ def secondary(
             Deployments.
         predicate: a function of a `Change` that returns whether the change enqueues the owner. If
             the function raises, the change does.
+        on_immutable: `fail` raises `ImmutableFieldError` if a manifest changes an immutable field,
+            such as a Job's template; `recreate` deletes the owner's object, and creates it again
+            once it is gone.
 
     Objects that come and go are passed to *predicate* as well. Raises `UsageError` for another
-    *wake_on*.
+    *wake_on* or *on_immutable*.
     """
     kind.require_metadata()
+    if on_immutable not in get_args(OnImmutable):
+        raise UsageError(f"on_immutable is fail or recreate, not {on_immutable!r}")
     condition = predicate_of(wake_on, predicate)
     if isinstance(kind, KubeKind):
-        return Slot(KubeSecondary, kind, indexes, condition)
+        return Slot(KubeSecondary, kind, indexes, condition, on_immutable)
     return Slot(Secondary, kind, indexes, condition)
 
 

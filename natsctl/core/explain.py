@@ -1,6 +1,7 @@
 """Why a key is as it is, and how a controller is doing: read from memory, for people."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -20,7 +21,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """Everything known about why a key is as it is.
 
     `place` is where it is in the queue, `invalid` why its newest state is left alone, `owned` the
-    keys of what was made for it, by kind; `reads` is what else wakes it.
+    keys of what was made for it, by kind; `reads` is what else wakes it. `contested` says which
+    of its objects others change back again and again.
     """
 
     key: str
@@ -32,10 +34,11 @@ class Explanation(msgspec.Struct, frozen=True):
     syncs: list[SyncRecord]
     owned: dict[str, list[str]]
     reads: list[str]
+    contested: list[str] = []
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a controller is doing: `invalid` and `failing` say why, by key.
+    """How a controller is doing: `invalid`, `failing` and `contested` say why, by key.
 
     `keys` are those of the primaries that are this process's own; `missing_kinds` are the optional
     kinds that the cluster does not have.
@@ -52,6 +55,7 @@ class Status(msgspec.Struct, frozen=True):
     watch_restarts: int
     queue: QueueStats
     missing_kinds: list[str] = []
+    contested: dict[str, str] = {}
 
 
 @runtime_checkable
@@ -99,6 +103,7 @@ def explain(key: str, at: Opened, queue: Workqueue[str], journal: Journal) -> Ex
         known(key, at.primary.informer.cache, queue, journal),
         owned=_owned(key, at.secondaries),
         reads=list(at.reads.depends_on(key)),
+        contested=[hidden(text) for text in at.contests().get(key, [])],
     )
 
 
@@ -135,6 +140,7 @@ def status(
     *,
     synced: bool,
     has: Callable[[str], bool],
+    contested: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Status:
     """Return how the controller is doing as a whole; *has* says which keys are our own."""
     caches = [informer.cache for informer in primaries]
@@ -152,4 +158,5 @@ def status(
         watch_restarts=sum(informer.restarts for informer in informers),
         queue=queue,
         missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
+        contested={key: hidden("; ".join(texts)) for key, texts in contested.items()},
     )

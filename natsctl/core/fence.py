@@ -19,6 +19,7 @@ from natsctl.core.steps import Steps
 from natsctl.model.discovery import Discovers, ResourceType
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
+from natsctl.model.managed_fields import Managed
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import (
@@ -115,6 +116,10 @@ class FencedManifestStore(FencedStore):
         return await self._steps(
             self._manifests.apply(manifest, manager=manager, uid=uid, force=force)
         )
+
+    async def managed(self, key: str) -> Managed:
+        """See `ManifestStore.managed`."""
+        return await self._manifests.managed(key)
 
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None

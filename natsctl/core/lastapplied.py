@@ -2,7 +2,8 @@
 
 The object carries a digest of the manifest last applied. Where that is the same and the object
 says all that the manifest says, nothing would. A server may keep a value in another form (`1000m`
-as `1`); what it made of a manifest is remembered, so that this is no reason to apply it again.
+as `1`). The form that it made of a manifest is remembered, so the manifest is not applied again. A
+new process remembers none: it asks once which fields are still ours (`model/managed_fields.py`).
 """
 
 import hashlib
@@ -41,15 +42,14 @@ class LastApplied:
 
     def carries(self, manifest: Document, stored: Stored) -> bool:
         """Return whether the object carries the digest of the sealed *manifest*."""
-        return self._digest(manifest) == self._digest(documents.parse(stored.value))
+        return self.digest(manifest) == self.digest(documents.parse(stored.value))
 
     def is_current(self, manifest: Document, stored: Stored) -> bool:
         """Say whether the object is what applying the sealed *manifest* makes of it."""
         if not self.carries(manifest, stored):
             return False
-        digest = self._digest(manifest)
         seen = self._seen(manifest, stored)
-        return seen == manifest or self._came_to.get(stored.key) == (digest, seen)
+        return seen == manifest or self._came_to.get(stored.key) == (self.digest(manifest), seen)
 
     def applied(self, manifest: Document, stored: Stored) -> None:
         """Remember what applying the sealed *manifest* came to, where it does not show."""
@@ -57,13 +57,14 @@ class LastApplied:
         if seen == manifest:
             self._came_to.pop(stored.key, None)
         else:
-            self._came_to[stored.key] = self._digest(manifest), seen
+            self._came_to[stored.key] = self.digest(manifest), seen
 
     def deleted(self, key: str) -> None:
         """Forget the object."""
         self._came_to.pop(key, None)
 
-    def _digest(self, document: Document) -> str:
+    def digest(self, document: Document) -> str:
+        """Return the digest on a document, empty if it has none."""
         annotations = documents.metadata_of(document).get("annotations")
         digest = annotations.get(self._annotation, "") if isinstance(annotations, dict) else ""
         return str(digest)

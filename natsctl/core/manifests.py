@@ -1,15 +1,17 @@
 """Secondaries in a cluster: manifests that the server lays over its objects (server-side apply).
 
-The server knows which fields this controller said, takes away those that it says no more, and
-keeps those of others. https://kubernetes.io/docs/reference/using-api/server-side-apply/
+The server knows which fields this controller applied, removes those that a later manifest lacks,
+and keeps those of others. https://kubernetes.io/docs/reference/using-api/server-side-apply/
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from natsctl.core.barrier import Barrier, current_sync
+from natsctl.core.contests import Contests
 from natsctl.core.informer import Informer
 from natsctl.core.installation import Mark
 from natsctl.core.lastapplied import LastApplied
@@ -17,11 +19,19 @@ from natsctl.core.owned import Owned
 from natsctl.core.owners import Owner, OwnerNames
 from natsctl.core.ownwrites import OwnWrites
 from natsctl.core.write import ATTEMPTS, Rewritten, read
-from natsctl.errors import ConflictError, FieldConflictError
+from natsctl.errors import (
+    ConflictError,
+    FieldConflictError,
+    ImmutableFieldError,
+    NotFoundError,
+    StoreError,
+)
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.manifests import KubeKind, Manifest, Reference
+from natsctl.model.managed_fields import LostField, lost_fields
+from natsctl.model.manifests import KubeKind, Manifest, OnImmutable, Reference
 from natsctl.model.objects import Metadata
+from natsctl.model.recorder import EventType
 from natsctl.model.store import ManifestStore, Stored
 
 T = TypeVar("T")
@@ -29,15 +39,38 @@ T = TypeVar("T")
 UNMARKED_INDEX = "natsctl/unmarked"
 MARKER = "natsctl-installation"  # the field manager of the annotation alone
 
+GONE_S = 30.0  # how long the object that is recreated may take to go
+LOOK_MIN_S, LOOK_MAX_S = 0.02, 1.0  # between two looks whether it is gone, doubling
+
+REASON_CONTESTED = "FieldsContested"
+REASON_RECREATED = "Recreated"
+
+Report = Callable[[str, EventType, str, str], None]
+"""Logs a fact about a primary's key and sends it as an event: key, type, reason, message."""
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """A sealed manifest to apply for *owner*; `lost` are the fields that others changed."""
+
+    wanted: Document
+    key: str
+    owner: Owner
+    force: bool
+    adopt: bool = False
+    lost: Sequence[LostField] = ()
+
 
 class KubeSecondary(Owned[T]):
     """The objects of a cluster that were made for primaries, each labelled with its owner.
 
     Args:
         manifests: the informer's store.
-        manager: the name under which the server remembers what this controller said.
+        manager: the field manager of this controller's applies.
         mark: the annotation of this installation's objects.
         exists: returns whether a primary exists, as cached.
+        on_immutable: whether an object is recreated if a changed field of it is immutable.
+        visit_later: syncs a key after so many seconds.
+        report: logs a fact about a key and sends it as an event.
     """
 
     def __init__(
@@ -52,11 +85,18 @@ class KubeSecondary(Owned[T]):
         manager: str,
         mark: Mark,
         exists: Callable[[str], bool],
+        on_immutable: OnImmutable,
+        visit_later: Callable[[str, float], None],
+        report: Report,
     ) -> None:
         super().__init__(informer, barrier, own, names, owner_kind, exists=exists)
+        self.contests = Contests(asyncio.get_running_loop().time)
         self._mark = mark
         self._manifests = manifests
         self._manager = manager
+        self._on_immutable = on_immutable
+        self._visit_later = visit_later
+        self._report = report
         self._of: KubeKind[T] = manifests.kind
         self._last = LastApplied(names.applied, partly=self._of.metadata_only)
         self._bookkeeping = {  # fields that are nobody else's
@@ -75,6 +115,9 @@ class KubeSecondary(Owned[T]):
         the cache shows that nothing would change. Raises `ExistsError` if the object exists and
         is not this owner's, unless *adopt*; another installation's object is never adopted.
         Does nothing and returns 0 if the kind is optional and the cluster does not have it.
+
+        If others undo the same manifest again and again, the next apply of it waits, longer each
+        time. This call leaves the object as it is then, and the key is synced after the wait.
         """
         owner = self._owner()
         if not self.available:
@@ -85,7 +128,14 @@ class KubeSecondary(Owned[T]):
             seen = self._barrier.newest(self.informer, key)
             if seen is not None and self._last.is_current(wanted, seen):
                 return seen.revision
-            return await self._apply(wanted, key, seen, owner, force=force, adopt=adopt)
+            if self._waits(wanted, key):
+                return 0 if seen is None else seen.revision
+            lost = await self._lost(wanted, seen)
+            if seen is not None and lost == []:
+                self._last.applied(wanted, seen)
+                return seen.revision
+            task = _Task(wanted, key, owner, force, adopt, lost or ())
+            return await self._apply(task, seen)
 
     async def create(self, manifest: T | Manifest | msgspec.Struct) -> int:
         """Add the object and return its revision, or 0 if the kind is optional and missing.
@@ -100,7 +150,7 @@ class KubeSecondary(Owned[T]):
         key = await self._manifests.locate(wanted)
         with self._own.writing(key):
             try:
-                return await self._send(wanted, None, force=False)
+                return await self._send(_Task(wanted, key, owner, force=False), None)
             except ConflictError:
                 current = await read(self._store, key)
                 if current is not None:
@@ -112,6 +162,7 @@ class KubeSecondary(Owned[T]):
         if not self.is_going(stored):
             await super().delete_stored(stored)
             self._last.deleted(stored.key)
+            self.contests.forget(stored.key)
             self._touched(stored)
 
     def is_going(self, stored: Stored) -> bool:
@@ -170,28 +221,51 @@ class KubeSecondary(Owned[T]):
         """Return what names the objects that were made for the primary *key*."""
         return [self._of.reference(stored.value) for stored in self.owned_stored(key)]
 
-    async def _apply(
-        self,
-        wanted: Document,
-        key: str,
-        seen: Stored | None,
-        owner: Owner,
-        *,
-        force: bool,
-        adopt: bool,
-    ) -> int:
-        """Apply to exactly the object that may be: what the cache shows, else what there is."""
+    def _waits(self, wanted: Document, key: str) -> bool:
+        """Say whether the manifest is applied later, because others undo it again and again.
+
+        A person who asks for a sync does not wait.
+        """
+        sync = current_sync.get()
+        wait_s = self.contests.wait_s(key, self._last.digest(wanted))
+        if sync is None or sync.manual or not wait_s:
+            return False
+        self._visit_later(sync.key, wait_s)
+        return True
+
+    async def _lost(self, wanted: Document, seen: Stored | None) -> list[LostField] | None:
+        """Return the applied fields that others changed; None if another manifest was applied.
+
+        None too if the object changes meanwhile.
+        """
+        if seen is None or not self._last.carries(wanted, seen):
+            return None
+        try:
+            managed = await self._manifests.managed(seen.key)
+        except NotFoundError:
+            return None
+        if managed.revision != seen.revision:
+            return None
+        found, partly = documents.parse(seen.value), self._of.metadata_only
+        return lost_fields(wanted, found, managed.managers, self._manager, metadata_only=partly)
+
+    async def _apply(self, task: _Task, seen: Stored | None) -> int:
+        """Apply to exactly the object that may be: the cached one, else the one that exists."""
         current = seen
         for _ in range(ATTEMPTS):
             if current is not None:
-                await self._check_owner(wanted, current, owner, adopt=adopt)
+                await self._check_owner(task.wanted, current, task.owner, adopt=task.adopt)
             try:
-                return await self._send(wanted, current, force=force)
+                return await self._send(task, current)
             except FieldConflictError:
                 raise
+            except ImmutableFieldError as error:
+                if current is None or not await self._may_recreate(current, task.owner):
+                    raise
+                current = await self._removed(task, current, error)
             except ConflictError:
-                current = await read(self._store, key)
-        raise ConflictError(f"{key} of {self.kind.name} is replaced all the time: try later")
+                current = await read(self._store, task.key)
+        raise ConflictError(f"{task.key} of {self.kind.name} is replaced all the time: try later")
 
     async def _check_owner(
         self, wanted: Document, current: Stored, owner: Owner, *, adopt: bool
@@ -207,20 +281,70 @@ class KubeSecondary(Owned[T]):
         if not await self.owns(owner, current):
             self._refuse_foreign(current, owner)
 
-    async def _send(self, wanted: Document, current: Stored | None, *, force: bool) -> int:
-        uid = "" if current is None else self._of.metadata(current.value).uid
+    async def _send(self, task: _Task, current: Stored | None) -> int:
+        wanted, uid = task.wanted, "" if current is None else self.metadata(current).uid
         try:
-            stored = await self._at_once(wanted, uid, force=force)
+            stored = await self._at_once(wanted, uid, force=task.force)
         except FieldConflictError as conflict:
             if not self._bookkeeping.issuperset(conflict.fields or {""}):
                 raise
-            stored = await self._at_once(wanted, uid, force=True)  # whose it is, we say
+            stored = await self._at_once(wanted, uid, force=True)  # the owner is ours to name
         self._last.applied(wanted, stored)
         base = 0 if current is None else current.revision
         if stored.revision == base:
             return stored.revision
         self._touched(stored)
+        self._note(task)
         return self._landed(Rewritten(stored, base))
+
+    def _note(self, task: _Task) -> None:
+        """Remember the apply, and report it if others undid the last one, again and again."""
+        digest = self._last.digest(task.wanted)
+        contest = self.contests.applied(task.key, task.owner.key, digest, task.lost)
+        if contest is not None:
+            message = f"{self.kind.name} {task.key}: {contest.fact}"
+            self._report(contest.owner, EventType.WARNING, REASON_CONTESTED, message)
+
+    async def _may_recreate(self, current: Stored, owner: Owner) -> bool:
+        return self._on_immutable == "recreate" and await self.owns(owner, current)
+
+    async def _removed(
+        self, task: _Task, current: Stored, error: ImmutableFieldError
+    ) -> Stored | None:
+        """Delete the object and wait until it is gone; return another one that is there then.
+
+        Raises `StoreError` if it is not gone in time: finalizers hold it.
+        """
+        if not self.is_going(current):
+            try:
+                await self.delete_stored(current)
+            except ConflictError:
+                return await read(self._store, task.key)
+            except NotFoundError:
+                return None
+            fields = ", ".join(error.fields) or "a field"
+            message = f"{self.kind.name} {task.key} is deleted and created again to change {fields}"
+            self._report(task.owner.key, EventType.NORMAL, REASON_RECREATED, message)
+        return await self._gone(current)
+
+    async def _gone(self, deleted: Stored) -> Stored | None:
+        """Wait until the object is gone; return another one of its name."""
+        left: Stored | None = deleted
+        try:
+            async with asyncio.timeout(GONE_S):
+                pause_s = LOOK_MIN_S
+                while (left := await read(self._store, deleted.key)) is not None:
+                    if self.metadata(left).uid != self.metadata(deleted).uid:
+                        return left
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LOOK_MAX_S)
+        except TimeoutError as error:
+            held = ", ".join(self._of.metadata((left or deleted).value).finalizers)
+            raise StoreError(
+                f"{self.kind.name} {deleted.key} is to be created again, but the deleted one is "
+                f"still there after {GONE_S:g} s; its finalizers: {held or 'none'}"
+            ) from error
+        return None
 
     async def _at_once(self, wanted: Document, uid: str, *, force: bool) -> Stored:
         return await self._manifests.apply(wanted, manager=self._manager, uid=uid, force=force)

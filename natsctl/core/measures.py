@@ -45,13 +45,17 @@ class UpkeepMeasures(msgspec.Struct, frozen=True):
     """For how long syncs waited for their own writes, and what the last sweep found.
 
     `barrier_timeouts` is how often that wait was given up, and the store read instead. `orphans`
-    is how many the sweep found, `refused` whether it may not remove them.
+    is how many the sweep found, `refused` whether it may not remove them. `undone` is how often
+    others undid what was applied to a cluster, `contested` for how many keys they do it again and
+    again.
     """
 
     barrier_waited_s: float
     barrier_timeouts: int
     orphans: int
     refused: bool
+    undone: int = 0
+    contested: int = 0
 
 
 class Measures(msgspec.Struct, frozen=True):
@@ -81,13 +85,17 @@ class Sequenced(Protocol):
         ...
 
 
-def upkeep_measures(barrier: Barrier, plan: GarbagePlan) -> UpkeepMeasures:
-    """Return how long syncs waited, and what the last sweep planned."""
+def upkeep_measures(
+    barrier: Barrier, plan: GarbagePlan, *, undone: int, contested: int
+) -> UpkeepMeasures:
+    """Return how long syncs waited, what the last sweep planned, and what others undid."""
     return UpkeepMeasures(
         barrier_waited_s=barrier.waited_s,
         barrier_timeouts=barrier.timeouts,
         orphans=len(plan.orphans),
         refused=bool(plan.refused),
+        undone=undone,
+        contested=contested,
     )
 
 

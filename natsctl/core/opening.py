@@ -12,7 +12,7 @@ from natsctl.core.cache import IndexFunc, Invalid
 from natsctl.core.declare import Slot, slots
 from natsctl.core.informer import Informer, OnChange
 from natsctl.core.installation import Installation, Mark
-from natsctl.core.manifests import UNMARKED_INDEX, KubeSecondary
+from natsctl.core.manifests import UNMARKED_INDEX, KubeSecondary, Report
 from natsctl.core.owned import OWNER_INDEX, Owned
 from natsctl.core.owners import Owner, OwnerNames
 from natsctl.core.ownwrites import OwnWrites
@@ -41,6 +41,8 @@ class Listeners(msgspec.Struct, frozen=True):
     read_changed: Callable[[str], None]
     listed: Callable[[], None]  # a store is there, maybe again
     appeared: Callable[[], None]  # an optional kind is there
+    visit_later: Callable[[str, float], None]  # after so many seconds
+    report: Report
 
 
 class Opened:
@@ -151,8 +153,25 @@ class Opened:
 
     def references(self, key: str) -> list[Reference]:
         """Return what in a cluster was made for the primary *key*."""
-        made = [at for at in self.secondaries if isinstance(at, KubeSecondary)]
-        return [reference for secondary in made for reference in secondary.references(key)]
+        return [reference for each in self._manifests() for reference in each.references(key)]
+
+    def contests(self) -> dict[str, list[str]]:
+        """Return which of its objects others change back again and again, by primary key."""
+        found: dict[str, list[str]] = {}
+        for secondary in self._manifests():
+            for key, contest in secondary.contests.current().items():
+                found.setdefault(contest.owner, []).append(
+                    f"{secondary.kind.name} {key}: {contest}"
+                )
+        return found
+
+    @property
+    def undone(self) -> int:
+        """How often others undid what was applied."""
+        return sum(secondary.contests.undone for secondary in self._manifests())
+
+    def _manifests(self) -> list[KubeSecondary[Any]]:
+        return [at for at in self.secondaries if isinstance(at, KubeSecondary)]
 
     async def _open(self, slot: Slot[Any]) -> Reader[Any]:
         if isinstance(slot.kind, KubeKind) and slot.role is KubeSecondary:
@@ -191,6 +210,9 @@ class Opened:
                 manager=self._manager,
                 mark=self._mark,
                 exists=self._exists,
+                on_immutable=slot.on_immutable,
+                visit_later=self._listeners.visit_later,
+                report=self._listeners.report,
             )
         )
 

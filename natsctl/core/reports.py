@@ -53,6 +53,12 @@ class Reports:
         for recorder in self.recorders:
             recorder.event(key, type, reason, message, regarding)
 
+    def report(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
+        """Log a fact about a key and send it as an event."""
+        level = logging.WARNING if type is EventType.WARNING else logging.INFO
+        log.log(level, "%s: %s: %s", self.controller, key, message)
+        self.event(key, type, reason, message)
+
     def synced(self, key: str, sync: Sync) -> None:
         """Record what a successful sync wrote; a sync that wrote nothing makes no event."""
         self._failures.succeeded(key)

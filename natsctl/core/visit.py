@@ -204,6 +204,7 @@ class _Visit(Sync):
         clock: Callable[[], float],
     ) -> None:
         super().__init__(key)
+        self.manual = operation is Operation.MANUAL
         self.condemned = condemned  # the incarnation from which a sweep found the key gone
         self.stored: Stored | None = None  # what the handler was called for
         self.last: Stored | None = None  # what it was before it went

@@ -75,6 +75,8 @@ class Wakes:
             # what failed is tried again at once: its store may have been lost, and is here again
             listed=self._loop.queue.hasten_retries,
             appeared=self._kind_appeared,
+            visit_later=self._visit_later,
+            report=self._reports.report,
         )
 
     def begin(self, opened: Opened, visits: Visits) -> None:
@@ -174,6 +176,9 @@ class Wakes:
     def _visit_again(self, key: str) -> None:
         """Have the key see that what its sync wrote is gone, or what it read is another."""
         self.wake(key, Operation.SECONDARY)
+
+    def _visit_later(self, key: str, after_s: float) -> None:
+        self.wake(key, Operation.RETRY, after=after_s)
 
     def _secondary_invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
         """Have the owner put right what somebody wrote over."""

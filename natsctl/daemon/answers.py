@@ -47,6 +47,8 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
         failing_count: how many keys' last sync failed.
         invalid: why, by key, of some of them.
         failing: with what, by key, of some of them.
+        contested_count: how many keys have objects that others change back again and again.
+        contested: which fields, and who, by key, of some of them.
         syncs: how many there were since the start.
         failures: how many of them failed.
         watch_restarts: how often a watch was begun anew.
@@ -68,6 +70,8 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     failing_count: int = 0
     invalid: dict[str, str] = {}
     failing: dict[str, str] = {}
+    contested_count: int = 0
+    contested: dict[str, str] = {}
     syncs: int = 0
     failures: int = 0
     watch_restarts: int = 0
@@ -118,6 +122,7 @@ class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
         owned: the keys of what was made for it, by kind.
         owned_more: how many further keys of it there are.
         reads: what else wakes it when it changes.
+        contested: objects made for it that others change back again and again.
         events: what the stream of events knows of it, the oldest first.
         events_error: why those could not be read; empty where they could.
         member: who has the key, of those that share the keys; empty where nobody is known to, or
@@ -137,6 +142,7 @@ class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
     owned: dict[str, list[str]] = {}
     owned_more: int = 0
     reads: list[str] = []
+    contested: list[str] = []
     events: list[Event] = []
     events_error: str = ""
     member: str = ""
@@ -211,6 +217,8 @@ def status_of(
         failing_count=len(status.failing),
         invalid=some(status.invalid, shown),
         failing=some(status.failing, shown),
+        contested_count=len(status.contested),
+        contested=some(status.contested, shown),
         syncs=status.syncs,
         failures=status.failures,
         watch_restarts=status.watch_restarts,
@@ -249,6 +257,7 @@ def explained(
         syncs=known.syncs,
         owned=known.owned,
         reads=known.reads,
+        contested=known.contested,
     )
 
 

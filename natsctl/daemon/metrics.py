@@ -111,6 +111,16 @@ UPKEEP = Table[UpkeepMeasures](
             "Whether the last sweep may not collect: natsctl gc plan says why.",
             lambda upkeep: upkeep.refused,
         ),
+        Counter(
+            "natsctl_applies_undone_total",
+            "How often others undid what was applied to an object of a cluster.",
+            lambda upkeep: upkeep.undone,
+        ),
+        Gauge(
+            "natsctl_contested_keys",
+            "Keys with objects of a cluster that others change back again and again.",
+            lambda upkeep: upkeep.contested,
+        ),
     ),
 )
 

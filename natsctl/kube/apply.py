@@ -1,9 +1,17 @@
 """Server-side apply: what a manifest makes of an object, and of which."""
 
-from natsctl.errors import ConflictError, InvalidObjectError, StoreError, StoreTimeoutError
+from natsctl.errors import (
+    ConflictError,
+    FieldConflictError,
+    InvalidObjectError,
+    StoreError,
+    StoreTimeoutError,
+)
 from natsctl.kube.exchange import Exchange, with_metadata
+from natsctl.kube.managers import JSON_PATCH, takeover
 from natsctl.model import documents
 from natsctl.model.documents import Document
+from natsctl.model.managed_fields import same_family
 from natsctl.model.store import Stored
 
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
@@ -45,13 +53,27 @@ class Applier:
     async def _change(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
         """Apply to the object with the document's uid, and to no other."""
         try:
-            return await self._patch(path, document, manager, force=force, safe=True)
+            return await self._inherit(path, document, manager, force=force)
         except InvalidObjectError as refused:
             uid = documents.metadata_of(document)["uid"]
             if await self._uid(path) == uid:
                 raise
-            # the server's way to say it: uids do not change
+            # how the server puts it: uids are immutable
             raise ConflictError(f"{path} is no more the object {uid}") from refused
+
+    async def _inherit(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
+        """Apply, once more if that shows fields of a former manager of the same family."""
+        try:
+            body = await self._answer(path, document, manager, force=force, safe=True)
+        except FieldConflictError as conflict:
+            if not all(same_family(manager, other) for other in conflict.managers):
+                raise
+            body = await self._exchange.managed(path)
+        patch = takeover(body, manager)
+        if not patch:
+            return self._exchange.stored(body)
+        await self._exchange.answer("PATCH", path, patch, manager=manager, content_type=JSON_PATCH)
+        return await self._patch(path, document, manager, force=force, safe=True)
 
     async def _create(self, path: str, document: Document, manager: str) -> Stored:
         """Apply where there is no object."""
@@ -91,7 +113,13 @@ class Applier:
         force: bool = False,
         safe: bool = False,
     ) -> Stored:
-        return await self._exchange.send(
+        body = await self._answer(path, document, manager, force=force, safe=safe)
+        return self._exchange.stored(body)
+
+    async def _answer(
+        self, path: str, document: Document, manager: str, *, force: bool, safe: bool
+    ) -> bytes:
+        return await self._exchange.answer(
             "PATCH",
             path,
             document,

@@ -1,7 +1,7 @@
 """Reading and writing one object, and what became of a write whose answer was lost."""
 
 from natsctl.errors import NotFoundError, StoreTimeoutError
-from natsctl.kube.objects import Reader
+from natsctl.kube.objects import PARTIAL, Reader
 from natsctl.kube.wire import Wire
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -22,6 +22,10 @@ class Exchange:
         reply = await self._wire.call("GET", path, accept=self._reader.accept)
         return self._reader.stored(reply.body)
 
+    async def managed(self, path: str) -> bytes:
+        """Return the metadata of the object at *path*, with its `managedFields`, as JSON."""
+        return (await self._wire.call("GET", path, accept=PARTIAL.format(""))).body
+
     async def find(self, path: str) -> Stored | None:
         """Return the object at *path* as it is now, None where there is none."""
         try:
@@ -33,7 +37,7 @@ class Exchange:
         self,
         method: str,
         path: str,
-        document: Document,
+        document: object,
         *,
         manager: str,
         content_type: str = "application/json",
@@ -41,6 +45,29 @@ class Exchange:
         safe: bool = False,
     ) -> Stored:
         """Return what the server made of the *document*; *safe* if it may be sent twice."""
+        body = await self.answer(
+            method,
+            path,
+            document,
+            manager=manager,
+            content_type=content_type,
+            force=force,
+            safe=safe,
+        )
+        return self.stored(body)
+
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        document: object,
+        *,
+        manager: str,
+        content_type: str = "application/json",
+        force: bool = False,
+        safe: bool = False,
+    ) -> bytes:
+        """Return the same as the server sent it, with `managedFields`."""
         reply = await self._wire.call(
             method,
             path,
@@ -50,7 +77,11 @@ class Exchange:
             accept=self._reader.accept,
             safe=safe,
         )
-        return self._reader.stored(reply.body)
+        return reply.body
+
+    def stored(self, body: bytes) -> Stored:
+        """Return the object in an answer."""
+        return self._reader.stored(body)
 
     async def written(self, path: str, document: Document, unknown: StoreTimeoutError) -> Stored:
         """Return what is at *path* if it says what the *document* does; else raise *unknown*."""

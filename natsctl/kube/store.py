@@ -16,6 +16,7 @@ from natsctl.kube.apply import Applier
 from natsctl.kube.discovery import ResourceType
 from natsctl.kube.exchange import Exchange, with_metadata
 from natsctl.kube.identity import Identity
+from natsctl.kube.managers import managed
 from natsctl.kube.objects import Reader
 from natsctl.kube.paths import Paths, paths_of
 from natsctl.kube.stream import TIMEOUT_S
@@ -23,6 +24,7 @@ from natsctl.kube.watch import KubeWatch
 from natsctl.kube.wire import Wire
 from natsctl.model import documents
 from natsctl.model.documents import Document
+from natsctl.model.managed_fields import Managed
 from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Deleted, Stored, WatchEvent
 
@@ -127,6 +129,10 @@ class KubeStore:
         """See `ManifestStore.apply`, and `Applier`."""
         _, path = await self._located(manifest)
         return await self._applier.apply(path, manifest, manager=manager, uid=uid, force=force)
+
+    async def managed(self, key: str) -> Managed:
+        """See `ManifestStore.managed`."""
+        return managed(await self._exchange.managed(await self._path(key)))
 
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 Manifest = dict[str, Any]
 Propagation = Literal["Background", "Foreground", "Orphan"]
+OnImmutable = Literal["fail", "recreate"]
 
 _NAME = re.compile(r"[^/%\s]{1,253}")
 

@@ -13,6 +13,7 @@ import msgspec
 
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
+from natsctl.model.managed_fields import Managed
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
 
@@ -190,7 +191,14 @@ class ManifestStore(Store, Protocol):
         created. Raises `ConflictError` where that is not so, and its `FieldConflictError`, which
         names the others, where other managers say other things of these fields, unless *force*.
         Nothing changes, and the revision stays, where the object says all that already.
+
+        A manager takes over what a manager of its family, which is named alike up to the slash,
+        applied to an existing object before: `natsctl/new` from `natsctl/old`.
         """
+        ...
+
+    async def managed(self, key: str) -> Managed:
+        """Return which manager set which fields of the object; raises `NotFoundError`."""
         ...
 
     async def patch_status(

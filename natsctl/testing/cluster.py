@@ -5,15 +5,14 @@ nothing is defaulted, and every kind exists and has a status.
 """
 
 import asyncio
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from natsctl.errors import (
     ConflictError,
     FieldConflictError,
+    ImmutableFieldError,
     InvalidObjectError,
     NotFoundError,
     StoreError,
@@ -23,16 +22,13 @@ from natsctl.errors import (
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
+from natsctl.model.managed_fields import FieldManager, Managed, same_family
 from natsctl.model.manifests import KubeKind, joined, split
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
-from natsctl.testing.fields import SERVERS_OWN, Path, leaves, without
+from natsctl.testing.fields import SERVERS_OWN, Path, fields_v1, leaves, without
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
+from natsctl.testing.objects import MANAGER, ClusterObjects, Watch, now
 from natsctl.testing.recorder import MemoryRecorder
-
-MANAGER = "natsctl"  # of what is stored as a whole
-
-_Happening = tuple[Document | None, Document, int]  # before, after or last, at which revision
-_Watch = asyncio.Queue[_Happening | None]
 
 
 class MemoryManifestStore:
@@ -42,7 +38,7 @@ class MemoryManifestStore:
     that refuses everything.
     """
 
-    def __init__(self, kind: KubeKind[Any], objects: "_Objects", kinds: MemoryKinds) -> None:
+    def __init__(self, kind: KubeKind[Any], objects: ClusterObjects, kinds: MemoryKinds) -> None:
         self.kind = kind
         self._objects = objects
         self._kinds = kinds
@@ -65,6 +61,7 @@ class MemoryManifestStore:
         await self._pass()
         before = self._expect(key, revision)
         after = self._named(key, {**documents.parse(value), "status": before.get("status")})
+        self._check_immutable(before, after)
         self._objects.take_over(key, before, after)
         return self._stored(self._objects.put(key, after))
 
@@ -84,7 +81,7 @@ class MemoryManifestStore:
         if uid and uid != _meta(before)["uid"]:
             raise ConflictError(f"{key} of {self.kind.name} is another object by now")
         if documents.finalizers_of(before):
-            marked = {"deletionTimestamp": _now(), **_meta(before)}
+            marked = {"deletionTimestamp": now(), **_meta(before)}
             self._objects.put(key, {**before, "metadata": marked})
         else:
             self._objects.remove(key)
@@ -101,7 +98,7 @@ class MemoryManifestStore:
     async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
         await self._pass()
-        queue: _Watch = asyncio.Queue()
+        queue: Watch = asyncio.Queue()
         self._objects.watches.add(queue)
         try:
             async with aclosing(self._events(queue, list(self._listing()))) as events:
@@ -128,19 +125,29 @@ class MemoryManifestStore:
         before = self._objects.at.get(key)
         if (before is None) != (not uid) or (before and _meta(before)["uid"] != uid):
             raise ConflictError(f"{key} of {self.kind.name} is another object by now, or gone")
-        managers = self._objects.managers.setdefault(key, {})
+        self._objects.applies += 1
         manifest = {name: value for name, value in manifest.items() if name != "status"}
         wanted = dict(leaves(manifest))
         if not force:
             self._check_fields(key, before or {}, wanted, manager)
-        said_no_more = managers.get(manager, set()) - wanted.keys()
-        for other in managers:
-            if other != manager:
-                said_no_more -= managers[other]
-                managers[other] -= wanted.keys()
-        managers[manager] = set(wanted)
-        after = documents.merge_patch(without(before or {}, said_no_more), manifest)
+        managers = self._objects.managers.setdefault(key, {})
+        former = [name for name in managers if name != manager and same_family(manager, name)]
+        applied = managers.get(manager, set()).union(*(managers[name] for name in former))
+        changed = _changed(before or {}, wanted)
+        others = {n: at - changed for n, at in managers.items() if n not in (manager, *former)}
+        removed = applied - wanted.keys() - set().union(*others.values())
+        after = documents.merge_patch(without(before or {}, removed), manifest)
+        self._check_immutable(before or {}, after)
+        self._objects.managers[key] = {**others, manager: set(wanted)}
         return self._stored(self._objects.put(key, after))
+
+    async def managed(self, key: str) -> Managed:
+        """See `ManifestStore.managed`."""
+        await self._pass()
+        revision = int(str(_meta(self._existing(key))["resourceVersion"]))
+        managers = self._objects.managers.get(key, {}).items()
+        found = (FieldManager(name, name != MANAGER, fields_v1(at)) for name, at in managers)
+        return Managed(revision, tuple(found))
 
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
@@ -164,6 +171,11 @@ class MemoryManifestStore:
         return self._objects.writes
 
     @property
+    def applies(self) -> int:
+        """How often an apply was asked for, be it one that changes nothing."""
+        return self._objects.applies
+
+    @property
     def watches(self) -> int:
         """How many watches of objects of this kind are open."""
         return len(self._objects.watches)
@@ -172,6 +184,13 @@ class MemoryManifestStore:
         """End every watch, as a lost connection does."""
         for watch in self._objects.watches:
             watch.put_nowait(None)
+
+    def mutate(self, change: Callable[[Document], Document] | None) -> None:
+        """Have *change* decide how written objects are kept, until called with None.
+
+        A server's own normal forms, and a mutating webhook, do the same.
+        """
+        self._objects.mutation = change
 
     def fail(self, error: StoreError | None) -> None:
         """Refuse every call with *error*, until called with None; ends every watch too."""
@@ -232,15 +251,23 @@ class MemoryManifestStore:
     def _check_fields(
         self, key: str, before: Document, wanted: dict[Path, object], manager: str
     ) -> None:
-        now = dict(leaves(before))
-        differing = {path for path, value in wanted.items() if now.get(path, value) != value}
+        differing = _changed(before, wanted)
         managers = self._objects.managers.get(key, {})
         theirs = {n: sorted(at & differing) for n, at in managers.items() if n != manager}
         said = {(n, f".{'.'.join(path)}"): None for n, paths in theirs.items() for path in paths}
-        if said:
+        if said and not all(same_family(manager, name) for name, _ in said):
             told = ", ".join(f"{name} says {field}" for name, field in said)
             others, fields = (tuple(dict.fromkeys(found)) for found in zip(*said, strict=True))
             raise FieldConflictError(f"{self.kind.name} {key}: {told}", others, fields)
+
+    def _check_immutable(self, before: Document, after: Document) -> None:
+        """Refuse a change of an immutable ConfigMap or Secret, as a kube-apiserver does."""
+        if before.get("immutable") is True and self.kind.kind in ("ConfigMap", "Secret"):
+            names = ("immutable", "data", "binaryData", "type")
+            fields = tuple(name for name in names if before.get(name) != after.get(name))
+            if fields:
+                told = ", ".join(f"{name}: field is immutable" for name in fields)
+                raise ImmutableFieldError(f"{self.kind.name}: {told}", fields)
 
     def _listing(self) -> Iterator[WatchEvent]:
         yield Listing("memory")
@@ -250,7 +277,7 @@ class MemoryManifestStore:
         yield Listed(self._objects.revision)
 
     async def _events(
-        self, queue: _Watch, listing: Sequence[WatchEvent]
+        self, queue: Watch, listing: Sequence[WatchEvent]
     ) -> AsyncGenerator[WatchEvent, None]:
         for event in listing:
             yield event
@@ -272,7 +299,7 @@ class MemoryCluster:
     def __init__(self, events: MemoryRecorder) -> None:
         self.events = events
         self.kinds = MemoryKinds()
-        self._kinds: dict[tuple[str, str], _Objects] = {}
+        self._kinds: dict[tuple[str, str], ClusterObjects] = {}
 
     async def open(self, kind: Kind[Any]) -> MemoryManifestStore:
         """See `ManifestStores.open`."""
@@ -283,7 +310,7 @@ class MemoryCluster:
     def store(self, kind: KubeKind[Any]) -> MemoryManifestStore:
         """Return the kind's store."""
         named = kind.api_version, kind.kind
-        objects = self._kinds.setdefault(named, _Objects())
+        objects = self._kinds.setdefault(named, ClusterObjects())
         return MemoryManifestStore(kind, objects, self.kinds)
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
@@ -297,83 +324,11 @@ class MemoryCluster:
         yield self.events
 
 
-class _Objects:
-    """What the cluster keeps of one kind, whoever looks at which part of it."""
-
-    def __init__(self) -> None:
-        self.at: dict[str, Document] = {}
-        self.managers: dict[str, dict[str, set[Path]]] = {}  # by key: who said which fields
-        self.watches: set[_Watch] = set()
-        self.failure: StoreError | None = None
-        self.revision = 0
-        self.writes = 0
-
-    def put(self, key: str, document: Document) -> Document:
-        """Keep the object with what the server says of it; one that is let go of goes."""
-        before = self.at.get(key)
-        after = {**document, "metadata": {**_meta(document), **self._own(before, document)}}
-        if before == after:
-            return before
-        if _meta(after).get("deletionTimestamp") and not documents.finalizers_of(after):
-            self.at[key] = after
-            return self.remove(key)
-        self._next()
-        after["metadata"] = {**_meta(after), "resourceVersion": str(self.revision)}
-        self.at[key] = after
-        self._tell(before, after)
-        return after
-
-    def remove(self, key: str) -> Document:
-        self._next()
-        last = self.at.pop(key)
-        self.managers.pop(key, None)
-        gone = {k: v for k, v in _meta(last).items() if k != "resourceVersion"}
-        self._tell(last, {**last, "metadata": gone})
-        return last
-
-    def take_over(self, key: str, before: Document, after: Document) -> None:
-        """Have whoever stores an object as a whole say the fields that it changes."""
-        old, new = dict(leaves(before)), dict(leaves(after))
-        changed = {path for path in new if path not in old or old[path] != new[path]}
-        managers = self.managers.setdefault(key, {})
-        for name in managers:
-            managers[name] -= changed | (old.keys() - new.keys())
-        managers.setdefault(MANAGER, set()).update(changed)
-
-    def managed_fields(self, key: str) -> list[Document]:
-        """Return who said which fields."""
-        managers = sorted(self.managers.get(key, {}).items())
-        return [
-            {"manager": name, "operation": "Apply", "fields": sorted(map(".".join, paths))}
-            for name, paths in managers
-        ]
-
-    def _own(self, before: Document | None, after: Document) -> Document:
-        """Return the metadata that the server alone decides."""
-        if before is None:
-            return {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "generation": 1}
-        known = {name: _meta(before)[name] for name in SERVERS_OWN if name in _meta(before)}
-        marked = _meta(after).get("deletionTimestamp")
-        if marked:
-            known["deletionTimestamp"] = marked
-        changed = any(
-            before.get(name) != after.get(name)
-            for name in (before.keys() | after.keys()) - {"metadata", "status"}
-        )
-        return {**known, "generation": int(str(known["generation"])) + changed}
-
-    def _next(self) -> None:
-        self.revision += 1
-        self.writes += 1
-
-    def _tell(self, before: Document | None, after: Document) -> None:
-        for watch in self.watches:
-            watch.put_nowait((before, after, self.revision))
+def _changed(before: Document, wanted: dict[Path, object]) -> set[Path]:
+    """Return the fields that the object has, and is to have with another value."""
+    now = dict(leaves(before))
+    return {path for path, value in wanted.items() if now.get(path, value) != value}
 
 
 def _meta(document: Document) -> Document:
     return documents.metadata_of(document)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

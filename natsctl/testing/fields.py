@@ -1,6 +1,6 @@
 """Which fields a document says."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from natsctl.model.documents import Document
 
@@ -31,6 +31,16 @@ def without(document: Document, paths: set[Path]) -> Document:
     for path in paths:
         document = _pruned(document, path)
     return document
+
+
+def fields_v1(paths: Iterable[Path]) -> Document:
+    """Return the fields as a `FieldsV1`."""
+    result: Document = {}
+    for path in paths:
+        below = result
+        for name in path:
+            below = below.setdefault(f"f:{name}", {})  # type: ignore[assignment]  # all are dicts
+    return result
 
 
 def _pruned(document: Document, path: Path) -> Document:

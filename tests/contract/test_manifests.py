@@ -1,16 +1,24 @@
 """What every store of manifests does: it lays them over its objects, and knows who said what."""
 
+import uuid
 from typing import Any
 
 import msgspec
 import pytest
 from backends import ManifestBackend, listing, take
 
-from natsctl.errors import ConflictError, FieldConflictError, InvalidObjectError, NotFoundError
+from natsctl.errors import (
+    ConflictError,
+    FieldConflictError,
+    ImmutableFieldError,
+    InvalidObjectError,
+    NotFoundError,
+)
 from natsctl.model.documents import Document, metadata_of, parse
+from natsctl.model.managed_fields import lost_fields
 from natsctl.model.store import Applied, Deleted, ManifestStore, Stored
 
-OURS, THEIRS = "natsctl/apps", "people"
+OURS, FORMER, THEIRS = "natsctl/apps", "natsctl/old", "people"
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 
 
@@ -234,6 +242,84 @@ class TestConflictsOfFields:
         other = manifest(labels={"a": "2"})
         with pytest.raises(FieldConflictError, match="labels"):
             await store.apply(other, manager=THEIRS, uid=uid(created))
+
+
+class TestSharedFields:
+    async def test_a_field_that_two_managers_say_alike_stays_when_one_says_it_no_more(
+        self, store: ManifestStore
+    ) -> None:
+        created = await create(store, text="1", more=True)
+        await store.apply(manifest(text="1"), manager=THEIRS, uid=uid(created), force=True)
+        await store.apply(manifest(more=True), manager=THEIRS, uid=uid(created), force=True)
+        assert spec(await store.get("shop")) == {"text": "1", "more": True}
+
+
+class TestFormerManagers:
+    async def test_fields_of_a_former_manager_are_taken_over_and_removed(
+        self, store: ManifestStore
+    ) -> None:
+        former = manifest(text="1", gone=True)
+        created = await store.apply(former, manager=FORMER, uid="")
+        changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created), force=True)
+        assert spec(changed) == {"text": "2"}
+        assert await store.get("shop") == changed
+        managed = await store.managed("shop")
+        assert [at.name for at in managed.managers] == [OURS]
+
+    async def test_they_are_without_force_too(self, store: ManifestStore) -> None:
+        created = await store.apply(manifest(text="1", gone=True), manager=FORMER, uid="")
+        changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
+        assert spec(changed) == {"text": "2"}
+
+    async def test_so_are_those_beside_our_own(self, store: ManifestStore) -> None:
+        created = await create(store, text="1")
+        theirs = {"theirs": True}
+        await store.apply(manifest(**theirs), manager=THEIRS, uid=uid(created))
+        await store.apply(manifest(text="1", more=True), manager=FORMER, uid=uid(created))
+        changed = await store.apply(manifest(text="1"), manager=OURS, uid=uid(created))
+        assert spec(changed) == {"text": "1", **theirs}
+
+    async def test_fields_of_other_managers_stay_theirs(self, store: ManifestStore) -> None:
+        created = await create(store, text="1")
+        await store.apply(manifest(theirs=True), manager=THEIRS, uid=uid(created))
+        await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
+        assert {at.name for at in (await store.managed("shop")).managers} == {OURS, THEIRS}
+
+
+class TestManagers:
+    async def test_what_was_applied_is_its_managers(self, store: ManifestStore) -> None:
+        created = await create(store, text="1")
+        managed = await store.managed("shop")
+        assert managed.revision == created.revision
+        [ours] = managed.managers
+        assert (ours.name, ours.applied) == (OURS, True)
+        assert ours.fields == {"f:spec": {"f:text": {}}}
+
+    async def test_a_field_that_another_took_is_lost_to_it(self, store: ManifestStore) -> None:
+        created = await create(store, text="1", more="1")
+        taken = await store.apply(manifest(text="2"), manager=THEIRS, uid=uid(created), force=True)
+        managed = await store.managed("shop")
+        wanted = manifest(text="1", more="1")
+        [lost] = lost_fields(wanted, parse(taken.value), managed.managers, OURS)
+        assert (lost.path, lost.managers) == (".spec.text", (THEIRS,))
+
+    async def test_of_what_is_not_there_nothing_is_found(self, store: ManifestStore) -> None:
+        with pytest.raises(NotFoundError):
+            await store.managed("shop")
+
+
+class TestImmutableFields:
+    async def test_they_are_named_and_the_object_stays(self, manifests: ManifestBackend) -> None:
+        store = await manifests.stores.open(manifests.placed_kind())
+        what = {"apiVersion": "v1", "kind": "ConfigMap", "immutable": True}
+        where = {"namespace": "default", "name": f"fixed-{uuid.uuid4().hex[:8]}"}
+        config: Document = {**what, "metadata": where, "data": {"a": "1"}}
+        created = await store.apply(config, manager=OURS, uid="")
+        changed = {**config, "data": {"a": "2"}}
+        with pytest.raises(ImmutableFieldError) as raised:
+            await store.apply(changed, manager=OURS, uid=uid(created), force=True)
+        assert raised.value.fields == ("data",)
+        assert await store.get(created.key) == created
 
 
 class TestPatchingStatus:

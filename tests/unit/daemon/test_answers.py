@@ -51,3 +51,13 @@ async def test_a_hundred_thousand_failing_keys_are_counted_and_some_are_named() 
     assert found.failing_count == MANY
     assert list(found.failing) == [f"k{number:06}" for number in range(SHOWN_MAX)]
     assert {len(why) for why in found.failing.values()} == {TEXT_MAX}
+
+
+async def test_a_status_names_contested_keys_with_both_ends_of_a_long_text() -> None:
+    contested = {"shop": f"ConfigMap default/shop: {'x' * 1000} waits 5 s"}
+    stats = Workqueue[str]().stats()
+    status = Status("apps", True, 1, 1, {}, {}, 1, 0, 0, stats, contested=contested)
+    found = status_of(status, PROCESS, state="syncing", failure="")
+    assert found.contested_count == 1
+    assert found.contested["shop"].startswith("ConfigMap default/shop: ")
+    assert found.contested["shop"].endswith(" waits 5 s")

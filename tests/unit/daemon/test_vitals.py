@@ -296,6 +296,8 @@ async def test_a_scrape_shows_syncs_queues_and_caches(
     assert found["natsctl_watch_up{lamps,dict.rooms,rooms}"] == 1
     assert found["natsctl_convergence_seconds_count{lamps}"] == 1
     assert found["natsctl_orphans{lamps}"] == 0
+    assert found["natsctl_applies_undone_total{lamps}"] == 0
+    assert found["natsctl_contested_keys{lamps}"] == 0
     assert found["natsctl_controller_synced{lamps}"] == 1
 
 

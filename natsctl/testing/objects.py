@@ -1,0 +1,104 @@
+"""The objects of one kind that a cluster in memory keeps, with their field managers."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from natsctl.errors import StoreError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.testing.fields import SERVERS_OWN, Path, leaves
+
+MANAGER = "natsctl"  # of objects that are stored as a whole
+
+Happening = tuple[Document | None, Document, int]  # before, after or last, at which revision
+Watch = asyncio.Queue[Happening | None]
+
+
+class ClusterObjects:
+    """The objects of one kind with their managers, and the watches of them."""
+
+    def __init__(self) -> None:
+        self.at: dict[str, Document] = {}
+        self.managers: dict[str, dict[str, set[Path]]] = {}  # fields, by key and manager
+        self.watches: set[Watch] = set()
+        self.failure: StoreError | None = None
+        self.mutation: Callable[[Document], Document] | None = None
+        self.revision = 0
+        self.applies = 0
+        self.writes = 0
+
+    def put(self, key: str, document: Document) -> Document:
+        """Keep the object with what the server says of it; one that is let go of goes."""
+        before = self.at.get(key)
+        if self.mutation is not None:
+            document = self.mutation(document)
+        after = {**document, "metadata": {**_meta(document), **self._own(before, document)}}
+        if before == after:
+            return before
+        if _meta(after).get("deletionTimestamp") and not documents.finalizers_of(after):
+            self.at[key] = after
+            return self.remove(key)
+        self._next()
+        after["metadata"] = {**_meta(after), "resourceVersion": str(self.revision)}
+        self.at[key] = after
+        self._tell(before, after)
+        return after
+
+    def remove(self, key: str) -> Document:
+        """Drop the object and return its last state."""
+        self._next()
+        last = self.at.pop(key)
+        self.managers.pop(key, None)
+        gone = {k: v for k, v in _meta(last).items() if k != "resourceVersion"}
+        self._tell(last, {**last, "metadata": gone})
+        return last
+
+    def take_over(self, key: str, before: Document, after: Document) -> None:
+        """Give the fields that a whole write changes to the manager of such writes."""
+        old, new = dict(leaves(before)), dict(leaves(after))
+        changed = {path for path in new if path not in old or old[path] != new[path]}
+        managers = self.managers.setdefault(key, {})
+        for name in managers:
+            managers[name] -= changed | (old.keys() - new.keys())
+        managers.setdefault(MANAGER, set()).update(changed)
+
+    def managed_fields(self, key: str) -> list[Document]:
+        """Return which manager set which fields."""
+        managers = sorted(self.managers.get(key, {}).items())
+        return [
+            {"manager": name, "operation": "Apply", "fields": sorted(map(".".join, paths))}
+            for name, paths in managers
+        ]
+
+    def _own(self, before: Document | None, after: Document) -> Document:
+        """Return the metadata that the server alone decides."""
+        if before is None:
+            return {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 1}
+        known = {name: _meta(before)[name] for name in SERVERS_OWN if name in _meta(before)}
+        marked = _meta(after).get("deletionTimestamp")
+        if marked:
+            known["deletionTimestamp"] = marked
+        changed = any(
+            before.get(name) != after.get(name)
+            for name in (before.keys() | after.keys()) - {"metadata", "status"}
+        )
+        return {**known, "generation": int(str(known["generation"])) + changed}
+
+    def _next(self) -> None:
+        self.revision += 1
+        self.writes += 1
+
+    def _tell(self, before: Document | None, after: Document) -> None:
+        for watch in self.watches:
+            watch.put_nowait((before, after, self.revision))
+
+
+def now() -> str:
+    """Return the time as a server writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _meta(document: Document) -> Document:
+    return documents.metadata_of(document)

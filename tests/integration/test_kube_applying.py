@@ -1,0 +1,240 @@
+"""A controller on a real kube-apiserver applies no more often than it has to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from kube_clusters import Write
+from kube_servers import KubeServer
+from kube_things import cluster
+from servers import eventually
+
+from natsctl import Controller, ControllerRuntime, Object, kube, kv, primary, secondary
+from natsctl.model.manifests import KubeKind, Manifest
+from natsctl.testing.memory import MemoryStores
+
+POD = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {
+        "nodeSelector": {},
+        "containers": [
+            {
+                "name": "web",
+                "image": "web:1",
+                "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}},
+                "ports": [{"containerPort": 80}],
+            }
+        ],
+    },
+}
+ONCE = {**POD, "spec": {**POD["spec"], "restartPolicy": "Never"}}  # type: ignore[dict-item]  # it is one
+SELECTED = {"selector": {"matchLabels": {"a": "b"}}, "template": POD}
+
+NORMALISED: dict[str, tuple[str, Manifest]] = {
+    "Deployment": ("apps/v1", {"spec": {**SELECTED, "replicas": 1, "minReadySeconds": 0}}),
+    "DaemonSet": ("apps/v1", {"spec": SELECTED}),
+    "StatefulSet": ("apps/v1", {"spec": {**SELECTED, "serviceName": "a"}}),
+    "Job": ("batch/v1", {"spec": {"template": ONCE}}),
+    "Service": ("v1", {"spec": {"clusterIP": "", "ports": [{"port": 80, "protocol": "TCP"}]}}),
+    "ResourceQuota": ("v1", {"spec": {"hard": {"cpu": "1000m", "memory": "1024Mi"}}}),
+    "LimitRange": ("v1", {"spec": {"limits": [{"type": "Container", "max": {"cpu": "2000m"}}]}}),
+    "PersistentVolumeClaim": (
+        "v1",
+        {
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1024Mi"}},
+            }
+        },
+    ),
+    "ConfigMap": ("v1", {"data": {"text": "hi"}}),
+    "Secret": ("v1", {"stringData": {"text": "hi"}}),
+    "NetworkPolicy": ("networking.k8s.io/v1", {"spec": {"podSelector": {}, "ingress": []}}),
+    "Role": ("rbac.authorization.k8s.io/v1", {"rules": []}),
+}
+
+
+class Site(Object, frozen=True):
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+SITES = kv(Site, bucket="sites")
+
+
+def controller_of(
+    kind: KubeKind[Any], name: str = "sites", *, on_immutable: Any = "fail"
+) -> Controller:
+    """Return a controller that applies a site's spec as an object of *kind*."""
+
+    class Sites(Controller):
+        sites = primary(SITES)
+        made = secondary(kind, on_immutable=on_immutable)
+
+        async def sync_handler(self, key: str) -> float | None:
+            site = self.sites.get(key)
+            if site is not None:
+                await self.made.apply({"metadata": {"name": key}, **site.spec})
+            return None
+
+    Sites.name = name
+    return Sites()
+
+
+@asynccontextmanager
+async def working(
+    server: KubeServer, controller: Controller, nats: MemoryStores
+) -> AsyncIterator[ControllerRuntime]:
+    """Run the controller as admin while the context lasts."""
+    async with cluster(server) as stores:
+        runtime = ControllerRuntime(controller, nats=nats, kube=stores)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(runtime.run())
+            await runtime.synced.wait()
+            try:
+                yield runtime
+            finally:
+                runtime.stop()
+
+
+async def put(nats: MemoryStores, manifest: Manifest, key: str = "shop") -> None:
+    """Have the site desire the manifest."""
+    store, value = nats.store(SITES), msgspec.json.encode({"spec": manifest})
+    stored = {at.key: at for at in [await store.get(key)]} if key in store.keys() else {}  # noqa: SIM118
+    if key in stored:
+        await store.update(key, value, revision=stored[key].revision)
+    else:
+        await store.create(key, value)
+
+
+def writes_of(server: KubeServer, since: int) -> list[Write]:
+    """Return the writes of ConfigMaps since a mark."""
+    return server.writes(since, resource="configmaps")
+
+
+def path(kind: str, namespace: str, name: str = "shop") -> str:
+    """Return the path of an object."""
+    version = NORMALISED[kind][0]
+    prefix = "/api/v1" if version == "v1" else f"/apis/{version}"
+    plural = "networkpolicies" if kind == "NetworkPolicy" else f"{kind.lower()}s"
+    return f"{prefix}/namespaces/{namespace}/{plural}/{name}"
+
+
+@pytest.mark.parametrize("kind", NORMALISED)
+@pytest.mark.parametrize("metadata_only", [False, True])
+async def test_after_a_restart_nothing_is_written(
+    kube_server: KubeServer,
+    kube_namespace: str,
+    kind: str,
+    metadata_only: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    version, manifest = NORMALISED[kind]
+    declared = kube(version, kind, namespace=kube_namespace, metadata_only=metadata_only)
+    nats = MemoryStores()
+    await put(nats, manifest)
+    async with working(kube_server, controller_of(declared), nats) as runtime:
+        made = {declared.name: [f"{kube_namespace}/shop"]}
+        await eventually(lambda: runtime.idle and runtime.explain("shop").owned == made)
+        assert runtime.status().failing == {}
+    since = kube_server.mark()
+    async with working(kube_server, controller_of(declared), nats) as runtime:
+        await eventually(lambda: runtime.idle)
+        assert runtime.status().syncs >= 1
+        assert runtime.status().failing == {}
+    writes = kube_server.writes(since, namespace=kube_namespace)
+    assert [write for write in writes if write.resource != "events"] == []
+
+
+async def test_two_writers_of_a_field_calm_down_and_the_other_is_named(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    config = kube("v1", "ConfigMap", namespace=kube_namespace)
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]}]
+    kube_server.allow("other", rules, namespace=kube_namespace)
+    at = path("ConfigMap", kube_namespace)
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"text": "theirs"}}
+
+    async def fight() -> None:
+        while True:
+            found = await kube_server.call("GET", at, user="other")
+            if found["data"]["text"] != "theirs":
+                query = "?fieldManager=gitops&force=true"
+                apply = "application/apply-patch+yaml"
+                await kube_server.call(
+                    "PATCH", at + query, theirs, user="other", content_type=apply
+                )
+
+    nats = MemoryStores()
+    await put(nats, {"data": {"text": "ours"}})
+    async with working(kube_server, controller_of(config), nats) as runtime:
+        await eventually(lambda: runtime.idle)
+        since = kube_server.mark()
+        fighting = asyncio.create_task(fight())
+        await eventually(lambda: "shop" in runtime.status().contested)
+        text = runtime.status().contested["shop"]
+        assert f'ConfigMap {kube_namespace}/shop: "gitops" changed .data.text back' in text
+        await asyncio.sleep(3)
+        fighting.cancel()
+        ours = [at for at in writes_of(kube_server, since) if at.user == "admin"]
+        assert len(ours) < 15
+    assert any(at.reason == "FieldsContested" for at in nats.events.events)
+
+
+async def test_twenty_edits_of_a_field_that_is_not_ours_cost_no_apply(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    kind = kube("v1", "ConfigMap", namespace=kube_namespace)
+    nats = MemoryStores()
+    await put(nats, {"data": {"text": "ours"}})
+    async with working(kube_server, controller_of(kind), nats) as runtime:
+        await eventually(lambda: runtime.idle)
+        since, syncs = kube_server.mark(), runtime.status().syncs
+        for number in range(20):
+            await kube_server.call(
+                "PATCH",
+                path("ConfigMap", kube_namespace),
+                {"data": {"theirs": str(number)}},
+                content_type="application/merge-patch+json",
+            )
+        await eventually(lambda: runtime.idle and runtime.status().syncs > syncs)
+        assert len(writes_of(kube_server, since)) == 20
+
+
+async def test_a_renamed_controller_takes_over_and_removes_what_its_manifests_lack(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    kind = kube("v1", "ConfigMap", namespace=kube_namespace)
+    nats = MemoryStores()
+    await put(nats, {"data": {"text": "1", "gone": "1"}})
+    async with working(kube_server, controller_of(kind, "former"), nats) as runtime:
+        await eventually(lambda: runtime.idle)
+    await put(nats, {"data": {"text": "2"}})
+    async with working(kube_server, controller_of(kind, "renamed"), nats) as runtime:
+        await eventually(lambda: runtime.idle)
+        assert runtime.status().failing == {}
+    found = await kube_server.call("GET", path("ConfigMap", kube_namespace))
+    assert found["data"] == {"text": "2"}
+    managers = [at["manager"] for at in found["metadata"]["managedFields"]]
+    assert managers == ["natsctl/renamed"]
+
+
+async def test_a_job_is_recreated_to_change_its_template(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    kind = kube("batch/v1", "Job", namespace=kube_namespace)
+    image = {**ONCE, "spec": {**ONCE["spec"], "containers": [{"name": "web", "image": "web:2"}]}}  # type: ignore[dict-item]  # it is one
+    nats = MemoryStores()
+    await put(nats, NORMALISED["Job"][1])
+    controller = controller_of(kind, on_immutable="recreate")
+    async with working(kube_server, controller, nats) as runtime:
+        await eventually(lambda: runtime.idle)
+        before = await kube_server.call("GET", path("Job", kube_namespace))
+        await put(nats, {"spec": {"template": image}})
+        await eventually(lambda: runtime.idle and runtime.status().syncs > 1)
+        assert runtime.status().failing == {}
+    after = await kube_server.call("GET", path("Job", kube_namespace))
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert after["spec"]["template"]["spec"]["containers"][0]["image"] == "web:2"
+    assert any(at.reason == "Recreated" for at in nats.events.events)

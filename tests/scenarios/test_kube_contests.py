@@ -1,0 +1,368 @@
+"""A controller meets other writers of its objects in a cluster, and its own past."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from natsctl import (
+    Controller,
+    EventType,
+    ImmutableFieldError,
+    Object,
+    StoreError,
+    UsageError,
+    kube,
+    kv,
+    primary,
+    secondary,
+)
+from natsctl.core.manifests import GONE_S
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.testing.cluster import MemoryManifestStore
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStores
+
+MAP = "default/shop"
+CONFIGS = kube("v1", "ConfigMap", namespace="default")
+
+
+class SiteSpec(msgspec.Struct, frozen=True):
+    text: str
+    immutable: bool = False
+
+
+class Site(Object, frozen=True):
+    spec: SiteSpec
+
+
+class Sites(Controller):
+    """A site `shop` becomes the ConfigMap `shop` with its text."""
+
+    sites = primary(kv(Site, bucket="sites"))
+    configs = secondary(CONFIGS)
+
+    def __init__(self) -> None:
+        self.syncs = 0
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs += 1
+        site = self.sites.get(key)
+        if site is None:
+            return None
+        manifest: dict[str, Any] = {"metadata": {"name": key}, "data": {"text": site.spec.text}}
+        if site.spec.immutable:
+            manifest["immutable"] = True
+        await self.configs.apply(manifest)
+        return None
+
+
+class Recreating(Sites):
+    name = "sites"
+    configs = secondary(CONFIGS, on_immutable="recreate")
+
+
+class Slim(Sites):
+    name = "sites"
+    configs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
+
+
+def site(text: str, *, immutable: bool = False) -> Site:
+    return Site(spec=SiteSpec(text, immutable))
+
+
+def store_of(harness: Harness) -> MemoryManifestStore:
+    return harness.stores.kube.store(CONFIGS)
+
+
+def data(store: MemoryManifestStore) -> dict[str, Any]:
+    found = store.document(MAP)["data"]
+    assert isinstance(found, dict)
+    return found
+
+
+def uid(store: MemoryManifestStore) -> str:
+    return str(documents.metadata_of(store.document(MAP))["uid"])
+
+
+async def edit(store: MemoryManifestStore, **changes: object) -> None:
+    """Change the ConfigMap as `kubectl edit` does."""
+    stored = await store.get(MAP)
+    changed = documents.merge_patch(documents.parse(stored.value), changes)
+    await store.update(MAP, documents.render(changed), revision=stored.revision)
+
+
+async def force(store: MemoryManifestStore, text: str) -> None:
+    """Have another manager take the text of the ConfigMap."""
+    theirs: Document = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "data": {"text": text},
+        "metadata": {"name": "shop", "namespace": "default"},
+    }
+    await store.apply(theirs, manager="gitops", uid=uid(store), force=True)
+
+
+@asynccontextmanager
+async def rival(store: MemoryManifestStore) -> AsyncIterator[None]:
+    """Have another manager force its text as soon as it sees another one."""
+
+    async def fight() -> None:
+        async with store.watch() as events:
+            async for _ in events:
+                if MAP in store.keys() and data(store)["text"] != "theirs":  # noqa: SIM118 - a method's list
+                    await force(store, "theirs")
+
+    task = asyncio.create_task(fight())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+@asynccontextmanager
+async def fighting(controller: Sites) -> AsyncIterator[Harness]:
+    """Run the controller against a rival."""
+    async with running(controller) as harness:
+        await controller.sites.put("shop", site("ours"))
+        await harness.run_until_idle()
+        async with rival(store_of(harness)):
+            await force(store_of(harness), "theirs")
+            yield harness
+
+
+class TestTwoWritersOfAField:
+    @pytest.mark.parametrize("controller", [Sites, Slim])
+    async def test_ours_writes_less_and_less_often(self, controller: type[Sites]) -> None:
+        async with fighting(controller()) as harness:
+            await asyncio.sleep(60)
+            applies = store_of(harness).applies
+            assert applies < 50  # of both: without a wait there were some hundred a second
+            await asyncio.sleep(600)
+            assert store_of(harness).applies - applies <= 8
+
+    async def test_an_event_names_the_field_and_the_other_manager(self) -> None:
+        async with fighting(Sites()) as harness:
+            await asyncio.sleep(60)
+            events = [at for at in harness.stores.events.events if at.reason == "FieldsContested"]
+            assert {at.type for at in events} == {EventType.WARNING}
+            fact = 'ConfigMap default/shop: "gitops" changes .data.text back again and again'
+            assert {fact in event.message for event in events} == {True}
+            assert len({event.message for event in events}) == 1  # so that they are counted
+
+    async def test_status_explanation_and_measures_show_it(self) -> None:
+        async with fighting(Sites()) as harness:
+            await asyncio.sleep(60)
+            runtime = harness.runtime
+            assert '"gitops" changed .data.text back' in runtime.status().contested["shop"]
+            assert runtime.status().failing == {}
+            [text] = runtime.explain("shop").contested
+            assert '"gitops" changed .data.text back' in text
+            upkeep = runtime.measures().upkeep
+            assert upkeep is not None
+            assert upkeep.contested == 1
+            assert upkeep.undone > 3
+
+    async def test_another_manifest_is_applied_at_once(self) -> None:
+        async with fighting(controller := Sites()) as harness:
+            await asyncio.sleep(60)
+            applies = store_of(harness).applies
+            await controller.sites.put("shop", site("newer"))
+            await asyncio.sleep(0.004)
+            assert store_of(harness).applies > applies
+
+    async def test_a_person_who_asks_for_a_sync_does_not_wait(self) -> None:
+        async with fighting(controller := Sites()) as harness:
+            await asyncio.sleep(60)
+            applies = store_of(harness).applies
+            controller.runtime.resync("shop")
+            await asyncio.sleep(0.004)
+            assert store_of(harness).applies > applies
+
+    async def test_once_the_other_stops_ours_is_applied_and_it_is_over(self) -> None:
+        async with running(controller := Sites()) as harness:
+            await controller.sites.put("shop", site("ours"))
+            await harness.run_until_idle()
+            store = store_of(harness)
+            async with rival(store):
+                await force(store, "theirs")
+                await asyncio.sleep(5)
+            await asyncio.sleep(20)
+            assert data(store) == {"text": "ours"}
+            await asyncio.sleep(700)
+            assert controller.runtime.status().contested == {}
+
+    async def test_an_object_that_is_deleted_again_and_again_is_created_less_often(self) -> None:
+        async with running(controller := Sites()) as harness:
+            await controller.sites.put("shop", site("ours"))
+            await harness.run_until_idle()
+            store, deleted = store_of(harness), 0
+            for _ in range(60_000):
+                if MAP in store.keys():  # noqa: SIM118 - a method's list
+                    await store.delete(MAP)
+                    deleted += 1
+                await asyncio.sleep(0.001)
+            assert deleted < 20
+            assert "shop" in controller.runtime.status().contested
+
+
+class TestEditsByHand:
+    async def test_one_is_put_right_at_once_and_is_no_contest(self) -> None:
+        async with running(controller := Sites()) as harness:
+            await controller.sites.put("shop", site("ours"))
+            await harness.run_until_idle()
+            await edit(store_of(harness), data={"text": "edited"})
+            await asyncio.sleep(0.1)
+            assert data(store_of(harness)) == {"text": "ours"}
+            assert harness.runtime.status().contested == {}
+
+    @pytest.mark.parametrize("controller", [Sites, Slim])
+    async def test_twenty_of_a_field_that_is_not_ours_cost_no_apply(
+        self, controller: type[Sites]
+    ) -> None:
+        async with running(running_one := controller()) as harness:
+            await running_one.sites.put("shop", site("ours"))
+            await harness.run_until_idle()
+            applies, syncs = store_of(harness).applies, running_one.syncs
+            for number in range(20):
+                await edit(store_of(harness), data={"theirs": str(number)})
+                await asyncio.sleep(0.1)
+            assert running_one.syncs == syncs + 20
+            assert store_of(harness).applies == applies
+            assert data(store_of(harness)) == {"text": "ours", "theirs": "19"}
+
+
+class TestNormalForms:
+    """A server keeps `ours` as `OURS`."""
+
+    @staticmethod
+    def normal(document: Document) -> Document:
+        found = documents.parse(documents.render(document))
+        text = found.get("data")
+        if isinstance(text, dict) and text.get("text") == "ours":
+            text["text"] = "OURS"
+        return found
+
+    @pytest.mark.parametrize("controller", [Sites, Slim])
+    async def test_after_a_restart_nothing_is_applied(self, controller: type[Sites]) -> None:
+        stores = MemoryStores()
+        store = stores.kube.store(CONFIGS)
+        store.mutate(self.normal)
+        async with running(first := controller(), stores=stores) as harness:
+            await first.sites.put("shop", site("ours"))
+            await harness.run_until_idle()
+        applies, writes = store.applies, store.writes
+        async with running(again := controller(), stores=stores) as harness:
+            await harness.run_until_idle()
+            await asyncio.sleep(2 * again.resync_s)
+            assert again.syncs >= 2
+        assert (store.applies, store.writes) == (applies, writes)
+        assert data(store) == {"text": "OURS"}
+
+    async def test_an_edit_while_no_process_ran_is_put_right(self) -> None:
+        stores = MemoryStores()
+        store = stores.kube.store(CONFIGS)
+        store.mutate(self.normal)
+        async with running(first := Sites(), stores=stores) as harness:
+            await first.sites.put("shop", site("ours"))
+            await harness.run_until_idle()
+        await edit(store, data={"text": "edited"})
+        async with running(Sites(), stores=stores) as harness:
+            await harness.run_until_idle()
+        assert data(store) == {"text": "OURS"}
+
+
+class TestImmutableFields:
+    async def test_a_change_of_one_fails_by_default(self) -> None:
+        async with running(controller := Sites()) as harness:
+            await controller.sites.put("shop", site("one", immutable=True))
+            await harness.run_until_idle()
+            await controller.sites.put("shop", site("two", immutable=True))
+            await asyncio.sleep(1)
+            assert ImmutableFieldError.__name__ in harness.runtime.status().failing["shop"]
+            assert data(store_of(harness)) == {"text": "one"}
+
+    async def test_the_object_is_recreated_where_the_slot_says_so(self) -> None:
+        async with running(controller := Recreating()) as harness:
+            await controller.sites.put("shop", site("one", immutable=True))
+            await harness.run_until_idle()
+            before = uid(store_of(harness))
+            await controller.sites.put("shop", site("two", immutable=True))
+            await harness.run_until_idle()
+            assert data(store_of(harness)) == {"text": "two"}
+            assert uid(store_of(harness)) != before
+            events = [at for at in harness.stores.events.events if at.reason == "Recreated"]
+            assert "deleted and created again to change data" in events[0].message
+
+    async def test_it_is_created_once_its_finalizers_let_it_go(self) -> None:
+        async with running(controller := Recreating()) as harness:
+            await controller.sites.put("shop", site("one", immutable=True))
+            await harness.run_until_idle()
+            store = store_of(harness)
+            await edit(store, metadata={"finalizers": ["example.com/hold"]})
+            await controller.sites.put("shop", site("two", immutable=True))
+            await asyncio.sleep(GONE_S + 5)
+            failing = harness.runtime.status().failing["shop"]
+            assert StoreError.__name__ in failing
+            assert "example.com/hold" in failing
+            await edit(store, metadata={"finalizers": None})
+            await harness.run_until_idle()
+            assert data(store) == {"text": "two"}
+
+    async def test_an_object_of_somebody_else_is_never_deleted(self) -> None:
+        class Adopting(Recreating):
+            async def sync_handler(self, key: str) -> float | None:
+                if self.sites.get(key) is not None:
+                    manifest = {"metadata": {"name": key}, "data": {"text": "ours"}}
+                    await self.configs.apply(manifest, adopt=True)
+                return None
+
+        stores = MemoryStores()
+        store = stores.kube.store(CONFIGS)
+        theirs = {"immutable": True, "data": {"text": "theirs"}}
+        await store.create(MAP, documents.render(theirs))
+        before = uid(store)
+        async with running(controller := Adopting(), stores=stores) as harness:
+            await controller.sites.put("shop", site("ours"))
+            await asyncio.sleep(10)
+            assert ImmutableFieldError.__name__ in harness.runtime.status().failing["shop"]
+        assert uid(store) == before
+
+    def test_another_answer_than_fail_or_recreate_is_a_mistake(self) -> None:
+        with pytest.raises(UsageError, match="fail or recreate"):
+            secondary(CONFIGS, on_immutable="replace")  # type: ignore[call-overload]
+
+
+class TestRenamedControllers:
+    async def test_fields_of_the_former_name_are_taken_over_and_removed(self) -> None:
+        class Former(Sites):
+            name = "former"
+
+            async def sync_handler(self, key: str) -> float | None:
+                if self.sites.get(key) is not None:
+                    fields = {"text": "old", "gone": "old"}
+                    await self.configs.apply({"metadata": {"name": key}, "data": fields})
+                return None
+
+        class Renamed(Former):
+            name = "renamed"
+
+            async def sync_handler(self, key: str) -> float | None:
+                manifest = {"metadata": {"name": key}, "data": {"text": "new"}}
+                await self.configs.apply(manifest, force=False)
+                return None
+
+        stores = MemoryStores()
+        async with running(former := Former(), stores=stores) as harness:
+            await former.sites.put("shop", site("x"))
+            await harness.run_until_idle()
+        async with running(Renamed(), stores=stores) as harness:
+            await harness.run_until_idle()
+            assert harness.runtime.status().failing == {}
+        store = stores.kube.store(CONFIGS)
+        assert data(store) == {"text": "new"}
+        assert [at.name for at in (await store.managed(MAP)).managers] == ["natsctl/renamed"]

@@ -1,0 +1,160 @@
+"""Applied fields that another manager took are told from fields in a normal form."""
+
+from typing import Any
+
+import pytest
+
+from natsctl.model.managed_fields import FieldManager, lost_fields, same_family, union
+
+OURS, THEIRS = "natsctl/apps", "kubectl-edit"
+WEB = 'k:{"name":"web"}'
+PORT = 'k:{"containerPort":80,"protocol":"TCP"}'
+
+
+def lost(
+    wanted: dict[str, Any],
+    found: dict[str, Any],
+    ours: dict[str, Any] | None,
+    theirs: dict[str, Any] | None = None,
+    *,
+    metadata_only: bool = False,
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the lost fields as pairs."""
+    entries = [(OURS, True, ours), (THEIRS, False, theirs)]
+    managers = [FieldManager(*each) for each in entries if each[2] is not None]
+    fields = lost_fields(wanted, found, managers, OURS, metadata_only=metadata_only)
+    return [(at.path, at.managers) for at in fields]
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "a"}, "spec": fields}
+
+
+def owned(**fields: Any) -> dict[str, Any]:
+    return {"f:spec": {f"f:{name}": below for name, below in fields.items()}}
+
+
+def container(**fields: Any) -> dict[str, Any]:
+    return spec(containers=[{"name": "web", **fields}])
+
+
+def owned_container(**fields: Any) -> dict[str, Any]:
+    below = {f"f:{name}": at for name, at in fields.items()}
+    return owned(containers={WEB: {".": {}, "f:name": {}, **below}})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "ours"),
+    [
+        (spec(cpu="1000m"), spec(cpu="1"), owned(cpu={})),
+        (spec(clusterIP=""), spec(clusterIP="10.0.0.9"), owned(clusterIP={})),
+        (spec(minReadySeconds=0), spec(), owned(minReadySeconds={})),
+        (spec(nodeSelector={}, tolerations=[], note=None), spec(), owned()),
+        (spec(a={"b": "1000m", "c": 1}), spec(a={"b": "1", "c": 1}), owned(a={"f:b": {}})),
+        (spec(selector={"a": "1000m"}), spec(selector={"a": "1"}), owned(selector={})),
+        (spec(items=["b", "a"]), spec(items=["a", "b"]), owned(items={'v:"a"': {}, 'v:"b"': {}})),
+        (container(cpu="1000m"), container(cpu="1"), owned_container(cpu={})),
+        (
+            container(ports=[{"containerPort": 80}], cpu="1000m"),
+            container(ports=[{"containerPort": 80, "protocol": "TCP"}], cpu="1"),
+            owned_container(ports={PORT: {".": {}, "f:containerPort": {}}}, cpu={}),
+        ),
+        (
+            container(cpu="1000m"),
+            spec(containers=[{"name": "injected"}, {"name": "web", "cpu": "1"}]),
+            owned_container(cpu={}),
+        ),
+    ],
+)
+def test_a_field_in_another_form_is_still_its_managers(
+    wanted: dict[str, Any], found: dict[str, Any], ours: dict[str, Any]
+) -> None:
+    assert lost(wanted, found, ours, {"f:status": {}}) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "ours", "theirs", "path"),
+    [
+        (spec(a=1, b=1), spec(a=2, b=1), owned(b={}), owned(a={}), ".spec.a"),
+        (spec(a={"b": 1}), spec(a={"b": 2}), owned(z={}), owned(a={"f:b": {}}), ".spec.a.b"),
+        (spec(a={"b": 1}), spec(a={"b": 2}), owned(z={}), owned(a={}), ".spec.a.b"),
+        (
+            container(image="1"),
+            container(image="2"),
+            owned_container(),
+            owned_container(image={}),
+            '.spec.containers[name="web"].image',
+        ),
+        (
+            spec(ports=[{"port": 80}]),
+            spec(ports=[{"port": 81}]),
+            {"f:spec": {"f:type": {}}},
+            owned(ports={'k:{"port":81}': {".": {}}}),
+            ".spec.ports",
+        ),
+        (
+            container(image="1"),
+            spec(containers=[{"name": "other"}]),
+            owned(containers={'k:{"name":"old"}': {}}),
+            owned(containers={'k:{"name":"other"}': {}}),
+            '.spec.containers[name="web"]',
+        ),
+        (
+            spec(items=["a", "b"]),
+            spec(items=["a", "c"]),
+            owned(items={'v:"a"': {}}),
+            owned(items={'v:"c"': {}}),
+            '.spec.items[="b"]',
+        ),
+    ],
+)
+def test_a_field_that_another_manager_changed_is_lost_to_it(
+    wanted: dict[str, Any],
+    found: dict[str, Any],
+    ours: dict[str, Any],
+    theirs: dict[str, Any],
+    path: str,
+) -> None:
+    assert lost(wanted, found, ours, theirs) == [(path, (THEIRS,))]
+
+
+def test_a_field_that_was_removed_is_lost_to_nobody() -> None:
+    assert lost(spec(a=1, b=1), spec(b=1), owned(b={}), owned(c={})) == [(".spec.a", ())]
+
+
+def test_without_an_entry_of_ours_all_that_differs_is_lost() -> None:
+    assert lost(spec(a=1, b=1), spec(a=2, b=1), None, owned(a={})) == [(".spec.a", (THEIRS,))]
+
+
+def test_a_label_that_was_taken_is_lost() -> None:
+    wanted = {"metadata": {"name": "a", "labels": {"x.y/z": "1"}}}
+    found = {"metadata": {"name": "a", "labels": {"x.y/z": "2"}}}
+    theirs = {"f:metadata": {"f:labels": {"f:x.y/z": {}}}}
+    assert lost(wanted, found, {}, theirs) == [(".metadata.labels.x.y/z", (THEIRS,))]
+
+
+def test_of_an_object_read_in_part_the_unread_fields_are_judged_by_their_manager() -> None:
+    wanted = {"apiVersion": "v1", "metadata": {"name": "a"}, "data": {"a": "1", "b": "1"}}
+    found = {"apiVersion": "v1", "metadata": {"name": "a"}}
+    both = {"f:data": {"f:a": {}, "f:b": {}}}
+    assert lost(wanted, found, both, metadata_only=True) == []
+    one, other = {"f:data": {"f:b": {}}}, {"f:data": {"f:a": {}}}
+    taken = lost(wanted, found, one, other, metadata_only=True)
+    assert taken == [(".data.a", (THEIRS,))]
+
+
+def test_a_union_has_all_fields() -> None:
+    one = {"f:spec": {"f:a": {}, "f:b": {".": {}}}}
+    other = {"f:spec": {"f:b": {"f:c": {}}}, "f:data": {}}
+    assert union([one, other]) == {
+        "f:spec": {"f:a": {}, "f:b": {".": {}, "f:c": {}}},
+        "f:data": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [("natsctl/old", True), ("natsctl", False), ("natsctl-x/a", False), ("kubectl", False)],
+)
+def test_managers_of_a_family_share_what_is_before_the_slash(other: str, same: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    assert same_family(OURS, other) is same
