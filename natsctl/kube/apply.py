@@ -56,10 +56,15 @@ class Applier:
             return await self._inherit(path, document, manager, force=force)
         except InvalidObjectError as refused:
             uid = documents.metadata_of(document)["uid"]
-            if await self._uid(path) == uid:
+            found = await self._exchange.find(path)
+            live = None if found is None else documents.parse(found.value)
+            if live is None or documents.metadata_of(live).get("uid") != uid:
+                # how the server puts it: uids are immutable
+                raise ConflictError(f"{path} is no more the object {uid}") from refused
+            allocated = _with_address(document, live)
+            if allocated is None:
                 raise
-            # how the server puts it: uids are immutable
-            raise ConflictError(f"{path} is no more the object {uid}") from refused
+            return await self._inherit(path, allocated, manager, force=force)
 
     async def _inherit(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
         """Apply, once more if that shows fields of a former manager of the same family."""
@@ -133,3 +138,17 @@ class Applier:
         """Return which object is there now, None where there is none."""
         stored = await self._exchange.find(path)
         return stored and documents.metadata_of(documents.parse(stored.value)).get("uid")
+
+
+def _with_address(document: Document, live: Document) -> Document | None:
+    """Return a Service's manifest with the address in place of an empty `clusterIP`, if it has one.
+
+    At a creation, empty means that the server allocates an address. Older servers refuse it in
+    every later apply: the address cannot be unset.
+    """
+    wanted, spec = document.get("spec"), live.get("spec")
+    if document.get("kind") != "Service" or not isinstance(wanted, dict):
+        return None
+    if wanted.get("clusterIP") != "" or not isinstance(spec, dict) or not spec.get("clusterIP"):
+        return None
+    return {**document, "spec": {**wanted, "clusterIP": spec["clusterIP"]}}

@@ -238,3 +238,16 @@ async def test_a_job_is_recreated_to_change_its_template(
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     assert after["spec"]["template"]["spec"]["containers"][0]["image"] == "web:2"
     assert any(at.reason == "Recreated" for at in nats.events.events)
+
+
+async def test_a_service_with_an_empty_address_can_be_changed_after_a_restart(
+    kube_server: KubeServer, kube_namespace: str
+) -> None:
+    kind, nats = kube("v1", "Service", namespace=kube_namespace), MemoryStores()
+    for port in (80, 81):
+        await put(nats, {"spec": {"clusterIP": "", "ports": [{"port": port, "protocol": "TCP"}]}})
+        async with working(kube_server, controller_of(kind), nats) as runtime:
+            await eventually(lambda: runtime.idle and runtime.status().syncs > 0)
+            assert runtime.status().failing == {}
+    found = await kube_server.call("GET", path("Service", kube_namespace))
+    assert [at["port"] for at in found["spec"]["ports"]] == [81]
