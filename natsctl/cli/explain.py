@@ -62,6 +62,8 @@ def _show(at: KeyExplanation, now: datetime) -> None:
         _field("member", _member(at))
     if at.invalid:
         _field("left alone", at.invalid)
+    if at.garbage_held:
+        _field("kept", f"garbage collection is held: {at.garbage_held}")
     _field("queue", _place(at.queued, at.failures))
     more = [f"and {at.owned_more} more"] if at.owned_more else []
     owned = [f"{kind}/{key}" for kind, keys in at.owned.items() for key in keys]

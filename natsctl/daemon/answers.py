@@ -128,6 +128,7 @@ class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
         member: who has the key, of those that share the keys; empty where nobody is known to, or
             they are not shared.
         here: whether it is this daemon's own.
+        garbage_held: why what it owns stays although it does not exist; empty if it goes.
     """
 
     controller: str
@@ -147,6 +148,7 @@ class KeyExplanation(msgspec.Struct, frozen=True, kw_only=True):
     events_error: str = ""
     member: str = ""
     here: bool = True
+    garbage_held: str = ""
 
     @property
     def present(self) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from natsctl.daemon.bucket_checks import check_buckets, check_events
 from natsctl.daemon.clocks import skew
 from natsctl.daemon.finding import Bounds, Finding, failed, ok, warning
+from natsctl.daemon.garbage_checks import check_garbage
 from natsctl.daemon.installation_checks import check_installation
 from natsctl.daemon.lease_checks import check_holders, check_leases
 from natsctl.daemon.service_checks import Questions, check_service
@@ -103,6 +104,7 @@ async def _connected(
         check_buckets(connection, wanted.used),
         check_leases(connection, wanted.leases, wanted.lease_ttl_s),
         check_holders(connection, wanted.owners),
+        check_garbage(connection, wanted.used),
         check_events(connection, wanted.used),
         check_service(connection, wanted.questions),
         _clock(connection, wanted.used, bounds),

@@ -207,6 +207,13 @@ class Desk:
         if self._shard is not None:
             member = self._shard.whose(key) or ""
             known = msgspec.structs.replace(known, member=member, here=runtime.holds(key))
+        if (
+            isinstance(runtime, ControllerRuntime)
+            and not known.exists
+            and any(known.owned.values())
+        ):
+            held = cut(hidden(runtime.garbage_held))
+            known = msgspec.structs.replace(known, garbage_held=held)
         told = await self._with_events(known)
         return fitting(self._limit, OWNED_MAX, lambda count: begun(told, count))
 

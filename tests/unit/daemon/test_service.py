@@ -319,6 +319,28 @@ async def test_more_keys_than_one_request_may_have_are_refused() -> None:
             await Asked(harness.runtime)(Verb.RESYNC, many, object)
 
 
+async def test_status_and_explain_show_why_garbage_collection_is_held() -> None:
+    async with running(Apps()) as harness:
+        apps = harness.stores.store(Apps.apps.kind)
+        for key in ("a", "b"):
+            await apps.create(key, app())
+        await harness.run_until_idle()
+        apps.recreate()
+        await asyncio.sleep(1)
+        await harness.runtime.sweep()
+        asked = Asked(harness.runtime)
+        status = await asked(Verb.STATUS, "", ControllerStatus)
+        known = await asked(Verb.EXPLAIN, "a", KeyExplanation)
+        assert "was recreated" in status.garbage_held
+        assert known.garbage_held == status.garbage_held
+        for key in ("a", "b"):
+            await apps.create(key, app())
+        await harness.run_until_idle()
+        plan = await asked(Verb.GC_ACCEPT, "", ControllerPlan)
+        assert (plan.refused, plan.orphans) == ("", ())
+        assert (await asked(Verb.STATUS, "", ControllerStatus)).garbage_held == ""
+
+
 async def test_of_very_much_garbage_a_plan_shows_the_beginning_and_counts_the_rest() -> None:
     async with running(Apps()) as harness:
         apps, parts = [harness.stores.store(slot.kind) for slot in (Apps.apps, Apps.parts)]
