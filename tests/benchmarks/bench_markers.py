@@ -1,4 +1,4 @@
-"""What a process keeps of keys that were made and deleted."""
+"""How much a process grows while keys are made and deleted."""
 
 import asyncio
 import sys
@@ -21,14 +21,13 @@ async def run(sizes: Sizes) -> list[Row]:
     count = sizes.deleted
     async with filled(0) as server:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.benchmarks.forgetting", server.url, str(count)),
+            *(sys.executable, "-m", "tests.benchmarks.forgetting", server.url, str(BATCH)),
             stdout=asyncio.subprocess.PIPE,
             cwd=ROOT,
         )
         try:
             before = await _bytes(process)
-            await _make_and_delete(server, count)
-            after = await _bytes(process)
+            after = await _make_and_delete(server, count, process)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -44,23 +43,30 @@ async def run(sizes: Sizes) -> list[Row]:
     ]
 
 
-async def _make_and_delete(server: NatsServer, count: int) -> None:
-    """Make keys and delete them, a batch at a time, so that few are alive at once."""
-    client = Client()
+async def _make_and_delete(
+    server: NatsServer, count: int, process: asyncio.subprocess.Process
+) -> int:
+    """Make and delete keys, a batch at a time; return what the process has in the end."""
+    client, resident = Client(), 0
     await client.connect(server.url)
     try:
         for first in range(0, count, BATCH):
-            numbers = range(first, min(first + BATCH, count))
-            for payload, headers in ((None, None), (b"", DELETED)):
-                for number in numbers:
-                    given = value(number) if payload is None else payload
-                    subject = f"$KV.{BUCKET}.{key(number)}"
-                    if number == numbers[-1]:
-                        await client.request(subject, given, timeout=ANSWER_S, headers=headers)
-                    else:
-                        await client.publish(subject, given, headers=headers)
+            for deleted in (False, True):
+                await _write(client, range(first, first + BATCH), deleted=deleted)
+            resident = await _bytes(process)
     finally:
         await client.close()
+    return resident
+
+
+async def _write(client: Client, numbers: range, *, deleted: bool) -> None:
+    headers = DELETED if deleted else None
+    for number in numbers:
+        subject, payload = f"$KV.{BUCKET}.{key(number)}", b"" if deleted else value(number)
+        if number == numbers[-1]:
+            await client.request(subject, payload, timeout=ANSWER_S, headers=headers)
+        else:
+            await client.publish(subject, payload, headers=headers)
 
 
 async def _bytes(process: asyncio.subprocess.Process) -> int:

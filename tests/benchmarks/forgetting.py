@@ -1,7 +1,7 @@
-"""A process with a controller that says how much memory it has, before and after: one line each.
+"""A process with a controller that prints its resident bytes: one line when it has started, and
+one whenever it has seen the last key of a batch deleted.
 
-`python -m tests.benchmarks.forgetting URL COUNT`: the first line comes when it has started, the
-second when COUNT keys have been made and deleted.
+`python -m tests.benchmarks.forgetting URL BATCH` runs until it is killed.
 """
 
 import asyncio
@@ -10,9 +10,7 @@ import sys
 from pathlib import Path
 
 from natsctl import Controller, ControllerRuntime, connect, primary
-from tests.benchmarks.data import ITEMS, key
-
-SETTLE_S = 2.0
+from tests.benchmarks.data import ITEMS
 
 
 class Forgetting(Controller):
@@ -20,13 +18,13 @@ class Forgetting(Controller):
 
     items = primary(ITEMS)
 
-    def __init__(self, last: str) -> None:
-        self.last_gone = asyncio.Event()
-        self._last = last
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
 
     async def sync_handler(self, key: str) -> None:
-        if self.items.get(key) is None and key == self._last:
-            self.last_gone.set()
+        number = int(key.rpartition("-")[2])
+        if self.items.get(key) is None and number % self._batch == self._batch - 1:
+            print(resident(), flush=True)
 
 
 def resident() -> int:
@@ -35,19 +33,14 @@ def resident() -> int:
     return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) * 1024
 
 
-async def main(url: str, last: str) -> None:
+async def main(url: str, batch: int) -> None:
     async with connect(url) as nats:
-        controller = Forgetting(last)
-        runtime = ControllerRuntime(controller, nats=nats)
+        runtime = ControllerRuntime(Forgetting(batch), nats=nats)
         async with asyncio.TaskGroup() as group:
             group.create_task(runtime.run())
             await runtime.synced.wait()
             print(resident(), flush=True)
-            await controller.last_gone.wait()
-            await asyncio.sleep(SETTLE_S)
-            print(resident(), flush=True)
-            runtime.stop()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], key(int(sys.argv[2]) - 1)))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
