@@ -147,7 +147,7 @@ async def _sync_here(
     verbose: bool,
 ) -> None:
     if not verbose:
-        for name in ("reports", "informer"):  # what they tell is told below, in a line each
+        for name in ("reports", "invalid_log"):  # what they tell is told below, in a line each
             logging.getLogger(f"natsctl.core.{name}").setLevel(logging.CRITICAL)
     failures: list[Exception] = []
     async with connected_to(work, options, cluster, owner_names) as runtime:

@@ -6,7 +6,7 @@ import pytest
 from things import THINGS, Thing, thing, value
 
 import natsctl
-from natsctl import Controller, primary, secondary
+from natsctl import Controller, HandlerError, primary, secondary
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 
@@ -99,7 +99,7 @@ async def test_leaving_stops_it_and_closes_every_watch() -> None:
 
 
 async def test_a_controller_that_fails_at_its_start_fails_the_test() -> None:
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(HandlerError, match=r"start\(\) failed: ZeroDivisionError"):
         async with running(Unready()):
             pytest.fail("it did not start")
 
