@@ -21,9 +21,9 @@ from natsctl.errors import (
 )
 from natsctl.kv.browse import BucketStore
 from natsctl.kv.bucket import Bucket
-from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
 from natsctl.model import documents
+from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
 from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing
 

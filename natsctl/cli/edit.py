@@ -23,8 +23,8 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.kv.browse import BucketStore
-from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
+from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
 
 _AGAIN = (UsageError, InvalidObjectError, TooLargeError)  # what a person can put right

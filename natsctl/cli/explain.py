@@ -13,8 +13,8 @@ from natsctl.cli.printing import Output, OutputOption, line, write_found, write_
 from natsctl.core.journal import SyncRecord
 from natsctl.daemon.answers import Event, KeyExplanation, Queued
 from natsctl.errors import NotFoundError
-from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
+from natsctl.model.keys import check_key
 
 app = commands()
 

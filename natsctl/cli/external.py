@@ -16,12 +16,12 @@ from natsctl.cli.terminal import say
 from natsctl.errors import NotFoundError, StoreMissingError, UsageError
 from natsctl.kv.browse import BucketStore, bucket_names
 from natsctl.kv.bucket import Bucket
-from natsctl.kv.codec import check_key
 from natsctl.kv.connection import Connection, connect
 from natsctl.kv.options import NatsOptions
 from natsctl.managed.links import RECORDS, Link, Standing, annotations_of, object_of, standing
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.resolution import domains_of, resolve, unlink, unresolved
+from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
 
 app = commands()

@@ -17,6 +17,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.telemetry.escaping import escaped_lines
+from natsctl.telemetry.hiding import TRACEBACK_MAX
 
 _hide = Hider()
 
@@ -47,7 +48,7 @@ def tell(error: BaseException) -> int:
         text = _line_of(leaf)
         if text is None:
             traced = "".join(traceback.format_exception(leaf)).rstrip("\n")
-            emit_error(escaped_lines(_hide(traced)))
+            emit_error(escaped_lines(_hide(traced, limit=TRACEBACK_MAX)))
         else:
             say_error(text)
     return status(found[0])

@@ -9,7 +9,8 @@ import yaml
 from natsctl.cli.parsing import yaml_documents
 from natsctl.cli.values import Given, of_document, read_bytes
 from natsctl.errors import InvalidKeyError, UsageError
-from natsctl.kv.codec import check_key, stream_of
+from natsctl.kv.codec import stream_of
+from natsctl.model.keys import check_key
 
 SUFFIXES = (".yaml", ".yml", ".json")
 

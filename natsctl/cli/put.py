@@ -21,8 +21,8 @@ from natsctl.cli.values import (
 from natsctl.core.write import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
 from natsctl.kv.browse import BucketStore
-from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
+from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
 
 app = commands()

@@ -28,8 +28,8 @@ from natsctl.daemon.asking import Daemons
 from natsctl.daemon.once import Visited, primaries, sync_once
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.kube.options import KubeOptions
-from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
+from natsctl.model.keys import check_key
 from natsctl.runtime import Controller
 
 app = commands()

@@ -17,9 +17,9 @@ from natsctl.core.write import Rewritten
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.kv.browse import BucketStore, bucket_names
 from natsctl.kv.bucket import Bucket, Message
-from natsctl.kv.codec import check_key
 from natsctl.kv.connection import connect
 from natsctl.kv.options import NatsOptions
+from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
 
 app = commands()

@@ -13,8 +13,8 @@ from natsctl.cli.printing import Output, OutputOption, write_found, write_table
 from natsctl.cli.terminal import say
 from natsctl.core.tree import MISSING, Branch
 from natsctl.errors import NotFoundError
-from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
+from natsctl.model.keys import check_key
 
 app = commands()
 

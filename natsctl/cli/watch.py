@@ -32,8 +32,8 @@ from natsctl.core.informer import Informer
 from natsctl.errors import UsageError
 from natsctl.kv.browse import BucketStore
 from natsctl.kv.bucket import Message
-from natsctl.kv.codec import check_key
 from natsctl.kv.options import NatsOptions
+from natsctl.model.keys import check_key
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Change
 

@@ -18,6 +18,7 @@ from natsctl.errors import (
 )
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Deleted, Stored
+from natsctl.telemetry.hiding import VALUE_MAX, hidden
 
 T = TypeVar("T")
 
@@ -209,9 +210,10 @@ class Owned(Reader[T]):
     def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
         found = self.owner_of(current)
         message = MESSAGE_EXISTS % f'"{current.key}"'
-        whose = "nobody" if found is None else f"{found.kind} {found.key}"
+        whose = "nobody" if found is None else str(found)
         foreign = self.foreign_installation(self.metadata(current))
         if foreign:
+            foreign = hidden(foreign, limit=VALUE_MAX)  # an annotation holds whatever was written
             raise ExistsError(
                 f"{message}: it is owned by {whose} of installation {foreign}; if that "
                 f"installation is lost, `natsctl installation adopt {foreign}` takes its objects "

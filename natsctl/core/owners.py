@@ -15,19 +15,27 @@ import msgspec
 
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import Metadata
+from natsctl.telemetry.hiding import hidden
 
 T = TypeVar("T")
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 _HASHED = "h."
 _NAMES = ("owner-kind", "owner-key", "applied", "installation")
+SHOWN_MAX = 300  # characters of an owner
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A primary: its kind's name and its key."""
+    """A primary: its kind's name and its key.
+
+    Both may come from an annotation, which holds whatever somebody wrote: `str` cuts them.
+    """
 
     kind: str
     key: str
+
+    def __str__(self) -> str:
+        return hidden(f"{self.kind} {self.key}", limit=SHOWN_MAX)
 
 
 class OwnerNames(msgspec.Struct, frozen=True):

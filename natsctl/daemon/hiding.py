@@ -7,7 +7,7 @@ from natsctl.kube.options import KubeOptions
 from natsctl.kv.options import NatsOptions
 from natsctl.kv.servers import secrets
 from natsctl.telemetry.escaping import escaped_lines
-from natsctl.telemetry.hiding import MASK, Hider, hidden
+from natsctl.telemetry.hiding import MASK, TRACEBACK_MAX, Hider, hidden
 
 __all__ = ["MASK", "Hider", "HidingFormatter", "secrets_of"]
 
@@ -17,7 +17,7 @@ class HidingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and its traceback if it has one."""
-        return escaped_lines(hidden(super().format(record)))
+        return escaped_lines(hidden(super().format(record), limit=TRACEBACK_MAX))
 
 
 def secrets_of(nats: NatsOptions, cluster: KubeOptions | None = None) -> Iterator[str]:

@@ -16,6 +16,7 @@ from natsctl.daemon.folding import FoldingHandler
 from natsctl.daemon.hiding import Hider
 from natsctl.daemon.settings import LogSettings
 from natsctl.telemetry.escaping import escaped_lines, json_escaped
+from natsctl.telemetry.hiding import TEXT_MAX, TRACEBACK_MAX
 from natsctl.telemetry.tracing import trace_ids
 
 _COLOURS = {"warning": "33", "error": "31", "critical": "31"}
@@ -57,7 +58,7 @@ def _formatter(
     rendered = _json if settings.format == "json" else _Text(colour=_in_colour())
 
     def hidden(_: WrappedLogger, __: str, fact: EventDict) -> str:
-        return rendered({name: _shown(value, hide) for name, value in fact.items()})
+        return rendered({name: _shown(name, value, hide) for name, value in fact.items()})
 
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *before],
@@ -87,11 +88,12 @@ def _in_order(_: WrappedLogger, __: str, fact: EventDict) -> EventDict:
     return {**first, **fact, **last}
 
 
-def _shown(value: object, hide: Hider) -> object:
-    """Return the value as it may be shown: numbers as they are, all else as a text."""
+def _shown(name: str, value: object, hide: Hider) -> object:
+    """Return the value as it may be shown: numbers as they are, all else as a text that is cut."""
     if value is None or isinstance(value, bool | int | float):
         return value
-    return hide(str(value)).encode(errors="replace").decode()
+    limit = TRACEBACK_MAX if name == "exception" else TEXT_MAX
+    return hide(str(value), limit=limit).encode(errors="replace").decode()
 
 
 # ---- how it is written

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Status
 from opentelemetry.util.types import AttributeValue
 
-from natsctl.telemetry.hiding import Secrets, hidden
+from natsctl.telemetry.hiding import TRACEBACK_MAX, Secrets, hidden
 from natsctl.telemetry.tracing import collected_by
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ def _hidden_all(attributes: Mapping[str, AttributeValue] | None) -> dict[str, At
 
 def _hidden_value(value: AttributeValue) -> AttributeValue:
     if isinstance(value, str):
-        return hidden(value)
+        return hidden(value, limit=TRACEBACK_MAX)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [hidden(each) for each in value if isinstance(each, str)] or value
     return value

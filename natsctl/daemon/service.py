@@ -46,10 +46,10 @@ from natsctl.daemon.operator import Runnable
 from natsctl.daemon.outside import externals
 from natsctl.daemon.sharding import Shard
 from natsctl.errors import NatsctlError, UsageError
-from natsctl.kv.codec import check_key
 from natsctl.kv.connection import Connection
 from natsctl.kv.events import events_of
 from natsctl.kv.service import Endpoint, Handler, Identity, serving
+from natsctl.model.keys import check_key
 from natsctl.runtime import ControllerRuntime
 from natsctl.telemetry.hiding import hidden
 

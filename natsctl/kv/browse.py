@@ -9,11 +9,12 @@ from typing import Any
 
 from natsctl.errors import NotFoundError, WatchBrokenError
 from natsctl.kv.bucket import NANOSECONDS, Bucket, Message
-from natsctl.kv.codec import KEY_RULE, TTL, check_key, parse_headers, written_ns
+from natsctl.kv.codec import TTL, parse_headers, written_ns
 from natsctl.kv.connection import Connection
 from natsctl.kv.feed import Feed
 from natsctl.kv.store import KvStore
 from natsctl.kv.watch import KvWatch
+from natsctl.model.keys import KEY_RULE, check_key
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import (
     Applied,

@@ -18,9 +18,10 @@ from natsctl.errors import (
     StoreMissingError,
     StoreTimeoutError,
 )
-from natsctl.kv.codec import Marker, legal, marker, parse_headers, prefix_of, stream_of
+from natsctl.kv.codec import Marker, marker, parse_headers, prefix_of, stream_of
 from natsctl.kv.connection import Connection
 from natsctl.kv.layout import Layout, bucket_in, layout_of, prefix_in
+from natsctl.model.keys import legal
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Deleted
 

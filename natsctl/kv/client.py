@@ -147,8 +147,8 @@ class _Parser(Parser):
     """Splits what a server sends into messages and control lines, exactly as a server reads them.
 
     The messages of taps go straight to them, everything else goes to nats-py. nats-py's own parser
-    takes other white space for a separator too, so that whoever chooses a subject could end the
-    connection, or have a message delivered to another subscription.
+    takes other white space for a separator too: a subject could end the connection, or send its
+    message to another subscription.
     """
 
     def __init__(self, client: "OneTimeClient", taps: dict[int, Receive]) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from natsctl.errors import InvalidKeyError, UsageError
+from natsctl.errors import UsageError
 
 OPERATION: Final = "KV-Operation"
 MARKER_REASON: Final = "Nats-Marker-Reason"
@@ -18,11 +18,6 @@ STATUS: Final = "Status"
 LAST_CONSUMER: Final = "Nats-Last-Consumer"
 STALLED: Final = "Nats-Consumer-Stalled"
 
-_KEY = re.compile(rb"(?!_kv)[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*+\Z")
-KEY_RULE: Final = (
-    "a key has letters, digits and -/_=. only, "
-    "no '.' at its ends or twice in a row, and does not begin with '_kv'"
-)
 _BUCKET = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _TOKENS_PLAIN = 9
 
@@ -54,32 +49,6 @@ def stream_of(bucket: str) -> str:
 def prefix_of(bucket: str) -> str:
     """Return what stands before the key in the bucket's subjects."""
     return f"$KV.{bucket}."
-
-
-def legal(key: str | bytes) -> bool:
-    """Return whether *key* can name one object.
-
-    Wildcards, empty tokens and the reserved prefix `_kv` are no keys.
-    """
-    raw = key if isinstance(key, bytes) else key.encode(errors="replace")
-    return _KEY.match(raw) is not None
-
-
-def check_key(key: str) -> str:
-    """Return *key*; raises `InvalidKeyError` if it is not legal."""
-    if not legal(key):
-        raise InvalidKeyError(f"key {key!r}: {KEY_RULE}")
-    return key
-
-
-def printable(raw: bytes) -> str:
-    r"""Return a name in printable characters: `a\x0bb`. No two names look the same."""
-    text = raw.replace(b"\\", b"\\\\").decode(errors="backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def position(reply: bytes) -> Position:

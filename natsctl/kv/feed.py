@@ -11,17 +11,8 @@ from collections.abc import Awaitable, Callable
 from nats.errors import Error as NatsError
 
 from natsctl.errors import WatchBrokenError
-from natsctl.kv.codec import (
-    LAST_CONSUMER,
-    STALLED,
-    STATUS,
-    Marker,
-    legal,
-    marker,
-    parse_headers,
-    position,
-    printable,
-)
+from natsctl.kv.codec import LAST_CONSUMER, STALLED, STATUS, Marker, marker, parse_headers, position
+from natsctl.model.keys import legal, printable
 from natsctl.model.store import Deleted, IllegalKey, Stored
 
 Item = Stored | Deleted | IllegalKey

@@ -36,8 +36,8 @@ class _Open(msgspec.Struct, frozen=True):
 class Requests:
     """Sends requests and matches answers to them; all answers come in on one subscription.
 
-    Every request has a reply subject of its own that nobody can guess: whoever may publish to our
-    inbox still cannot answer a request that was sent to somebody else. Unlike nats-py's own
+    Every request has a reply subject of its own that nobody can guess. A client that may publish to
+    our inbox still cannot answer a request that was sent to another client. Unlike nats-py's own
     requests, these fail at once when the connection is lost or the server forbids them.
     """
 

@@ -17,9 +17,10 @@ from natsctl.errors import (
 )
 from natsctl.kv.bucket import Bucket, Message
 from natsctl.kv.calls import kv_span
-from natsctl.kv.codec import EXPECTED, OPERATION, ROLLUP, TTL, check_key, header_size
+from natsctl.kv.codec import EXPECTED, OPERATION, ROLLUP, TTL, header_size
 from natsctl.kv.hedge import AGAIN_S, hedged
 from natsctl.kv.watch import VERIFY_S, KvWatch
+from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.patterns import matches
 from natsctl.model.store import Deleted, Stored, WatchEvent

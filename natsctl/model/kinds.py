@@ -10,6 +10,7 @@ import msgspec
 from natsctl.errors import InvalidObjectError, UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
+from natsctl.model.keys import legal
 from natsctl.model.objects import Head, Metadata, Object
 from natsctl.model.patterns import matches
 
@@ -191,8 +192,8 @@ class KvKind(Kind[T]):
         return ""
 
     def holds(self, key: str) -> bool:
-        """Say whether *key* matches the pattern that says which part of the bucket is meant."""
-        return matches(self.keys, key)
+        """Return whether *key* is legal and in the part of the bucket that is meant."""
+        return legal(key) and matches(self.keys, key)
 
 
 def kv(

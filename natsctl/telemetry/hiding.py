@@ -1,4 +1,8 @@
-"""What is never shown, whatever text it is in."""
+"""Hides secrets in every text that people read, and cuts what is too long to be read.
+
+Texts hold what strangers wrote, so every pattern takes time in proportion to the text: no two
+repeats overlap, and no position is scanned from many starts.
+"""
 
 import re
 from collections import deque
@@ -7,19 +11,29 @@ from functools import cache
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 MASK = "***"
+TEXT_MAX = 4_000  # characters of a text
 TOLD_MAX = 2_000  # characters of an error
+TRACEBACK_MAX = 32_000  # characters of a traceback
+VALUE_MAX = 100  # characters of a value that a message quotes
+OVERLAP = 1_000  # characters behind a cut that are searched too: a secret may begin before it
 
 _SHORT = 8  # a secret shorter than this is looked for as a word only: it may be part of others
 _HELD_MAX = 64  # that one holder keeps: the newest
-# a part of each may be masked already
-_LOOKS = r"""
-      (?<=://) (?:(?!://)[^\s"'<>])* (?=@)              # who we are, in a URL; no other one begins
-    | \b S[ACNOUX][A-Z2-7]{56} \b                       # an nkey seed
-    | \b eyJ[\w*-]{8,} \. [\w*-]+ (?: \. [\w*-]* )?     # a JWT
-    | (?<=-----BEGIN\ ) ([A-Z ]*PRIVATE\ KEY)----- .*? (?: -----END\ \1----- | \Z )
-    | (?i: (?<=\bbearer\ ) | (?<=\bbasic\ ) ) [\w.~+/=*-]{6,}
+# A part of each may be masked already. `{end}` matches where the text was cut, else nowhere.
+_JWT = r"""
+    (?P<before> (?<![\w*-]) (?= [\w*-]*+ (?: \.[\w*-] | \.?{end} ) ) [\w*-]*? )  # a run of its own
+    \b eyJ (?: [\w*-]{{8,}}+ \. [\w*-]++ (?: \. [\w*-]*+ )? | [\w*-]*+ \.? {end} )
 """
+_OTHERS = r"""
+    (?: (?<=://) (?:(?!://)[^\s"'<>])* (?: (?=@) | {end} )  # the user of a URL, up to the next URL
+      | \b S[ACNOUX][A-Z2-7]{{56}} \b                       # an nkey seed
+      | (?<=-----BEGIN\ ) ([A-Z ]{{0,40}}PRIVATE\ KEY)----- .*? (?: -----END\ \1----- | \Z )
+      | (?i: (?<=\bbearer\ ) | (?<=\bbasic\ ) ) [\w.~+/=*-]{{6,}} )
+"""
+_END, _NO_END = r"\Z", r"(?!)"
 
 
 class Hider:
@@ -30,14 +44,20 @@ class Hider:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._known = _any_of(secrets)
+        self._known = _Known.of(secrets)
 
-    def __call__(self, text: str) -> str:
-        """Return the text with `***` in the place of each."""
-        for pattern in (self._known, _held.pattern):
-            if pattern is not None:
-                text = pattern.sub(MASK, text)
-        return _looks_like_one().sub(MASK, text)
+    def __call__(self, text: str, *, limit: int = TEXT_MAX) -> str:
+        """Return the text with `***` in the place of each secret.
+
+        Of a text longer than *limit* this is the beginning, and how much was left out. A secret
+        that the cut goes through is hidden as a whole.
+        """
+        cut = len(text) > limit
+        window = text[: limit + max(OVERLAP, self._known.longest, _held.known.longest)]
+        end = min(limit, len(text))
+        for pattern in (*self._known.patterns, *_held.known.patterns, *_looks(cut=cut)):
+            window, end = _masked(pattern, window, end)
+        return f"{window[:end]}… ({len(text) - limit} more characters)" if cut else window
 
 
 class Secrets:
@@ -72,46 +92,73 @@ class Secrets:
             _held.look()
 
 
+class _Known(msgspec.Struct, frozen=True):
+    """Finds secrets that are known, in every form; `longest` is the length of the longest form."""
+
+    patterns: tuple[re.Pattern[str], ...] = ()
+    longest: int = 0
+
+    @classmethod
+    def of(cls, secrets: Iterable[str]) -> Self:
+        forms = {form for secret in secrets if secret.strip() for form in _forms(secret)}
+        pattern = _pattern(forms)
+        return cls(() if pattern is None else (pattern,), max(map(len, forms), default=0))
+
+
 class _Held:
     """What all holders hold together."""
 
     def __init__(self) -> None:
         self.by: list[Secrets] = []
-        self.pattern: re.Pattern[str] | None = None
+        self.known = _Known()
 
     def look(self) -> None:
-        self.pattern = _any_of(secret for holder in self.by for secret in holder.texts)
+        self.known = _Known.of(secret for holder in self.by for secret in holder.texts)
 
 
 _held = _Held()  # one for the process: a text does not know whose secrets are in it
 
 
-def hidden(text: str) -> str:
-    """Return the text as it may be shown."""
-    return _anything(text)
+def hidden(text: str, *, limit: int = TEXT_MAX) -> str:
+    """Return the text as it may be shown: without secrets, and cut to *limit* characters."""
+    return _anything(text, limit=limit)
+
+
+def brief(value: str) -> str:
+    """Return a value that somebody wrote as a message quotes it: its beginning, as one line."""
+    return repr(hidden(value, limit=VALUE_MAX))
 
 
 def told(error: BaseException) -> str:
-    """Return what people are told of an error, `ValueError: no luck`, without secrets.
-
-    Of a very long one that is the beginning.
-    """
+    """Return an error as people read it, `ValueError: no luck`, cut and without secrets."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - its own `__str__` is at fault, and it is somebody's code
         text = f"{type(error).__name__}, whose text cannot be shown"
-    text = hidden(text)
-    return text if len(text) <= TOLD_MAX else f"{text[:TOLD_MAX]}…"
+    return hidden(text, limit=TOLD_MAX)
+
+
+def _masked(pattern: re.Pattern[str], text: str, end: int) -> tuple[str, int]:
+    """Return the text with every match masked, and the position in it of *end*.
+
+    A mask that *end* would go through is before it.
+    """
+    parts, position, shift = list[str](), 0, 0
+    for found in pattern.finditer(text):
+        start = found.end("before") if "before" in pattern.groupindex else found.start()
+        parts += (text[position:start], MASK)
+        position = found.end()
+        if start < end:
+            shift += len(MASK) - (min(position, end) - start)
+    return "".join((*parts, text[position:])), end + shift
 
 
 @cache
-def _looks_like_one() -> re.Pattern[str]:
-    return re.compile(_LOOKS, re.VERBOSE | re.DOTALL)  # which takes a while at every start
-
-
-def _any_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    known = {secret for secret in secrets if secret.strip()}
-    return _pattern({form for secret in known for form in _forms(secret)})
+def _looks(*, cut: bool) -> tuple[re.Pattern[str], ...]:
+    """Return what finds things that look like a secret; compiling takes a while at a start."""
+    end = _END if cut else _NO_END
+    flags = re.VERBOSE | re.DOTALL
+    return tuple(re.compile(each.format(end=end), flags) for each in (_JWT, _OTHERS))
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import hidden, told
+from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden, told
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -252,7 +252,8 @@ def _exception(error: Exception) -> dict[str, str]:
     """Return the attributes of an exception, with the traceback of what nobody foresaw."""
     found = {"exception.type": _type(error), "exception.message": hidden(str(error))}
     if classify(error) is ErrorClass.UNEXPECTED:
-        found["exception.stacktrace"] = hidden("".join(traceback.format_exception(error)))
+        stack = "".join(traceback.format_exception(error))
+        found["exception.stacktrace"] = hidden(stack, limit=TRACEBACK_MAX)
     return found
 
 

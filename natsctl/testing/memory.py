@@ -16,7 +16,8 @@ from natsctl.errors import (
     TooLargeError,
     WatchBrokenError,
 )
-from natsctl.kv.codec import check_key, stream_of
+from natsctl.kv.codec import stream_of
+from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.patterns import matches
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent

@@ -138,6 +138,5 @@ async def test_an_illegal_key_is_logged_once_however_often_it_is_written(
     stored = await put(store, "a")
     await informer.cache.passed(stored.revision)
     following.cancel()
-    assert [line for line in caplog.messages if r"a\x0bb" in line] == [
-        r"Note.notes a\x0bb at revision 1 is left alone: its name is no legal key"
-    ]
+    (line,) = [line for line in caplog.messages if r"a\x0bb" in line]
+    assert line.endswith("is left alone: its name is no legal key")

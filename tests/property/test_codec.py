@@ -7,14 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsctl.errors import InvalidKeyError
-from natsctl.kv.codec import (
-    Position,
-    check_key,
-    header_size,
-    parse_headers,
-    position,
-    written_ns,
-)
+from natsctl.kv.codec import Position, header_size, parse_headers, position, written_ns
+from natsctl.model.keys import check_key
 from natsctl.model.patterns import matches
 
 TOKEN = st.text(string.ascii_letters + string.digits + "-_", min_size=1, max_size=8)

@@ -1,6 +1,7 @@
 """What is no valid object harms only itself."""
 
 import asyncio
+import json
 import logging
 from typing import Any
 
@@ -260,3 +261,27 @@ async def test_an_illegal_key_is_forgotten_not_retried() -> None:
 def test_msgspec_really_overflows() -> None:
     with pytest.raises(RecursionError):
         msgspec.json.decode(b"[" * 100_000)
+
+
+@pytest.mark.parametrize("owner", ["x" * 130_000 + "\x0b", "a\x0bb", "*"])
+async def test_an_owner_that_is_no_key_is_not_synced(owner: str) -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness)
+        part = json.loads((await play.parts.get("shop.main")).value)
+        part["metadata"]["annotations"]["natsctl.io/owner-key"] = owner
+        await put(play.parts, "strange", part)
+        await harness.run_until_idle()
+        assert not harness.runtime.explain(owner).syncs
+
+
+async def test_the_error_about_an_owner_quotes_only_its_beginning() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        play = await converged(harness)
+        part = json.loads((await play.parts.get("shop.main")).value)
+        part["metadata"]["annotations"]["natsctl.io/owner-key"] = "x" * 130_000
+        await put(play.parts, "new.main", part)
+        await play.app("new", "new")
+        await asyncio.sleep(1)
+        assert len(harness.runtime.status().failing["new"]) < 1000

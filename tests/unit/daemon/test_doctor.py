@@ -9,8 +9,8 @@ from controllers.streams import Streams
 from natsctl.daemon.clocks import skew
 from natsctl.daemon.finding import Result
 from natsctl.daemon.used import used_by
-from natsctl.kv.codec import check_key
 from natsctl.kv.probe import one_of
+from natsctl.model.keys import check_key
 from natsctl.model.patterns import matches
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

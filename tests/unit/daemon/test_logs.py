@@ -170,3 +170,19 @@ async def test_no_secret_is_in_messages_facts_and_tracebacks(
     assert "hush" not in told
     assert told.count("***") >= 6
     assert "hub:4222" in told
+
+
+def complain(of: str) -> None:
+    raise ValueError(of)
+
+
+def test_a_line_is_cut_however_much_a_stranger_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(LogSettings(format="json"))
+    try:
+        complain("x" * 1_000_000)
+    except ValueError:
+        log.exception("sync of %s failed", "k" * 1_000_000, extra={"fact": "f" * 1_000_000})
+    (line,) = capsys.readouterr().err.splitlines()
+    fact = json.loads(line)
+    assert [len(fact[name]) < 33_000 for name in ("message", "fact", "exception")] == [True] * 3
+    assert fact["message"].endswith(" more characters)")

@@ -6,7 +6,6 @@ from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.kv.codec import (
     Marker,
     Position,
-    check_key,
     header_size,
     marker,
     parse_headers,
@@ -15,6 +14,7 @@ from natsctl.kv.codec import (
     stream_of,
     written_ns,
 )
+from natsctl.model.keys import check_key
 
 PLAIN = b"$JS.ACK.KV_b.cons.1.4105.37.1731500000123456789.12"
 DOMAIN = b"$JS.ACK.hub.ACCHASH.KV_b.cons.1.4105.37.1731500000123456789.12"

@@ -45,3 +45,9 @@ def test_deleting_needs_both_policies() -> None:
 def test_a_policy_that_nobody_knows_is_an_error_that_names_those_there_are(key: str) -> None:
     with pytest.raises(InvalidObjectError, match=r"'nothing'.*(observe|orphan)"):
         permissions({key: "nothing"}, {}, NAMES)
+
+
+def test_the_error_about_a_policy_quotes_only_its_beginning() -> None:
+    with pytest.raises(InvalidObjectError) as caught:
+        permissions({NAMES.management_policy: "x" * 130_000}, {}, NAMES)
+    assert len(str(caught.value)) < 300
