@@ -115,6 +115,10 @@ class NoDaemonError(NatsctlError):
     """No daemon answers for what was asked."""
 
 
+class TooManyRequestsError(NatsctlError):
+    """A daemon refused a request because it has too many of them; it did nothing: retry later."""
+
+
 class StoppedError(NatsctlError):
     """What was asked was stopped before it could answer."""
 

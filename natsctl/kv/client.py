@@ -80,13 +80,13 @@ class OneTimeClient(Client):
             self._heard = heard
             self._pings_outstanding = 0
 
-    async def tap(self, subject: str, receive: Receive) -> Subscription:
+    async def tap(self, subject: str, receive: Receive, *, queue: str = "") -> Subscription:
         """Subscribe, and have *receive* called with every message, at once and as it came.
 
         nats-py would make an object of each and take it through a queue to another task.
         *receive* must not raise: nothing would be read any more.
         """
-        subscription = await self.subscribe(subject, cb=_tapped)
+        subscription = await self.subscribe(subject, queue=queue, cb=_tapped)
         self._taps[subscription._id] = receive  # noqa: SLF001 - no public way to it
         return subscription
 

@@ -16,6 +16,7 @@ from natsctl.errors import (
     StoreMissingError,
     StoreTimeoutError,
     TooLargeError,
+    TooManyRequestsError,
     UsageError,
 )
 from natsctl.telemetry.hiding import hidden
@@ -32,6 +33,7 @@ _CODES: tuple[tuple[type[NatsctlError], str], ...] = (
     (StoreMissingError, "404"),
     (ConflictError, "409"),
     (TooLargeError, "413"),
+    (TooManyRequestsError, "429"),
     (StoreTimeoutError, "504"),
 )
 

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from natsctl.errors import NatsctlError, StoreError, StoreTimeoutError, TooLargeError
+from natsctl.kv.client import OneTimeClient
 from natsctl.kv.connection import Connection
+from natsctl.kv.intake import RATE, Intake, reply_subject
 from natsctl.kv.micro import EndpointInfo, EndpointStats, Info, Ping, Stats
 from natsctl.kv.refusals import ERROR, refusal
 
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 ROOT = "$SRV"
 LIMIT_S = 30.0  # how long an endpoint may take to answer
 WORKING_MAX = 16  # requests that are worked on at once; more are refused
+TOO_MANY = f"there are more than {RATE:g} requests a second"
 STOPPING = "it was told to stop meanwhile, and whether it was done is unknown: ask again"
 AGAIN_S = 0.5  # until it is tried again to listen, where that failed
 
@@ -68,8 +69,9 @@ class Service:
     """Answers for as long as `serving` lasts, whatever client the connection has just then.
 
     *Guarantees.* Every request is answered, if the connection stands: with a result, or with the
-    reason why there is none, after `LIMIT_S` at most. At most `WORKING_MAX` are worked on at once;
-    more are told to come again. What is counted is counted since the start, over reconnects.
+    reason why there is none, after `LIMIT_S` at most. At most `WORKING_MAX` are worked on at once,
+    and at most `RATE` per second of each subject; others are refused, and dropped if there are
+    thousands of them. Requests are counted since the start, over reconnects.
     """
 
     def __init__(self, connection: Connection, identity: Identity) -> None:
@@ -79,7 +81,8 @@ class Service:
         self._clock = asyncio.get_running_loop().time
         self._endpoints: dict[str, Endpoint] = {}
         self._stats: dict[str, EndpointStats] = {}
-        self._client: Client | None = None  # who listens for us
+        self._client: OneTimeClient | None = None  # who listens for us
+        self._intake = Intake(self._send_refusal)
         self._listening: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self._working: set[asyncio.Task[None]] = set()
@@ -88,6 +91,10 @@ class Service:
         """Have exactly these be asked, from soon on."""
         self._endpoints = {endpoint.subject: endpoint for endpoint in endpoints}
         self._changed.set()
+
+    async def refuse(self) -> None:
+        """Send refusals until cancelled."""
+        await self._intake.run()
 
     async def listen(self) -> None:
         """Listen for what is offered, anew at every return of the connection, until it closes."""
@@ -118,7 +125,7 @@ class Service:
 
     # ---- who listens
 
-    async def _subscribe(self, client: Client) -> None:
+    async def _subscribe(self, client: OneTimeClient) -> None:
         """Make what this client listens to what is wanted."""
         if client is not self._client:
             self._client, self._listening = client, {}
@@ -128,46 +135,61 @@ class Service:
         for subject in sorted(wanted - self._listening.keys()):
             endpoint = self._endpoints.get(subject)
             group = "" if endpoint is None else endpoint.group
-            heard = self._told if endpoint is None else partial(self._asked, subject)
-            self._listening[subject] = await client.subscribe(subject, queue=group, cb=heard)
+            heard = partial(self._receive, subject)
+            self._listening[subject] = await client.tap(subject, heard, queue=group)
 
-    async def _told(self, message: Msg) -> None:
+    def _receive(
+        self, listening: str, subject: bytes, reply: bytes, data: bytes, _: bytes | None
+    ) -> None:
+        """Take a request in, or refuse it; this is called for every message of a flood."""
+        answer_to = reply_subject(reply)
+        if answer_to is None:
+            return
+        if not self._intake.admits(listening):
+            self._intake.refuse(listening, answer_to, TOO_MANY)
+        elif len(self._working) >= WORKING_MAX:
+            why = f"{WORKING_MAX} requests are being worked on"
+            self._intake.refuse(listening, answer_to, why)
+        else:
+            work = self._answer(listening, subject, answer_to, data)
+            task = asyncio.create_task(work, name=listening)
+            self._working.add(task)
+            task.add_done_callback(self._working.discard)
+
+    async def _answer(self, listening: str, subject: bytes, reply: str, data: bytes) -> None:
+        endpoint = self._endpoints.get(listening)
+        if endpoint is not None:
+            await self._work(endpoint, reply, data)
+        elif listening.startswith(f"{ROOT}."):
+            await self._describe(subject, reply)
+        else:
+            await self._respond(reply, b"", refusal(NatsctlError("it stands by now: ask again")))
+
+    async def _describe(self, subject: bytes, reply: str) -> None:
         """Answer what the protocol asks of every service."""
-        answers = {"PING": self.ping, "INFO": self.info, "STATS": self.stats}
-        answer = answers.get(message.subject.split(".")[1])
-        if answer is not None and message.reply:
-            await self._respond(message.reply, msgspec.json.encode(answer()))
-
-    async def _asked(self, subject: str, message: Msg) -> None:
-        endpoint, working = self._endpoints.get(subject), len(self._working)
-        if not message.reply:
-            return
-        if endpoint is None or working >= WORKING_MAX:
-            why = f"{working} requests are being worked on" if endpoint else "it stands by now"
-            await self._respond(message.reply, b"", refusal(NatsctlError(f"{why}: ask again")))
-            return
-        task = asyncio.create_task(self._work(endpoint, message), name=subject)
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+        answers = {b"PING": self.ping, b"INFO": self.info, b"STATS": self.stats}
+        answer = answers.get(subject.split(b".")[1])
+        if answer is not None:
+            await self._respond(reply, msgspec.json.encode(answer()))
 
     # ---- what is answered
 
-    async def _work(self, endpoint: Endpoint, message: Msg) -> None:
+    async def _work(self, endpoint: Endpoint, reply: str, data: bytes) -> None:
         begun = self._clock()
         try:
-            answer, headers = await self._answered(endpoint, message)
+            answer, headers = await self._answered(endpoint, data)
         except asyncio.CancelledError:
-            await self._respond(message.reply, b"", refusal(NatsctlError(STOPPING)))
+            await self._respond(reply, b"", refusal(NatsctlError(STOPPING)))
             raise
         if self._too_large(answer):
             answer, headers = b"", refusal(TooLargeError("the answer is larger than NATS takes"))
         self._count(endpoint, self._clock() - begun, headers.get(ERROR, ""))
-        await self._respond(message.reply, answer, headers)
+        await self._respond(reply, answer, headers)
 
-    async def _answered(self, endpoint: Endpoint, message: Msg) -> tuple[bytes, dict[str, str]]:
+    async def _answered(self, endpoint: Endpoint, data: bytes) -> tuple[bytes, dict[str, str]]:
         try:
             async with asyncio.timeout(LIMIT_S):
-                return await endpoint.handler(message.data), {}
+                return await endpoint.handler(data), {}
         except TimeoutError:
             return b"", refusal(StoreTimeoutError(f"it was not done within {LIMIT_S:g} s"))
         except NatsctlError as error:
@@ -185,8 +207,11 @@ class Service:
         with suppress(NatsError, StoreError):  # nobody can be told without a connection
             await self._connection.client.publish(reply, answer, headers=headers or None)
 
+    async def _send_refusal(self, reply: str, headers: dict[str, str]) -> None:
+        await self._respond(reply, b"", headers)
+
     def _count(self, endpoint: Endpoint, took_s: float, error: str) -> None:
-        before = self._stats_of(endpoint)
+        before = self._worked(endpoint)
         count = before.num_requests + 1
         spent = before.processing_time + int(took_s * 1e9)
         self._stats[endpoint.subject] = msgspec.structs.replace(
@@ -198,9 +223,21 @@ class Service:
             average_processing_time=spent // count,
         )
 
-    def _stats_of(self, endpoint: Endpoint) -> EndpointStats:
+    def _worked(self, endpoint: Endpoint) -> EndpointStats:
+        """Return what is counted of the requests that were worked on."""
         fresh = EndpointStats(endpoint.name, endpoint.subject, endpoint.group)
         return self._stats.get(endpoint.subject, fresh)
+
+    def _stats_of(self, endpoint: Endpoint) -> EndpointStats:
+        worked, refused = self._worked(endpoint), self._intake.refused[endpoint.subject]
+        if not refused:
+            return worked
+        return msgspec.structs.replace(
+            worked,
+            num_requests=worked.num_requests + refused,
+            num_errors=worked.num_errors + refused,
+            last_error=worked.last_error or f"429: {TOO_MANY}",
+        )
 
     # ---- what it says of itself
 
@@ -241,10 +278,14 @@ class Service:
 async def serving(connection: Connection, identity: Identity) -> AsyncIterator[Service]:
     """Run a service, which offers nothing yet, for as long as the context lasts."""
     service = Service(connection, identity)
-    listening = asyncio.create_task(service.listen(), name=f"service {identity.name}")
+    tasks = [
+        asyncio.create_task(service.listen(), name=f"service {identity.name}"),
+        asyncio.create_task(service.refuse(), name=f"refusals of service {identity.name}"),
+    ]
     try:
         yield service
     finally:
-        listening.cancel()
-        await asyncio.wait((listening,))
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         await service.close()

@@ -5,8 +5,13 @@ import pytest
 from faults.admin import Admin
 from faults.copies import COPIES, THINGS, Copies
 from faults.play import playing, running
+from nats.aio.msg import Msg
 from servers import NatsServer, eventually
 from stranger import stranger
+
+from natsctl.daemon.service import Verb, answering
+from natsctl.kv.asking import ask
+from natsctl.kv.connection import connect
 
 STATUS = {"Status": "503", "Description": "I am no control message"}
 
@@ -68,3 +73,31 @@ async def test_names_that_are_no_keys_in_the_buckets_of_a_controller(
             await eventually(lambda: again.sights.synced == texts)
             assert set(again.runtime.status().invalid) == set(names.values())
         assert not again.sights.gone
+
+
+async def test_a_flood_of_requests_does_not_hold_up_a_sync(nats_server: NatsServer) -> None:
+    async with (
+        playing(nats_server.url) as play,
+        answering(play.connection, [play.runtime]),
+        stranger(nats_server.url) as other,
+    ):
+        subject = Verb.STATUS.subject(play.controller.name)
+        answered = 0
+
+        async def count(_: Msg) -> None:
+            nonlocal answered
+            answered += 1
+
+        async with connect(nats_server.url) as watching:
+            await watching.client.subscribe("replies", cb=count)
+            await eventually(lambda: ask(watching, subject, timeout_s=2))
+            for _ in range(23_000):
+                other.publish(subject.encode(), b"", reply=b"replies")
+            await other.flush()
+            await play.user.put("k1")
+            text = play.controller.things.get("k1")
+            await eventually(lambda: play.controller.things.get("k1") != text, every_s=0)
+            answered_then = answered
+            await eventually(lambda: answered > answered_then)
+        await play.settled()
+        assert play.restarts == 0

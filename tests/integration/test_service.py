@@ -7,21 +7,31 @@ from collections.abc import AsyncIterator
 
 import nats
 import pytest
+from jetstream import STREAM, messages
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.micro.service import PING_RESPONSE_TYPE, ServiceInfo, ServiceStats
 from servers import CutProxy, NatsServer, eventually
+from stranger import stranger
 
 from natsctl.daemon.asking import Daemons
 from natsctl.daemon.service import NAME, Verb
-from natsctl.errors import ConflictError, NatsctlError, StoreError, TooLargeError
+from natsctl.errors import (
+    ConflictError,
+    NatsctlError,
+    StoreError,
+    TooLargeError,
+    TooManyRequestsError,
+)
 from natsctl.kv.asking import ask, ask_all, services
 from natsctl.kv.connection import Connection, connect
+from natsctl.kv.intake import BURST, RATE
 from natsctl.kv.options import NatsOptions
 from natsctl.kv.refusals import ERROR, ERROR_CODE
 from natsctl.kv.service import WORKING_MAX, Endpoint, Identity, serving
 
+FLOOD = 23_000
 IDENTITY = Identity(
     name="shops", version="1.2.3", description="d", metadata={"host": "h"}, id="one"
 )
@@ -214,8 +224,8 @@ async def test_what_others_answer_in_its_place_is_left_out(
     await stranger.close()
 
 
-async def test_more_requests_than_can_be_worked_on_are_told_to_come_again(
-    connection: Connection,
+async def test_more_requests_than_can_be_worked_on_are_refused(
+    connection: Connection, other: Client
 ) -> None:
     go = asyncio.Event()
 
@@ -227,14 +237,100 @@ async def test_more_requests_than_can_be_worked_on_are_told_to_come_again(
         service.offer([Endpoint(name="wait", subject="shops.wait", handler=wait), ENDPOINTS[0]])
         await eventually(lambda: answers(connection, "shops.echo"))
         asked = [
-            asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
+            asyncio.create_task(other.request("shops.wait", timeout=60))
             for _ in range(WORKING_MAX + 3)
         ]
-        done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
-        assert {type(task.exception()) for task in done} == {NatsctlError}
+        await eventually(lambda: sum(task.done() for task in asked) == 3)
+        refusals = [task.result() for task in asked if task.done()]
+        assert {refusal.headers[ERROR_CODE] for refusal in refusals} == {"429"}
+        again = asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
         go.set()
-        results = await asyncio.gather(*waiting, return_exceptions=True)
+        results = [message.data for message in await asyncio.gather(*asked)]
         assert results.count(b"done") == WORKING_MAX
+        assert await again == b"done"
+
+
+async def test_a_flood_of_requests_is_refused_and_the_rest_of_the_process_goes_on(
+    nats_server: NatsServer, connection: Connection, other: Client
+) -> None:
+    worked = 0
+    answered: list[Msg] = []
+
+    async def work(_: bytes) -> bytes:
+        nonlocal worked
+        worked += 1
+        return b"done"
+
+    async def note(message: Msg) -> None:
+        answered.append(message)
+
+    async with serving(connection, IDENTITY) as service, stranger(nats_server.url) as flooding:
+        service.offer([Endpoint(name="work", subject="shops.work", handler=work)])
+        await eventually(lambda: answers(connection, "shops.work"))
+        await other.subscribe("replies", cb=note)
+        await other.request("$JS.API.INFO")
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        for _ in range(FLOOD):
+            flooding.publish(b"shops.work", b"", reply=b"replies")
+        await flooding.flush()
+        assert await connection.api("INFO")  # answered behind the whole flood
+        sent_so_far = len(answered)
+        await eventually(lambda: len(answered) > sent_so_far)  # refusals are still being sent
+        (stats,) = service.stats().endpoints
+        assert stats.num_requests == FLOOD + 1
+        assert worked <= BURST + RATE * (clock() - begun) + 1
+        codes = {message.headers[ERROR_CODE] for message in answered if message.headers}
+        assert codes == {"429"}
+        assert await ask(connection, "shops.work", timeout_s=30) == b"done"
+
+
+async def test_a_flood_of_the_protocols_own_questions_is_refused_too(
+    nats_server: NatsServer, service: None, connection: Connection, other: Client
+) -> None:
+    answered: list[Msg] = []
+
+    async def note(message: Msg) -> None:
+        answered.append(message)
+
+    async with stranger(nats_server.url) as flooding:
+        await other.subscribe("replies", cb=note)
+        await other.request("$JS.API.INFO")
+        for _ in range(3 * BURST):
+            flooding.publish(b"$SRV.INFO.shops", b"", reply=b"replies")
+        await eventually(lambda: len(answered) == 3 * BURST)
+        refused = [message for message in answered if message.headers]
+        assert len(refused) >= BURST
+        assert [info.name for info in await services(connection, "shops", timeout_s=30)] == [
+            "shops"
+        ]
+
+
+@pytest.mark.parametrize("reply", [b"$KV.things.a", b"$JS.API.STREAM.DELETE.KV_things", b"a..b"])
+async def test_no_answer_is_sent_where_it_would_do_something(
+    nats_server: NatsServer, service: None, connection: Connection, reply: bytes
+) -> None:
+    await connection.api("STREAM.CREATE.KV_things", STREAM)
+    async with stranger(nats_server.url) as other:
+        other.publish(b"shops.echo", b"", reply=reply)
+        other.publish(b"$SRV.PING.shops", b"", reply=reply)
+        await other.flush()
+    assert await answers(connection, "shops.echo")
+    assert await messages(connection) == 0
+    assert connection.state().errors == 0
+
+
+async def test_a_service_that_stays_too_busy_is_reported_as_such(
+    connection: Connection, other: Client
+) -> None:
+    async def busy(message: Msg) -> None:
+        headers = {ERROR: "there are too many requests: try again later", ERROR_CODE: "429"}
+        await other.publish(message.reply, b"", headers=headers)
+
+    await other.subscribe("$SRV.INFO.natsctl", cb=busy)
+    await other.request("$JS.API.INFO")
+    with pytest.raises(TooManyRequestsError, match="try again later"):
+        await Daemons.find(connection)
 
 
 async def test_who_waits_for_answers_is_told_that_the_connection_is_lost(
