@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from natsctl.model import exact_json
+from natsctl.model.exact_json import ExactNumber
 from natsctl.telemetry.escaping import json_escaped, unsafe, yaml_escaped
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -19,13 +21,19 @@ class _Quoting(_Dumper):  # type: ignore[misc]  # whichever the library was buil
         node: yaml.ScalarNode = self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
         return node
 
+    def represent_exact(self, exact: ExactNumber) -> yaml.ScalarNode:
+        """Return the node of a number that a double cannot hold."""
+        node: yaml.ScalarNode = self.represent_scalar("tag:yaml.org,2002:float", exact.text)
+        return node
+
 
 _Quoting.add_representer(str, _Quoting.represent_text)
+_Quoting.add_representer(ExactNumber, _Quoting.represent_exact)
 
 
 def json_text(found: object, *, indent: int = 2) -> str:
     """Return the JSON of *found*; an indent below 0 keeps it on one line."""
-    encoded = msgspec.json.encode(found)
+    encoded = exact_json.encode(found)
     return json_escaped((encoded if indent < 0 else formatted(encoded, indent)).decode())
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from natsctl.kv.bucket import Message
-from natsctl.model import documents
+from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.readiness import ready
 
@@ -17,7 +17,6 @@ ENVELOPE = ("bucket", "key", "revision", "event")
 VALUE, BASE64 = "value", "base64"
 PREVIEW_MAX = 60
 NONE = "-"
-_json_objects = msgspec.json.Decoder(dict[str, object])
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -28,7 +27,7 @@ def object_in(value: bytes) -> Document | None:
     deeply to be read is no object.
     """
     try:
-        document = _json_objects.decode(value)
+        document = exact_json.decode_object(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return document if is_object(document) else None
@@ -72,7 +71,7 @@ def described_raw(bucket: str, message: Message, **more: str) -> msgspec.Raw:
         found |= {name: fields[name] for name in stored}
     elif isinstance(found.get(VALUE), dict | list):
         found[VALUE] = msgspec.Raw(message.value)
-    return msgspec.Raw(msgspec.json.encode({**found, **more}))
+    return msgspec.Raw(exact_json.encode({**found, **more}))
 
 
 def _head(bucket: str, message: Message) -> dict[str, object]:
@@ -85,7 +84,7 @@ def _whole(value: bytes) -> dict[str, object]:
     except UnicodeDecodeError:
         return {BASE64: base64.b64encode(value).decode()}
     try:
-        parsed = msgspec.json.decode(value)
+        parsed = exact_json.decode(value)
     except (msgspec.DecodeError, RecursionError):
         return {VALUE: text}
     return {VALUE: parsed if isinstance(parsed, dict | list) else text}

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from natsctl.model import exact_json
 from natsctl.model.documents import same
 
 
@@ -26,7 +27,7 @@ class Clash(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         said = self.theirs
-        shown = said if said is MISSING else msgspec.json.encode(said).decode()
+        shown = said if said is MISSING else exact_json.encode(said).decode()
         return f"{self.path} is {shown}"
 
 

@@ -15,7 +15,7 @@ from natsctl.cli.parsing import fault, parsed_or_none
 from natsctl.cli.terminal import say
 from natsctl.core.write import Rewritten
 from natsctl.errors import InvalidObjectError, UsageError
-from natsctl.model import documents
+from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import Object
@@ -173,7 +173,7 @@ def _instead(current: Stored | None, before: Document | None, value: bytes) -> b
 
 def _says_the_same(one: bytes, other: bytes) -> bool:
     try:
-        before, after = msgspec.json.decode(one), msgspec.json.decode(other)
+        before, after = exact_json.decode(one), exact_json.decode(other)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return one == other
     return isinstance(before, dict | list) and documents.same(before, after)

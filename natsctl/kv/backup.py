@@ -20,9 +20,10 @@ from natsctl.errors import (
 )
 from natsctl.kv.browse import BucketStore
 from natsctl.kv.bucket import Bucket, create_stream
-from natsctl.kv.codec import check_key, prefix_of, stream_of
+from natsctl.kv.codec import prefix_of, stream_of
 from natsctl.kv.connection import Connection
 from natsctl.model.archive import VERSION, ArchiveWriter, Entry, Header
+from natsctl.model.keys import check_key
 from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Stored
 
 ATTEMPTS = 5

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from natsctl.errors import InvalidObjectError
+from natsctl.model import exact_json
+from natsctl.model.exact_json import rounds_to
 
 Document = dict[str, object]
 
@@ -19,13 +21,10 @@ _VOLATILE = ("generation", "resourceVersion", "managedFields")
 _BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
 
 
-_documents = msgspec.json.Decoder(dict[str, object])
-
-
 def parse(value: bytes) -> Document:
     """Return the document in *value*; raises `InvalidObjectError` where there is none."""
     try:
-        return _documents.decode(value)
+        return exact_json.decode_object(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidObjectError(f"no JSON object: {error}") from error
 
@@ -33,7 +32,7 @@ def parse(value: bytes) -> Document:
 def render(document: object) -> bytes:
     """Return *document* as UTF-8 JSON; raises `InvalidObjectError` if it is nested too deeply."""
     try:
-        return msgspec.json.encode(document)
+        return exact_json.encode(document)
     except RecursionError as error:
         raise InvalidObjectError("it is nested too deeply to be written as JSON") from error
 
@@ -76,14 +75,20 @@ def overlay(document: Document, value: msgspec.Struct) -> Document:
 
 def plain(value: object) -> Any:
     """Return *value* as it is read again after it was stored: lists, dicts and scalars."""
-    simple = msgspec.to_builtins(value, str_keys=True, order="deterministic")
-    return msgspec.json.decode(msgspec.json.encode(simple))
+    try:
+        encoded = exact_json.encode_sorted(value)
+    except TypeError:  # a mapping has keys that are not strings
+        simple = msgspec.to_builtins(value, str_keys=True, order="deterministic")
+        encoded = exact_json.encode(simple)
+    return exact_json.decode(encoded)
 
 
 def laid(old: object, new: object) -> object:
     """Return what to store for *new* where *old* is stored; see `overlay`."""
     if new is None or isinstance(new, str | int):
         return new
+    if rounds_to(old, new):
+        return old  # the type of the field rounded it
     known = old if isinstance(old, dict) else {}
     if isinstance(new, msgspec.Struct) and not new.__struct_config__.array_like:
         return overlay(known, new)

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from natsctl.cli.encoding import yaml_text
 from natsctl.cli.values import (
     Desired,
     Whole,
@@ -13,6 +14,7 @@ from natsctl.cli.values import (
     replaced,
 )
 from natsctl.errors import UsageError
+from natsctl.model import documents
 from natsctl.model.store import Stored
 
 BOOKKEEPING = {"generation": 3, "uid": "u", "finalizers": ["x/y"]}
@@ -175,3 +177,22 @@ def test_a_document_has_a_spec_or_a_value(document: dict[str, object]) -> None:
 def test_base64_that_is_none_is_told() -> None:
     with pytest.raises(UsageError, match="base64"):
         of_document({"base64": "!"})
+
+
+ODD = b'{"metadata":{"annotations":{}},"spec":{"a":1},"odd":[12345678901234567890.5,1e400,1.0,1]}'
+
+
+def test_numbers_that_a_float_cannot_hold_survive_every_write() -> None:
+    current = Stored("shop", 1, ODD)
+    kept = b'"odd":[12345678901234567890.5,1e400,1.0,1]'
+    assert kept in applied(current, given(b'{"spec":{"a":2}}'))
+    assert kept in replaced(None, given(ODD))
+    assert kept in replaced(None, given(yaml_text(documents.parse(ODD)).encode()))
+
+
+def test_a_number_that_differs_only_beyond_a_float_is_a_change() -> None:
+    current = Stored("shop", 1, replaced(None, given(b'{"spec":{"a":12345678901234567890.5}}')))
+    again = replaced(current, given(b"spec: {a: 12345678901234567890.5}"))
+    assert again == current.value
+    changed = replaced(current, given(b"spec: {a: 12345678901234567890.6}"))
+    assert b"12345678901234567890.6" in changed

@@ -1,0 +1,87 @@
+"""Reads and writes JSON without rounding: a number that a double cannot hold stays as it is.
+
+JSON has numbers of any size and precision, a Python float has 64 bits. A number that would not be
+written again as it was read keeps its text.
+"""
+
+from decimal import Decimal, InvalidOperation
+from typing import Self
+
+import msgspec
+
+
+class ExactNumber(float):
+    """A number with the text that it was written as; as a float it is rounded."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Return the number that *text* writes."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other is exactly the same number; a float is what its repr says."""
+        if isinstance(other, ExactNumber):
+            text = other.text
+        elif isinstance(other, int | float):
+            text = repr(other)
+        else:
+            return NotImplemented
+        try:
+            return self.text == text or Decimal(self.text) == Decimal(text)
+        except InvalidOperation:  # an exponent that no decimal has
+            return False
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    def __reduce__(self) -> tuple[type["ExactNumber"], tuple[str]]:
+        return ExactNumber, (self.text,)
+
+
+def number(text: str) -> float:
+    """Return the number that a JSON or YAML float writes, exact where a float would change it."""
+    rounded = float(text)
+    return rounded if repr(rounded) == text else ExactNumber(text)
+
+
+def rounds_to(exact: object, rounded: object) -> bool:
+    """Return whether *rounded* is the float that is left of the exact number."""
+    if not isinstance(exact, ExactNumber) or type(rounded) is not float:
+        return False
+    return float.__eq__(exact, rounded)
+
+
+def decode(data: bytes) -> object:
+    """Return the value in *data*; raises as `msgspec.json.decode` does."""
+    return _decoder.decode(data)
+
+
+def decode_object(data: bytes) -> dict[str, object]:
+    """Return the JSON object in *data*; raises as `msgspec.json.decode` does."""
+    return _object_decoder.decode(data)
+
+
+def encode(value: object) -> bytes:
+    """Return *value* as JSON; raises as `msgspec.json.encode` does."""
+    return _encoder.encode(value)
+
+
+def encode_sorted(value: object) -> bytes:
+    """Return *value* as JSON whose fields have one order."""
+    return _sorting_encoder.encode(value)
+
+
+def _written(value: object) -> msgspec.Raw:
+    if isinstance(value, ExactNumber):
+        return msgspec.Raw(value.text.encode())
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_decoder = msgspec.json.Decoder(float_hook=number)
+_object_decoder = msgspec.json.Decoder(dict[str, object], float_hook=number)
+_encoder = msgspec.json.Encoder(enc_hook=_written)
+_sorting_encoder = msgspec.json.Encoder(enc_hook=_written, order="deterministic")

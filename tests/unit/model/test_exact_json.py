@@ -1,0 +1,61 @@
+"""A number that a float cannot hold is read and written as it is."""
+
+import pickle
+
+import pytest
+
+from natsctl.model import exact_json
+from natsctl.model.documents import same
+
+NUMBERS = [
+    b"12345678901234567890.5",
+    b"0.1000000000000000055511151231257827",
+    b"1e400",
+    b"-1E-400",
+    b"123456789012345678901234567890",
+    b"1.0",
+    b"1",
+    b"1.50",
+    b"1e5",
+    b"0.1",
+    b"-0.0",
+    b"1e99999999999999999999",
+]
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_a_number_is_written_as_it_was_read(text: bytes) -> None:
+    value = b'{"deep":[' + text + b"]}"
+    assert exact_json.encode(exact_json.decode(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (b"12345678901234567890.5", b"12345678901234567890.6", False),
+        (b"12345678901234567890.5", b"12345678901234567000.0", False),
+        (b"1e400", b"1e401", False),
+        (b"1e400", b"10e399", True),
+        (b"0.10", b"0.1", True),
+        (b"1E2", b"100", True),
+        (b"1.0", b"1", True),
+        (b"1e99999999999999999999", b"1", False),
+    ],
+)
+def test_numbers_are_compared_exactly(one: bytes, other: bytes, equal: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    first, second = exact_json.decode(one), exact_json.decode(other)
+    assert (first == second) is equal
+    assert (second == first) is equal
+    assert same([first], [second]) is equal
+    if equal:
+        assert hash(first) == hash(second)
+
+
+def test_an_exact_number_survives_a_copy() -> None:
+    number = exact_json.decode(b"12345678901234567890.5")
+    assert exact_json.encode(pickle.loads(pickle.dumps(number))) == b"12345678901234567890.5"
+
+
+def test_what_is_no_json_is_refused_as_before() -> None:
+    with pytest.raises(TypeError, match="objects of type object is unsupported"):
+        exact_json.encode({"a": object()})
