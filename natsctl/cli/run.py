@@ -159,6 +159,7 @@ async def _serve(
                 operator.runtimes,
                 leads=operator.leads,
                 shards=operator.shards,
+                elections=operator.elections,
                 daemon=daemon,
             ):
                 with vitals.watchdog.standing_in(nats_stand_in(options, daemon, names)):

@@ -1,5 +1,6 @@
 """`natsctl status`: what is running, synced, failing."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from natsctl.cli.command import Command, commands, connected, examples
@@ -9,13 +10,14 @@ from natsctl.cli.printing import Output, OutputOption, write_found, write_table
 from natsctl.cli.terminal import say
 from natsctl.daemon.answers import ControllerStatus
 from natsctl.daemon.asking import Daemons
+from natsctl.daemon.peers import Mode, conflict
 from natsctl.kv.connection import connect
 from natsctl.kv.options import NatsOptions
 
 app = commands()
 
 HEADINGS = (
-    *("CONTROLLER", "DAEMON", "STATE", "PRIMARIES", "KEYS"),
+    *("CONTROLLER", "DAEMON", "STATE", "MODE", "PRIMARIES", "KEYS"),
     *("INVALID", "FAILING", "QUEUED", "WAITING"),
 )
 
@@ -33,8 +35,10 @@ async def status(
 ) -> None:
     """Show what daemons run, and which keys fail.
 
-    KEYS counts the primaries that are a daemon's own. QUEUED counts keys that are ready or being
-    synced, WAITING those whose next visit has a time: failing keys wait to be tried again.
+    MODE is leader or standby with --leader-elect, the shard with --shard, and alone without both.
+    If several daemons run alone, each syncs every key, and MODE counts them. KEYS counts the
+    primaries that are a daemon's own. QUEUED counts keys that are ready or being synced, WAITING
+    those whose next visit has a time: failing keys wait to be tried again.
     Below the table stands each key with objects of a cluster that others change back all the time.
     """
     found = await _found(options, controller)
@@ -51,7 +55,13 @@ async def _found(options: NatsOptions, named: str | None) -> list[ControllerStat
 
 
 def _show(found: Sequence[ControllerStatus]) -> None:
-    write_table(HEADINGS, [_row(each) for each in found])
+    names = dict.fromkeys(each.controller for each in found)
+    alone = Counter(each.controller for each in found if each.mode == Mode.ALONE)
+    write_table(HEADINGS, [_row(each, alone[each.controller]) for each in found])
+    for name in names:
+        why = conflict([each for each in found if each.controller == name])
+        if why:
+            say(f"{name}: {why}")
     for installation in sorted({each.installation for each in found} - {""}):
         say(f"installation {installation}")
     # what several daemons say alike is told once
@@ -59,8 +69,9 @@ def _show(found: Sequence[ControllerStatus]) -> None:
         say(told)
 
 
-def _row(at: ControllerStatus) -> list[str]:
-    head = [at.controller, str(at.daemon), at.state]
+def _row(at: ControllerStatus, alone: int) -> list[str]:
+    crowd = f" \N{MULTIPLICATION SIGN}{alone}" if at.mode == Mode.ALONE and alone > 1 else ""
+    head = [at.controller, str(at.daemon), at.state, f"{at.mode}{crowd}" or NONE]
     if at.primaries is None or at.queue is None:
         return [*head, *[NONE] * (len(HEADINGS) - len(head))]
     queued = at.queue.depth + at.queue.held
@@ -72,6 +83,8 @@ def _row(at: ControllerStatus) -> list[str]:
 def _troubles(at: ControllerStatus) -> Iterator[str]:
     if at.members:
         yield f"{at.controller}: {_sharing(len(at.members))}"
+    if at.trouble:
+        yield f"{at.controller}: {at.trouble}"
     if at.failure:
         yield f"{at.controller}: {at.failure}"
     if at.garbage_held:

@@ -59,6 +59,10 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
         missing_kinds: optional kinds that the cluster does not have.
         installation: the id of the NATS system, which marks objects in a cluster; empty until it
             is known.
+        mode: `alone`, `leader`, `standby`, `shard 2 of 4`, or `shard` while it joins; empty if a
+            daemon of version 0.1 answers.
+        trouble: why this daemon does not take part in the election, or share keys; empty if nothing
+            is wrong.
     """
 
     controller: str
@@ -81,6 +85,8 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     missing_kinds: list[str] = []
     installation: str = ""
     garbage_held: str = ""
+    mode: str = ""
+    trouble: str = ""
 
 
 class Queued(msgspec.Struct, frozen=True):

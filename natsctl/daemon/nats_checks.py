@@ -14,7 +14,7 @@ from natsctl.daemon.finding import Bounds, Finding, failed, ok, warning
 from natsctl.daemon.garbage_checks import check_garbage
 from natsctl.daemon.installation_checks import check_installation
 from natsctl.daemon.lease_checks import check_holders, check_leases
-from natsctl.daemon.service_checks import Questions, check_service
+from natsctl.daemon.service_checks import Questions, check_modes, check_service
 from natsctl.daemon.used import Used
 from natsctl.errors import (
     ConnectError,
@@ -107,6 +107,7 @@ async def _connected(
         check_garbage(connection, wanted.used),
         check_events(connection, wanted.used),
         check_service(connection, wanted.questions),
+        check_modes(connection, wanted.questions),
         _clock(connection, wanted.used, bounds),
     ):
         async for finding in part:

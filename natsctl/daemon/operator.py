@@ -273,6 +273,8 @@ def owner_of(controller: Controller | Runnable) -> str:
     """
     if isinstance(controller, Controller):
         return only_primary(type(controller)).kind.name
+    if isinstance(controller, ControllerRuntime):
+        return controller.kind
     return controller.kind.name if isinstance(controller, ManagedController) else ""
 
 

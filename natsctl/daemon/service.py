@@ -22,6 +22,7 @@ import msgspec
 from natsctl.core.declare import slots
 from natsctl.core.explain import Accountable
 from natsctl.core.slots import Primary, Tertiary
+from natsctl.core.work import Work
 from natsctl.daemon.ages import dated
 from natsctl.daemon.answers import (
     BRANCHES_MAX,
@@ -42,8 +43,10 @@ from natsctl.daemon.answers import (
     some,
     status_of,
 )
-from natsctl.daemon.operator import Runnable
+from natsctl.daemon.election import Election
+from natsctl.daemon.operator import Runnable, owner_of
 from natsctl.daemon.outside import externals
+from natsctl.daemon.peers import Mode, Peers, Presence
 from natsctl.daemon.sharding import Shard
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.kv.connection import Connection
@@ -63,6 +66,7 @@ LOOK_S = 0.5  # how often it is looked who leads
 R = TypeVar("R", bound=Accountable)
 
 NO_SHARDS: Mapping[str, Shard] = MappingProxyType({})
+NO_ELECTIONS: Mapping[str, Election] = MappingProxyType({})
 
 Leads = Callable[[str], bool]
 """Says whether this process leads the controller of that name now."""
@@ -116,10 +120,18 @@ class Desk:
         daemon: Process,
         connection: Connection,
         leads: Leads,
+        *,
         shard: Shard | None = None,
+        election: Election | None = None,
     ) -> None:
         self._runnable = runtime
         self._shard = shard
+        self._election = election
+        self.peers = Peers(
+            runtime.name,
+            Presence(daemon=daemon, mode=self._way, work=Work(owner_of(runtime))),
+            Verb.STATUS.subject(runtime.name),
+        )
         self._daemon = daemon
         self._connection = connection
         self._leads = leads
@@ -159,21 +171,28 @@ class Desk:
 
     # ---- what is told
 
-    async def _status(self, _asked: bytes) -> bytes:
-        return fitting(self._limit, SHOWN_MAX, self.status)
+    async def _status(self, asked: bytes) -> bytes:
+        met = self.peers.meet(asked)
+        return met if met is not None else fitting(self._limit, SHOWN_MAX, self.status)
 
     def status(self, shown: int = SHOWN_MAX) -> ControllerStatus:
         """Return how the controller is doing, as far as that can be told by now."""
-        runnable, state = self._runnable, self._state()
+        runnable, state, mode = self._runnable, self._state(), self._mode()
         members = [] if self._shard is None else list(self._shard.state().members)
+        trouble = hidden(self._trouble)
         if not isinstance(runnable, Accountable) or not runnable.prepared:
             return ControllerStatus(
-                controller=runnable.name, daemon=self._daemon, state=state, members=members
+                controller=runnable.name,
+                daemon=self._daemon,
+                state=state,
+                members=members,
+                mode=mode,
+                trouble=trouble,
             )
         failure = "" if runnable.failure is None else hidden(str(runnable.failure))
         found = runnable.status()
         told = status_of(found, self._daemon, state=state, failure=failure, shown=shown)
-        told = msgspec.structs.replace(told, members=members)
+        told = msgspec.structs.replace(told, members=members, mode=mode, trouble=trouble)
         if not isinstance(runnable, ControllerRuntime) or runnable.installation is None:
             return told
         return msgspec.structs.replace(
@@ -181,6 +200,28 @@ class Desk:
             installation=runnable.installation.id,
             garbage_held=cut(hidden(runnable.garbage_held)),
         )
+
+    @property
+    def _way(self) -> Mode:
+        if self._election is not None:
+            return Mode.ELECTED
+        return Mode.ALONE if self._shard is None else Mode.SHARED
+
+    @property
+    def _trouble(self) -> str:
+        part = self._election or self._shard
+        return "" if part is None else part.state().trouble
+
+    def _mode(self) -> str:
+        if self._election is not None:
+            return "leader" if self._election.state().leads else "standby"
+        if self._shard is None:
+            return "alone"
+        state = self._shard.state()
+        if state.identity not in state.members:
+            return "shard"
+        members = sorted(state.members)
+        return f"shard {members.index(state.identity) + 1} of {len(members)}"
 
     def _state(self) -> str:
         if self._stopping:
@@ -350,23 +391,41 @@ async def answering(
     *,
     leads: Leads = lambda _: True,
     shards: Mapping[str, Shard] = NO_SHARDS,
+    elections: Mapping[str, Election] = NO_ELECTIONS,
     daemon: Process | None = None,
 ) -> AsyncIterator[None]:
     """Answer for these, as the micro service `natsctl`, for as long as the context lasts.
 
     *leads* returns whether this process acts for a controller; *shards* is its part in those whose
-    keys it shares with others, by name; *daemon* is this process, by default one with a new id.
+    keys it shares with others, and *elections* in those of which a leader is elected, by name;
+    *daemon* is this process, by default one with a new id. Other daemons that run the same
+    controllers are looked for, see `peers`.
     """
     daemon = this_process() if daemon is None else daemon
     identity = identity_of(daemon)
-    desks = [Desk(at, daemon, connection, leads, shards.get(at.name)) for at in runtimes]
+    desks = [
+        Desk(
+            at,
+            daemon,
+            connection,
+            leads,
+            shard=shards.get(at.name),
+            election=elections.get(at.name),
+        )
+        for at in runtimes
+    ]
     async with serving(connection, identity) as service:
-        looking = asyncio.create_task(_keep_offering(desks, service.offer), name="who leads")
+        offering = _keep_offering(desks, service.offer)
+        tasks = [asyncio.create_task(offering, name="what can be asked")]
+        for desk in desks:
+            watch = desk.peers.watch(connection)
+            tasks.append(asyncio.create_task(watch, name="other daemons"))
         try:
             yield
         finally:
-            looking.cancel()
-            await asyncio.wait((looking,))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
 
 async def _keep_offering(

@@ -1,10 +1,14 @@
 """Whether daemons can be asked over NATS, and what this user may ask them."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 
+from natsctl.daemon.asking import Daemons
 from natsctl.daemon.finding import Finding, ok, warning
 from natsctl.daemon.operator import Guest
+from natsctl.daemon.peers import conflict
 from natsctl.daemon.service import NAME, Verb
+from natsctl.errors import NatsctlError
 from natsctl.kv.connection import Connection
 from natsctl.kv.probe import PROBE, Probe
 from natsctl.kv.service import ROOT, control_subjects
@@ -34,6 +38,24 @@ async def check_service(connection: Connection, asked: Questions) -> AsyncIterat
         yield await _asking(Probe(connection), asked)
 
 
+async def check_modes(connection: Connection, controllers: Iterable[str]) -> AsyncIterator[Finding]:
+    """Give a warning for each controller whose daemons sync its keys more than once.
+
+    Nothing is found if this user may not ask daemons.
+    """
+    try:
+        daemons = await Daemons.find(connection)
+    except NatsctlError:
+        return
+    for name in controllers:
+        if name in daemons.controllers:
+            with suppress(NatsctlError):
+                why = conflict(await daemons.status(name))
+                if why:
+                    found, _, advice = why.partition(": ")
+                    yield warning(f"modes {name}", found, advice)
+
+
 async def _service(probe: Probe, asked: Questions) -> Finding:
     subjects = [verb.subject(name) for name, verbs in asked.items() for verb in verbs]
     denied = await probe.hearing(*control_subjects(NAME, PROBE), *subjects)
@@ -55,7 +77,7 @@ async def _asking(probe: Probe, asked: Questions) -> Finding:
     verbs = {verb.subject(name): verb for name, all_of in asked.items() for verb in all_of}
     denied = await probe.asking(*verbs)
     allowed = [verb for verb in Verb if any(verbs[at] is verb for at in verbs.keys() - denied)]
-    if lost and allowed:
+    if lost and set(allowed) - {Verb.STATUS}:  # for a status daemons ask each other
         return warning(
             ASKING,
             f"this user may ask daemons and not look for them: not publish to {looking}",
@@ -67,7 +89,7 @@ async def _asking(probe: Probe, asked: Questions) -> Finding:
             f"this user may look for daemons and ask nothing: not publish to {', '.join(denied)}",
             f"allow what it needs in the user's permissions, publish: {', '.join(denied)}",
         )
-    if not allowed:
+    if lost or not allowed:
         return ok(ASKING, "not by this user: only those need it who call natsctl status, resync, …")
     some = f"; not everything: {', '.join(denied)}" if denied else ""
     return ok(ASKING, ", ".join(allowed) + some)

@@ -219,11 +219,59 @@ async def test_what_two_daemons_say_alike_is_told_once(natsctl: Natsctl, daemon:
 
         async def told() -> bool:
             status = await natsctl("status")
-            assert [row[5] for row in status.rows] == ["1", "1"]
+            assert [row[6] for row in status.rows] == ["1", "1"]
             assert status.err.count("shop is left alone") == 1
             return True
 
         await eventually(told)
+
+
+OTHER = """
+from natsctl import Controller, Object, kv, primary
+
+
+class Site(Object, frozen=True):
+    pass
+
+
+class Greetings(Controller):
+    sites = primary(kv(Site, bucket="sites"))
+
+    async def sync_handler(self, key):
+        return None
+"""
+
+
+async def test_two_daemons_that_run_alone_warn_and_so_do_status_and_doctor(
+    natsctl: Natsctl, daemon: Daemon
+) -> None:
+    first = await daemon(GREETINGS)
+    warned = "greetings: every key is synced more than once: "
+    async with natsctl.running("run", "-c", GREETINGS) as second:
+        await first.says(warned)
+        await second.says(warned)
+        status = await natsctl("status")
+        assert [row[3] for row in status.rows] == ["alone \N{MULTIPLICATION SIGN}2"] * 2
+        assert f"{warned.removesuffix(': ')}, for 2 daemons run alone: run all" in status.err
+        found = (await natsctl("doctor", "-c", GREETINGS, "-o", "json")).json
+        (modes,) = (each for each in found if each["check"] == "modes greetings")
+        assert (modes["result"], "2 daemons run alone" in modes["found"]) == ("warning", True)
+    assert [row[3] for row in (await natsctl("status")).rows] == ["alone"]
+
+
+async def test_a_daemon_of_another_application_with_the_same_name_is_shown(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    await daemon(GREETINGS, options=("--leader-elect",))
+    (folder / "other.py").write_text(OTHER)
+    async with natsctl.running("run", "-c", "other:Greetings", "--leader-elect") as other:
+        await other.says("greetings: this process does not lead it: ")
+        status = await natsctl("status")
+        assert "it works on Greeting.greetings" in status.err
+        assert "this one on Site.sites" in status.err
+        doctor = await natsctl("doctor", "-c", "other:Greetings", "-o", "json")
+        assert doctor.status == 1
+        assert "lease greetings" in [at["check"] for at in doctor.json if at["result"] == "failed"]
 
 
 async def test_what_tells_watchers_explains_its_keys_and_tells_them_again(
@@ -240,7 +288,7 @@ async def test_what_tells_watchers_explains_its_keys_and_tells_them_again(
         assert "tried again in" in explained
         assert (await natsctl.done("explain", "good")).count("create") == 1
         status = await natsctl("status")
-        assert status.rows[0][2:6] == ["syncing", "2", "2", "0"]
+        assert status.rows[0][2:7] == ["syncing", "alone", "2", "2", "0"]
         assert "sites: bad fails: ValueError: no luck today" in status.err
         assert (await natsctl.done("tree", "good")).splitlines()[1].startswith("Site.sites/good")
         assert (await natsctl.done("resync")).startswith("2 keys of sites queued in ")

@@ -11,6 +11,7 @@ from servers import eventually
 from natsctl.core.declare import primary, secondary
 from natsctl.core.garbage import GarbageLimits, Removed
 from natsctl.core.tree import Branch
+from natsctl.core.work import Work
 from natsctl.daemon.answers import (
     ORPHANS_MAX,
     OWNED_MAX,
@@ -21,7 +22,9 @@ from natsctl.daemon.answers import (
     Process,
     Queuing,
 )
+from natsctl.daemon.election import Election, elections
 from natsctl.daemon.operator import Operator
+from natsctl.daemon.peers import Mode, Presence
 from natsctl.daemon.service import KEYS_MAX, Desk, Verb
 from natsctl.daemon.sharding import Shard, shards
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
@@ -80,9 +83,10 @@ class Asked:
         runtime: Any,
         leads: Callable[[str], bool] = lambda _: True,
         shard: Shard | None = None,
+        election: Election | None = None,
     ) -> None:
         unconnected = Connection(NatsOptions())
-        self.desk = Desk(runtime, PROCESS, unconnected, leads, shard)
+        self.desk = Desk(runtime, PROCESS, unconnected, leads, shard=shard, election=election)
 
     async def __call__(self, verb: Verb, asked: str | bytes, of: type[Any]) -> Any:
         handlers = {each.metadata["verb"]: each.handler for each in self.desk.endpoints()}
@@ -396,10 +400,11 @@ async def test_of_members_that_share_the_keys_each_answers_for_its_own() -> None
     for key in keys:
         await stores.store(Apps.apps.kind).create(key, app())
     await asyncio.sleep(20)
-    desks = [Asked(at.runtimes[0], at.leads, at.shards["apps"]) for at in operators]
+    desks = [Asked(at.runtimes[0], at.leads, shard=at.shards["apps"]) for at in operators]
 
     found = [await asked.status() for asked in desks]
     assert [(len(each.members), each.state) for each in found] == [(2, "syncing")] * 2
+    assert sorted(each.mode for each in found) == ["shard 1 of 2", "shard 2 of 2"]
     assert sum(each.keys or 0 for each in found) == len(keys)
     assert [each.primaries for each in found] == [len(keys)] * 2
 
@@ -441,7 +446,7 @@ async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     apps.vanish(*keys)
     apps.break_watches()
     await asyncio.sleep(1)
-    desks = [Asked(at.runtimes[0], at.leads, at.shards["apps"]) for at in operators]
+    desks = [Asked(at.runtimes[0], at.leads, shard=at.shards["apps"]) for at in operators]
     plan = await desks[0](Verb.GC_PLAN, "", ControllerPlan)
     assert {orphan.key for orphan in plan.orphans} == set(keys)
     removed = [await asked(Verb.GC_APPLY, msgspec.json.encode(plan), Removed) for asked in desks]
@@ -452,3 +457,28 @@ async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     for operator, task in zip(operators, tasks, strict=True):
         operator.stop()
         await task
+
+
+async def test_a_daemon_without_an_election_or_shards_runs_alone() -> None:
+    assert (await Asked(ControllerRuntime(Apps(), nats=MemoryStores())).status()).mode == "alone"
+
+
+async def test_one_leads_and_the_other_stands_by() -> None:
+    stores, clock = MemoryStores(), asyncio.get_running_loop().time
+    leases = stores.store(kv(bytes, bucket=LEASES.bucket, history=1))
+    make = [elections(leases, ttl_s=10, clock=clock) for _ in range(2)]
+    operators = [Operator([Apps()], nats=stores, election=each) for each in make]
+    tasks = [asyncio.create_task(operator.run()) for operator in operators]
+    await asyncio.sleep(5)
+    desks = [Asked(at.runtimes[0], at.leads, election=at.elections["apps"]) for at in operators]
+    assert sorted([(await asked.status()).mode for asked in desks]) == ["leader", "standby"]
+    for operator, task in zip(operators, tasks, strict=True):
+        operator.stop()
+        await task
+
+
+async def test_a_daemon_that_introduces_itself_is_answered_likewise() -> None:
+    asked = Asked(ControllerRuntime(Apps(), nats=MemoryStores()))
+    other = Presence(daemon=PROCESS, mode=Mode.SHARED, work=Work("App.apps"))
+    answer = await asked(Verb.STATUS, msgspec.json.encode(other), Presence)
+    assert (answer.mode, answer.work) == (Mode.ALONE, Work("App.apps"))
