@@ -24,11 +24,12 @@ from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.election import Election, elections
 from natsctl.daemon.hiding import secrets_of
 from natsctl.daemon.logs import log_to_stderr
+from natsctl.daemon.member_records import members_of
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.private import private_server, while_it_runs
 from natsctl.daemon.service import answering, this_process
 from natsctl.daemon.settings import ControllerSettings, HttpSettings
-from natsctl.daemon.sharding import Shard, members_of, shards
+from natsctl.daemon.sharding import Shard, shards
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.daemon.sources import Effective
 from natsctl.daemon.stand_in import nats_stand_in

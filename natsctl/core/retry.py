@@ -149,7 +149,7 @@ class TokenBucket:
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """How many syncs a controller begins: *qps* a second on average, and up to *burst* at once.
+    """A limit of the syncs that begin: *qps* a second on average, and up to *burst* at once.
 
     Raises `UsageError` if *qps* is not above 0 and finite, or *burst* is no whole number above 0.
     """

@@ -38,7 +38,7 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
     """Writes records to a stream; see above.
 
     It goes by the clock of the event loop, so by virtual time too. Other threads may log. Closing
-    the handler writes what is held back.
+    the handler writes all lines that it holds back.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -65,7 +65,7 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
             self._end_at(fold.until, kind)
 
     def close(self) -> None:
-        """Write what is held back, and close."""
+        """Write all lines that are held back, and close."""
         if not self.stream.closed:
             self._write_all()
         super().close()

@@ -8,8 +8,8 @@ from natsctl.core.lease import TTL_MIN_S, claim_of
 from natsctl.core.work import Work
 from natsctl.daemon.bucket_checks import check_bucket, sound
 from natsctl.daemon.finding import Finding, failed
+from natsctl.daemon.member_records import members_of
 from natsctl.daemon.participation import foreign
-from natsctl.daemon.sharding import members_of
 from natsctl.daemon.used import Used
 from natsctl.errors import StoreError
 from natsctl.kv.bucket import NANOSECONDS, Bucket

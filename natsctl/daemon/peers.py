@@ -30,7 +30,7 @@ ADVICE = "run all its daemons with --leader-elect, or all with --shard"
 
 
 class Mode(StrEnum):
-    """How a daemon runs its controllers."""
+    """The way in which a daemon runs its controllers."""
 
     ALONE = "alone"
     ELECTED = "leader-elect"
@@ -39,12 +39,12 @@ class Mode(StrEnum):
 
     @property
     def option(self) -> str:
-        """How a command line says it."""
+        """The mode in terms of the command line."""
         return "without --leader-elect or --shard" if self is Mode.ALONE else f"with --{self}"
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """How a daemon introduces itself; one of version 0.1 does not know its mode."""
+    """A daemon as it introduces itself; version 0.1 does not know its mode."""
 
     daemon: Process
     mode: Mode = Mode.UNKNOWN
@@ -57,7 +57,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peers:
-    """What one daemon knows of the others that run a controller.
+    """The other daemons that run a controller, as far as one daemon knows them.
 
     Args:
         controller: its name.
@@ -115,7 +115,7 @@ class Peers:
             pass
 
     def _know(self, *present: Presence) -> None:
-        """Take in who is there, and warn of those that were not there before."""
+        """Remember the daemons that run now, and warn of new ones."""
         own = self._own
         self._others = {at.daemon.id: at for at in present if at.daemon.id != own.daemon.id}
         disturbing = {key: at for key, at in self._others.items() if own.disturbs(at)}

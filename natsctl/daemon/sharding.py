@@ -18,6 +18,7 @@ from natsctl.core.seat import Seat
 from natsctl.core.shards import NOBODY, Group, Membership, Move
 from natsctl.core.tasks import together
 from natsctl.core.work import Work
+from natsctl.daemon.member_records import records_of
 from natsctl.daemon.participation import (
     RELEASE_S,
     Participation,
@@ -30,7 +31,6 @@ from natsctl.daemon.participation import (
     text_of,
 )
 from natsctl.errors import ConflictError, NotLeadingError, StoreError
-from natsctl.kv.lease import LeaseStore
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Change, Store
 
@@ -61,27 +61,8 @@ class ShardState(msgspec.Struct, frozen=True):
     trouble: str = ""
 
 
-def records_of(name: str) -> str:
-    """Return the keys of the records of a controller's group, as a pattern."""
-    return f"{name}.shards.*"
-
-
 Leases = Callable[[KvKind[Any]], Store]
 """Returns the store of a part of the bucket of leases."""
-
-
-async def members_of(leases: LeaseStore, name: str) -> dict[str, Membership]:
-    """Return the records of the members that share a controller's keys, by their keys."""
-    records = {at.key: _record(at.value) for at in await leases.living(records_of(name))}
-    return {key: at for key, at in records.items() if at is not None and not at.left}
-
-
-def _record(value: bytes) -> Membership | None:
-    try:
-        record = msgspec.json.decode(value, type=Membership)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return record if record.possible else None
 
 
 def shards(

@@ -9,9 +9,9 @@ from natsctl.core.declare import slots
 from natsctl.core.evidence import MEMORY
 from natsctl.core.installation import INSTALLATION
 from natsctl.core.slots import Tertiary
+from natsctl.daemon.member_records import records_of
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings import ControllerSettings
-from natsctl.daemon.sharding import records_of
 from natsctl.daemon.vacancy import FIRST_RUNS, first_run_of
 from natsctl.kv.lease import LEASES
 from natsctl.managed import AnnotationNames, ManagedController

@@ -1,4 +1,4 @@
-"""What the stream of events still knows of a key."""
+"""Reads the events of a key from the stream of events."""
 
 import base64
 from contextlib import suppress

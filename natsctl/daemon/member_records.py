@@ -1,0 +1,25 @@
+"""Reads the records of the members that share a controller's keys."""
+
+import msgspec
+
+from natsctl.core.shards import Membership
+from natsctl.kv.lease import LeaseStore
+
+
+def records_of(name: str) -> str:
+    """Return the keys of the records of a controller's group, as a pattern."""
+    return f"{name}.shards.*"
+
+
+async def members_of(leases: LeaseStore, name: str) -> dict[str, Membership]:
+    """Return the records of the members that share a controller's keys, by their keys."""
+    records = {at.key: _record(at.value) for at in await leases.living(records_of(name))}
+    return {key: at for key, at in records.items() if at is not None and not at.left}
+
+
+def _record(value: bytes) -> Membership | None:
+    try:
+        record = msgspec.json.decode(value, type=Membership)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return record if record.possible else None
