@@ -10,7 +10,8 @@ from natsctl.cli.printing import Output, OutputOption, write_found, write_table
 from natsctl.cli.terminal import say
 from natsctl.daemon.answers import ControllerStatus
 from natsctl.daemon.asking import Daemons
-from natsctl.daemon.peers import Mode, conflict
+from natsctl.daemon.mode import Mode
+from natsctl.daemon.peers import conflict
 from natsctl.kv.connection import connect
 from natsctl.kv.options import NatsOptions
 

@@ -9,12 +9,12 @@ which a restricted user needs a permission; without it the others still warn, an
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 
 import msgspec
 
 from natsctl.core.work import Work
 from natsctl.daemon.answers import ControllerStatus, Process
+from natsctl.daemon.mode import Mode
 from natsctl.daemon.participation import foreign
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.kv.asking import ask_all
@@ -27,20 +27,6 @@ SOON_S = 0.5  # until it is asked again while our own service does not answer ye
 ANSWER_S = 2.0
 PEERS_MAX = 100
 ADVICE = "run all its daemons with --leader-elect, or all with --shard"
-
-
-class Mode(StrEnum):
-    """The way in which a daemon runs its controllers."""
-
-    ALONE = "alone"
-    ELECTED = "leader-elect"
-    SHARED = "shard"
-    UNKNOWN = ""
-
-    @property
-    def option(self) -> str:
-        """The mode in terms of the command line."""
-        return "without --leader-elect or --shard" if self is Mode.ALONE else f"with --{self}"
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,9 +44,10 @@ from natsctl.daemon.answers import (
     status_of,
 )
 from natsctl.daemon.election import Election
+from natsctl.daemon.mode import mode_of, trouble_of, way_of
 from natsctl.daemon.operator import Runnable, owner_of
 from natsctl.daemon.outside import externals
-from natsctl.daemon.peers import Mode, Peers, Presence
+from natsctl.daemon.peers import Peers, Presence
 from natsctl.daemon.sharding import Shard
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.kv.connection import Connection
@@ -129,7 +130,7 @@ class Desk:
         self._election = election
         self.peers = Peers(
             runtime.name,
-            Presence(daemon=daemon, mode=self._way, work=Work(owner_of(runtime))),
+            Presence(daemon=daemon, mode=way_of(election, shard), work=Work(owner_of(runtime))),
             Verb.STATUS.subject(runtime.name),
         )
         self._daemon = daemon
@@ -177,9 +178,10 @@ class Desk:
 
     def status(self, shown: int = SHOWN_MAX) -> ControllerStatus:
         """Return how the controller is doing, as far as that can be told by now."""
-        runnable, state, mode = self._runnable, self._state(), self._mode()
+        runnable, state = self._runnable, self._state()
+        mode = mode_of(self._election, self._shard)
         members = [] if self._shard is None else list(self._shard.state().members)
-        trouble = hidden(self._trouble)
+        trouble = hidden(trouble_of(self._election, self._shard))
         if not isinstance(runnable, Accountable) or not runnable.prepared:
             return ControllerStatus(
                 controller=runnable.name,
@@ -200,28 +202,6 @@ class Desk:
             installation=runnable.installation.id,
             garbage_held=cut(hidden(runnable.garbage_held)),
         )
-
-    @property
-    def _way(self) -> Mode:
-        if self._election is not None:
-            return Mode.ELECTED
-        return Mode.ALONE if self._shard is None else Mode.SHARED
-
-    @property
-    def _trouble(self) -> str:
-        part = self._election or self._shard
-        return "" if part is None else part.state().trouble
-
-    def _mode(self) -> str:
-        if self._election is not None:
-            return "leader" if self._election.state().leads else "standby"
-        if self._shard is None:
-            return "alone"
-        state = self._shard.state()
-        if state.identity not in state.members:
-            return "shard"
-        members = sorted(state.members)
-        return f"shard {members.index(state.identity) + 1} of {len(members)}"
 
     def _state(self) -> str:
         if self._stopping:

@@ -7,7 +7,8 @@ import pytest
 
 from natsctl.core.work import Work
 from natsctl.daemon.answers import ControllerStatus, Process
-from natsctl.daemon.peers import Mode, Peers, Presence, conflict
+from natsctl.daemon.mode import Mode
+from natsctl.daemon.peers import Peers, Presence, conflict
 
 SUBJECT = "natsctl.api.status.apps"
 

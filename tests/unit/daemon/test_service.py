@@ -23,8 +23,9 @@ from natsctl.daemon.answers import (
     Queuing,
 )
 from natsctl.daemon.election import Election, elections
+from natsctl.daemon.mode import Mode
 from natsctl.daemon.operator import Operator
-from natsctl.daemon.peers import Mode, Presence
+from natsctl.daemon.peers import Presence
 from natsctl.daemon.service import KEYS_MAX, Desk, Verb
 from natsctl.daemon.sharding import Shard, shards
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
