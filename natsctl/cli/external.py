@@ -259,7 +259,7 @@ def _shown(
 
 def _show(found: list[Shown]) -> None:
     if not found:
-        say("there are no creations with an unknown result")
+        say("there are no links to external resources")
         return
     now = datetime.now(UTC)
     headings = ["BUCKET", "KEY", "REVISION", "STATE", "SINCE", "EXTERNAL NAME"]

@@ -151,7 +151,7 @@ async def accept(
             return
         _show(plan)
         confirm("Accept the bucket as it is, and have these objects collected?", yes=yes)
-        left = await collector.accept()
+        left = await collector.accept(plan)
     if left.refused:
         say(f"still refused, which only natsctl gc apply overrides: {left.refused}")
         raise typer.Exit(CONFLICT)
@@ -167,7 +167,7 @@ class _Collector(Protocol):
 
     async def apply(self, plan: ControllerPlan) -> Removed: ...
 
-    async def accept(self) -> GarbagePlan: ...
+    async def accept(self, plan: ControllerPlan) -> GarbagePlan: ...
 
 
 class _Here:
@@ -183,7 +183,7 @@ class _Here:
     async def apply(self, plan: ControllerPlan) -> Removed:
         return await self._runtime.garbage_apply(plan)
 
-    async def accept(self) -> GarbagePlan:
+    async def accept(self, plan: ControllerPlan) -> GarbagePlan:  # noqa: ARG002 - shown a moment ago
         return await self._runtime.garbage_accept()
 
 
@@ -200,8 +200,8 @@ class _There:
     async def apply(self, plan: ControllerPlan) -> Removed:
         return await self._daemons.apply(plan)
 
-    async def accept(self) -> GarbagePlan:
-        return await self._daemons.accept(self.controller)
+    async def accept(self, plan: ControllerPlan) -> GarbagePlan:
+        return await self._daemons.accept(plan)
 
 
 @asynccontextmanager

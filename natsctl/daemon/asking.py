@@ -15,7 +15,7 @@ from natsctl.daemon.answers import (
     Queuing,
 )
 from natsctl.daemon.names import meant
-from natsctl.daemon.service import NAME, Verb
+from natsctl.daemon.verbs import NAME, Verb
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.kv.asking import ask, ask_all, services
 from natsctl.kv.connection import Connection
@@ -138,9 +138,13 @@ class Daemons:
                 kept += found.kept
         return Removed(tuple(removed), tuple(kept))
 
-    async def accept(self, controller: str) -> ControllerPlan:
-        """Have the bucket of primaries accepted as it is; return the plan that holds then."""
-        return (await self._ask_all(Verb.GC_ACCEPT, controller, b"", ControllerPlan))[0]
+    async def accept(self, plan: ControllerPlan) -> ControllerPlan:
+        """Have the bucket of primaries accepted as it is; return the plan that holds then.
+
+        A daemon refuses if it holds collection for another reason than *plan* shows.
+        """
+        asked = msgspec.json.encode(msgspec.structs.replace(plan, orphans=()))
+        return (await self._ask_all(Verb.GC_ACCEPT, plan.controller, asked, ControllerPlan))[0]
 
     async def _ask_one(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> T:
         self._instances(verb, controller)

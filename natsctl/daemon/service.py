@@ -12,7 +12,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from enum import StrEnum
 from importlib.metadata import version as installed
 from types import MappingProxyType
 from typing import TypeVar
@@ -49,6 +48,7 @@ from natsctl.daemon.operator import Runnable, owner_of
 from natsctl.daemon.outside import externals
 from natsctl.daemon.peers import Peers, Presence
 from natsctl.daemon.sharding import Shard
+from natsctl.daemon.verbs import NAME, Verb
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.kv.connection import Connection
 from natsctl.kv.events import events_of
@@ -59,8 +59,6 @@ from natsctl.telemetry.hiding import hidden
 
 log = logging.getLogger(__name__)
 
-NAME = "natsctl"
-API = "natsctl.api"
 KEYS_MAX = 10_000  # in one request
 LOOK_S = 0.5  # how often it is looked who leads
 
@@ -71,45 +69,6 @@ NO_ELECTIONS: Mapping[str, Election] = MappingProxyType({})
 
 Leads = Callable[[str], bool]
 """Says whether this process leads the controller of that name now."""
-
-
-class Verb(StrEnum):
-    """What can be asked.
-
-    All daemons that run a controller tell what they know of it; one that leads it acts, and each
-    of them where each has keys of its own.
-    """
-
-    STATUS = "status"
-    EXPLAIN = "explain"
-    TREE = "tree"
-    RESYNC = "resync"
-    GC_PLAN = "gc.plan"
-    GC_APPLY = "gc.apply"
-    GC_ACCEPT = "gc.accept"
-
-    def subject(self, controller: str) -> str:
-        """Return where it is asked of that controller."""
-        return f"{API}.{self}.{controller}"
-
-    @property
-    def acts(self) -> bool:
-        """Whether only a daemon that leads the controller can do it."""
-        return self is Verb.RESYNC or self.collects
-
-    @property
-    def collects(self) -> bool:
-        """Whether it is about garbage."""
-        return self in {Verb.GC_PLAN, Verb.GC_APPLY, Verb.GC_ACCEPT}
-
-    def group(self, *, shared: bool) -> str:
-        """Return the queue group of those of whom one is enough; empty where all are asked.
-
-        Of processes that share the keys, each does what is to be done for its own.
-        """
-        one = {Verb.TREE, Verb.GC_PLAN}
-        each = {Verb.GC_APPLY, Verb.GC_ACCEPT}
-        return NAME if self in one or (self in each and not shared) else ""
 
 
 class Desk:
@@ -312,23 +271,33 @@ class Desk:
         return fitting(self._limit, ORPHANS_MAX, ControllerPlan.of(found, runtime.name).begun)
 
     async def _apply(self, asked: bytes) -> bytes:
-        try:
-            plan = msgspec.json.decode(asked, type=ControllerPlan)
-        except msgspec.DecodeError as error:
-            raise UsageError(f"send what {Verb.GC_PLAN} answers: {error}") from error
-        if plan.controller != self._runnable.name:
-            raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")
-        runtime = self._acting(self._collecting)
+        plan, runtime = self._planned(asked), self._acting(self._collecting)
         removed = await runtime.garbage_apply(plan)
         log.info("%s: a person removed %d orphans", plan.controller, len(removed.orphans))
         return msgspec.json.encode(removed)
 
-    async def _accept(self, _asked: bytes) -> bytes:
-        runtime = self._acting(self._collecting)
+    async def _accept(self, asked: bytes) -> bytes:
+        """Accept the bucket for the reason that the plan shows, and for no other."""
+        seen, runtime = self._planned(asked), self._acting(self._collecting)
         held = runtime.garbage_held
+        if held and held != seen.refused:
+            raise UsageError(
+                f"garbage collection of {runtime.name} is held for another reason than the plan "
+                f"shows: {held}; look at {Verb.GC_PLAN} again"
+            )
         plan = await runtime.garbage_accept()
         log.info("%s: a person accepted the bucket of primaries: %s", runtime.name, held or "-")
         return fitting(self._limit, ORPHANS_MAX, ControllerPlan.of(plan, runtime.name).begun)
+
+    def _planned(self, asked: bytes) -> ControllerPlan:
+        """Return the plan that a request carries; an act without the plan is refused."""
+        try:
+            plan = msgspec.json.decode(asked, type=ControllerPlan)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise UsageError(f"send what {Verb.GC_PLAN} answers: {error}") from error
+        if plan.controller != self._runnable.name:
+            raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")
+        return plan
 
     def _prepared(self, runtime: R) -> R:
         if not runtime.prepared:

@@ -7,7 +7,7 @@ from natsctl.daemon.asking import Daemons
 from natsctl.daemon.finding import Finding, ok, warning
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.peers import conflict
-from natsctl.daemon.service import NAME, Verb
+from natsctl.daemon.verbs import NAME, Verb
 from natsctl.errors import NatsctlError
 from natsctl.kv.connection import Connection
 from natsctl.kv.probe import PROBE, Probe

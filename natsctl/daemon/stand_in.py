@@ -12,7 +12,8 @@ from http import HTTPStatus
 import msgspec
 
 from natsctl.daemon.answers import ControllerStatus, Process, cut
-from natsctl.daemon.service import Verb, identity_of
+from natsctl.daemon.service import identity_of
+from natsctl.daemon.verbs import Verb
 from natsctl.daemon.watchdog import Stall
 from natsctl.errors import NatsctlError
 from natsctl.kv.connection import connect

@@ -75,7 +75,7 @@ async def test_a_bucket_without_any_says_so(natsctl: Natsctl, disks: KeyValue) -
     await disks.put("raw", b"\xff")
     result = await natsctl("external", "list")
     assert (result.status, result.out) == (0, "")
-    assert result.err == "there are no creations with an unknown result\n"
+    assert result.err == "there are no links to external resources\n"
 
 
 async def test_those_of_all_buckets_are_listed(

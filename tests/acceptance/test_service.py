@@ -177,6 +177,35 @@ async def test_garbage_is_planned_and_removed_by_the_daemon(
     assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
 
 
+async def test_garbage_is_held_until_a_person_accepts_the_bucket(
+    natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
+) -> None:
+    first = await daemon(GREETINGS)
+    for key in ("blog", "forum", "shop"):
+        await natsctl.done("put", "greetings", key, "spec: {text: hi}")
+        await eventually(lambda key=key: synced(natsctl, "greetings", key))
+    assert await first.ends(signal.SIGTERM) == 0
+    await jetstream.delete_key_value("natsctl")
+    await jetstream.purge_stream("KV_greetings", subject="$KV.greetings.shop")
+    await daemon(GREETINGS)
+
+    async def held() -> bool:
+        plan = await natsctl("gc", "plan")
+        assert "Route.routes   shop" in plan.out
+        return "nothing is remembered about the bucket" in plan.err
+
+    await eventually(held)
+    await natsctl("doctor", "-c", GREETINGS)  # it asks whether each verb is permitted
+    assert await held()
+    assert (await natsctl("gc", "accept")).status == 2
+    assert await held()
+    assert await natsctl.done("gc", "accept", "--yes")
+    routes = await jetstream.key_value("routes")
+    await natsctl.done("gc", "apply", "--yes")
+    assert sorted(await routes.keys()) == ["blog", "forum"]
+    assert "nothing is held" in (await natsctl("gc", "accept", "--yes")).err
+
+
 async def test_a_key_that_no_controller_has_is_not_found(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:

@@ -9,7 +9,8 @@ from nats.aio.msg import Msg
 from servers import NatsServer, eventually
 from stranger import stranger
 
-from natsctl.daemon.service import Verb, answering
+from natsctl.daemon.service import answering
+from natsctl.daemon.verbs import Verb
 from natsctl.kv.asking import ask
 from natsctl.kv.connection import connect
 

@@ -16,7 +16,7 @@ from servers import CutProxy, NatsServer, eventually
 from stranger import stranger
 
 from natsctl.daemon.asking import Daemons
-from natsctl.daemon.service import NAME, Verb
+from natsctl.daemon.verbs import NAME, Verb
 from natsctl.errors import (
     ConflictError,
     NatsctlError,

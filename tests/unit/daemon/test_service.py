@@ -26,8 +26,9 @@ from natsctl.daemon.election import Election, elections
 from natsctl.daemon.mode import Mode
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.peers import Presence
-from natsctl.daemon.service import KEYS_MAX, Desk, Verb
+from natsctl.daemon.service import KEYS_MAX, Desk
 from natsctl.daemon.sharding import Shard, shards
+from natsctl.daemon.verbs import Verb
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
 from natsctl.kv.connection import PAYLOAD_MAX, Connection
 from natsctl.kv.lease import LEASES
@@ -324,6 +325,31 @@ async def test_more_keys_than_one_request_may_have_are_refused() -> None:
             await Asked(harness.runtime)(Verb.RESYNC, many, object)
 
 
+async def test_a_bucket_is_accepted_only_for_the_reason_that_the_plan_shows() -> None:
+    async with running(Apps()) as harness:
+        apps = harness.stores.store(Apps.apps.kind)
+        for key in ("a", "b"):
+            await apps.create(key, app())
+        await harness.run_until_idle()
+        apps.recreate()
+        await asyncio.sleep(1)
+        await harness.runtime.sweep()
+        asked = Asked(harness.runtime)
+        held = harness.runtime.garbage_held
+        plan = await asked(Verb.GC_PLAN, "", ControllerPlan)
+        assert held
+        assert plan.refused == held
+        for nothing in ("", "{", "[" * 100_000):
+            with pytest.raises(UsageError, match=r"send what gc\.plan answers"):
+                await asked(Verb.GC_ACCEPT, nothing, ControllerPlan)
+        other = msgspec.structs.replace(plan, refused="another reason")
+        with pytest.raises(UsageError, match="held for another reason than the plan shows"):
+            await asked(Verb.GC_ACCEPT, msgspec.json.encode(other), ControllerPlan)
+        assert harness.runtime.garbage_held == held
+        await asked(Verb.GC_ACCEPT, msgspec.json.encode(plan), ControllerPlan)
+        assert harness.runtime.garbage_held == ""
+
+
 async def test_status_and_explain_show_why_garbage_collection_is_held() -> None:
     async with running(Apps()) as harness:
         apps = harness.stores.store(Apps.apps.kind)
@@ -341,7 +367,8 @@ async def test_status_and_explain_show_why_garbage_collection_is_held() -> None:
         for key in ("a", "b"):
             await apps.create(key, app())
         await harness.run_until_idle()
-        plan = await asked(Verb.GC_ACCEPT, "", ControllerPlan)
+        seen = await asked(Verb.GC_PLAN, "", ControllerPlan)
+        plan = await asked(Verb.GC_ACCEPT, msgspec.json.encode(seen), ControllerPlan)
         assert (plan.refused, plan.orphans) == ("", ())
         assert (await asked(Verb.STATUS, "", ControllerStatus)).garbage_held == ""
 

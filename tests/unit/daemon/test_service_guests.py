@@ -14,7 +14,8 @@ from natsctl import Kind, Object, kv
 from natsctl.core.slots import Primary
 from natsctl.core.tree import Branch
 from natsctl.daemon.answers import ControllerStatus, KeyExplanation, Process, Queuing
-from natsctl.daemon.service import Desk, Verb
+from natsctl.daemon.service import Desk
+from natsctl.daemon.verbs import Verb
 from natsctl.errors import NatsctlError
 from natsctl.kv.connection import Connection
 from natsctl.kv.options import NatsOptions
