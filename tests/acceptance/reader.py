@@ -118,9 +118,12 @@ class Reader:
         self._logs += 1
         file = self._folder.parent / f"terminal-{self._logs}.log"
         command = shown.command.replace("natsctl", "exec natsctl", 1)
+        environ = dict(self._environ)
+        if "--embedded" in command:  # a reader has no other server in mind then
+            environ.pop("NATSCTL_SERVER", None)
         with file.open("wb") as log:
             process = await asyncio.create_subprocess_shell(
-                command, cwd=self._folder, env=self._environ, stdout=log, stderr=log
+                command, cwd=self._folder, env=environ, stdout=log, stderr=log
             )
         terminal = Terminal(shown.command, process, file)
         self._terminals.append(terminal)
