@@ -19,7 +19,7 @@ app = commands()
 
 HEADINGS = (
     *("CONTROLLER", "DAEMON", "STATE", "MODE", "PRIMARIES", "KEYS"),
-    *("INVALID", "FAILING", "QUEUED", "WAITING"),
+    *("INVALID", "FAILING", "CONTESTED", "QUEUED", "WAITING"),
 )
 
 
@@ -39,8 +39,8 @@ async def status(
     MODE is leader or standby with --leader-elect, the shard with --shard, and alone without both.
     If several daemons run alone, each syncs every key, and MODE counts them. KEYS counts the
     primaries that are a daemon's own. QUEUED counts keys that are ready or being synced, WAITING
-    those whose next visit has a time: failing keys wait to be tried again.
-    Below the table stands each key with objects of a cluster that others change back all the time.
+    those whose next sync has a time: failing keys wait to be retried. CONTESTED counts the keys
+    with objects of a cluster whose fields another writer changes back again and again.
     """
     found = await _found(options, controller)
     names = dict.fromkeys(each.controller for each in found)
@@ -76,7 +76,7 @@ def _row(at: ControllerStatus, alone: int) -> list[str]:
     if at.primaries is None or at.queue is None:
         return [*head, *[NONE] * (len(HEADINGS) - len(head))]
     queued = at.queue.depth + at.queue.held
-    wrong = (at.invalid_count, at.failing_count)
+    wrong = (at.invalid_count, at.failing_count, at.contested_count)
     keys = NONE if at.keys is None else at.keys
     return [*head, *map(str, (at.primaries, keys, *wrong, queued, at.queue.waiting))]
 

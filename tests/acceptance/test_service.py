@@ -86,7 +86,7 @@ async def test_people_see_what_runs_and_what_became_of_a_key(
 
     status = await natsctl("status")
     assert [row[0] for row in status.rows] == ["greetings"]
-    assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", "0", "0", "0"]
+    assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", "0", "0", "0", "0"]
     assert "greetings: odd is left alone: no valid Greeting: Expected `str`" in status.err
     assert re.search(r"^installation [0-9a-f]{16}$", status.err, re.MULTILINE)
 
