@@ -2,18 +2,17 @@
 
 from typing import TYPE_CHECKING, Any
 
-import natsctl.kube as _kube_package  # noqa: F401 - loaded first: `kube` below is a function
-import natsctl.kv as _kv_package  # noqa: F401 - likewise `kv`
-from natsctl.core.cache import Invalid
-from natsctl.core.calls import blocking
-from natsctl.core.declare import primary, secondary, tertiary
-from natsctl.core.explain import Explanation, Status
-from natsctl.core.finalizers import finalized
-from natsctl.core.garbage import GarbageLimits, GarbagePlan, Orphan
-from natsctl.core.manifests import KubeSecondary
-from natsctl.core.owners import KUMORI, OwnerNames
-from natsctl.core.reads import Reads
-from natsctl.core.retry import (
+from natsctl.controller.finalized import finalized
+from natsctl.controller.runtime import Controller, ControllerRuntime
+from natsctl.controller.slots.declare import primary, secondary, tertiary
+from natsctl.controller.slots.kube_secondary import KubeSecondary
+from natsctl.controller.slots.owners import KUMORI, OwnerNames
+from natsctl.controller.slots.reads import Reads
+from natsctl.controller.slots.secondary import Secondary
+from natsctl.core.cache.cache import Invalid
+from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.objects.primary import Primary, Tertiary
+from natsctl.core.queue.retry import (
     Drop,
     ExponentialLimiter,
     RateLimit,
@@ -26,9 +25,8 @@ from natsctl.core.retry import (
     give_up_after,
     retry_up_to,
 )
-from natsctl.core.secondary import Secondary
-from natsctl.core.slots import Primary, Tertiary
-from natsctl.core.visit import Operation
+from natsctl.core.sync.calls import blocking
+from natsctl.core.sync.operation import Operation
 from natsctl.errors import (
     CacheDisabledError,
     ConflictError,
@@ -67,13 +65,13 @@ from natsctl.errors import (
     WatchBrokenError,
     WatchStoppingError,
 )
+from natsctl.model.garbage import GarbageLimits, GarbagePlan, Orphan
 from natsctl.model.kinds import Kind, KvKind, kv
 from natsctl.model.manifests import KubeKind, KubeMetadata, KubeObject, Manifest, Reference, kube
 from natsctl.model.objects import Metadata, Object
 from natsctl.model.recorder import EventType
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Action, Change, JetStream, Stores
-from natsctl.runtime import Controller, ControllerRuntime
 
 if TYPE_CHECKING:
     from natsctl.daemon.operator import (
@@ -96,17 +94,17 @@ if TYPE_CHECKING:
         controller_runtime_source,
         kv_kind,
     )
-    from natsctl.kube.options import (
-        KubeOptions,
-    )
-    from natsctl.kube.stores import (
-        connect_kube,
-    )
-    from natsctl.kv.options import (
+    from natsctl.jetstream.connection.options import (
         NatsOptions,
     )
-    from natsctl.kv.stores import (
+    from natsctl.jetstream.stores import (
         connect,
+    )
+    from natsctl.kubernetes.access.options import (
+        KubeOptions,
+    )
+    from natsctl.kubernetes.cluster import (
+        connect_kube,
     )
     from natsctl.managed import (
         FINALIZER_NAME,
@@ -334,10 +332,10 @@ _LATE = {
         "controller_runtime_source",
         "kv_kind",
     ),
-    "natsctl.kube.options": ("KubeOptions",),
-    "natsctl.kube.stores": ("connect_kube",),
-    "natsctl.kv.options": ("NatsOptions",),
-    "natsctl.kv.stores": ("connect",),
+    "natsctl.kubernetes.access.options": ("KubeOptions",),
+    "natsctl.kubernetes.cluster": ("connect_kube",),
+    "natsctl.jetstream.connection.options": ("NatsOptions",),
+    "natsctl.jetstream.stores": ("connect",),
     "natsctl.managed": (
         "AnnotationNames",
         "Condition",

@@ -9,8 +9,8 @@ import pytest
 from kube_things import define, watches
 
 import natsctl
-from natsctl.kube.stores import Kube
-from natsctl.kv.stores import Nats
+from natsctl.jetstream.stores import Nats
+from natsctl.kubernetes.cluster import Kube
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, KubeObject, kube
 from natsctl.model.store import Listed, ManifestStores, Store, Stored, Stores, WatchEvent

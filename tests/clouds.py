@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from natsctl import Object, kv
-from natsctl.core.barrier import Barrier
-from natsctl.core.informer import Informer
-from natsctl.core.slots import Primary
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.primary import Primary
+from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.errors import NotFoundError, RetryAfter, StoreError
 from natsctl.managed import (
     FINALIZER_NAME,
@@ -21,7 +21,7 @@ from natsctl.managed import (
     ManagedReconciler,
     Observation,
 )
-from natsctl.managed.links import RECORDS
+from natsctl.managed.creation.links import RECORDS
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Store
 from natsctl.testing.memory import MemoryStore

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from natsctl import Controller, NotFoundError, Object, StoreError, kv, primary
-from natsctl.core.lease import Claim
-from natsctl.core.shards import Membership
+from natsctl.core.coordination.lease import Claim
+from natsctl.core.coordination.membership import Membership
+from natsctl.core.coordination.participant import VacantByName, always_vacant
+from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.daemon.operator import Operator
-from natsctl.daemon.participation import VacantByName, always_vacant
-from natsctl.daemon.settings import ControllerSettings
-from natsctl.daemon.sharding import Shard, shards
+from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreTimeoutError
-from natsctl.kv.lease import LEASES
+from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.model.store import Deleted, Stored, WatchEvent
 from natsctl.testing.memory import MemoryStore, MemoryStores
 

@@ -1,7 +1,7 @@
 """A stream of things, to try a connection on."""
 
 from natsctl.errors import StoreError
-from natsctl.kv.connection import Connection
+from natsctl.jetstream.connection.connection import Connection
 
 STREAM = {"name": "KV_things", "subjects": ["$KV.things.>"], "storage": "file"}
 

@@ -10,10 +10,10 @@ from kube_servers import KubeServer
 from servers import eventually
 
 from natsctl.errors import ConflictError, StoreMissingError, StoreTimeoutError
-from natsctl.kube.options import KubeOptions
-from natsctl.kube.stores import Kube, connect_kube
-from natsctl.kube.transport import Reply, Transport
-from natsctl.kube.wire import Wire
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.cluster import Kube, connect_kube
+from natsctl.kubernetes.connect import Reply, Transport
+from natsctl.kubernetes.http.wire import Wire
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

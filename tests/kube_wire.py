@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from natsctl.errors import StoreError
-from natsctl.kube.transport import Reply
+from natsctl.kubernetes.connect import Reply
 
 OLD, NEW = "20", "32+"  # minor versions, without and with lists within watches
 

@@ -13,48 +13,51 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from natsctl.cli.command import EXIT_PIPE, commands
-from natsctl.cli.failures import FAILED, USAGE, say_error, tell
-from natsctl.cli.interrupts import INTERRUPTED
-from natsctl.cli.terminal import OutputError, abandon_output, flush, say
-from natsctl.cli.usage import wrong_usage
-from natsctl.daemon.hiding import HidingFormatter
-from natsctl.daemon.names import meant
+from natsctl.cli.framework.command import EXIT_PIPE, commands
+from natsctl.cli.framework.exit_codes import FAILED, USAGE, say_error, tell
+from natsctl.cli.framework.interrupts import INTERRUPTED
+from natsctl.cli.framework.usage import wrong_usage
+from natsctl.cli.output.terminal import OutputError, abandon_output, flush, say
+from natsctl.daemon.observe.secrets import HidingFormatter
+from natsctl.daemon.settings.did_you_mean import meant
 from natsctl.errors import UsageError
 
 COMMANDS = {
-    "run": ("run", "Run controllers until told to stop."),
-    "dev": ("dev", "Run controllers beside a private nats-server, anew at every change."),
-    "get": ("get", "Show one object."),
-    "list": ("list", "Show the objects of a bucket."),
-    "put": ("put", "Store an object, as a whole."),
-    "apply": ("apply", "Store what files say."),
-    "edit": ("edit", "Change an object in an editor."),
-    "delete": ("delete", "Delete objects; finalizers hold them until they are released."),
-    "watch": ("watch", "Show objects, and every change of them."),
-    "history": ("history", "Show what a bucket still knows of a key."),
-    "rollback": ("rollback", "Put an earlier revision of an object back."),
-    "backup": ("backup", "Write a whole bucket to a file."),
-    "restore": ("restore", "Write a backup into a bucket."),
-    "status": ("status", "Show what daemons run, and which keys fail."),
-    "explain": ("explain", "Show why a key is as it is."),
-    "tree": ("tree", "Show a primary with all that was made for it."),
-    "resync": ("resync", "Sync keys now."),
-    "gc": ("garbage", "See and remove secondaries whose owner is gone."),
+    "run": ("daemon.run", "Run controllers until told to stop."),
+    "dev": ("daemon.dev", "Run controllers beside a private nats-server, anew at every change."),
+    "get": ("objects.get", "Show one object."),
+    "list": ("objects.list", "Show the objects of a bucket."),
+    "put": ("objects.put", "Store an object, as a whole."),
+    "apply": ("objects.apply", "Store what files say."),
+    "edit": ("objects.edit", "Change an object in an editor."),
+    "delete": ("objects.delete", "Delete objects; finalizers hold them until they are released."),
+    "watch": ("objects.watch", "Show objects, and every change of them."),
+    "history": ("objects.history", "Show what a bucket still knows of a key."),
+    "rollback": ("objects.rollback", "Put an earlier revision of an object back."),
+    "backup": ("objects.backup", "Write a whole bucket to a file."),
+    "restore": ("objects.restore", "Write a backup into a bucket."),
+    "status": ("operate.status", "Show what daemons run, and which keys fail."),
+    "explain": ("operate.explain", "Show why a key is as it is."),
+    "tree": ("operate.tree", "Show a primary with all that was made for it."),
+    "resync": ("operate.resync", "Sync keys now."),
+    "gc": ("operate.gc", "See and remove secondaries whose owner is gone."),
     "installation": (
-        "installation",
+        "operate.installation",
         "See the id of this NATS system; take over the objects of a lost one.",
     ),
     "external": (
-        "external",
+        "operate.external",
         "See links to external resources, and settle those that need a person.",
     ),
-    "new": ("new", "Write a controller, its test and a manifest, which run as they are."),
-    "config": ("config", "Show what is set, and where: by a flag, a variable, a line of a file."),
-    "rbac": ("rbac", "Show the least permissions that controllers need in a cluster."),
-    "health": ("health", "Ask the daemon that listens on this machine how it is."),
-    "doctor": ("doctor", "Check everything that controllers need, and say what to do."),
-    "help": ("help", "Show the help of a command."),
+    "new": ("daemon.new", "Write a controller, its test and a manifest, which run as they are."),
+    "config": (
+        "setup.config",
+        "Show what is set, and where: by a flag, a variable, a line of a file.",
+    ),
+    "rbac": ("setup.rbac", "Show the least permissions that controllers need in a cluster."),
+    "health": ("daemon.health", "Ask the daemon that listens on this machine how it is."),
+    "doctor": ("setup.doctor", "Check everything that controllers need, and say what to do."),
+    "help": ("setup.help", "Show the help of a command."),
 }
 """By name, in the order of the help: the module, loaded when it is needed, and what it does."""
 

@@ -4,15 +4,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from natsctl.core.declare import slots
+from natsctl.controller.runtime import Controller
+from natsctl.controller.slots.declare import slots
 from natsctl.daemon.operator import Guest, Runnable
 from natsctl.errors import UsageError
-from natsctl.kube.options import KubeOptions
+from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.manifests import KubeKind
-from natsctl.runtime import Controller
 
 if TYPE_CHECKING:
-    from natsctl.kube.stores import Kube
+    from natsctl.kubernetes.cluster import Kube
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def cluster_for(
         raise UsageError(
             f"{needed} is kept in Kubernetes, and --no-kube says not to look for a cluster"
         )
-    from natsctl.kube.stores import connect_kube  # noqa: PLC0415 - it takes a third of a second
+    from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - it takes a third of a second
 
     async with connect_kube(options, wait=wait) as kube:
         yield kube

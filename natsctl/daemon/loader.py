@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from natsctl.core.declare import only_primary
-from natsctl.daemon.names import meant
+from natsctl.controller.runtime import Controller, check_controller
+from natsctl.controller.slots.declare import only_primary
 from natsctl.daemon.operator import Guest
+from natsctl.daemon.settings.did_you_mean import meant
 from natsctl.errors import UsageError
-from natsctl.runtime import Controller, check_controller
 from natsctl.telemetry.frames import explained
 
 R = TypeVar("R", bound=Controller | Guest)

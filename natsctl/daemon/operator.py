@@ -7,19 +7,19 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from natsctl.core.about import bind
-from natsctl.core.calls import report_stuck
-from natsctl.core.declare import only_primary
-from natsctl.core.fence import FencedCluster, fenced
-from natsctl.daemon.election import Election
-from natsctl.daemon.participation import Participation
-from natsctl.daemon.settings import ControllerSettings
-from natsctl.daemon.sharding import Shard
+from natsctl.controller.runtime import Controller, ControllerRuntime
+from natsctl.controller.slots.declare import only_primary
+from natsctl.core.coordination.election import Election
+from natsctl.core.coordination.fenced_stores import FencedCluster, fenced
+from natsctl.core.coordination.participant import Participation
+from natsctl.core.coordination.sharding import Shard
+from natsctl.core.sync.calls import report_stuck
+from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
-from natsctl.runtime import Controller, ControllerRuntime
+from natsctl.telemetry.log_context import bind
 
 log = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.declare import slots
-from natsctl.core.manifests import KubeSecondary
-from natsctl.daemon.naming import Names
+from natsctl.controller.runtime import Controller
+from natsctl.controller.slots.declare import slots
+from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.daemon.operator import Guest, Runnable
+from natsctl.daemon.resource_names import Names
 from natsctl.errors import UsageError
-from natsctl.kube.names import ResourceName
+from natsctl.kubernetes.resources.names import ResourceName
 from natsctl.managed import ManagedController
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Manifest
-from natsctl.runtime import Controller
 from natsctl.watchers import InformerController
 
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")  # as they are listed

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from natsctl.core.calls import calls
+from natsctl.core.sync.calls import calls
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from string import Template
 
 import msgspec
 
+from natsctl.controller.runtime import Controller
 from natsctl.errors import UsageError
-from natsctl.kube.names import plural
-from natsctl.runtime import Controller
+from natsctl.kubernetes.resources.names import plural
 
 WORDS_MAX = 40  # characters; buckets, modules and classes are named after them
 

@@ -3,8 +3,8 @@
 from contextlib import suppress
 from typing import Any
 
-from natsctl.core.dependency import Dependency, one, those
-from natsctl.core.watches import Watch
+from natsctl.core.dependencies.dependency import Dependency, one, those
+from natsctl.core.dependencies.watches import Watch
 from natsctl.dynamic.cache import Objects
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier, kv_kind
 from natsctl.dynamic.resources import Resources, ScopedGVR

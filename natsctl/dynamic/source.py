@@ -5,7 +5,7 @@ from typing import Self
 
 import msgspec
 
-from natsctl.core.workqueue import Workqueue
+from natsctl.core.queue.workqueue import Workqueue
 from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.errors import QueueShutDownError
 

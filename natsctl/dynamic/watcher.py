@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
-from natsctl.core.about import about
-from natsctl.core.batches import Batches
-from natsctl.core.calls import Calls, blocking
-from natsctl.core.failures import FailureLog
-from natsctl.core.loop import SyncLoop
-from natsctl.core.stopping import finish
-from natsctl.core.tasks import together
-from natsctl.core.watches import Cause, Watch, Watches
-from natsctl.core.workqueue import Priority, Workqueue
+from natsctl.core.dependencies.batches import Batches
+from natsctl.core.dependencies.watches import Cause, Watch, Watches
+from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.sync.calls import Calls, blocking
+from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.sync.stopping import finish
+from natsctl.core.task_group import together
 from natsctl.dynamic.cache import Objects, named, selected
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier
 from natsctl.dynamic.options import DynamicOptions, Reconcile, Reconciler, reconcile_of
@@ -32,6 +31,7 @@ from natsctl.model.discovery import Cluster
 from natsctl.model.documents import Document
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Stores
+from natsctl.telemetry.log_context import about
 from natsctl.telemetry.tracing import sync_span
 
 log = logging.getLogger(__name__)

@@ -10,32 +10,32 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
-from natsctl.core.about import about
-from natsctl.core.barrier import Barrier
-from natsctl.core.calls import Calls, blocking, call_hook
-from natsctl.core.changes import named, operation_for
-from natsctl.core.explain import Explanation, Status, known, status
-from natsctl.core.failures import FailureLog
-from natsctl.core.informer import Informer
-from natsctl.core.journal import Journal
-from natsctl.core.loop import Has, SyncLoop
-from natsctl.core.markers import deleted
-from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
-from natsctl.core.options import COUNT, POLICY, RATE, SECONDS_OR_ZERO, TEXT, check_class
-from natsctl.core.reasons import Reasons
-from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
-from natsctl.core.slots import Primary
-from natsctl.core.stopping import finish
-from natsctl.core.tasks import together
-from natsctl.core.tree import Beyond, Branch, tree
-from natsctl.core.visit import Operation
-from natsctl.core.workqueue import Priority, Workqueue
+from natsctl.core.cache.deletion_markers import deleted
+from natsctl.core.cache.informer import Informer
+from natsctl.core.insight.explain import Explanation, Status, known, status
+from natsctl.core.insight.measures import Measures, QueueMeasures, cache_measures, lags
+from natsctl.core.insight.tree import Beyond, Branch, tree
+from natsctl.core.objects.primary import Primary
+from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
+from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.sync.calls import Calls, blocking, call_hook
+from natsctl.core.sync.changes import named, operation_for
+from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.loop import Has, SyncLoop
+from natsctl.core.sync.operation import Operation
+from natsctl.core.sync.options import COUNT, POLICY, RATE, SECONDS_OR_ZERO, TEXT, check_class
+from natsctl.core.sync.reasons import Reasons
+from natsctl.core.sync.stopping import finish
+from natsctl.core.task_group import together
 from natsctl.errors import StoreError, UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, Stores
+from natsctl.telemetry.log_context import about
 from natsctl.telemetry.tracing import sync_span
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from natsctl.core.retry import backoff
+from natsctl.core.queue.retry import backoff
 from natsctl.errors import NotFoundError, StoreError
-from natsctl.managed.creation import OtherCreationError
+from natsctl.managed.creation.creation import OtherCreationError
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
 from natsctl.model import documents

@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.errors import UsageError
 from natsctl.managed.conditions import Condition, condition, with_conditions
-from natsctl.managed.creation import Creation
-from natsctl.managed.links import Link, annotations_of
+from natsctl.managed.creation.creation import Creation
+from natsctl.managed.creation.links import Link, annotations_of
 from natsctl.managed.names import AnnotationNames
 from natsctl.model import documents
 from natsctl.model.documents import Document

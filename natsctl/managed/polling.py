@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
-from natsctl.core.calls import shown
+from natsctl.core.sync.calls import shown
 from natsctl.errors import HandlerError, UsageError, is_delay
 from natsctl.managed.objects import Managed
 

@@ -17,12 +17,15 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.calls import awaitable, blocking
-from natsctl.core.options import SECONDS, check_options
-from natsctl.core.slots import Primary
+from natsctl.core.objects.primary import Primary
+from natsctl.core.sync.calls import awaitable, blocking
+from natsctl.core.sync.options import SECONDS, check_options
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.managed.calls import Calls, Visit
-from natsctl.managed.creation import Creation
+from natsctl.managed.creation.backoff import PATIENCE_S, Patience
+from natsctl.managed.creation.creation import Creation
+from natsctl.managed.creation.links import Links
+from natsctl.managed.creation.results import Results
 from natsctl.managed.critical import (
     CriticalAnnotationUpdateFn,
     CriticalAnnotationUpdater,
@@ -35,14 +38,11 @@ from natsctl.managed.external import (
     connect_disconnecter,
     observed,
 )
-from natsctl.managed.links import Links
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
-from natsctl.managed.patience import PATIENCE_S, Patience
 from natsctl.managed.policies import DeletionPolicy, ManagementPolicy, Permissions, permissions
 from natsctl.managed.polling import Poll, PollIntervalHook
 from natsctl.managed.reports import EventRecorder, Reports
-from natsctl.managed.results import Results
 from natsctl.managed.situation import Action, Seen, Situation, decide
 from natsctl.managed.steps import Steps
 from natsctl.model.kinds import KvKind

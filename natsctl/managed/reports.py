@@ -5,7 +5,7 @@ import logging
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
-from natsctl.core.write import rewrite
+from natsctl.core.objects.compare_and_set import rewrite
 from natsctl.errors import ConflictError, NotFoundError, StoreError
 from natsctl.managed.conditions import SYNCED, Condition
 from natsctl.managed.names import AnnotationNames

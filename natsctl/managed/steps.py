@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from natsctl.core.calls import awaitable
-from natsctl.core.deletion import release
-from natsctl.core.slots import Primary
+from natsctl.core.objects.finalizers import release
+from natsctl.core.objects.primary import Primary
+from natsctl.core.sync.calls import awaitable
 from natsctl.errors import (
     ConflictError,
     HandlerError,
@@ -19,14 +19,14 @@ from natsctl.errors import (
 )
 from natsctl.managed.calls import AGAIN_S, Calls, Visit
 from natsctl.managed.conditions import MESSAGE_MAX, READY, SYNCED, Condition
-from natsctl.managed.creation import begun, ended
+from natsctl.managed.creation.creation import begun, ended
+from natsctl.managed.creation.links import Link, Links
+from natsctl.managed.creation.results import Results
 from natsctl.managed.external import Observation, observed
-from natsctl.managed.links import Link, Links
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
 from natsctl.managed.polling import Poll
 from natsctl.managed.reports import CANNOT_UPDATE, Reports
-from natsctl.managed.results import Results
 from natsctl.managed.situation import Action
 from natsctl.model.documents import Document
 from natsctl.model.manifests import KubeKind

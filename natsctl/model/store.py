@@ -167,6 +167,18 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class Sequenced(Protocol):
+    """A store that can say how far it is without listing anything."""
+
+    async def newest_revision(self) -> int:
+        """Return the revision of the newest write to any of the kind's objects, 0 for none.
+
+        Has a deadline of its own, and raises a `StoreError`.
+        """
+        ...
+
+
 class ManifestStore(Store, Protocol):
     """A store that lays manifests over its objects itself, and knows who said which field."""
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from natsctl.core.calls import Call, failure_of
+from natsctl.core.sync.calls import Call, failure_of
 from natsctl.errors import UsageError
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ from traceback import extract_stack
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from natsctl.core.calls import blocking
-from natsctl.core.informer import Informer
-from natsctl.core.retry import always_retry
-from natsctl.core.tasks import together
+from natsctl.core.cache.informer import Informer
+from natsctl.core.queue.retry import always_retry
+from natsctl.core.sync.calls import blocking
+from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError, StoppedError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Stores

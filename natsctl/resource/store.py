@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from natsctl.core.cache import Cache
+from natsctl.core.cache.cache import Cache
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeMetadata, joined

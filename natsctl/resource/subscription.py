@@ -6,12 +6,12 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-from natsctl.core.cache import Cache
-from natsctl.core.failures import FailureLog
-from natsctl.core.informer import Informer
-from natsctl.core.retry import Drop, Retry, Stop, TokenBucket, always_retry
-from natsctl.core.settle import Failed, Synced, settle
-from natsctl.core.workqueue import Priority, Workqueue
+from natsctl.core.cache.cache import Cache
+from natsctl.core.cache.informer import Informer
+from natsctl.core.queue.retry import Drop, Retry, Stop, TokenBucket, always_retry
+from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.follow_up import Failed, Synced, settle
 from natsctl.errors import (
     EventNotDoneError,
     InvalidObjectError,

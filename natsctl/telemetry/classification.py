@@ -37,7 +37,7 @@ def classify(error: BaseException) -> ErrorClass:
     """Return the meaning of an exception that ends a sync.
 
     An `Exception` is a failure, or asks for a delay. Any other exception stopped the sync from
-    outside: `core/calls.py` turns those that a handler raises by itself into failures.
+    outside: `core/sync/calls.py` turns those that a handler raises by itself into failures.
     """
     match error:
         case RetryAfter():

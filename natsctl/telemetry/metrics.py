@@ -24,7 +24,7 @@ Labels: TypeAlias = tuple[str, ...]
 
 
 class Distributed(Protocol):
-    """Values counted between bounds, as `natsctl.core.histogram` reads them out."""
+    """Values counted between bounds, as `natsctl.telemetry.histogram` reads them out."""
 
     @property
     def bounds(self) -> tuple[float, ...]:

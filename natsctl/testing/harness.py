@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from natsctl.runtime import Controller, ControllerRuntime
+from natsctl.controller.runtime import Controller, ControllerRuntime
 from natsctl.testing.memory import MemoryStores
 
 SETTLING_TURNS = 20  # of the event loop without work, before the controller counts as idle

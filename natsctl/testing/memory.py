@@ -16,7 +16,7 @@ from natsctl.errors import (
     TooLargeError,
     WatchBrokenError,
 )
-from natsctl.kv.codec import stream_of
+from natsctl.jetstream.bucket.codec import stream_of
 from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.patterns import matches
@@ -94,7 +94,7 @@ class MemoryStore:
                 yield events
 
     async def newest_revision(self) -> int:
-        """See `natsctl.core.measures.Sequenced`."""
+        """See `natsctl.core.insight.measures.Sequenced`."""
         await self._pass()
         newest = self._newest()
         return newest[-1].revision if newest else 0

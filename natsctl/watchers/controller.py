@@ -15,23 +15,22 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from natsctl.core.cache import Invalid
-from natsctl.core.calls import blocking, call_hook
-from natsctl.core.explain import Explanation, Status
-from natsctl.core.journal import Journal
-from natsctl.core.leadership import led
-from natsctl.core.measures import Measures, QueueMeasures, cache_measures, lags
-from natsctl.core.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options
-from natsctl.core.retry import RetryPolicy
-from natsctl.core.stopping import finish
-from natsctl.core.tasks import together
-from natsctl.core.tree import Beyond, Branch, tree
-from natsctl.core.workqueue import Priority
+from natsctl.core.cache.cache import Invalid
+from natsctl.core.coordination.term import led
+from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.insight.measures import Measures, QueueMeasures, cache_measures, lags
+from natsctl.core.insight.tree import Beyond, Branch, tree
+from natsctl.core.queue.retry import RetryPolicy
+from natsctl.core.queue.workqueue import Priority
+from natsctl.core.sync.calls import blocking, call_hook
+from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options
+from natsctl.core.sync.stopping import finish
+from natsctl.core.task_group import together
 from natsctl.errors import StoreError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import ManifestStores, Store, Stores
-from natsctl.watchers.coupling import Arrivals, Coupling
 from natsctl.watchers.deliveries import Deliveries, Policies
 from natsctl.watchers.explain import explain, informer_of, status
 from natsctl.watchers.retries import (
@@ -40,6 +39,7 @@ from natsctl.watchers.retries import (
     opinionated_retry_dequeue_policy,
 )
 from natsctl.watchers.sources import Labels, Source
+from natsctl.watchers.subscriptions import Arrivals, Coupling
 from natsctl.watchers.watcher import ResourceWatcher
 
 log = logging.getLogger(__name__)

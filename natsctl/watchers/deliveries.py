@@ -16,19 +16,19 @@ from functools import partial
 
 import msgspec
 
-from natsctl.core.about import about
-from natsctl.core.calls import Calls, awaitable
-from natsctl.core.failures import FailureLog
-from natsctl.core.journal import Journal
-from natsctl.core.loop import SyncLoop
-from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop, backoff
-from natsctl.core.settle import decided
-from natsctl.core.workqueue import Priority, Workqueue
+from natsctl.core.queue.retry import Drop, Retry, RetryPolicy, Stop, backoff
+from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.sync.calls import Calls, awaitable
+from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.follow_up import decided
+from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import RetryAfter, StoppedError, StoreError
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import told
+from natsctl.telemetry.log_context import about
 from natsctl.telemetry.tracing import sync_span
-from natsctl.watchers.news import News, followed
+from natsctl.watchers.merged_changes import News, followed
 from natsctl.watchers.retries import RetryDequeuePolicy
 from natsctl.watchers.watcher import RecallingWatcher, ResourceWatcher
 

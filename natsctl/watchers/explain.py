@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.explain import Explanation, Status, known
-from natsctl.core.explain import status as status_of
-from natsctl.core.informer import Informer
-from natsctl.core.journal import Journal
-from natsctl.core.workqueue import QueueStats
+from natsctl.core.cache.informer import Informer
+from natsctl.core.insight.explain import Explanation, Status, known
+from natsctl.core.insight.explain import status as status_of
+from natsctl.core.queue.workqueue import QueueStats
+from natsctl.core.sync.journal import Journal
 from natsctl.watchers.deliveries import Deliveries
 from natsctl.watchers.sources import Source
 

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from natsctl.core.calls import awaitable
-from natsctl.core.deletion import release
-from natsctl.core.write import rewrite
+from natsctl.core.objects.compare_and_set import rewrite
+from natsctl.core.objects.finalizers import release
+from natsctl.core.sync.calls import awaitable
 from natsctl.errors import NotFoundError, UsageError
 from natsctl.model import documents
 from natsctl.model.kinds import Kind

@@ -4,15 +4,15 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from natsctl.core.cache import Invalid
-from natsctl.core.informer import Informer
-from natsctl.core.markers import deleted
+from natsctl.core.cache.cache import Invalid
+from natsctl.core.cache.deletion_markers import deleted
+from natsctl.core.cache.informer import Informer
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Change, Store, Stored
-from natsctl.watchers.news import News
+from natsctl.watchers.merged_changes import News
 
 Labels = str | Mapping[str, str]
 

@@ -288,7 +288,7 @@ async def test_resync_says_how_often_every_primary_is_visited(
     [
         ("info", {"connected to"}),
         ("warning,counted=debug", {"looked at shop"}),
-        ("debug,natsctl.kv=error", {"looked at shop"}),
+        ("debug,natsctl.jetstream=error", {"looked at shop"}),
         ("critical", set()),
     ],
 )

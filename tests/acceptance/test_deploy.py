@@ -14,7 +14,7 @@ from aiohttp import ClientError, ClientSession
 from kube_clusters import KubeCluster
 from servers import NatsServer, eventually, free_port
 
-from natsctl.daemon.settings import ControllerSettings
+from natsctl.daemon.settings.settings import ControllerSettings
 
 DEPLOY = ROOT / "docs" / "deploy"
 FILES = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]

@@ -16,12 +16,12 @@ from nats.js.api import KeyValueConfig, StreamConfig, StreamSource
 from servers import NatsCluster, NatsServer, eventually, free_port
 
 from natsctl import connect
-from natsctl.core.lease import Lease
-from natsctl.core.work import Work
-from natsctl.daemon.doctor import examine
-from natsctl.daemon.finding import Bounds
-from natsctl.daemon.finding import Result as Judged
-from natsctl.kv.options import NatsOptions
+from natsctl.core.coordination.lease import Lease
+from natsctl.core.coordination.work import Work
+from natsctl.daemon.doctor.doctor import examine
+from natsctl.daemon.doctor.finding import Bounds
+from natsctl.daemon.doctor.finding import Result as Judged
+from natsctl.jetstream.connection.options import NatsOptions
 
 GREETINGS = "controllers.greetings:Greetings"
 

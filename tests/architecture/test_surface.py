@@ -35,20 +35,23 @@ def test_the_public_names_are_sorted_and_unique() -> None:
 
 
 def test_nothing_else_is_public() -> None:
-    surfaces = {"dynamic", "managed", "resource", "runtime", "watchers"}
-    parts = {"cli", "core", "daemon", "errors", "kube", "kv", "model", "telemetry", "testing"}
+    surfaces = {"controller", "dynamic", "managed", "resource", "watchers"}
+    parts = {
+        *("cli", "core", "daemon", "errors", "jetstream", "kubernetes"),
+        *("model", "telemetry", "testing"),
+    }
     modules = parts | surfaces
     public = {name for name in vars(natsctl) if not name.startswith("_")}
     assert public - set(natsctl.__all__) - modules == {"TYPE_CHECKING", "Any"}
 
 
 def test_the_name_kv_is_the_kind_even_after_its_package_was_imported() -> None:
-    code = "import natsctl.kv.stores, natsctl; from natsctl import kv; assert callable(kv)"
+    code = "import natsctl.jetstream.stores, natsctl; from natsctl import kv; assert callable(kv)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_the_name_kube_is_the_kind_even_after_its_package_was_imported() -> None:
-    code = "import natsctl.kube, natsctl; from natsctl import kube; assert callable(kube)"
+    code = "import natsctl.kubernetes, natsctl; from natsctl import kube; assert callable(kube)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from natsctl import StoreError, connect, kv
-from natsctl.core.informer import Informer
-from natsctl.kv.stores import Nats
+from natsctl.core.cache.informer import Informer
+from natsctl.jetstream.stores import Nats
 from tests.benchmarks.data import Item, key, value
 from tests.benchmarks.rows import Row, limited
 from tests.benchmarks.stage import Sizes

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from statistics import median
 from time import process_time
 
-from natsctl.core.workqueue import Priority, Workqueue
+from natsctl.core.queue.workqueue import Priority, Workqueue
 
 CYCLES = 100_000
 TIMERS = 100_000

@@ -13,7 +13,7 @@ import msgspec
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from natsctl.kv.client import OneTimeClient
+from natsctl.jetstream.connection.client import OneTimeClient
 
 ANSWER_S = 2.0
 NO_MESSAGE = 10037

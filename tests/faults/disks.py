@@ -16,9 +16,9 @@ from clouds import DISKS, Disk
 from faults.mortal import MortalStore
 
 from natsctl import Controller, primary
-from natsctl.core.barrier import Barrier
-from natsctl.core.informer import Informer
-from natsctl.core.slots import Primary
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.primary import Primary
+from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.managed import Managed, ManagedReconciler, Observation
 from natsctl.model.kinds import Kind
 

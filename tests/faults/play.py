@@ -13,7 +13,7 @@ from servers import eventually
 
 import natsctl
 from natsctl import Controller, ControllerRuntime
-from natsctl.kv.connection import Connection
+from natsctl.jetstream.connection.connection import Connection
 
 SELDOM_S = 3600.0  # no comparison of key sets helps, where a watch must do
 

@@ -14,8 +14,8 @@ from faults.mortal import MortalStore
 from natsctl import kube
 from natsctl.errors import NotFoundError
 from natsctl.managed import Managed, Observation
-from natsctl.managed.links import RECORDS
-from natsctl.managed.resolution import resolve, unresolved
+from natsctl.managed.creation.links import RECORDS
+from natsctl.managed.creation.resolution import resolve, unresolved
 from natsctl.model import documents
 from natsctl.model.store import Deleted, Store
 from natsctl.testing.cluster import MemoryCluster

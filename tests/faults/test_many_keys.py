@@ -9,8 +9,8 @@ from servers import NatsServer
 
 import natsctl
 from natsctl import WatchBrokenError, kv
-from natsctl.kv.bucket import Bucket
-from natsctl.kv.stores import Nats
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Listed
 
 BUCKET = "many"

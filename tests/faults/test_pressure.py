@@ -15,9 +15,9 @@ from servers import NatsServer, eventually
 
 import natsctl
 from natsctl import Change, WatchBrokenError
-from natsctl.kv.bucket import Bucket
-from natsctl.kv.feed import Feed
-from natsctl.kv.watch import KvWatch
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.feed import Feed
+from natsctl.jetstream.bucket.watch import KvWatch
 from natsctl.model.store import Applied, Deleted, Listed, Stored
 
 UPDATES, KEYS = 200_000, 4_000

@@ -9,10 +9,10 @@ from nats.aio.msg import Msg
 from servers import NatsServer, eventually
 from stranger import stranger
 
-from natsctl.daemon.service import answering
-from natsctl.daemon.verbs import Verb
-from natsctl.kv.asking import ask
-from natsctl.kv.connection import connect
+from natsctl.daemon.api.service import answering
+from natsctl.daemon.api.verbs import Verb
+from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.service.client import ask
 
 STATUS = {"Status": "503", "Description": "I am no control message"}
 

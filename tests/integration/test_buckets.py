@@ -19,8 +19,8 @@ from natsctl.errors import (
     TooLargeError,
     UsageError,
 )
-from natsctl.kv.options import NatsOptions
-from natsctl.kv.stores import Nats
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.stores import Nats
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted
 

@@ -4,7 +4,7 @@ import asyncio
 
 from servers import NatsServer
 
-from natsctl.kv.connection import connect
+from natsctl.jetstream.connection.connection import connect
 
 MOMENTS = 40
 

@@ -11,8 +11,8 @@ from jetstream import STREAM, holds, messages, put, works
 from servers import CutProxy, NatsCluster, NatsServer, eventually
 
 from natsctl.errors import ConnectError, StoreError, StoreTimeoutError, UsageError
-from natsctl.kv.connection import Connection, connect
-from natsctl.kv.options import NatsOptions
+from natsctl.jetstream.connection.connection import Connection, connect
+from natsctl.jetstream.connection.options import NatsOptions
 
 GREETING = b'INFO {"version": "2.12.0", "max_payload": 1048576, "headers": true}\r\n'
 

@@ -11,10 +11,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from servers import NatsServer, eventually
 
-from natsctl.core.tasks import together
+from natsctl.core.task_group import together
 from natsctl.errors import WatchBrokenError
-from natsctl.kv.store import KvStore
-from natsctl.kv.stores import connect
+from natsctl.jetstream.bucket.store import KvStore
+from natsctl.jetstream.stores import connect
 from natsctl.model.kinds import kv
 from natsctl.model.store import Listed
 

@@ -12,8 +12,8 @@ from accounts import Identity, Operator
 from servers import NatsServer, eventually
 
 from natsctl.errors import ConnectError, StoreError, UsageError
-from natsctl.kv.connection import Connection, connect
-from natsctl.kv.options import NatsOptions
+from natsctl.jetstream.connection.connection import Connection, connect
+from natsctl.jetstream.connection.options import NatsOptions
 
 SECRET = "s3cret/p@ss"
 Serve = Callable[[str], Awaitable[NatsServer]]

@@ -9,9 +9,9 @@ from servers import NatsServer, eventually
 
 import natsctl
 from natsctl.errors import NotFoundError
-from natsctl.kv.options import NatsOptions
-from natsctl.kv.store import KvStore
-from natsctl.kv.stores import Nats
+from natsctl.jetstream.bucket.store import KvStore
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Deleted
 
 TTL_S = 1.0

@@ -12,6 +12,7 @@ from servers import NatsServer, eventually
 
 import natsctl
 from natsctl import Controller, Object, kv, primary
+from natsctl.controller.runtime import ControllerRuntime
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier, kv_kind
 from natsctl.errors import (
     NotFoundError,
@@ -19,9 +20,8 @@ from natsctl.errors import (
     StoreError,
     StoreMissingError,
 )
-from natsctl.kv.stores import Nats
+from natsctl.jetstream.stores import Nats
 from natsctl.model.selectors import Selector
-from natsctl.runtime import ControllerRuntime
 
 LIMITS = kv_kind("limits")
 KIND = kv(bytes, bucket="limits", history=1)

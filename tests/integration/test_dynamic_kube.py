@@ -14,6 +14,7 @@ from servers import NatsServer, eventually
 
 import natsctl
 from natsctl import Controller, Object, kube, kv, primary
+from natsctl.controller.runtime import ControllerRuntime
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, GroupVersionKind, ObjectIdentifier
 from natsctl.errors import (
     InvalidInputError,
@@ -23,11 +24,10 @@ from natsctl.errors import (
     PermissionDeniedError,
     StoreError,
 )
-from natsctl.kube.options import KubeOptions
-from natsctl.kube.stores import Kube, connect_kube
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.cluster import Kube, connect_kube
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Store
-from natsctl.runtime import ControllerRuntime
 
 CONFIG = GroupVersionKind("", "v1", "ConfigMap")
 CONFIGS = kube("v1", "ConfigMap")

@@ -11,12 +11,12 @@ import pytest
 from servers import eventually, free_port
 
 from natsctl.errors import ConnectError, UsageError
-from natsctl.kv.connection import connect
-from natsctl.kv.embedded import EmbeddedServer, find_server
+from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.embedded import EmbeddedServer, find_server
 
 CHILD = """
 import asyncio, pathlib, sys
-from natsctl.kv.embedded import EmbeddedServer
+from natsctl.jetstream.embedded import EmbeddedServer
 
 async def main():
     store = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None

@@ -3,11 +3,11 @@
 from integration.test_runtime import Sweeping, app, becomes, keys, plain, put, running, swept
 from servers import NatsServer, eventually
 
-from natsctl.daemon.finding import Result
-from natsctl.daemon.garbage_checks import check_garbage
-from natsctl.daemon.used import used_by
-from natsctl.kv.connection import connect
-from natsctl.kv.options import NatsOptions
+from natsctl.daemon.doctor.finding import Result
+from natsctl.daemon.doctor.garbage import check_garbage
+from natsctl.daemon.doctor.used_buckets import used_by
+from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection.options import NatsOptions
 
 
 async def test_a_lost_memory_and_a_lost_key_collect_nothing_until_a_person_accepts(

@@ -10,12 +10,12 @@ import pytest
 from servers import eventually
 
 from natsctl import Controller, Object, kv, primary
-from natsctl.daemon.address import Address
+from natsctl.daemon.http.server import CONNECTIONS_MAX, serving
+from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.operator import Operator
-from natsctl.daemon.server import CONNECTIONS_MAX, serving
-from natsctl.daemon.vitals import Vitals
+from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
-from natsctl.kv.connection import ConnectionState
+from natsctl.jetstream.connection.connection import ConnectionState
 from natsctl.telemetry.health import Verdict
 from natsctl.testing.memory import MemoryStores
 

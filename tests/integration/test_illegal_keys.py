@@ -10,10 +10,10 @@ from servers import NatsServer, eventually
 from stranger import Stranger, stranger
 
 import natsctl
-from natsctl.core.informer import Informer
-from natsctl.kv.browse import BucketStore
-from natsctl.kv.bucket import Bucket
-from natsctl.kv.stores import Nats
+from natsctl.core.cache.informer import Informer
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, IllegalKey
 
 KIND = natsctl.kv(Note, bucket="notes")

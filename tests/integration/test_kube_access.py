@@ -22,8 +22,8 @@ from natsctl.errors import (
     UsageError,
     WatchBrokenError,
 )
-from natsctl.kube.options import KubeOptions
-from natsctl.kube.transport import Transport, connecting
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.connect import Transport, connecting
 
 ME = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 REVIEW = json.dumps(

@@ -10,12 +10,12 @@ from kube_things import DEFINITIONS, cluster, define
 from servers import eventually
 
 from natsctl import KubeKind, kube
-from natsctl.core.informer import Informer
+from natsctl.core.cache.informer import Informer
 from natsctl.errors import NotFoundError, StoreError, StoreMissingError
-from natsctl.kube.discovery import Discovery, ResourceType
-from natsctl.kube.options import KubeOptions
-from natsctl.kube.stores import Kube
-from natsctl.kube.transport import connecting
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.cluster import Kube
+from natsctl.kubernetes.connect import connecting
+from natsctl.kubernetes.resources.discovery import Discovery, ResourceType
 
 
 @pytest.fixture

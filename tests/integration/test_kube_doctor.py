@@ -7,10 +7,10 @@ from aiohttp import web
 from kube_web import answering, in_turn
 
 from controllers.webapps import WebApps
-from natsctl.daemon.finding import Bounds, Finding, Result
-from natsctl.daemon.kube_checks import CLOCK, CLUSTER, check_kube
+from natsctl.daemon.doctor.finding import Bounds, Finding, Result
+from natsctl.daemon.doctor.kube import CLOCK, CLUSTER, check_kube
 from natsctl.daemon.rbac import needs
-from natsctl.kube.options import KubeOptions
+from natsctl.kubernetes.access.options import KubeOptions
 
 VERSION = json.dumps({"major": "1", "minor": "30", "gitVersion": "v1.30.0"}).encode()
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kube_clusters import KubeCluster
 
-from natsctl.kube.names import well_known
+from natsctl.kubernetes.resources.names import well_known
 
 
 def served(server: KubeCluster) -> Iterator[tuple[str, str, str, bool]]:

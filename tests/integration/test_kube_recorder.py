@@ -9,8 +9,8 @@ from kube_servers import KubeServer
 from kube_things import WatchedWire, cluster
 from servers import eventually
 
-from natsctl.kube.recorder import NOTE_MAX_BYTES, KubeRecorder, recording
-from natsctl.kube.stores import Kube
+from natsctl.kubernetes.cluster import Kube
+from natsctl.kubernetes.recorder import NOTE_MAX_BYTES, KubeRecorder, recording
 from natsctl.model.manifests import Reference
 from natsctl.model.outbox import BURST
 from natsctl.model.recorder import EventType

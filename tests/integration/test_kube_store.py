@@ -21,11 +21,11 @@ from natsctl.errors import (
     StoreTimeoutError,
     UsageError,
 )
-from natsctl.kube.identity import Identity
-from natsctl.kube.options import KubeOptions
-from natsctl.kube.store import KubeStore
-from natsctl.kube.stores import Kube, connect_kube
-from natsctl.kube.transport import Reply
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.cluster import Kube, connect_kube
+from natsctl.kubernetes.connect import Reply
+from natsctl.kubernetes.objects.store import KubeStore
+from natsctl.kubernetes.watch.incarnation import Identity
 from natsctl.model.documents import Document, metadata_of, parse
 from natsctl.model.manifests import KubeKind, kube
 from natsctl.model.store import Stored

@@ -25,9 +25,9 @@ from natsctl.errors import (
     TooLargeError,
     WatchBrokenError,
 )
-from natsctl.kube.failures import ExpiredError
-from natsctl.kube.options import KubeOptions
-from natsctl.kube.transport import Transport, connecting
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.connect import Transport, connecting
+from natsctl.kubernetes.http.api_errors import ExpiredError
 
 OK = web.Response(body=b"{}")
 PATH = "/api/v1/namespaces/shop/configmaps/one"

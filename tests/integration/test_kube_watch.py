@@ -12,12 +12,12 @@ from kube_things import WatchedWire, cluster, define, watches
 from servers import CutProxy, eventually
 from things import informed
 
-from natsctl.core.informer import Informer
+from natsctl.core.cache.informer import Informer
 from natsctl.errors import NotFoundError, PermissionDeniedError, StoreMissingError
-from natsctl.kube.identity import Identity
-from natsctl.kube.options import KubeOptions
-from natsctl.kube.store import KubeStore
-from natsctl.kube.stores import Kube, connect_kube
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.cluster import Kube, connect_kube
+from natsctl.kubernetes.objects.store import KubeStore
+from natsctl.kubernetes.watch.incarnation import Identity
 from natsctl.model.documents import metadata_of, parse
 from natsctl.model.manifests import Manifest, kube
 from natsctl.model.store import Applied, Deleted, Listing, Store, Stored, WatchEvent

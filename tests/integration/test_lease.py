@@ -9,10 +9,10 @@ from faults.admin import Admin, NoMessage, Refused
 from servers import NatsCluster, NatsServer, eventually
 
 from natsctl import connect
-from natsctl.core.lease import Lease
-from natsctl.daemon.vacancy import Vacancy
+from natsctl.core.coordination.lease import Lease
+from natsctl.core.coordination.vacancy import Vacancy
 from natsctl.errors import ConflictError
-from natsctl.kv.stores import Nats
+from natsctl.jetstream.stores import Nats
 
 BUCKET = "natsctl_leases"
 TTL_S = 1.0

@@ -13,8 +13,8 @@ from kube_things import cluster, define
 from servers import eventually
 
 from natsctl import ConflictError, Manifest, NotFoundError, kube
-from natsctl.core.slots import Primary
-from natsctl.kube.stores import Kube
+from natsctl.core.objects.primary import Primary
+from natsctl.kubernetes.cluster import Kube
 from natsctl.managed import FINALIZER_NAME, Managed, ManagedController, ManagedReconciler
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import ManifestStore, Stored

@@ -15,10 +15,10 @@ from servers import NatsServer, eventually
 
 import natsctl
 from natsctl import kv
-from natsctl.core.slots import Primary
-from natsctl.kv.stores import Nats
+from natsctl.core.objects.primary import Primary
+from natsctl.jetstream.stores import Nats
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
-from natsctl.managed.links import RECORDS
+from natsctl.managed.creation.links import RECORDS
 
 
 class Disks(ManagedController[Disk]):

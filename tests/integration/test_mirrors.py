@@ -10,9 +10,9 @@ from servers import NatsServer, eventually
 
 import natsctl
 from natsctl.errors import NotFoundError, StoreDiffersError, StoreError
-from natsctl.kv.browse import BucketStore
-from natsctl.kv.bucket import Bucket
-from natsctl.kv.stores import Nats
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Deleted
 
 ORIGIN = natsctl.kv(bytes, bucket="origin")

@@ -11,16 +11,16 @@ import pytest
 from servers import NatsServer, eventually
 
 from controllers.greetings import Greetings
-from natsctl.core.tasks import together
-from natsctl.daemon.asking import Daemons
+from natsctl.core.task_group import together
+from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.service import answering
 from natsctl.daemon.operator import Operator
-from natsctl.daemon.service import answering
-from natsctl.daemon.settings import ControllerSettings
+from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, PermissionDeniedError
-from natsctl.kv.browse import BucketStore
-from natsctl.kv.bucket import Bucket
-from natsctl.kv.options import NatsOptions
-from natsctl.kv.stores import Nats, connect
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.stores import Nats, connect
 from natsctl.model.patterns import matches
 
 PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from servers import free_port
 
-from natsctl.daemon.address import Address
-from natsctl.daemon.probe import ANSWER_MAX, ask
-from natsctl.daemon.server import serving
-from natsctl.daemon.vitals import Vitals
+from natsctl.daemon.http.client import ANSWER_MAX, ask
+from natsctl.daemon.http.server import serving
+from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.settings.address import Address
 from natsctl.errors import NoDaemonError
 
 

@@ -11,10 +11,10 @@ from servers import CutProxy, NatsServer, eventually
 
 import natsctl
 from natsctl.errors import NotFoundError, StoreMissingError
-from natsctl.kv.events import events_of
-from natsctl.kv.options import NatsOptions
-from natsctl.kv.recorder import AGE_S, STREAM, EventRecorder, KvEvent
-from natsctl.kv.stores import Nats
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.events.read import events_of
+from natsctl.jetstream.events.recorder import AGE_S, STREAM, EventRecorder, KvEvent
+from natsctl.jetstream.stores import Nats
 from natsctl.model.outbox import BURST, REFILL_S
 from natsctl.model.recorder import EventType
 

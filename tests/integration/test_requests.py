@@ -18,8 +18,8 @@ from natsctl.errors import (
     StoreTimeoutError,
     TooLargeError,
 )
-from natsctl.kv.connection import connect
-from natsctl.kv.options import NatsOptions
+from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection.options import NatsOptions
 
 
 async def test_refusals_become_our_errors(nats_server: NatsServer) -> None:

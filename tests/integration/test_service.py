@@ -15,8 +15,8 @@ from nats.micro.service import PING_RESPONSE_TYPE, ServiceInfo, ServiceStats
 from servers import CutProxy, NatsServer, eventually
 from stranger import stranger
 
-from natsctl.daemon.asking import Daemons
-from natsctl.daemon.verbs import NAME, Verb
+from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.errors import (
     ConflictError,
     NatsctlError,
@@ -24,12 +24,12 @@ from natsctl.errors import (
     TooLargeError,
     TooManyRequestsError,
 )
-from natsctl.kv.asking import ask, ask_all, services
-from natsctl.kv.connection import Connection, connect
-from natsctl.kv.intake import BURST, RATE
-from natsctl.kv.options import NatsOptions
-from natsctl.kv.refusals import ERROR, ERROR_CODE
-from natsctl.kv.service import WORKING_MAX, Endpoint, Identity, serving
+from natsctl.jetstream.connection.connection import Connection, connect
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.service.client import ask, ask_all, services
+from natsctl.jetstream.service.errors import ERROR, ERROR_CODE
+from natsctl.jetstream.service.intake import BURST, RATE
+from natsctl.jetstream.service.server import WORKING_MAX, Endpoint, Identity, serving
 
 FLOOD = 23_000
 IDENTITY = Identity(

@@ -8,7 +8,7 @@ from nats.aio.msg import Msg
 from servers import NatsServer, eventually
 from stranger import stranger
 
-from natsctl.kv.connection import connect
+from natsctl.jetstream.connection.connection import connect
 
 ODD = [b"a\x0bb", b"a\x0cb", b"a\xffb", b"a\x00b", b"a\x1b[31mb", b"a\xc2\x85b", b"\x1c"]
 

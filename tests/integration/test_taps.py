@@ -9,7 +9,7 @@ import pytest
 from nats.aio.msg import Msg
 from servers import NatsServer, eventually
 
-from natsctl.kv.client import OneTimeClient
+from natsctl.jetstream.connection.client import OneTimeClient
 
 Received = tuple[bytes, bytes, bytes, bytes | None]
 

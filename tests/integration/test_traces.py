@@ -11,9 +11,9 @@ from servers import NatsServer, free_port
 
 import natsctl
 from natsctl import ConflictError, NotFoundError, StoreError, StoreTimeoutError, kv
-from natsctl.kube.options import KubeOptions
-from natsctl.kube.transport import connecting
-from natsctl.kv.stores import Nats
+from natsctl.jetstream.stores import Nats
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.connect import connecting
 from natsctl.model.store import Store
 from natsctl.telemetry.tracing import sync_span
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from natsctl.core.loop import TURN_S, SyncLoop
+from natsctl.core.sync.loop import TURN_S, SyncLoop
 
 KEYS = 20_000
 

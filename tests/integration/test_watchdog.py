@@ -14,12 +14,12 @@ import pytest
 from servers import eventually
 
 from natsctl import Controller, Object, kv, primary
-from natsctl.daemon.address import Address
-from natsctl.daemon.metrics import Scrape, families
-from natsctl.daemon.server import serving
-from natsctl.daemon.stand_in import DEAD_S, http_stand_in
-from natsctl.daemon.vitals import Vitals
-from natsctl.daemon.watchdog import Stall, Watchdog
+from natsctl.daemon.http.metrics import Scrape, families
+from natsctl.daemon.http.server import serving
+from natsctl.daemon.http.stand_in import DEAD_S, http_stand_in
+from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.observe.watchdog import Stall, Watchdog
+from natsctl.daemon.settings.address import Address
 from natsctl.testing.harness import running
 
 LIMIT_S = 30.0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from things import THINGS, Thing, value
 
-from natsctl.core.cache import Cache, Invalid
+from natsctl.core.cache.cache import Cache, Invalid
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 
 NAMES = st.sampled_from("abcde")

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsctl.errors import InvalidKeyError
-from natsctl.kv.codec import Position, header_size, parse_headers, position, written_ns
+from natsctl.jetstream.bucket.codec import Position, header_size, position, written_ns
+from natsctl.jetstream.connection.headers import parse_headers
 from natsctl.model.keys import check_key
 from natsctl.model.patterns import matches
 

@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from natsctl.core.deletion import held
+from natsctl.core.objects.finalizers import held
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import kv

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsctl.kv.fingerprints import Fingerprints
+from natsctl.jetstream.bucket.fingerprints import Fingerprints
 
 KEYS = st.integers(0, 30).map(lambda number: f"key.{number}")
 

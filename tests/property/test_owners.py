@@ -5,7 +5,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from natsctl.core.owners import KUMORI, Owner, OwnerNames, label_value
+from natsctl.controller.slots.owners import KUMORI, Owner, OwnerNames, label_value
 from natsctl.model.objects import Metadata
 
 LEGAL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")

@@ -10,7 +10,7 @@ from scenarios.plays import SlowStore, SlowStores
 from tellings import SITES, Site, SiteSpec, change, put, site, text
 
 from natsctl import ConflictError, NotFoundError, Retry, StoreTimeoutError
-from natsctl.core.deletion import delete
+from natsctl.core.objects.finalizers import delete
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.time import VirtualTimeLoop

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from natsctl.core.retry import ExponentialLimiter
-from natsctl.core.workqueue import Held, Place, Priority, Ready, Waiting, Workqueue
+from natsctl.core.queue.retry import ExponentialLimiter
+from natsctl.core.queue.workqueue import Held, Place, Priority, Ready, Waiting, Workqueue
 from natsctl.errors import QueueShutDownError
 from natsctl.testing.time import VirtualTimeLoop
 

@@ -9,7 +9,7 @@ import pytest
 from scenarios.plays import put
 from things import THINGS, Thing, value
 
-from natsctl.core.retry import ExponentialLimiter, no_jitter
+from natsctl.core.queue.retry import ExponentialLimiter, no_jitter
 from natsctl.resource import Event, EventKind, EventStream, Resource
 from natsctl.testing.memory import MemoryStore, MemoryStores
 

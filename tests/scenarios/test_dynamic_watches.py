@@ -16,7 +16,7 @@ from scenarios.dependents import (
     watcher_called,
 )
 
-from natsctl.core.retry import ExponentialLimiter, TokenBucket, no_jitter
+from natsctl.core.queue.retry import ExponentialLimiter, TokenBucket, no_jitter
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier
 from natsctl.errors import (
     CacheDisabledError,

@@ -10,8 +10,8 @@ from scenarios.test_garbage import LONG, OVER, SWEEP_S, converged, owned_by, pla
 from scenarios.test_installations import configs, installation, made_by_01, put_site, two_systems
 from scenarios.test_kube_secondaries import Sites, site
 
-from natsctl.core.evidence import MEMORY
-from natsctl.core.garbage import GarbagePlan, Orphan
+from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.model.garbage import GarbagePlan, Orphan
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 

@@ -10,7 +10,7 @@ import pytest
 from scenarios.test_kube_secondaries import CONFIGS, SITES, Site, Sites, edit, site
 
 from natsctl import Controller, kv, primary, secondary
-from natsctl.core.installation import INSTALLATION, adopt, assign, installation
+from natsctl.core.coordination.installation import INSTALLATION, adopt, assign, installation
 from natsctl.model import documents
 from natsctl.testing.cluster import MemoryManifestStore
 from natsctl.testing.harness import Harness, running

@@ -20,7 +20,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.manifests import GONE_S
+from natsctl.controller.slots.kube_secondary import GONE_S
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.testing.cluster import MemoryManifestStore

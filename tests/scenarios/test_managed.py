@@ -19,8 +19,8 @@ from natsctl import (
     primary,
     retry_up_to,
 )
-from natsctl.core.slots import Primary
-from natsctl.daemon.settings import ControllerSettings
+from natsctl.core.objects.primary import Primary
+from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import InvalidInputError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.manifests import Reference

@@ -8,9 +8,9 @@ from scenarios.plays import APPS, PARTS, Apps, SlowStores, edit, put, stage
 from tellings import SITES, Notes, site
 
 from natsctl import ControllerRuntime, PermanentError, StoreError
-from natsctl.core.measures import CacheMeasures, Measures
-from natsctl.core.slots import Primary
-from natsctl.core.tally import Counts
+from natsctl.core.insight.measures import CacheMeasures, Measures
+from natsctl.core.objects.primary import Primary
+from natsctl.core.sync.counters import Counts
 from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores

@@ -27,8 +27,8 @@ from natsctl import (
     blocking,
     primary,
 )
-from natsctl.core.calls import delay_of
-from natsctl.core.threads import THREADS_MAX
+from natsctl.core.sync.calls import delay_of
+from natsctl.core.sync.threads import THREADS_MAX
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController

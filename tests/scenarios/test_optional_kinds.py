@@ -16,7 +16,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.informer import BACKOFF_MAX_S
+from natsctl.core.cache.informer import BACKOFF_MAX_S
 from natsctl.testing.harness import running
 from natsctl.testing.kinds import MemoryResource
 from natsctl.testing.memory import MemoryStores

@@ -17,7 +17,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.predicates import Predicate, WakeOn
+from natsctl.controller.slots.predicates import Predicate, WakeOn
 from natsctl.testing.harness import Harness, running
 
 

@@ -9,10 +9,10 @@ from servers import eventually
 from tellings import SITES, Notes, put, site
 
 from natsctl import Controller, Object, StoreError, kube, kv, primary, secondary
-from natsctl.core.fence import FencedNats, FencedStores, fenced
-from natsctl.core.leadership import Leadership
-from natsctl.core.lease import Claim
-from natsctl.daemon.election import Election, elections
+from natsctl.core.coordination.election import Election, elections
+from natsctl.core.coordination.fenced_stores import FencedNats, FencedStores, fenced
+from natsctl.core.coordination.lease import Claim
+from natsctl.core.coordination.term import Leadership
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.errors import NotLeadingError
 from natsctl.model.store import Stored

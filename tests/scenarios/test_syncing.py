@@ -17,9 +17,9 @@ from natsctl import (
     UsageError,
     give_up_after,
 )
-from natsctl.core.workqueue import Held, Waiting
+from natsctl.controller.runtime import check_controller
+from natsctl.core.queue.workqueue import Held, Waiting
 from natsctl.errors import InvalidInputError
-from natsctl.runtime import check_controller
 from natsctl.testing.harness import running
 
 AN_HOUR = 3600.0

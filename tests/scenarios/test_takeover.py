@@ -13,16 +13,16 @@ from servers import eventually
 from tellings import SITES, Notes, put, site
 
 from natsctl import Controller, kv, primary
-from natsctl.core.slots import Primary
-from natsctl.daemon.election import elections
+from natsctl.controller.runtime import ControllerRuntime
+from natsctl.core.coordination.election import elections
+from natsctl.core.coordination.sharding import shards
+from natsctl.core.objects.primary import Primary
 from natsctl.daemon.operator import Operator
-from natsctl.daemon.sharding import shards
 from natsctl.errors import UsageError
-from natsctl.kv.lease import LEASES
+from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.kinds import Kind
 from natsctl.model.store import WatchEvent
-from natsctl.runtime import ControllerRuntime
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
 

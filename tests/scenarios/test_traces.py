@@ -11,12 +11,12 @@ from scenarios.plays import APPS, App, Apps, AppSpec
 from tellings import SITES, put, site
 
 from natsctl import Object, RetryAfter, kv
-from natsctl.core.about import about
-from natsctl.core.lease import Claim
-from natsctl.core.slots import Primary
-from natsctl.daemon.election import elections
+from natsctl.core.coordination.election import elections
+from natsctl.core.coordination.lease import Claim
+from natsctl.core.objects.primary import Primary
 from natsctl.daemon.operator import Operator
 from natsctl.managed import ManagedController, ManagedReconciler
+from natsctl.telemetry.log_context import about
 from natsctl.telemetry.tracing import trace_ids
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
@@ -136,7 +136,7 @@ async def test_a_log_line_of_a_sync_belongs_to_its_trace(
                 ids.append({**trace_ids(), "key": str(about()["key"])})
 
     noting = Noting()
-    logging.getLogger("natsctl.core.reports").addHandler(noting)
+    logging.getLogger("natsctl.controller.sync.events").addHandler(noting)
     try:
         controller = Traced(recorded)
         async with running(controller) as harness:
@@ -144,7 +144,7 @@ async def test_a_log_line_of_a_sync_belongs_to_its_trace(
             await controller.apps.put("shop", App(spec=AppSpec()))
             await harness.run_until_idle()
     finally:
-        logging.getLogger("natsctl.core.reports").removeHandler(noting)
+        logging.getLogger("natsctl.controller.sync.events").removeHandler(noting)
     first, *_ = recorded.named("sync traced")
     trace, span = f"{first.context.trace_id:032x}", f"{first.context.span_id:016x}"
     assert ids == [{"trace_id": trace, "span_id": span, "key": "shop"}]

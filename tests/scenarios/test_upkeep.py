@@ -19,7 +19,7 @@ from natsctl import (
     kv,
     primary,
 )
-from natsctl.core.workqueue import Held, Ready, Waiting
+from natsctl.core.queue.workqueue import Held, Ready, Waiting
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.daemon.settings import KubeSettings
-from natsctl.daemon.sources import load_settings
+from natsctl.daemon.settings.load import load_settings
+from natsctl.daemon.settings.settings import KubeSettings
 from natsctl.errors import UsageError
-from natsctl.kube.options import KubeOptions
+from natsctl.kubernetes.access.options import KubeOptions
 
 OURS = {"NATSCTL_KUBECONFIG": "env.yaml", "NATSCTL_KUBE_CONTEXT": "lab"}
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from natsctl.daemon.sources import load_settings
+from natsctl.daemon.settings.load import load_settings
 from natsctl.errors import UsageError
-from natsctl.kv.options import NatsOptions
+from natsctl.jetstream.connection.options import NatsOptions
 
 
 def nats(flags: dict[str, str], environ: dict[str, str]) -> NatsOptions:

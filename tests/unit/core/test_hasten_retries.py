@@ -2,8 +2,8 @@
 
 import asyncio
 
-from natsctl.core.retry import TokenBucket
-from natsctl.core.workqueue import Workqueue
+from natsctl.core.queue.retry import TokenBucket
+from natsctl.core.queue.workqueue import Workqueue
 
 
 async def failed(queue: Workqueue[str], key: str, times: int) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from things import THINGS, Thing, informed, value
 
-from natsctl.core.informer import BATCH, Informer
+from natsctl.core.cache.informer import BATCH, Informer
 from natsctl.model.store import Change
 from natsctl.testing.memory import MemoryStore
 

@@ -18,7 +18,7 @@ from natsctl import (
 )
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.operator import Operator
-from natsctl.kube.options import KubeOptions
+from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.testing.memory import MemoryStores
 
 NOWHERE = KubeOptions(kubeconfig="/nowhere/at/all")

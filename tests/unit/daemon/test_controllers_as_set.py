@@ -6,7 +6,7 @@ from things import THINGS, Thing, document, thing, value
 
 from natsctl import Controller, ControllerRuntime, kv, primary, secondary
 from natsctl.daemon.operator import Operator
-from natsctl.daemon.settings import ControllerSettings
+from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.testing.memory import MemoryStores
 
 SIGNS = kv(Thing, bucket="signs")

@@ -11,10 +11,10 @@ from servers import eventually
 from things import THINGS, value
 
 from natsctl import Controller, primary
-from natsctl.core.about import about
-from natsctl.daemon.logs import log_to_stderr
+from natsctl.daemon.observe.logs import log_to_stderr
 from natsctl.daemon.operator import Operator
-from natsctl.daemon.settings import LogSettings
+from natsctl.daemon.settings.settings import LogSettings
+from natsctl.telemetry.log_context import about
 from natsctl.testing.memory import MemoryStores
 
 log = logging.getLogger("mine")

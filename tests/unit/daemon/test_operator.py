@@ -10,7 +10,7 @@ from tellings import SITES, Notes, site
 
 from natsctl import Controller, ControllerRuntime, Object, Stop, kv, primary
 from natsctl.daemon.operator import Operator
-from natsctl.daemon.settings import ControllerSettings
+from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import HandlerError, NatsctlError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores

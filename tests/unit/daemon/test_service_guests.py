@@ -11,14 +11,14 @@ from clouds import DISKS, Cloud, CloudClient, Disk, clock
 from tellings import SITES, Notes, put, running, site
 
 from natsctl import Kind, Object, kv
-from natsctl.core.slots import Primary
-from natsctl.core.tree import Branch
-from natsctl.daemon.answers import ControllerStatus, KeyExplanation, Process, Queuing
-from natsctl.daemon.service import Desk
-from natsctl.daemon.verbs import Verb
+from natsctl.core.insight.tree import Branch
+from natsctl.core.objects.primary import Primary
+from natsctl.daemon.api.messages import ControllerStatus, KeyExplanation, Process, Queuing
+from natsctl.daemon.api.service import Desk
+from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError
-from natsctl.kv.connection import Connection
-from natsctl.kv.options import NatsOptions
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController

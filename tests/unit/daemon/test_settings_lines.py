@@ -5,7 +5,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsctl.daemon.toml import STATEMENT_MAX, lines_of
+from natsctl.daemon.settings.toml_file import STATEMENT_MAX, lines_of
 
 
 def test_sections_and_what_is_in_them_have_lines() -> None:

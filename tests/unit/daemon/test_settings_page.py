@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.daemon.catalogue import SETTINGS, Setting
-from natsctl.daemon.sources import load_settings
+from natsctl.daemon.settings.catalogue import SETTINGS, Setting
+from natsctl.daemon.settings.load import load_settings
 from natsctl.errors import UsageError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from clouds import Cloud, CloudClient, Play
 
-from natsctl.core.calls import delay_of
+from natsctl.core.sync.calls import delay_of
 from natsctl.errors import HandlerError
 from natsctl.managed import ExternalClientFns, Managed
 

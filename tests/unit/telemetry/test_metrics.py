@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 from prometheus_client import Counter as OwnCounter
 from prometheus_client.parser import text_string_to_metric_families
 
-from natsctl.core.histogram import Histogram as Values
+from natsctl.telemetry.histogram import Histogram as Values
 from natsctl.telemetry.metrics import Counter, Gauge, Histogram, Table, exposed
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"

@@ -6,12 +6,12 @@ import pytest
 from servers import eventually
 from tellings import SITES, Notes, site
 
-from natsctl.core.retry import give_up_after
-from natsctl.core.workqueue import Priority
+from natsctl.core.queue.retry import give_up_after
+from natsctl.core.queue.workqueue import Priority
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers.deliveries import Deliveries, Policies, Registration
-from natsctl.watchers.news import News
+from natsctl.watchers.merged_changes import News
 
 STORE = MemoryStore(SITES)
 

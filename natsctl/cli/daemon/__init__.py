@@ -1,0 +1,1 @@
+"""Commands that start a daemon or look at one from the shell."""

@@ -1,0 +1,238 @@
+"""`natsctl run`: the daemon."""
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from natsctl.cli.daemon.event_loop import daemon_loop
+from natsctl.cli.framework.cluster_options import clustered
+from natsctl.cli.framework.command import Command, commands, connected_on, examples
+from natsctl.cli.framework.controllers import (
+    ControllersOption,
+    PortOption,
+    runnable_of,
+)
+from natsctl.cli.framework.options import handed
+from natsctl.controller.runtime import Controller
+from natsctl.core.coordination.election import Election, elections
+from natsctl.core.coordination.installation import installation
+from natsctl.core.coordination.member_records import members_of
+from natsctl.core.coordination.sharding import Shard, shards
+from natsctl.core.coordination.vacancy import Vacancy
+from natsctl.daemon.api.service import answering, this_process
+from natsctl.daemon.cluster import cluster_for
+from natsctl.daemon.embedded_server import private_server, while_it_runs
+from natsctl.daemon.http.stand_in import nats_stand_in
+from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.observe.logs import log_to_stderr
+from natsctl.daemon.observe.secrets import secrets_of
+from natsctl.daemon.observe.traces import traced
+from natsctl.daemon.operator import Operator, Runnable
+from natsctl.daemon.settings.address import Address
+from natsctl.daemon.settings.load import Effective
+from natsctl.daemon.settings.settings import ControllerSettings, HttpSettings
+from natsctl.daemon.signals import end_with_parent, until_signalled
+from natsctl.daemon.stop_limit import StopLimit
+from natsctl.errors import StoreError, UsageError
+from natsctl.jetstream.bucket.leases import LEASES
+from natsctl.jetstream.connection.nats_contexts import with_context
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.stores import Nats, connect
+from natsctl.kubernetes.access.options import KubeOptions
+
+log = logging.getLogger(__name__)
+
+app = commands()
+
+Serve = Callable[[NatsOptions], Coroutine[None, None, None]]
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "natsctl run --embedded --controller controllers.greetings:Greetings",
+        "natsctl run -c fleet.sites:Sites -c fleet.routes:Routes -s hub:4222 --creds hub.creds",
+        "natsctl run -c fleet.sites:Sites --workers 10 --resync 60 --log-format json",
+        "natsctl run -c controllers.webapps:WebApps --kubeconfig lab.yaml --kube-context lab",
+        "natsctl run -c fleet.sites:Sites --listen :8080 --otlp http://collector:4318",
+        "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
+        "natsctl run -c fleet.sites:Sites --shard",
+    ),
+)
+@connected_on(daemon_loop)
+@clustered
+@handed("effective", "controllers", "logs", "http", "traces", of=lambda effective: effective)
+async def run(
+    options: NatsOptions,
+    *,
+    cluster: KubeOptions | None,
+    effective: Effective,
+    controller: ControllersOption,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="start a private nats-server, and use that")
+    ] = False,
+    store_dir: Annotated[
+        Path | None, typer.Option(help="where it keeps its data; nowhere for long by default")
+    ] = None,
+    port: PortOption = None,
+    with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
+) -> None:
+    """Run controllers until told to stop.
+
+    They start in this order and stop in reverse; when one fails, all stop. The first SIGTERM or
+    SIGINT finishes what is under way, the second ends at once. A server that cannot be reached is
+    waited for, and so is a cluster, which is looked for where a controller has kinds of one. A stop
+    takes at most --stop-timeout and ten seconds more: then the exit status is 1.
+
+    With --leader-elect, of several processes that run a controller one works; the others stand by.
+    With --shard all of them work, each on keys of its own.
+    """
+    settings = effective.settings
+    settings.check()
+    if embedded:
+        _check_alone(effective)
+    elif store_dir is not None or port is not None:
+        raise UsageError("--store-dir and --port are about the server that --embedded starts")
+    if with_parent:
+        end_with_parent()
+        options = _alone(options, *options.servers)
+    log_to_stderr(settings.logs, secrets_of(with_context(options), cluster))
+    controllers = [runnable_of(path) for path in controller]
+    vitals = Vitals()
+    limit = StopLimit(settings.controllers.stop_timeout_s)
+    serve: Serve = partial(
+        _serve, controllers, settings.controllers, cluster, vitals, on_stop=limit.start
+    )
+    if embedded:
+        serve = partial(_beside_server, serve, store_dir, port)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(traced(settings.traces))
+        stack.enter_context(vitals.watchdog.watching())
+        await until_signalled(
+            _heard(serve, options, vitals, settings.http), told=vitals.stop, caught=limit.start
+        )
+
+
+def _check_alone(effective: Effective) -> None:
+    """Raise `UsageError` if a flag, a variable or the file names a server as well."""
+    for field in ("nats.servers", "nats.context"):
+        source = effective.sources.get(field)
+        if source is not None:
+            raise UsageError(
+                f"--embedded starts a server of its own, but {source} names another: leave one out"
+            )
+
+
+async def _serve(
+    controllers: Sequence[Controller | Runnable],
+    settings: ControllerSettings,
+    cluster: KubeOptions | None,
+    vitals: Vitals,
+    options: NatsOptions,
+    *,
+    on_stop: Callable[[], None],
+) -> None:
+    async with (
+        cluster_for(controllers, cluster, wait=True) as kube,
+        connect(options, wait=True) as nats,
+    ):
+        installation_id = await _installation_id(nats, settings)
+        operator = Operator(
+            controllers,
+            nats=nats,
+            kube=kube,
+            settings=settings,
+            election=_election(nats, settings, installation_id),
+            shard=_shard(nats, settings, installation_id),
+            on_stop=on_stop,
+        )
+        elected, shared = tuple(operator.elections.values()), tuple(operator.shards.values())
+        with vitals.of(nats.connection, operator.runtimes, elected, kube, shared):
+            daemon = this_process()
+            names = [runtime.name for runtime in operator.runtimes]
+            async with answering(
+                nats.connection,
+                operator.runtimes,
+                leads=operator.leads,
+                shards=operator.shards,
+                elections=operator.elections,
+                daemon=daemon,
+            ):
+                with vitals.watchdog.standing_in(nats_stand_in(options, daemon, names)):
+                    await operator.run()
+
+
+def _election(
+    nats: Nats, settings: ControllerSettings, installation: str
+) -> Callable[[str, str], Election] | None:
+    if not settings.leader_elect:
+        return None
+    ttl_s = settings.lease_ttl_s
+    leases = nats.leases(ttl_s=ttl_s)
+    return elections(
+        leases,
+        ttl_s=ttl_s,
+        sharing=lambda name: members_of(leases, name),
+        installation=installation,
+        vacant=Vacancy(nats, leases, ttl_s=ttl_s).of,
+    )
+
+
+def _shard(
+    nats: Nats, settings: ControllerSettings, installation: str
+) -> Callable[[str, str], Shard] | None:
+    if not settings.shard:
+        return None
+    ttl_s = settings.lease_ttl_s
+    return shards(
+        lambda kind: nats.leases(ttl_s=ttl_s, kind=kind),
+        LEASES.bucket,
+        ttl_s=ttl_s,
+        installation=installation,
+        vacant=Vacancy(nats, nats.leases(ttl_s=ttl_s), ttl_s=ttl_s).of,
+    )
+
+
+async def _installation_id(nats: Nats, settings: ControllerSettings) -> str:
+    """Return the id that leases carry; empty if it is not needed, or cannot be had now."""
+    if not settings.leader_elect and not settings.shard:
+        return ""
+    try:
+        return (await installation(nats)).id
+    except StoreError as error:
+        log.warning("leases do not name the installation: %s", error)
+        return ""
+
+
+async def _heard(
+    serve: Serve, options: NatsOptions, vitals: Vitals, settings: HttpSettings
+) -> None:
+    """Serve, and say over HTTP meanwhile how that goes, where anybody may ask."""
+    if settings.listen is None:
+        await serve(options)
+        return
+    from natsctl.daemon.http.server import serving  # noqa: PLC0415 - it takes a fifth of a second
+
+    async with serving(Address.parse(settings.listen), vitals):
+        await serve(options)
+
+
+async def _beside_server(
+    serve: Serve, store_dir: Path | None, port: int | None, options: NatsOptions
+) -> None:
+    async with private_server(store_dir, port) as server:
+        await while_it_runs(server, serve(_alone(options, server.url)))
+
+
+def _alone(options: NatsOptions, *servers: str) -> NatsOptions:
+    """Return how to connect to a private server: whatever else is set is about another."""
+    return NatsOptions(
+        servers=servers,
+        connect_timeout_s=options.connect_timeout_s,
+        request_timeout_s=options.request_timeout_s,
+    )

@@ -1,0 +1,1 @@
+"""Documents that people write: read, merged, edited and printed."""

@@ -1,0 +1,1 @@
+"""The frame of every command: options, output, exit codes."""

@@ -1,0 +1,1 @@
+"""What a command writes: tables, JSON, YAML, questions."""

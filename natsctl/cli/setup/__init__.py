@@ -1,0 +1,1 @@
+"""Commands that check and print the configuration."""

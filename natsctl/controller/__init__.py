@@ -1,0 +1,1 @@
+"""The main surface: a controller with primary, secondary and tertiary objects."""

@@ -1,0 +1,31 @@
+"""Explains a key of a `Controller`: its syncs, and what it owns and reads."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from natsctl.controller.slots.open_slots import Opened
+from natsctl.controller.slots.owned import Owned
+from natsctl.core.insight.explain import Explanation, known
+from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.sync.journal import Journal
+from natsctl.telemetry.hiding import hidden
+
+
+def explain(key: str, at: Opened, queue: Workqueue[str], journal: Journal) -> Explanation:
+    """Return what is known of a key, what was made for it, and what it reads."""
+    return msgspec.structs.replace(
+        known(key, at.primary.informer.cache, queue, journal),
+        owned=_owned(key, at.secondaries),
+        reads=list(at.reads.depends_on(key)),
+        contested=[hidden(text) for text in at.contests().get(key, [])],
+    )
+
+
+def _owned(key: str, secondaries: Sequence[Owned[Any]]) -> dict[str, list[str]]:
+    """Return what was made for the key, by kind: slots may share one."""
+    found: dict[str, list[str]] = {secondary.kind.name: [] for secondary in secondaries}
+    for secondary in secondaries:
+        found[secondary.kind.name] += [stored.key for stored in secondary.owned_stored(key)]
+    return found

@@ -1,0 +1,1 @@
+"""Collects secondaries that have no owner."""

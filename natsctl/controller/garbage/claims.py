@@ -1,0 +1,76 @@
+"""Finds objects that were overwritten without their labels, for their deleted owners.
+
+While a daemon runs, the owner of such an object is synced at once and puts it right. If the owner
+was deleted while none ran, only the history of the bucket names it. So that is read once, at the
+start.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from natsctl.controller.slots.owned import OWNER_INDEX, Owned
+from natsctl.core.task_group import together
+from natsctl.model.kinds import KvKind
+from natsctl.model.store import Stored
+
+log = logging.getLogger(__name__)
+
+LOOKED_AT_MAX = 10_000  # objects of one kind whose history is read
+READERS = 16
+
+
+class Claims:
+    """The objects of one kind that carry no labels, by the owner that their history names."""
+
+    def __init__(self, secondary: Owned[Any]) -> None:
+        self.secondary = secondary
+        self._keys: dict[str, list[str]] = {}
+
+    async def look(self) -> None:
+        """Read the history of every object that names no owner."""
+        kind = self.secondary.kind
+        if not isinstance(kind, KvKind) or kind.history == 1:
+            return
+        cache = self.secondary.informer.cache
+        unclaimed = list(islice(cache.unindexed(OWNER_INDEX), LOOKED_AT_MAX + 1))
+        if len(unclaimed) > LOOKED_AT_MAX:
+            log.warning(
+                "%s has more than %d objects without an owner: the others' history is not read",
+                kind.name,
+                LOOKED_AT_MAX,
+            )
+        remaining = iter(unclaimed[:LOOKED_AT_MAX])
+
+        async def read() -> None:
+            for key in remaining:
+                await self._read(key)
+
+        async with together() as readers:
+            for _ in range(READERS):
+                readers.create_task(read(), name=f"history of {kind.name}")
+
+    async def _read(self, key: str) -> None:
+        await asyncio.sleep(0)
+        stored = self.secondary.informer.cache.newest(key)
+        if stored is not None:
+            owner = await self.secondary.lost_owner(stored)
+            if owner is not None:
+                self._keys.setdefault(owner.key, []).append(key)
+
+    @property
+    def owners(self) -> Sequence[str]:
+        """The keys of the owners."""
+        return list(self._keys)
+
+    def of(self, owner: str) -> list[Stored]:
+        """Return the objects of the primary *owner* that still carry no labels."""
+        cache = self.secondary.informer.cache
+        newest = (cache.newest(key) for key in self._keys.get(owner, ()))
+        return [
+            stored
+            for stored in newest
+            if stored is not None and self.secondary.owner_of(stored) is None
+        ]

@@ -1,0 +1,327 @@
+"""Which secondaries have lost their owner, and whether it is safe to believe it.
+
+An orphan is suspected in the caches and confirmed by reading its owner at the store's leader. A
+delete marker proves that the owner was deleted. Without one the owner may just as well have been
+lost with its bucket, so such orphans are left alone while anything about the bucket is odd.
+"""
+
+import asyncio
+import heapq
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from natsctl.controller.garbage.claims import Claims
+from natsctl.controller.garbage.evidence import Evidence
+from natsctl.controller.slots.owned import OWNER_INDEX, Owned
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.compare_and_set import read
+from natsctl.core.task_group import together
+from natsctl.errors import (
+    ConflictError,
+    InvalidKeyError,
+    NotFoundError,
+    StoreError,
+    StoreMissingError,
+    UsageError,
+)
+from natsctl.model.garbage import GarbageLimits, GarbagePlan, Kept, Orphan, Removed
+from natsctl.model.store import Stored
+from natsctl.telemetry.hiding import hidden
+
+log = logging.getLogger(__name__)
+
+READS_MAX = 16  # owners read at the leader at once
+UNMARKED = "it carries no installation, so it may be another's: natsctl gc accept makes it ours"
+
+
+class _Suspect(msgspec.Struct, frozen=True):
+    secondary: Owned[Any]
+    stored: Stored
+    owner: str
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What is suspected, and of what."""
+        return self.secondary.kind.name, self.stored.key, self.owner
+
+    @property
+    def uid(self) -> str:
+        """Which object it is, where its store gives objects one."""
+        return self.secondary.metadata(self.stored).uid
+
+
+class GarbageCollector:
+    """Plans what to remove. Who removes it holds the owner's key, or is a person's command."""
+
+    def __init__(
+        self,
+        primary: Informer[Any],
+        secondaries: Sequence[Owned[Any]],
+        evidence: Evidence,
+        limits: GarbageLimits,
+    ) -> None:
+        self.evidence = evidence
+        self._primary = primary
+        self._secondaries = secondaries
+        self._limits = limits
+        self._claims = [Claims(secondary) for secondary in secondaries]
+        self._looked = False
+        self._suspected: dict[tuple[str, str, str], float] = {}  # since when
+
+    async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
+        """Return every orphan, each confirmed at the leader, and whether a sweep may run.
+
+        *at_once* leaves the grace period out; beyond *orphans_max* they are only counted.
+        """
+        incomplete = self._incomplete()
+        if incomplete:
+            return GarbagePlan((), incomplete)
+        suspects = list(self._suspects())
+        try:
+            suspects += await self._overwritten()
+        except StoreError as error:
+            log.warning("the history of secondaries cannot be read yet: %s", error)
+        self._remember_suspects(suspects)
+        first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=lambda at: at.name)
+        more = len(suspects) - len(first)
+        try:
+            await self.evidence.review(secondaries=self._owned() > 0)
+            incarnation = self._primary.cache.incarnation
+            owners = await self._confirm({suspect.owner for suspect in first})
+            grace_s = 0.0 if at_once else self._limits.grace_s
+            found = [orphan async for orphan in self._orphans(first, owners, grace_s)]
+            orphans = tuple(sorted(found, key=lambda orphan: (orphan.kind, orphan.key)))
+            if incarnation != self._primary.cache.incarnation:
+                return GarbagePlan(orphans, "the bucket of primaries was recreated just now")
+            refused = await self._refusal(orphans, more)
+        except StoreMissingError as error:
+            return GarbagePlan((), hidden(str(error)))
+        except StoreError as error:
+            return GarbagePlan((), hidden(f"the owners cannot be read: {error}"))
+        return GarbagePlan(orphans, refused, self._stores(), more)
+
+    async def begin(self) -> None:
+        """Compare the bucket of primaries with its remembered state, before the first sync."""
+        try:
+            await self.evidence.review(secondaries=self._owned() > 0)
+        except StoreError as error:
+            log.warning("what garbage collection remembers cannot be read yet: %s", error)
+
+    async def accept(self) -> None:
+        """Trust the bucket of primaries as it is, at a person's command.
+
+        Objects that carry no installation and whose owner does not exist count as ours from now.
+        """
+        await self.evidence.accept()
+        for suspect in list(self._suspects()):
+            if suspect.secondary.is_unmarked(suspect.stored):
+                with suppress(ConflictError):
+                    await suspect.secondary.mark(suspect.stored)
+
+    async def apply(self, plan: GarbagePlan) -> Removed:
+        """Remove what the plan names and nothing else, at a person's command.
+
+        Each object is read and checked again: it is the planned revision of the planned object,
+        its owner is the planned one and does not exist, and it belongs to this installation.
+        Raises `UsageError` if the plan has kinds that this controller does not make, or if a store
+        was recreated since.
+        """
+        self._check(plan)
+        removed: list[Orphan] = []
+        kept: list[Kept] = []
+        for orphan in plan.orphans:
+            reason = await self._remove(orphan)
+            if reason:
+                log.warning("%s %s is kept: %s", orphan.kind, orphan.key, reason)
+                kept.append(Kept(orphan, reason))
+            else:
+                removed.append(orphan)
+        left = {(at.secondary.kind.name, at.stored.key) for at in self._suspects()}
+        if left <= {(orphan.kind, orphan.key) for orphan in removed}:
+            await self.evidence.accept()
+        return Removed(tuple(removed), tuple(kept))
+
+    async def _remove(self, orphan: Orphan) -> str:
+        """Remove the object; return the reason if it is kept."""
+        if await read(self._primary.store, orphan.owner) is not None:
+            return f"its owner {orphan.owner} exists"
+        secondary = self._secondary_of(orphan)
+        store = secondary.informer.store
+        stored = await read(store, orphan.key)
+        if stored is None:
+            return "it does not exist"
+        if (stored.revision, secondary.metadata(stored).uid) != (orphan.revision, orphan.uid):
+            return f"it changed: it is at revision {stored.revision}, not at {orphan.revision}"
+        reason = await secondary.kept_from(orphan.owner, stored)
+        if reason:
+            return reason
+        try:  # not as a write of our own: an owner that has just come is to be synced
+            await store.delete(orphan.key, revision=orphan.revision, uid=orphan.uid)
+        except (ConflictError, NotFoundError) as error:
+            return str(error)
+        return ""
+
+    def _secondary_of(self, orphan: Orphan) -> Owned[Any]:
+        """Return where the orphan is: slots may share a kind, each with keys of its own."""
+        for secondary in self._secondaries:
+            if secondary.kind.name == orphan.kind and secondary.kind.holds(orphan.key):
+                return secondary
+        raise UsageError(
+            f"{orphan.kind} {orphan.key} is planned, but nothing this controller makes"
+        )
+
+    def _owned(self) -> int:
+        """Count the secondaries that name an owner of this controller's kind."""
+        return sum(at.informer.cache.indexed(OWNER_INDEX) for at in self._secondaries)
+
+    def _stores(self) -> dict[str, str]:
+        caches = (secondary.informer.cache for secondary in self._secondaries)
+        return {cache.kind.name: cache.incarnation for cache in caches}
+
+    def _check(self, plan: GarbagePlan) -> None:
+        stores = self._stores()
+        for orphan in plan.orphans:
+            self._secondary_of(orphan)
+            if plan.stores.get(orphan.kind) != stores[orphan.kind]:
+                raise UsageError(
+                    f"the store of {orphan.kind} was recreated since the plan was made: plan again"
+                )
+
+    def _incomplete(self) -> str:
+        for informer in (self._primary, *(at.informer for at in self._secondaries)):
+            if not informer.cache.complete.is_set():
+                return f"{informer.cache.kind.name} has not been listed completely yet"
+            if isinstance(informer.failure, StoreMissingError):
+                return str(informer.failure)
+        return ""
+
+    def _suspects(self) -> Iterator[_Suspect]:
+        for secondary in self._secondaries:
+            cache = secondary.informer.cache
+            for owner in cache.index_values(OWNER_INDEX):
+                if owner not in self._primary.cache:
+                    for stored in cache.by_index(OWNER_INDEX, owner):
+                        if stored.key not in cache.invalid and not secondary.is_going(stored):
+                            yield _Suspect(secondary, stored, owner)
+
+    async def _overwritten(self) -> list[_Suspect]:
+        """Return what lost its labels, and whose owner was deleted, as a marker proves."""
+        if not self._looked:
+            for claims in self._claims:
+                await claims.look()
+            self._looked = True
+        cache = self._primary.cache
+        found = []
+        for claims in self._claims:
+            for owner in claims.owners:
+                if owner not in cache and await self._is_deleted(owner):
+                    at = claims.secondary
+                    found += [_Suspect(at, stored, owner) for stored in claims.of(owner)]
+        return found
+
+    async def _is_deleted(self, owner: str) -> bool:
+        try:
+            await self._primary.store.get(owner)
+        except NotFoundError as error:
+            return error.deleted_at is not None
+        except InvalidKeyError:
+            pass
+        return False
+
+    def claimed(self, owner: str) -> list[tuple[Owned[Any], Stored]]:
+        """Return what lost its labels and was the primary *owner*'s, as its history shows."""
+        return [(at.secondary, stored) for at in self._claims for stored in at.of(owner)]
+
+    def _remember_suspects(self, suspects: Sequence[_Suspect]) -> None:
+        now = asyncio.get_running_loop().time()
+        names = [suspect.name for suspect in suspects]
+        self._suspected = {name: self._suspected.get(name, now) for name in names}
+
+    async def _confirm(self, owners: set[str]) -> dict[str, int | None]:
+        """Return the owners that do not exist at the leader, with the revision of their marker."""
+        gone: dict[str, int | None] = {}
+        remaining = iter(owners)
+
+        async def check() -> None:
+            for owner in remaining:
+                try:
+                    await self._primary.store.get(owner)
+                except NotFoundError as error:
+                    gone[owner] = error.deleted_at
+                except InvalidKeyError:
+                    pass  # what never could be here is not missed here
+
+        async with together() as readers:
+            for _ in range(min(READS_MAX, len(owners))):
+                readers.create_task(check())
+        return gone
+
+    async def _orphans(
+        self, suspects: Sequence[_Suspect], gone: dict[str, int | None], grace_s: float
+    ) -> AsyncIterator[Orphan]:
+        now = asyncio.get_running_loop().time()
+        for suspect in suspects:
+            if suspect.owner not in gone:
+                continue
+            age_s = now - self._suspected.get(suspect.name, now)
+            deleted_at = gone[suspect.owner]
+            proven = deleted_at is not None and await self.evidence.proves(deleted_at)
+            former = await self._former(suspect, proven=proven)
+            yield Orphan(
+                kind=suspect.secondary.kind.name,
+                key=suspect.stored.key,
+                revision=suspect.stored.revision,
+                owner=suspect.owner,
+                reason=_reason(suspect.owner, deleted_at),
+                proven=proven,
+                suspected_s=round(age_s, 3),
+                due=age_s >= grace_s,
+                uid=suspect.uid,
+                held=_held(suspect, former),
+                former=former,
+            )
+
+    async def _former(self, suspect: _Suspect, *, proven: bool) -> str:
+        """Return the living primary that the object was made for, if its owner was edited."""
+        secondary, stored = suspect.secondary, suspect.stored
+        if proven and not secondary.is_disputed(stored):
+            return ""
+        return await secondary.former_owner(stored)
+
+    async def _refusal(self, orphans: Sequence[Orphan], more: int) -> str:
+        """Return why a sweep must not run; remember the state of the bucket if it may."""
+        unproven = {orphan.owner for orphan in orphans if not orphan.proven}
+        refused = self.evidence.held
+        if unproven and not refused:
+            refused = self.evidence.vanished(len(unproven))
+            if refused:
+                await self.evidence.hold(refused)
+        elif not unproven and not more:
+            await self.evidence.settle(orphans=bool(orphans))
+            refused = self.evidence.held
+        due = sum(orphan.due and not orphan.held for orphan in orphans)
+        return refused or self._too_many(due + more)
+
+    def _too_many(self, count: int) -> str:
+        owned = self._owned()
+        if count > self._limits.count_max:
+            return f"{count} objects would go, more than {self._limits.count_max} at once"
+        if count > self._limits.share_from and count > self._limits.share_max * owned:
+            return f"{count} of {owned} objects would go, more than {self._limits.share_max:.0%}"
+        return ""
+
+
+def _held(suspect: _Suspect, former: str) -> str:
+    if suspect.secondary.is_unmarked(suspect.stored):
+        return UNMARKED
+    return f"it was made for {former}, whose next sync puts it right" if former else ""
+
+
+def _reason(owner: str, deleted_at: int | None) -> str:
+    if deleted_at is None:
+        return f"owner {owner} does not exist, and nothing tells that it was deleted"
+    return f"owner {owner} was deleted at revision {deleted_at}"

@@ -1,0 +1,192 @@
+"""Decides whether the bucket of primaries proves that an owner was deleted.
+
+A delete marker, or a key without a trace, proves something only in the bucket that was there
+before: an older copy of it lacks newer keys and has older markers. So the state of the bucket is
+remembered across restarts, in the bucket `natsctl`. If the bucket and the memory disagree, garbage
+collection is held until a person accepts the bucket as it is, or until all owners are back.
+"""
+
+from typing import Any
+
+import msgspec
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.errors import ConflictError
+from natsctl.model.kinds import KvKind, kv
+from natsctl.model.store import Store, Stored
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """The remembered state of the bucket of primaries.
+
+    Attributes:
+        incarnation: names the bucket.
+        populated: whether primaries existed; natsctl 0.1 reads it.
+        revision: the highest revision seen.
+        owners: how many primaries there were when none was missing.
+        owners_revision: the revision at that time.
+        held: why garbage collection waits for a person; empty if it does not.
+    """
+
+    incarnation: str
+    populated: bool
+    revision: int = 0
+    owners: int = 0
+    owners_revision: int = 0
+    held: str = ""
+
+
+MEMORY: KvKind[Remembered] = kv(Remembered, bucket="natsctl", history=1, replicas=None)
+"""The key `gc.NAME` has what is remembered for the controller NAME."""
+
+
+class Evidence:
+    """Knows what the bucket of primaries proves. Call `review` before relying on anything else.
+
+    Args:
+        primary: the informer of the primaries.
+        memory: the store of `MEMORY`.
+        controller: the controller's name.
+    """
+
+    def __init__(self, primary: Informer[Any], memory: Store, controller: str) -> None:
+        self.held = ""  # why garbage collection waits for a person
+        self._cache = primary.cache
+        self._kind = primary.cache.kind.name
+        self._memory = memory
+        self._key = f"gc.{controller}"
+        self._reviewed: str | None = None  # the incarnation that was reviewed
+        self._owners = 0  # the most owners since nothing was missing
+        self._revision = 0  # the revision at which there were so many
+        self._stored: Remembered | None = None
+
+    def note(self) -> None:
+        """Take notice of a change of the primaries."""
+        count = len(self._cache)
+        if count >= self._owners:
+            self._owners, self._revision = count, self._cache.revision
+
+    async def proves(self, deleted_at: int) -> bool:
+        """Return whether a delete marker at this revision proves that the owner was deleted.
+
+        While collection is held, only a deletion after the cache's first listing does.
+        """
+        if self._reviewed != self._cache.incarnation:
+            await self.review(secondaries=True)
+        return not self.held or deleted_at > self._cache.since
+
+    async def review(self, *, secondaries: bool) -> str:
+        """Compare the bucket with its remembered state, and return why collection is held.
+
+        *secondaries* says whether any exist. Without them, a controller that remembers nothing is
+        new.
+        """
+        self._stored = await self._read()
+        reason = self._reason(self._stored, secondaries=secondaries)
+        if self._stored is not None and not reason and self._stored.owners > self._owners:
+            self._owners, self._revision = self._stored.owners, self._stored.owners_revision
+        self.held = reason
+        if reason:
+            await self.hold(reason)
+        self._reviewed = self._cache.incarnation
+        if self._stored is None:
+            await self.save()
+        return reason
+
+    async def hold(self, reason: str) -> None:
+        """Refuse until a person accepts the bucket as it is, also after a restart."""
+        self.held = reason
+        before = self._stored
+        if before is None:
+            before = Remembered(incarnation=self._lasting, populated=False)
+        await self._write(msgspec.structs.replace(before, held=reason), accepted=False)
+
+    async def accept(self) -> None:
+        """Trust the bucket as it is now; raises `ConflictError` if it was not reviewed."""
+        if self._reviewed != self._cache.incarnation:
+            raise ConflictError(f"the bucket of {self._kind} was replaced just now: look again")
+        self.held = ""
+        self._owners, self._revision = len(self._cache), self._cache.revision
+        await self._write(self._state(), accepted=True)
+
+    async def settle(self, *, orphans: bool) -> None:
+        """Take the bucket as what later states are compared with.
+
+        While collection is held, that needs as many owners as there ever were, and no *orphans*.
+        """
+        known = 0 if self._stored is None else self._stored.owners
+        back = not orphans and len(self._cache) >= max(known, self._owners)
+        if self._reviewed == self._cache.incarnation and (back or not self.held):
+            await self.accept()
+
+    async def save(self) -> None:
+        """Remember how far the bucket is, if that is not remembered yet."""
+        if self._reviewed == self._cache.incarnation and not self.held:
+            self.note()
+            await self._write(self._state(), accepted=False)
+
+    def vanished(self, orphaned: int) -> str:
+        """Return why these owners, gone without a delete marker, are too many; empty if not."""
+        count = min(orphaned, self._owners - len(self._cache))
+        populated = self._owners or (self._stored is not None and self._stored.populated)
+        if populated and not len(self._cache):
+            return f"the bucket of {self._kind} is empty, although owners were seen in it"
+        if 2 * count > self._owners or (count and 2 * count == self._owners and not self._kept()):
+            return (
+                f"{count} of {self._owners} owners vanished from the bucket of {self._kind} "
+                "without a delete marker"
+            )
+        return ""
+
+    def _kept(self) -> bool:
+        """Return whether an owner is unchanged since all of them were there."""
+        cached = (self._cache.get(key) for key in self._cache.keys())  # noqa: SIM118 - a cache is no dict
+        return any(stored is not None and stored.revision <= self._revision for stored in cached)
+
+    def _reason(self, known: Remembered | None, *, secondaries: bool) -> str:
+        bucket, cache = f"the bucket of {self._kind}", self._cache
+        if known is None:
+            return f"nothing is remembered about {bucket}" if secondaries else ""
+        if known.held:
+            return known.held
+        if known.incarnation != self._lasting:
+            return f"{bucket} was recreated since it was last seen"
+        if self._reviewed not in {None, cache.incarnation}:
+            return f"{bucket} was recreated or restored since it was last seen"
+        if cache.revision < known.revision:
+            return (
+                f"{bucket} is at revision {cache.revision}, and revision {known.revision} was "
+                "seen before: an older copy was restored"
+            )
+        return ""
+
+    @property
+    def _lasting(self) -> str:
+        """The part of the incarnation that another process finds too."""
+        return self._cache.incarnation.partition("#")[0]
+
+    def _state(self) -> Remembered:
+        return Remembered(
+            incarnation=self._lasting,
+            populated=self._owners > 0,
+            revision=self._cache.revision,
+            owners=self._owners,
+            owners_revision=self._revision,
+        )
+
+    async def _read(self) -> Remembered | None:
+        stored = await read(self._memory, self._key)
+        return None if stored is None else MEMORY.decode(stored.value)
+
+    async def _write(self, state: Remembered, *, accepted: bool) -> None:
+        """Remember *state*; only a person's acceptance replaces what another process holds."""
+        if state == self._stored:
+            return
+
+        def change(current: Stored | None) -> bytes:
+            holds = current is not None and MEMORY.decode(current.value).held
+            return current.value if holds and not accepted else msgspec.json.encode(state)  # type: ignore[union-attr]  # it holds
+
+        written = await rewrite(self._memory, self._key, change)
+        self._stored = MEMORY.decode(written.stored.value)

@@ -1,0 +1,1 @@
+"""The kinds that a controller declares, and its access to them."""

@@ -1,0 +1,112 @@
+"""Decides when an object is applied again whose applied state others undo again and again.
+
+Two writers that force the same field would otherwise undo each other as fast as the server lets
+them. An apply of the same manifest that changes the object shortly after the last one was undone
+in between. The wait before the next one doubles each time, as it does for a failing key.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from natsctl.core.queue.retry import backoff
+from natsctl.model.managed_fields import LostField
+
+BASE_S, LIMIT_S = 0.005, 1000.0  # of the wait, as for a failing key
+CONTESTED = 3  # times in a row that an object is undone until it is reported
+CALM_S = 600.0  # an applied state that stands for this long after its wait is undisputed
+REMEMBERED_MAX = 10_000  # objects, those applied last
+FIELDS_MAX = 5  # that a text names
+
+
+class Contest(msgspec.Struct, frozen=True):
+    """What was applied last to an object of the primary *owner*, and how often others undid it.
+
+    `lost` are the fields that others had changed the last time.
+    """
+
+    owner: str
+    digest: str
+    applied_at: float
+    undone: int = 0
+    wait_s: float = 0.0
+    lost: tuple[LostField, ...] = ()
+
+    @property
+    def contested(self) -> bool:
+        """Whether the object is undone often enough to be reported."""
+        return self.undone >= CONTESTED
+
+    @property
+    def fact(self) -> str:
+        """The contest in words that stay the same, so that repeats of them are counted."""
+        return (
+            f"{self._rivals} changes {self._fields} back again and again; each apply waits longer"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self._rivals} changed {self._fields} back {self.undone} times in a row; "
+            f"after the last apply the next one waits {self.wait_s:.3g} s"
+        )
+
+    @property
+    def _rivals(self) -> str:
+        managers = dict.fromkeys(name for field in self.lost for name in field.managers)
+        return ", ".join(f'"{name}"' for name in managers) or "another writer"
+
+    @property
+    def _fields(self) -> str:
+        paths = [field.path for field in self.lost]
+        more = f" and {len(paths) - FIELDS_MAX} more" if len(paths) > FIELDS_MAX else ""
+        return f"{', '.join(paths[:FIELDS_MAX])}{more}" if paths else "it"
+
+
+class Contests:
+    """Remembers the newest applies to the objects of one kind; *clock* is the loop's."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.undone = 0  # applied states that others undid, since this was made
+        self._clock = clock
+        self._last: OrderedDict[str, Contest] = OrderedDict()
+
+    def wait_s(self, key: str, digest: str) -> float:
+        """Return the seconds until the manifest with this digest may be applied to the object."""
+        last = self._last.get(key)
+        if last is None or last.digest != digest:
+            return 0.0
+        return max(0.0, last.applied_at + last.wait_s - self._clock())
+
+    def applied(
+        self, key: str, owner: str, digest: str, lost: Sequence[LostField] = ()
+    ) -> Contest | None:
+        """Note an apply that changed the object; return the contest if it is to be reported."""
+        now, last = self._clock(), self._last.pop(key, None)
+        contest = Contest(owner, digest, now)
+        if last is not None and last.digest == digest and now <= _calm_at(last):
+            self.undone += 1
+            undone = last.undone + 1
+            wait_s = backoff(undone, base_s=BASE_S, limit_s=LIMIT_S)
+            contest = Contest(owner, digest, now, undone, wait_s, tuple(lost) or last.lost)
+        self._last[key] = contest
+        if len(self._last) > REMEMBERED_MAX:
+            self._last.popitem(last=False)
+        return contest if contest.contested else None
+
+    def forget(self, key: str) -> None:
+        """Forget the object: we deleted it ourselves."""
+        self._last.pop(key, None)
+
+    def current(self) -> dict[str, Contest]:
+        """Return the contests of now, by the key of the object."""
+        now = self._clock()
+        return {
+            key: last
+            for key, last in self._last.items()
+            if last.contested and now <= _calm_at(last)
+        }
+
+
+def _calm_at(contest: Contest) -> float:
+    return contest.applied_at + contest.wait_s + CALM_S

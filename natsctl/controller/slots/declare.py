@@ -1,0 +1,149 @@
+"""How a controller class declares the kinds that it works with."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar, get_args, overload
+
+from natsctl.controller.slots.kube_secondary import KubeSecondary
+from natsctl.controller.slots.predicates import Predicate, WakeOn, predicate_of
+from natsctl.controller.slots.secondary import Secondary
+from natsctl.core.cache.cache import IndexFunc
+from natsctl.core.objects.primary import Primary, Reader, Tertiary
+from natsctl.errors import UsageError
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.manifests import KubeKind, OnImmutable
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Reader[Any])
+
+
+class Slot(Generic[R]):
+    """Declares one kind that a controller works with; on an instance it is read and written."""
+
+    def __init__(
+        self,
+        role: type[R],
+        kind: Kind[Any],
+        indexes: Mapping[str, IndexFunc[Any]] | None,
+        predicate: Predicate | None = None,
+        on_immutable: OnImmutable = "fail",
+    ) -> None:
+        self.role = role
+        self.kind = kind
+        self.on_immutable: OnImmutable = on_immutable
+        self.indexes = dict(indexes or {})
+        self.predicate = predicate  # which changes enqueue the owner; None for all
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "Slot[R]": ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> R: ...
+
+    def __get__(self, instance: object | None, owner: type) -> "Slot[R] | R":
+        """Return the declaration on the class; on an instance, what the runtime put there."""
+        if instance is None:
+            return self
+        raise UsageError(
+            f"{owner.__name__}.{self.name} cannot be used yet: a ControllerRuntime opens it"
+        )
+
+
+def primary(
+    kind: KvKind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+) -> Slot[Primary[T]]:
+    """Declare the kind whose objects say what should be. *indexes*: values by name, per object.
+
+    Raises `UsageError` for a kind that is not kept in NATS.
+    """
+    if isinstance(kind, KubeKind):
+        raise UsageError(
+            f"{kind.name} cannot be the primary: primaries are kept in NATS, declare it with kv(…)"
+        )
+    return Slot(Primary, kind, indexes)
+
+
+@overload
+def secondary(
+    kind: KvKind[T],
+    *,
+    indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
+    wake_on: WakeOn = "any",
+    predicate: Predicate | None = None,
+) -> Slot[Secondary[T]]: ...
+
+
+@overload
+def secondary(
+    kind: KubeKind[T],
+    *,
+    indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
+    wake_on: WakeOn = "any",
+    predicate: Predicate | None = None,
+    on_immutable: OnImmutable = "fail",
+) -> Slot[KubeSecondary[T]]: ...
+
+
+def secondary(
+    kind: KvKind[Any] | KubeKind[Any],
+    *,
+    indexes: Mapping[str, Callable[[Any], Iterable[str]]] | None = None,
+    wake_on: WakeOn = "any",
+    predicate: Predicate | None = None,
+    on_immutable: OnImmutable = "fail",
+) -> Slot[Secondary[Any]] | Slot[KubeSecondary[Any]]:
+    """Declare a kind whose objects are made for primaries; a change of one enqueues its owner.
+
+    Args:
+        kind: what is made.
+        indexes: functions that return the values of an object, by index name.
+        wake_on: `any` enqueues the owner at every change that its own syncs did not make; `spec`
+            ignores changes of nothing but the status, which saves syncs for busy kinds such as
+            Deployments.
+        predicate: a function of a `Change` that returns whether the change enqueues the owner. If
+            the function raises, the change does.
+        on_immutable: `fail` raises `ImmutableFieldError` if a manifest changes an immutable field,
+            such as a Job's template; `recreate` deletes the owner's object, and creates it again
+            once it is gone.
+
+    Objects that come and go are passed to *predicate* as well. Raises `UsageError` for another
+    *wake_on* or *on_immutable*.
+    """
+    kind.require_metadata()
+    if on_immutable not in get_args(OnImmutable):
+        raise UsageError(f"on_immutable is fail or recreate, not {on_immutable!r}")
+    condition = predicate_of(wake_on, predicate)
+    if isinstance(kind, KubeKind):
+        return Slot(KubeSecondary, kind, indexes, condition, on_immutable)
+    return Slot(Secondary, kind, indexes, condition)
+
+
+def tertiary(
+    kind: Kind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
+) -> Slot[Tertiary[T]]:
+    """Declare a kind whose objects are only read; a change of one wakes nobody."""
+    return Slot(Tertiary, kind, indexes)
+
+
+def slots(cls: type) -> Iterator[Slot[Any]]:
+    """Return the slots that a controller class declares or inherits."""
+    names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
+    for name in names:
+        slot = getattr(cls, name, None)
+        if isinstance(slot, Slot):
+            yield slot
+
+
+def only_primary(cls: type) -> Slot[Primary[Any]]:
+    """Return the one primary that a controller class declares; raises `UsageError` else."""
+    primaries = [slot for slot in slots(cls) if slot.role is Primary]
+    if len(primaries) == 1:
+        return primaries[0]
+    found = ", ".join(slot.name for slot in primaries) or "none"
+    raise UsageError(
+        f"{cls.__name__} needs exactly one primary, as in "
+        f"`apps = primary(kv(App, bucket='apps'))`, and has {found}"
+    )

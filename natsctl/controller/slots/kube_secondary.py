@@ -1,0 +1,362 @@
+"""Secondaries in a cluster: manifests that the server lays over its objects (server-side apply).
+
+The server knows which fields this controller applied, removes those that a later manifest lacks,
+and keeps those of others. https://kubernetes.io/docs/reference/using-api/server-side-apply/
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from natsctl.controller.slots.contests import Contests
+from natsctl.controller.slots.last_applied import LastApplied
+from natsctl.controller.slots.own_writes import OwnWrites
+from natsctl.controller.slots.owned import Owned
+from natsctl.controller.slots.owners import Owner, OwnerNames
+from natsctl.core.cache.informer import Informer
+from natsctl.core.coordination.installation import Mark
+from natsctl.core.objects.compare_and_set import ATTEMPTS, Rewritten, read
+from natsctl.core.objects.read_your_writes import Barrier, current_sync
+from natsctl.errors import (
+    ConflictError,
+    FieldConflictError,
+    ImmutableFieldError,
+    NotFoundError,
+    StoreError,
+)
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.managed_fields import LostField, lost_fields
+from natsctl.model.manifests import KubeKind, Manifest, OnImmutable, Reference
+from natsctl.model.objects import Metadata
+from natsctl.model.recorder import EventType
+from natsctl.model.store import ManifestStore, Stored
+
+T = TypeVar("T")
+
+UNMARKED_INDEX = "natsctl/unmarked"
+MARKER = "natsctl-installation"  # the field manager of the annotation alone
+
+GONE_S = 30.0  # how long the object that is recreated may take to go
+LOOK_MIN_S, LOOK_MAX_S = 0.02, 1.0  # between two looks whether it is gone, doubling
+
+REASON_CONTESTED = "FieldsContested"
+REASON_RECREATED = "Recreated"
+
+Report = Callable[[str, EventType, str, str], None]
+"""Logs a fact about a primary's key and sends it as an event: key, type, reason, message."""
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """A sealed manifest to apply for *owner*; `lost` are the fields that others changed."""
+
+    wanted: Document
+    key: str
+    owner: Owner
+    force: bool
+    adopt: bool = False
+    lost: Sequence[LostField] = ()
+
+
+class KubeSecondary(Owned[T]):
+    """The objects of a cluster that were made for primaries, each labelled with its owner.
+
+    Args:
+        manifests: the informer's store.
+        manager: the field manager of this controller's applies.
+        mark: the annotation of this installation's objects.
+        exists: returns whether a primary exists, as cached.
+        on_immutable: whether an object is recreated if a changed field of it is immutable.
+        visit_later: syncs a key after so many seconds.
+        report: logs a fact about a key and sends it as an event.
+    """
+
+    def __init__(
+        self,
+        informer: Informer[T],
+        barrier: Barrier,
+        own: OwnWrites,
+        names: OwnerNames,
+        owner_kind: str,
+        *,
+        manifests: ManifestStore,
+        manager: str,
+        mark: Mark,
+        exists: Callable[[str], bool],
+        on_immutable: OnImmutable,
+        visit_later: Callable[[str, float], None],
+        report: Report,
+    ) -> None:
+        super().__init__(informer, barrier, own, names, owner_kind, exists=exists)
+        self.contests = Contests(asyncio.get_running_loop().time)
+        self._mark = mark
+        self._manifests = manifests
+        self._manager = manager
+        self._on_immutable = on_immutable
+        self._visit_later = visit_later
+        self._report = report
+        self._of: KubeKind[T] = manifests.kind
+        self._last = LastApplied(names.applied, partly=self._of.metadata_only)
+        self._bookkeeping = {  # fields that are nobody else's
+            *(f".metadata.labels.{name}" for name in (names.kind, names.key)),
+            *(f".metadata.annotations.{name}" for name in msgspec.structs.astuple(names)),
+        }
+
+    async def apply(
+        self, manifest: T | Manifest | msgspec.Struct, *, force: bool = True, adopt: bool = False
+    ) -> int:
+        """Make the object say what *manifest* says, and return its revision.
+
+        Fields of an earlier manifest that this one lacks are removed. Fields of other managers
+        stay, except those in the manifest: *force* takes them over. With `force=False`, raises
+        `FieldConflictError`, which names the other managers and their fields. Nothing is sent if
+        the cache shows that nothing would change. Raises `ExistsError` if the object exists and
+        is not this owner's, unless *adopt*; another installation's object is never adopted.
+        Does nothing and returns 0 if the kind is optional and the cluster does not have it.
+
+        If others undo the same manifest again and again, the next apply of it waits, longer each
+        time. This call leaves the object as it is then, and the key is synced after the wait.
+        """
+        owner = self._owner()
+        if not self.available:
+            return 0
+        wanted = self._wanted(manifest, owner)
+        key = await self._manifests.locate(wanted)
+        with self._own.writing(key):
+            seen = self._barrier.newest(self.informer, key)
+            if seen is not None and self._last.is_current(wanted, seen):
+                return seen.revision
+            if self._waits(wanted, key):
+                return 0 if seen is None else seen.revision
+            lost = await self._lost(wanted, seen)
+            if seen is not None and lost == []:
+                self._last.applied(wanted, seen)
+                return seen.revision
+            task = _Task(wanted, key, owner, force, adopt, lost or ())
+            return await self._apply(task, seen)
+
+    async def create(self, manifest: T | Manifest | msgspec.Struct) -> int:
+        """Add the object and return its revision, or 0 if the kind is optional and missing.
+
+        Raises `ExistsError` if the object exists and is another owner's, `ConflictError` if it
+        exists and is this owner's.
+        """
+        owner = self._owner()
+        if not self.available:
+            return 0
+        wanted = self._wanted(manifest, owner)
+        key = await self._manifests.locate(wanted)
+        with self._own.writing(key):
+            try:
+                return await self._send(_Task(wanted, key, owner, force=False), None)
+            except ConflictError:
+                current = await read(self._store, key)
+                if current is not None:
+                    self._refuse_foreign(current, owner)
+                raise
+
+    async def delete_stored(self, stored: Stored) -> None:
+        """See `Owned.delete_stored`; one that is being deleted already is left to that."""
+        if not self.is_going(stored):
+            await super().delete_stored(stored)
+            self._last.deleted(stored.key)
+            self.contests.forget(stored.key)
+            self._touched(stored)
+
+    def is_going(self, stored: Stored) -> bool:
+        """See `Owned.is_going`."""
+        return self._of.metadata(stored.value).deletion_timestamp is not None
+
+    def foreign_installation(self, metadata: Metadata) -> str:
+        """See `Owned.foreign_installation`."""
+        return self._mark.foreign(metadata)
+
+    def unmarked(self, key: str) -> list[Stored]:
+        """See `Owned.unmarked`; natsctl 0.1 made such objects."""
+        cached = self.informer.cache.by_index(UNMARKED_INDEX, key)
+        newest = (self._barrier.read(self.informer, stored.key) for stored in cached)
+        return [
+            stored
+            for stored in newest
+            if stored is not None and self.is_unmarked(stored) and not self.is_going(stored)
+        ]
+
+    def is_unmarked(self, stored: Stored) -> bool:
+        """See `Owned.is_unmarked`."""
+        return not self._mark.on(self.metadata(stored))
+
+    async def mark(self, stored: Stored) -> None:
+        """See `Owned.mark`. Raises `ConflictError` if the object was replaced."""
+        metadata = self._of.metadata(stored.value)
+        reference = self._of.reference(stored.value)
+        document: Document = {
+            "apiVersion": reference.api_version,
+            "kind": reference.kind,
+            "metadata": {
+                "name": metadata.name,
+                **({"namespace": metadata.namespace} if metadata.namespace else {}),
+                "annotations": self._mark.annotations,
+            },
+        }
+        with self._own.writing(stored.key):
+            marked = await self._manifests.apply(document, manager=MARKER, uid=metadata.uid)
+            self._landed(Rewritten(marked, stored.revision))
+
+    async def owns(self, owner: Owner, stored: Stored) -> bool:
+        """See `Owned.owns`.
+
+        Another installation's object is nobody's here. An object that carries no installation,
+        as natsctl 0.1 made it, belongs to the owner only while the primary exists.
+        """
+        metadata = self.metadata(stored)
+        if self._mark.foreign(metadata):
+            return False
+        if not self._mark.on(metadata) and not self._exists(owner.key):
+            return False
+        return await super().owns(owner, stored)
+
+    def references(self, key: str) -> list[Reference]:
+        """Return what names the objects that were made for the primary *key*."""
+        return [self._of.reference(stored.value) for stored in self.owned_stored(key)]
+
+    def _waits(self, wanted: Document, key: str) -> bool:
+        """Say whether the manifest is applied later, because others undo it again and again.
+
+        A person who asks for a sync does not wait.
+        """
+        sync = current_sync.get()
+        wait_s = self.contests.wait_s(key, self._last.digest(wanted))
+        if sync is None or sync.manual or not wait_s:
+            return False
+        self._visit_later(sync.key, wait_s)
+        return True
+
+    async def _lost(self, wanted: Document, seen: Stored | None) -> list[LostField] | None:
+        """Return the applied fields that others changed; None if another manifest was applied.
+
+        None too if the object changes meanwhile.
+        """
+        if seen is None or not self._last.carries(wanted, seen):
+            return None
+        try:
+            managed = await self._manifests.managed(seen.key)
+        except NotFoundError:
+            return None
+        if managed.revision != seen.revision:
+            return None
+        found, partly = documents.parse(seen.value), self._of.metadata_only
+        return lost_fields(wanted, found, managed.managers, self._manager, metadata_only=partly)
+
+    async def _apply(self, task: _Task, seen: Stored | None) -> int:
+        """Apply to exactly the object that may be: the cached one, else the one that exists."""
+        current = seen
+        for _ in range(ATTEMPTS):
+            if current is not None:
+                await self._check_owner(task.wanted, current, task.owner, adopt=task.adopt)
+            try:
+                return await self._send(task, current)
+            except FieldConflictError:
+                raise
+            except ImmutableFieldError as error:
+                if current is None or not await self._may_recreate(current, task.owner):
+                    raise
+                current = await self._removed(task, current, error)
+            except ConflictError:
+                current = await read(self._store, task.key)
+        raise ConflictError(f"{task.key} of {self.kind.name} is replaced all the time: try later")
+
+    async def _check_owner(
+        self, wanted: Document, current: Stored, owner: Owner, *, adopt: bool
+    ) -> None:
+        """Raise `ExistsError` if the object is not *owner*'s, or may not be adopted.
+
+        An object with the digest of this very manifest is the owner's, whatever its labels name:
+        the owner is part of the manifest.
+        """
+        ours = adopt or self._last.carries(wanted, current)
+        if ours and not self._mark.foreign(self.metadata(current)):
+            return
+        if not await self.owns(owner, current):
+            self._refuse_foreign(current, owner)
+
+    async def _send(self, task: _Task, current: Stored | None) -> int:
+        wanted, uid = task.wanted, "" if current is None else self.metadata(current).uid
+        try:
+            stored = await self._at_once(wanted, uid, force=task.force)
+        except FieldConflictError as conflict:
+            if not self._bookkeeping.issuperset(conflict.fields or {""}):
+                raise
+            stored = await self._at_once(wanted, uid, force=True)  # the owner is ours to name
+        self._last.applied(wanted, stored)
+        base = 0 if current is None else current.revision
+        if stored.revision == base:
+            return stored.revision
+        self._touched(stored)
+        self._note(task)
+        return self._landed(Rewritten(stored, base))
+
+    def _note(self, task: _Task) -> None:
+        """Remember the apply, and report it if others undid the last one, again and again."""
+        digest = self._last.digest(task.wanted)
+        contest = self.contests.applied(task.key, task.owner.key, digest, task.lost)
+        if contest is not None:
+            message = f"{self.kind.name} {task.key}: {contest.fact}"
+            self._report(contest.owner, EventType.WARNING, REASON_CONTESTED, message)
+
+    async def _may_recreate(self, current: Stored, owner: Owner) -> bool:
+        return self._on_immutable == "recreate" and await self.owns(owner, current)
+
+    async def _removed(
+        self, task: _Task, current: Stored, error: ImmutableFieldError
+    ) -> Stored | None:
+        """Delete the object and wait until it is gone; return another one that is there then.
+
+        Raises `StoreError` if it is not gone in time: finalizers hold it.
+        """
+        if not self.is_going(current):
+            try:
+                await self.delete_stored(current)
+            except ConflictError:
+                return await read(self._store, task.key)
+            except NotFoundError:
+                return None
+            fields = ", ".join(error.fields) or "a field"
+            message = f"{self.kind.name} {task.key} is deleted and created again to change {fields}"
+            self._report(task.owner.key, EventType.NORMAL, REASON_RECREATED, message)
+        return await self._gone(current)
+
+    async def _gone(self, deleted: Stored) -> Stored | None:
+        """Wait until the object is gone; return another one of its name."""
+        left: Stored | None = deleted
+        try:
+            async with asyncio.timeout(GONE_S):
+                pause_s = LOOK_MIN_S
+                while (left := await read(self._store, deleted.key)) is not None:
+                    if self.metadata(left).uid != self.metadata(deleted).uid:
+                        return left
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LOOK_MAX_S)
+        except TimeoutError as error:
+            held = ", ".join(self._of.metadata((left or deleted).value).finalizers)
+            raise StoreError(
+                f"{self.kind.name} {deleted.key} is to be created again, but the deleted one is "
+                f"still there after {GONE_S:g} s; its finalizers: {held or 'none'}"
+            ) from error
+        return None
+
+    async def _at_once(self, wanted: Document, uid: str, *, force: bool) -> Stored:
+        return await self._manifests.apply(wanted, manager=self._manager, uid=uid, force=force)
+
+    def _touched(self, stored: Stored) -> None:
+        sync = current_sync.get()
+        if sync is not None:
+            sync.touched.append(self._of.reference(stored.value))
+
+    def _wanted(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
+        """Return the manifest with its owner and its digest on it."""
+        labels = self._names.labels(owner)
+        annotations = {**self._names.annotations(owner), **self._mark.annotations}
+        document = self._of.manifest(manifest)  # type: ignore[arg-type]  # T is one of the others
+        return self._last.sealed(documents.with_labels(document, labels, annotations))

@@ -1,0 +1,234 @@
+"""What was made for primaries: whose each object is, and how it is removed."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from natsctl.controller.slots.own_writes import OwnWrites
+from natsctl.controller.slots.owners import Owner, OwnerNames
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.compare_and_set import Rewritten, Written, read
+from natsctl.core.objects.primary import Reader
+from natsctl.core.objects.read_your_writes import Barrier, current_sync
+from natsctl.errors import (
+    ConflictError,
+    ExistsError,
+    InvalidObjectError,
+    NotFoundError,
+    UsageError,
+)
+from natsctl.model.objects import Metadata
+from natsctl.model.store import Deleted, Stored
+from natsctl.telemetry.hiding import VALUE_MAX, hidden
+
+T = TypeVar("T")
+
+OWNER_INDEX = "natsctl/owner"
+MESSAGE_EXISTS = "Resource %s already exists and is not managed by this controller"
+
+
+class Owned(Reader[T]):
+    """The objects of one kind that were made for primaries; what writes them is a subclass.
+
+    The owner is the key being synced; outside a sync handler, writing raises `UsageError`.
+    """
+
+    def __init__(
+        self,
+        informer: Informer[T],
+        barrier: Barrier,
+        own: OwnWrites,
+        names: OwnerNames,
+        owner_kind: str,
+        *,
+        exists: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        super().__init__(informer, barrier)
+        self._exists = exists  # whether a primary exists, as cached
+        self.kind.require_metadata()
+        self._own = own
+        self._names = names
+        self._owner_kind = owner_kind
+
+    async def delete(self, key: str) -> None:
+        """Delete the object if it is this owner's; one that is gone already is no error."""
+        owner = self._owner()
+        if not self.available:
+            return
+        current = self._barrier.newest(self.informer, key) or await read(self._store, key)
+        if current is not None:
+            left = await self.delete_owned(owner.key, current)
+            if left is not None:
+                self._refuse_foreign(left, owner)
+
+    async def delete_owned(self, key: str, stored: Stored) -> Stored | None:
+        """Delete the object if it is the primary *key*'s; return what it is where it is not."""
+        owner = Owner(self._owner_kind, key)
+        current: Stored | None = stored
+        while current is not None and await self.owns(owner, current):
+            try:
+                await self.delete_stored(current)
+            except ConflictError:
+                current = await read(self._store, stored.key)
+            except NotFoundError:
+                return None
+            else:
+                return None
+        return current
+
+    async def delete_stored(self, stored: Stored) -> None:
+        """Delete exactly this revision of the object; raises `ConflictError` where it changed."""
+        with self._own.writing(stored.key):
+            uid = self.metadata(stored).uid
+            revision = await self._store.delete(stored.key, revision=stored.revision, uid=uid)
+            sync = current_sync.get()
+            if sync is not None:
+                base = stored.revision
+                self._own.landed(stored.key, writer=sync.key, base=base, result=None)
+                sync.deleted += 1
+        self._barrier.wrote(self.informer, stored.key, Written(revision, None))
+
+    def owned(self, key: str | None = None) -> dict[str, T]:
+        """Return the objects owned by the primary *key*: by default, the one being synced."""
+        found = self.owned_stored(self._owner().key if key is None else key)
+        return {stored.key: self.kind.decode(stored.value) for stored in found}
+
+    def owned_stored(self, key: str) -> list[Stored]:
+        """Return the objects owned by the primary *key*, undecoded, in the order of keys."""
+        cached = [stored.key for stored in self.informer.cache.by_index(OWNER_INDEX, key)]
+        names = sorted(self._barrier.written_keys(self.informer).union(cached))
+        found = (self._barrier.read(self.informer, name) for name in names)
+        return [
+            stored
+            for stored in found
+            if stored is not None and self.owner_of(stored) == Owner(self._owner_kind, key)
+        ]
+
+    def is_going(self, stored: Stored) -> bool:  # noqa: ARG002 - a store that deletes at once
+        """Say whether the object was deleted, and is held by finalizers only."""
+        return False
+
+    def metadata(self, stored: Stored) -> Metadata:
+        """Return the object's metadata; empty metadata if it does not decode."""
+        try:
+            return self.kind.metadata(stored.value)
+        except InvalidObjectError:
+            return Metadata()
+
+    def foreign_installation(self, metadata: Metadata) -> str:  # noqa: ARG002 - NATS holds one installation
+        """Return the other installation that the object belongs to; empty if there is none."""
+        return ""
+
+    def unmarked(self, key: str) -> list[Stored]:  # noqa: ARG002 - NATS holds one installation
+        """Return the primary *key*'s objects that carry no installation."""
+        return []
+
+    def is_unmarked(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS holds one installation
+        """Return whether the object should carry an installation and carries none."""
+        return False
+
+    async def kept_from(self, key: str, stored: Stored) -> str:
+        """Return why the object is not one that the gone primary *key* left; empty if it is."""
+        foreign = self.foreign_installation(self.metadata(stored))
+        if foreign:
+            return f"it belongs to installation {foreign}"
+        if self.is_unmarked(stored):
+            return "it carries no installation"
+        former = await self.former_owner(stored)
+        if former:
+            return f"it was made for {former}, which exists"
+        if not await self.owns(Owner(self._owner_kind, key), stored):
+            return f"it does not name {self._owner_kind} {key} as its owner"
+        return ""
+
+    async def mark(self, stored: Stored) -> None:
+        """Assign the object, which carries no installation, to this one."""
+
+    def owner_of(self, stored: Stored) -> Owner | None:
+        """Return the owner that the object names; None if it names none."""
+        return self._names.owner(self.metadata(stored))
+
+    def is_disputed(self, stored: Stored) -> bool:
+        """Return whether the object's label and annotation name different owners."""
+        return self._names.disputed(self.metadata(stored))
+
+    async def owns(self, owner: Owner, stored: Stored) -> bool:
+        """Return whether the object is *owner*'s: it names the owner, or did before an edit.
+
+        If its labels are lost, its annotations decide. If both disagree, or the owner that they
+        name does not exist, the store's history decides.
+        """
+        named = self.owner_of(stored) or self._names.claimed(self.metadata(stored))
+        disputed = self.is_disputed(stored)
+        if named == owner and not disputed:
+            return True
+        if named is not None and not disputed and self._lives(named):
+            return False
+        missing = named if not disputed else None
+        earlier = await self._earlier_owner(stored, missing)
+        return (earlier or named) == owner
+
+    async def former_owner(self, stored: Stored) -> str:
+        """Return the living primary that the object was made for, if it names another one by now.
+
+        Empty if there is none, or if the object names its owner.
+        """
+        named, metadata = self.owner_of(stored), self.metadata(stored)
+        disputed = self.is_disputed(stored)
+        earlier = await self._earlier_owner(stored, None if disputed else named)
+        candidates = [earlier.key] if earlier is not None else []
+        if disputed:
+            candidates.append(metadata.labels[self._names.key])
+        return next((key for key in candidates if self._exists(key)), "")
+
+    async def lost_owner(self, stored: Stored) -> Owner | None:
+        """Return the owner of an object that carries no labels, as its history names it."""
+        claimed = self._names.claimed(self.metadata(stored))
+        owner = claimed or await self._earlier_owner(stored, None)
+        return owner if owner is not None and owner.kind == self._owner_kind else None
+
+    def _lives(self, owner: Owner) -> bool:
+        return owner.kind != self._owner_kind or self._exists(owner.key)
+
+    async def _earlier_owner(self, stored: Stored, unless: Owner | None) -> Owner | None:
+        """Return the owner that the newest undisputed state names, *unless* it is that one."""
+        for state in reversed(await self._store.history(stored.key)):
+            if isinstance(state, Deleted):
+                return None
+            owner = self.owner_of(state)
+            if owner not in {None, unless} and not self.is_disputed(state):
+                return owner
+        return None
+
+    def _owner(self) -> Owner:
+        sync = current_sync.get()
+        if sync is None:
+            raise UsageError(
+                f"{self.kind.name} is written only within a sync handler, for the key being synced"
+            )
+        return Owner(self._owner_kind, sync.key)
+
+    def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
+        found = self.owner_of(current)
+        message = MESSAGE_EXISTS % f'"{current.key}"'
+        whose = "nobody" if found is None else str(found)
+        foreign = self.foreign_installation(self.metadata(current))
+        if foreign:
+            foreign = hidden(foreign, limit=VALUE_MAX)  # an annotation holds whatever was written
+            raise ExistsError(
+                f"{message}: it is owned by {whose} of installation {foreign}; if that "
+                f"installation is lost, `natsctl installation adopt {foreign}` takes its objects "
+                "over"
+            )
+        if found != owner:
+            raise ExistsError(f"{message}: it is owned by {whose}; adopt=True takes it over")
+
+    def _landed(self, result: Rewritten) -> int:
+        stored, base, sync = result.stored, result.base, current_sync.get()
+        if base is not None and sync is not None:
+            self._own.landed(stored.key, writer=sync.key, base=base, result=stored.revision)
+            self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
+            if base == 0:
+                sync.created += 1
+            else:
+                sync.updated += 1
+        return stored.revision

@@ -1,0 +1,1 @@
+"""One sync of a primary, and the events that enqueue it."""

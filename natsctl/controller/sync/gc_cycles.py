@@ -1,0 +1,116 @@
+"""How orphans go: by a sweep, which has their owners visited, or at a person's command.
+
+Where several processes share the keys, each removes what its own keys owned.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import msgspec
+
+from natsctl.controller.garbage.collector import GarbageCollector
+from natsctl.controller.sync.events import Reports
+from natsctl.controller.sync.sync_run import DeletionPolicy, Visits
+from natsctl.core.coordination.term import led
+from natsctl.core.sync.operation import Operation
+from natsctl.errors import StoreError
+from natsctl.model.garbage import GarbagePlan, Removed
+
+log = logging.getLogger(__name__)
+
+SAVE_S = 2.0  # how long a stop waits for that
+
+
+class Sweeps:
+    """Collects the garbage of one controller.
+
+    Args:
+        reports: who is told why nothing is removed.
+        policy: what becomes of what a deleted primary owned.
+        holds: says whether a key is this process's own.
+        enqueue: has a key visited.
+    """
+
+    def __init__(
+        self,
+        reports: Reports,
+        *,
+        policy: DeletionPolicy,
+        holds: Callable[[str], bool],
+        enqueue: Callable[[str, Operation], None],
+    ) -> None:
+        self.last = GarbagePlan(())  # what the last sweep found
+        self._reports = reports
+        self._policy = policy
+        self._holds = holds
+        self._enqueue = enqueue
+        self._collector: GarbageCollector
+        self._visits: Visits
+
+    def begin(self, collector: GarbageCollector, visits: Visits) -> None:
+        """Collect what the one finds, by these visits."""
+        self._collector, self._visits = collector, visits
+
+    async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
+        """See `GarbageCollector.plan`; where orphans are to stay, none is looked for."""
+        if self._policy == "orphan":
+            return GarbagePlan((), "the deletion policy is to leave orphans where they are")
+        return await self._collector.plan(at_once=at_once, orphans_max=orphans_max)
+
+    async def start(self) -> None:
+        """See `GarbageCollector.begin`."""
+        await self._collector.begin()
+
+    async def save(self) -> None:
+        """Remember how far the bucket of primaries is, if the store answers in time."""
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(SAVE_S):
+                await self._collector.evidence.save()
+
+    @property
+    def held(self) -> str:
+        """Why garbage collection is held until a person accepts it; empty if it is not."""
+        return self._collector.evidence.held
+
+    async def accept(self) -> GarbagePlan:
+        """See `GarbageCollector.accept`; returns the plan that holds then."""
+        await self._collector.accept()
+        self.last = await self.plan()
+        return self.last
+
+    async def apply(self, plan: GarbagePlan) -> Removed:
+        """See `GarbageCollector.apply`."""
+        own = tuple(orphan for orphan in plan.orphans if self._holds(orphan.owner))
+        return await self._collector.apply(msgspec.structs.replace(plan, orphans=own))
+
+    async def sweep(self) -> None:
+        """Collect the orphans whose grace is over, each while its owner's key is held."""
+        if self._policy == "orphan":
+            return
+        self.last = plan = await self.plan()
+        self._reports.refused(plan)
+        if plan.refused:
+            return
+        for owner in {orphan.former for orphan in plan.orphans} - {""}:
+            self._enqueue(owner, Operation.RESYNC)
+        orphans = [orphan for orphan in plan.orphans if not orphan.held]
+        waiting = {orphan.owner for orphan in orphans if not orphan.due}
+        for owner in {orphan.owner for orphan in orphans} - waiting:
+            if self._holds(owner):
+                self._visits.condemn(owner, self._collector.claimed(owner))
+                self._enqueue(owner, Operation.RESYNC)
+
+
+async def repeat_cycles(
+    collect: Callable[[], Awaitable[None]], *, controller: str, interval_s: float
+) -> None:
+    """Run a GC cycle every *interval_s* while this process leads; a failure ends only its cycle."""
+    while True:
+        await led()
+        try:
+            await collect()
+        except (Exception, SystemExit):
+            log.exception("%s: garbage collection failed", controller)
+        await asyncio.sleep(interval_s)

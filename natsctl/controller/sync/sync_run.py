@@ -1,0 +1,201 @@
+"""One visit to a key: from the wait for its last writes to the record of what came of it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from natsctl.controller.garbage.evidence import Evidence
+from natsctl.controller.slots.owned import Owned
+from natsctl.controller.sync.events import Reports
+from natsctl.core.objects.primary import Primary
+from natsctl.core.objects.read_your_writes import Barrier, Sync
+from natsctl.core.sync.calls import Calls
+from natsctl.core.sync.journal import Journal, SyncRecord
+from natsctl.core.sync.loop import SyncHandler
+from natsctl.core.sync.operation import Operation
+from natsctl.errors import ConflictError, NotFoundError
+from natsctl.model.store import Stored
+from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.hiding import told
+from natsctl.telemetry.log_context import about, bind
+from natsctl.telemetry.tracing import sync_span
+
+DeletionPolicy = Literal["delete", "orphan"]
+
+
+class Visits:
+    """Runs a controller's handler for one key at a time and removes what a gone key owned.
+
+    Args:
+        handler: the user's sync handler.
+        primary: whose keys are visited.
+        secondaries: what they own.
+        barrier: what they wrote and no cache has shown yet.
+        reports: who is told what came of it.
+        evidence: whether the bucket proves that a primary was deleted.
+        policy: what becomes of what a gone primary owned.
+        timeout_s: how long the handler may take; then it fails with `SyncTimeoutError`.
+    """
+
+    def __init__(
+        self,
+        handler: SyncHandler,
+        primary: Primary[Any],
+        secondaries: Sequence[Owned[Any]],
+        barrier: Barrier,
+        reports: Reports,
+        *,
+        evidence: Evidence,
+        policy: DeletionPolicy,
+        timeout_s: float,
+    ) -> None:
+        self.journal = Journal()
+        self._handler = handler
+        self._primary = primary
+        self._cache = primary.informer.cache
+        self._secondaries = secondaries
+        self._barrier = barrier
+        self.evidence = evidence
+        self._reports = reports
+        self._name = reports.controller
+        self._policy = policy
+        self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
+        self._clock = asyncio.get_running_loop().time
+        self._failed: dict[str, Stored] = {}  # at which state a key failed for good
+        self._condemned: dict[str, str] = {}  # gone owners, and the incarnation they are gone from
+        self._claimed: dict[str, Sequence[tuple[Owned[Any], Stored]]] = {}  # what they left
+
+    def condemn(self, key: str, claimed: Sequence[tuple[Owned[Any], Stored]] = ()) -> None:
+        """Take a sweep's word, for the next visit of *key*, that this owner was purged.
+
+        *claimed* objects carry no labels, and were the owner's.
+        """
+        self._condemned[key] = self._cache.incarnation
+        self._claimed[key] = claimed
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget what is known of keys that are not *wanted* here any more."""
+        self._failed = {key: at for key, at in self._failed.items() if wanted(key)}
+        self._condemned = {key: at for key, at in self._condemned.items() if wanted(key)}
+        self._claimed = {key: at for key, at in self._claimed.items() if wanted(key)}
+
+    async def visit(self, key: str, operation: Operation) -> float | None:
+        """Sync *key* and return when to come back, as its handler says; failing is raising.
+
+        Left alone are keys whose newest state is invalid, or failed for good and is still the
+        same, unless a person asks.
+        """
+        bind(operation=operation)
+        if self._to_be_left_alone(key, operation):
+            return None
+        self._primary.skipped.discard(key)
+        condemned = self._condemned.pop(key, None)
+        with sync_span(self._name, about), _Visit(key, operation, condemned, self._clock) as visit:
+            try:
+                if self._barrier.awaits(key):
+                    await self._barrier.wait(key)
+                visit.stored = self._barrier.read(self._primary.informer, key)
+                visit.last = self._primary.gone.get(key)
+                after = await self._calls.delay(key, self._handler, key)
+                if visit.stored is None:
+                    await self._release(visit)
+                else:
+                    await self._mark(key)
+            except BaseException as error:
+                self._note_failure(visit, error)
+                raise
+            self._note_success(visit)
+            return after
+
+    def _to_be_left_alone(self, key: str, operation: Operation) -> bool:
+        if key in self._cache.invalid:
+            self._primary.skipped.add(key)
+            return True
+        failed = self._failed.get(key)
+        if failed is None or operation is Operation.MANUAL:
+            return False
+        stored = self._cache.get(key)
+        return stored is not None and not self._cache.kind.differs(failed.value, stored.value)
+
+    async def _release(self, visit: "_Visit") -> None:
+        """Remove what a gone primary owned, where a marker or a sweep says that it is gone."""
+        key = visit.key
+        if key in self._cache or self._policy != "delete":
+            return
+        owned = [(at, stored) for at in self._secondaries for stored in at.owned_stored(key)]
+        owned += self._claimed.pop(key, ())
+        if owned and await self._gone(visit):
+            for secondary, stored in owned:
+                await secondary.delete_owned(key, stored)
+
+    async def _mark(self, key: str) -> None:
+        """Assign what the primary owns to this installation if it carries none, once."""
+        for secondary in self._secondaries:
+            for stored in secondary.unmarked(key):
+                with suppress(ConflictError):  # it changed: its owner is synced again
+                    await secondary.mark(stored)
+
+    async def _gone(self, visit: "_Visit") -> bool:
+        try:
+            await self._primary.informer.store.get(visit.key)
+        except NotFoundError as error:
+            if error.deleted_at is not None and await self.evidence.proves(error.deleted_at):
+                return True
+            return visit.condemned == self._cache.incarnation and not self.evidence.held
+        return False
+
+    def _note_success(self, visit: "_Visit") -> None:
+        key = visit.key
+        self._failed.pop(key, None)
+        if visit.last is not None and self._primary.gone.get(key) is visit.last:
+            del self._primary.gone[key]
+        self._reports.synced(key, visit)
+        self.journal.add(key, visit.record(None))
+
+    def _note_failure(self, visit: "_Visit", error: BaseException) -> None:
+        found = classify(error)
+        if found is ErrorClass.DELAY:
+            self.journal.add(visit.key, visit.record(None))
+            return
+        self.journal.add(visit.key, visit.record(error))
+        if isinstance(error, Exception):
+            self._reports.failed(visit.key, error)
+        if found is ErrorClass.PERMANENT and visit.stored is not None:
+            self._failed[visit.key] = visit.stored
+
+
+class _Visit(Sync):
+    """A sync under way: why, since when and of what."""
+
+    __slots__ = ("_begun", "_clock", "_operation", "_started", "condemned", "last", "stored")
+
+    def __init__(
+        self,
+        key: str,
+        operation: Operation,
+        condemned: str | None,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(key)
+        self.manual = operation is Operation.MANUAL
+        self.condemned = condemned  # the incarnation from which a sweep found the key gone
+        self.stored: Stored | None = None  # what the handler was called for
+        self.last: Stored | None = None  # what it was before it went
+        self._operation = operation
+        self._started = datetime.now(UTC)
+        self._clock = clock
+        self._begun = clock()
+
+    def record(self, error: BaseException | None) -> SyncRecord:
+        return SyncRecord(
+            operation=self._operation,
+            started=self._started,
+            duration_s=self._clock() - self._begun,
+            revision=None if self.stored is None else self.stored.revision,
+            error="" if error is None else told(error),
+            created=self.created,
+            updated=self.updated,
+            deleted=self.deleted,
+        )

@@ -1,0 +1,1 @@
+"""Local copies of stores, kept current by informers."""

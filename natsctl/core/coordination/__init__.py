@@ -1,0 +1,1 @@
+"""Decides which process may work on which key."""

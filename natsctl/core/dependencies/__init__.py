@@ -1,0 +1,1 @@
+"""Watches of the objects that a sync reads."""

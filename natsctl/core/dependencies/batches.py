@@ -1,0 +1,57 @@
+"""What dependents read, a batch of reads at a time: what a batch leaves out is watched no more."""
+
+from collections.abc import Hashable
+from typing import Any, Generic, TypeVar
+
+from natsctl.core.dependencies.dependency import Dependency
+from natsctl.core.dependencies.watches import Watch, Watches
+from natsctl.errors import QueryBatchInProgressError, QueryBatchNotStartedError
+
+W = TypeVar("W", bound=Hashable)
+
+
+class Batches(Generic[W]):
+    """Batches of reads, of each dependent at most one at a time."""
+
+    def __init__(self, watches: Watches[W]) -> None:
+        self._watches = watches
+        self._read: dict[W, set[Dependency[Any]]] = {}
+
+    def __contains__(self, dependent: W) -> bool:
+        return dependent in self._read
+
+    def start(self, dependent: W) -> None:
+        """Begin a batch; raises `QueryBatchInProgressError` where the last one has not ended."""
+        if dependent in self._read:
+            raise QueryBatchInProgressError(f"a query batch of {dependent} is in progress: end it")
+        self._read[dependent] = set()
+
+    async def read(self, dependent: W, on: Dependency[Any]) -> Watch[W]:
+        """Have *dependent* depend on it, and return its watch, to read from.
+
+        Raises `QueryBatchNotStartedError` outside a batch, and what `Watches.depend` raises.
+        """
+        try:
+            self._read[dependent].add(on)
+        except KeyError:
+            raise QueryBatchNotStartedError(
+                f"objects are read for {dependent} within a query batch only: start one"
+            ) from None
+        return await self._watches.depend(dependent, on)
+
+    def end(self, dependent: W) -> None:
+        """End the batch: *dependent* depends on what was read in it, and on nothing else.
+
+        Raises `QueryBatchNotStartedError` where none was started.
+        """
+        self._watches.keep_only(dependent, self._ended(dependent))
+
+    def abandon(self, dependent: W) -> None:
+        """End a batch that may not have come to all its reads: what was watched stays watched."""
+        self._ended(dependent)
+
+    def _ended(self, dependent: W) -> set[Dependency[Any]]:
+        try:
+            return self._read.pop(dependent)
+        except KeyError:
+            raise QueryBatchNotStartedError(f"no query batch of {dependent} was started") from None

@@ -1,0 +1,1 @@
+"""Explains the state of a key and measures a controller."""

@@ -1,0 +1,1 @@
+"""Reads and writes of primaries that are safe under concurrency."""

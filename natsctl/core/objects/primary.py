@@ -1,0 +1,220 @@
+"""What a controller reads, and its primaries, which it writes.
+
+Reading is from the cache, together with what the sync under way has written. Writing is
+compare-and-set at the store.
+"""
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.compare_and_set import Written, read, rewrite
+from natsctl.core.objects.finalizers import delete, held, release
+from natsctl.core.objects.read_your_writes import Barrier, current_sync
+from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind
+from natsctl.model.store import Store, Stored
+
+T = TypeVar("T")
+
+OpenStore: TypeAlias = Callable[[Kind[Any]], Awaitable[Store]]
+
+
+class Reader(Generic[T]):
+    """Reads objects of one kind."""
+
+    def __init__(self, informer: Informer[T], barrier: Barrier) -> None:
+        self.informer = informer
+        self.kind: Kind[T] = informer.cache.kind
+        self._store = informer.store
+        self._barrier = barrier
+
+    @property
+    def available(self) -> bool:
+        """Whether the store has this kind; false only for an optional kind that is missing."""
+        return not self.informer.absent
+
+    def get(self, key: str) -> T | None:
+        """Return the object, decoded; None where it does not exist.
+
+        Where the newest state does not decode, the last valid one is returned, and `error` says
+        so.
+        """
+        stored = self._barrier.read(self.informer, key)
+        return None if stored is None else self.kind.decode(stored.value)
+
+    def keys(self) -> Collection[str]:
+        """Return the keys of all objects, as cached now and as this sync left them."""
+        written = self._barrier.written_keys(self.informer)
+        cached = self.informer.cache.keys()
+        if not written:
+            return tuple(cached)
+        left = (key for key in written if self._barrier.read(self.informer, key) is not None)
+        return (*(key for key in cached if key not in written), *left)
+
+    def items(self) -> dict[str, T]:
+        """Return all objects by key; decodes every one."""
+        return self._decoded(self.keys())
+
+    def by_index(self, name: str, value: str) -> dict[str, T]:
+        """Return the objects for which the slot's index *name* gives *value*, by key."""
+        cache, written = self.informer.cache, self._barrier.written_keys(self.informer)
+        found = [at.key for at in cache.by_index(name, value) if at.key not in written]
+        left = self._decoded(written)
+        fitting = [key for key, obj in left.items() if value in cache.index_of(name, obj)]
+        return self._decoded((*found, *fitting))
+
+    def error(self, key: str) -> InvalidObjectError | None:
+        """Return why the object's newest state is no valid object, None where it is."""
+        invalid = self.informer.cache.invalid.get(key)
+        return None if invalid is None else invalid.error
+
+    async def read(self, key: str) -> T | None:
+        """Return the object as the store's leader has it, not the cache; None where it is gone."""
+        stored = await read(self._store, key)
+        return None if stored is None else self.kind.decode(stored.value)
+
+    def _decoded(self, keys: Collection[str]) -> dict[str, T]:
+        objects = {key: self.get(key) for key in keys}
+        return {key: obj for key, obj in objects.items() if obj is not None}
+
+
+class Tertiary(Reader[T]):
+    """Objects that are only read; their changes wake nobody."""
+
+
+class Primary(Reader[T]):
+    """The objects that say what should be."""
+
+    def __init__(
+        self, informer: Informer[T], barrier: Barrier, open_store: OpenStore | None = None
+    ) -> None:
+        super().__init__(informer, barrier)
+        self.open_store = open_store  # opens what is recorded beside the objects
+        self.gone: dict[str, Stored] = {}  # last states of deleted objects, until synced
+        self.skipped: set[str] = set()  # keys that were not synced because they were invalid
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the keys that are not *wanted*."""
+        self.gone = {key: last for key, last in self.gone.items() if wanted(key)}
+        self.skipped = {key for key in self.skipped if wanted(key)}
+
+    def get(self, key: str) -> T | None:
+        """See `Reader.get`."""
+        obj = super().get(key)
+        sync = current_sync.get()
+        if sync is not None and sync.key == key and obj is not None and not self.kind.plain:
+            sync.generation = self.kind.metadata_of(obj).generation
+        return obj
+
+    async def put(self, key: str, obj: T) -> int:
+        """Create the object, or change what it desires; returns its revision.
+
+        Labels and annotations are added to those there are; status and fields that the type does
+        not know stay.
+        """
+        return await self._rewrite(key, lambda current: self.kind.encode(_value(current), obj))
+
+    async def create(self, key: str, obj: T) -> int:
+        """Add the object and return its revision; raises `ConflictError` where it exists."""
+        stored = await self._store.create(key, self.kind.encode(None, obj))
+        return self._wrote(stored)
+
+    async def update(self, key: str, obj: T, *, revision: int) -> int:
+        """Change the object and return its new revision.
+
+        Raises `ConflictError` unless *revision* is the newest.
+        """
+        current = await self._store.get(key)
+        if current.revision != revision:
+            raise ConflictError(f"{key} is at revision {current.revision}, not at {revision}")
+        value = self.kind.encode(current.value, obj)
+        return self._wrote(await self._store.update(key, value, revision=revision))
+
+    async def delete(self, key: str) -> None:
+        """Delete the object, or mark it deleted while finalizers hold it.
+
+        Raises `NotFoundError` where it does not exist.
+        """
+        self._barrier.wrote(self.informer, key, await delete(self._store, key))
+
+    async def update_status(self, key: str, status: msgspec.Struct | Document) -> int:
+        """Merge *status* into the object's and return the revision: None removes a field.
+
+        `observedGeneration` is set to the generation that the sync under way got, or that the
+        object has. Nothing is written where that changes nothing. Raises `NotFoundError` where the
+        object is gone.
+        """
+        self.kind.require_metadata()
+        patch = documents.plain(status)
+        sync = current_sync.get()
+        seen = sync.generation if sync is not None and sync.key == key else 0
+
+        def change(current: Stored | None) -> bytes:
+            document = documents.parse(_existing(key, current).value)
+            generation = seen or documents.metadata_of(document).get("generation")
+            observed = {} if generation is None else {"observedGeneration": generation}
+            changed = documents.with_status(document, {**observed, **patch})
+            return current.value if changed == document else documents.render(changed)  # type: ignore[union-attr]  # it exists
+
+        return await self._rewrite(key, change)
+
+    async def add_finalizer(self, key: str, name: str) -> int:
+        """Hold the object by the finalizer *name*, next to those of others."""
+        return await self._rewrite(key, lambda current: held(_existing(key, current), name))
+
+    async def remove_finalizer(self, key: str, name: str) -> None:
+        """Let go of the object; it goes with its last finalizer, if it is marked deleted."""
+        left = await release(self._store, key, name)
+        if left is not None:
+            self._barrier.wrote(self.informer, key, left)
+
+    async def last(self, key: str) -> T | None:
+        """Return the last valid state of a deleted object; None where nobody knows one."""
+        stored = self.gone.get(key)
+        if stored is not None:
+            return self.kind.decode(stored.value)
+        for state in reversed(await self._store.history(key)):
+            if isinstance(state, Stored) and self.kind.valid(state.value):
+                return self.kind.decode(state.value)
+        return None
+
+    async def deleted_at(self, key: str) -> int | None:
+        """Return the revision of the delete marker that proves that the object was deleted.
+
+        None where it exists, and where it was lost without one.
+        """
+        try:
+            await self._store.get(key)
+        except NotFoundError as gone:
+            return gone.deleted_at
+        return None
+
+    async def forget(self, key: str) -> None:
+        """Drop what is still known of a deleted object, so that it is not cleaned up again."""
+        self.gone.pop(key, None)
+        marker = await self.deleted_at(key)
+        if marker is not None:
+            await self._store.delete(key, revision=marker, purge=True)
+
+    async def _rewrite(self, key: str, change: Callable[[Stored | None], bytes]) -> int:
+        seen = self._barrier.read(self.informer, key)
+        return self._wrote((await rewrite(self._store, key, change, seen=seen)).stored)
+
+    def _wrote(self, stored: Stored) -> int:
+        self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
+        return stored.revision
+
+
+def _value(current: Stored | None) -> bytes | None:
+    return None if current is None else current.value
+
+
+def _existing(key: str, current: Stored | None) -> Stored:
+    if current is None:
+        raise NotFoundError(f"{key} does not exist")
+    return current

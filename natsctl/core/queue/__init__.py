@@ -1,0 +1,1 @@
+"""The work queue: which key comes next, and when."""

@@ -1,0 +1,1 @@
+"""Takes keys from the work queue and syncs them."""

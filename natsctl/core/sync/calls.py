@@ -1,0 +1,300 @@
+"""Calls a user's code for one key, so that whatever it does harms only that key."""
+
+import asyncio
+import inspect
+import logging
+import math
+import reprlib
+import threading
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from functools import partial
+from types import CoroutineType
+from typing import Any, ParamSpec, TypeVar
+
+from natsctl.core.coordination.term import leading
+from natsctl.core.sync.threads import Threads
+from natsctl.core.sync.time_limit import IGNORED_S, TimeLimit
+from natsctl.errors import HandlerError, UsageError, is_delay
+from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.frames import explained, suspended, text_of, thread_frames
+from natsctl.telemetry.hiding import hidden, told
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Task = asyncio.Task[Any]
+
+SHOWN_MAX = 100  # characters of a value that a handler returned
+
+
+class Call:
+    """A call of a user's code that has not ended.
+
+    `owner` is the controller, and `key` the key that is held.
+    """
+
+    __slots__ = ("_before", "_thread", "_threads", "_token", "key", "over", "owner", "task", "work")
+
+    def __init__(self, owner: str, key: Hashable) -> None:
+        self.owner = owner
+        self.key = key
+        self.work: Awaitable[object] | None = None
+        self._threads: Threads | None = None  # few calls have any
+        self.over = False
+        self.task: Task | None = None  # the one that makes the call
+        self._thread = threading.get_ident()
+
+    @property
+    def threads(self) -> Threads:
+        """The threads that the call has begun with `blocking`."""
+        if self._threads is None:
+            self._threads = Threads()
+        return self._threads
+
+    @property
+    def has_threads(self) -> bool:
+        """True while one of its threads has not ended."""
+        return bool(self._threads)
+
+    def begin(self) -> None:
+        """Be the call of the current task from now on."""
+        self._token = current_call.set(self)
+        self.task = asyncio.current_task()
+        if self.task is not None:
+            self._before = calls.get(self.task)
+            calls[self.task] = self
+
+    def end(self) -> None:
+        """Restore the call of the task that there was before."""
+        self.over = True
+        current_call.reset(self._token)
+        if self.task is None:
+            return
+        if self._before is None:
+            calls.pop(self.task, None)
+        else:
+            calls[self.task] = self._before
+
+    def __str__(self) -> str:
+        return f"{self.owner}: {self.key}"
+
+    def stack(self) -> str:
+        """Return the frames of the user's code in which the call waits, and its threads work."""
+        runs = getattr(self.work, "cr_running", False)
+        frames = thread_frames(self._thread) if runs else suspended(self.work)
+        stacks = (text_of(frames), self.threads.stack())
+        return "\n".join(filter(None, stacks)) or "  (in no file of yours)"
+
+
+current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
+"""The call that the current task, or the one that made it, is part of."""
+
+calls: dict[Task, Call] = {}
+"""The calls that are under way in this process, by the task that makes them."""
+
+
+class Calls:
+    """Calls a user's code for keys.
+
+    *Guarantees.* `call` ends only when the code and every thread that it has begun with `blocking`
+    have ended. It returns what the code returns, or raises an `Exception`: whatever else the code
+    raises becomes one. `CancelledError` passes only if the call was cancelled from outside.
+
+    Args:
+        owner: the controller, for people.
+        handler: what the code is called in messages, such as `sync_handler`.
+        limit_s: how long a call may take; by default it may take for ever.
+        what: what a call is, such as `sync`.
+        setting: the name of the option that sets *limit_s*.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        handler: str,
+        *,
+        limit_s: float = math.inf,
+        what: str = "sync",
+        setting: str = "",
+    ) -> None:
+        self._owner = owner
+        self._handler = handler
+        self._limit: AbstractContextManager[None] = nullcontext()
+        if limit_s < math.inf:
+            message = f"{what} took longer than {limit_s:g} s ({setting})"
+            self._limit = TimeLimit(limit_s, message=message, on_ignored=_report_ignored)
+
+    async def call(
+        self,
+        key: Hashable,
+        function: Callable[P, Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call the function for the key."""
+        call = Call(self._owner, key)
+        call.begin()
+        try:
+            with self._limit:
+                try:
+                    call.work = work = awaitable(function, *args, **kwargs)
+                    return await work
+                except Exception:
+                    raise
+                except BaseException as error:
+                    failure = failure_of(error, call.task)
+                    if failure is None:
+                        raise
+                    raise failure from error
+                finally:
+                    if call.has_threads:
+                        await call.threads.ended()
+        finally:
+            call.end()
+
+    async def delay(
+        self,
+        key: Hashable,
+        function: Callable[P, Awaitable[object]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> float | None:
+        """Call the function for the key; return the delay that it asks for, see `delay_of`."""
+        return delay_of(await self.call(key, function, *args, **kwargs), self._handler)
+
+
+async def blocking(function: Callable[..., T], *args: Any) -> T:
+    """Run a function that blocks in a thread, and return or raise its result.
+
+    The key that is being synced stays held until the thread has ended, even if the sync times out
+    or is cancelled. A process has at most `THREADS_MAX` such threads; further functions wait.
+
+    Raises `UsageError` for an `async def` function, and in a task that outlives the handler which
+    made it, since nothing holds the key any more.
+    """
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(f"{function.__qualname__} is `async def`: await it, it needs no thread")
+    call = current_call.get()
+    if call is None:
+        return await Threads().run(partial(function, *args))
+    if call.over:
+        raise UsageError(
+            f"{call}: the handler has returned, so its key is free: await every task in the handler"
+        )
+    return await call.threads.run(partial(function, *args))
+
+
+def awaitable(
+    function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+) -> Awaitable[T]:
+    """Call a user's function; raises `HandlerError` if it returns nothing that can be awaited."""
+    work = function(*args, **kwargs)
+    if type(work) is CoroutineType or inspect.isawaitable(work):
+        return work
+    name = getattr(function, "__qualname__", repr(function))
+    raise HandlerError(f"{name} returned {shown(work)} at once: write it with `async def`")
+
+
+async def call_hook(owner: str, hook: Callable[[], Awaitable[None]]) -> None:
+    """Call a user's `start` or `clean`.
+
+    Raises `HandlerError` with the frames of the user's code if it fails in a way that nobody
+    expects.
+    """
+    try:
+        await awaitable(hook)
+    except BaseException as error:
+        failure = failure_of(error, _current_task())
+        if failure is None:
+            raise
+        if classify(failure) is not ErrorClass.UNEXPECTED:
+            raise failure from error.__cause__
+        name = getattr(hook, "__name__", repr(hook))
+        raise HandlerError(f"{owner}: {name}() failed: {explained(error)}") from error
+
+
+def failure_of(error: BaseException, task: Task | None) -> Exception | None:
+    """Return an exception as a failure of the code that raised it in this task.
+
+    None means that the code was stopped from outside, and that the exception must pass.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        if task is None or task.cancelling() or not leading():
+            return None
+        return RuntimeError("the handler waited for something that was cancelled")
+    if isinstance(error, GeneratorExit) and _current_task() is not task:
+        return None  # it does not run: somebody closes it
+    return RuntimeError(f"the handler raised {told(error)}")
+
+
+def delay_of(value: object, handler: str) -> float | None:
+    """Return the seconds after which a key is to be synced again; None if it is not.
+
+    Zero means None, as in controller-runtime. Raises `HandlerError` for anything but seconds.
+    """
+    if value is None:
+        return None
+    if is_delay(value):
+        return float(value) or None  # type: ignore[arg-type]  # a number
+    if inspect.iscoroutine(value):
+        value.close()
+    raise HandlerError(f"{handler} returned {shown(value)}: return seconds or None{_why(value)}")
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it: cut, and without secrets."""
+    try:
+        text = hidden(_REPR.repr(value))
+    except Exception:  # noqa: BLE001 - whatever a user's `__repr__` raises
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def report_stuck(owner: str) -> None:
+    """Log every call of this controller that goes on although it was cancelled."""
+    for call in list(calls.values()):
+        if call.owner == owner:
+            _log_ignored(call, "the stop")
+
+
+def _report_ignored(task: Task) -> None:
+    call = calls.get(task)
+    if call is not None:
+        _log_ignored(call, "its time limit")
+
+
+def _log_ignored(call: Call, cause: str) -> None:
+    why = "waits for a thread, which nobody can stop" if call.has_threads else "ignores it"
+    log.error(
+        "%s: the call was cancelled more than %g s ago by %s and %s; the key stays held. "
+        "It is at:\n%s",
+        call,
+        IGNORED_S,
+        cause,
+        why,
+        call.stack(),
+    )
+
+
+def _why(value: object) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return " (a finite number, 0 or more)" if number else ""
+
+
+def _current_task() -> Task | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return None
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 2000  # secrets are looked for before the text is cut

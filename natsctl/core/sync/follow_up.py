@@ -1,0 +1,83 @@
+"""Decides what follows a sync."""
+
+import logging
+from collections.abc import Hashable
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from natsctl.core.queue.retry import Decision, Drop, Retry, RetryPolicy, Stop
+from natsctl.core.queue.workqueue import Held, Priority, Workqueue
+from natsctl.errors import RetryAfter, is_delay
+from natsctl.telemetry.classification import classify
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """The handler succeeded; `after` is when it wants to come back, in seconds."""
+
+    after: float | None = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The handler raised."""
+
+    error: Exception
+
+
+Outcome: TypeAlias = Synced | Failed
+
+
+def settle(queue: Workqueue[K], key: K, outcome: Outcome, retry: RetryPolicy) -> None:
+    """Give a held key back, and queue it again if something follows.
+
+    After a success the key's failures are forgotten, and it comes back when the handler asked for
+    it, behind keys that are more urgent. After a failure the class of the error decides, see
+    `classify`: a delay that was asked for keeps the key's priority, a permanent failure is
+    forgotten, and the retry policy decides about any other.
+    """
+    match outcome:
+        case Synced(after):
+            queue.forget(key)
+            if after is not None:
+                queue.add(key, after=after, priority=Priority.RESYNC)
+        case Failed(RetryAfter() as wish):
+            held = queue.place(key)
+            priority = held.priority if isinstance(held, Held) else Priority.RETRY
+            queue.add(key, after=wish.delay_s, priority=priority)
+        case Failed(error) if classify(error).retried:
+            _fail(queue, key, retry, error)
+        case Failed():
+            queue.forget(key)
+    queue.done(key)
+
+
+def _fail(queue: Workqueue[K], key: K, retry: RetryPolicy, error: Exception) -> None:
+    match decided(retry, error, queue.failures(key) + 1):
+        case Retry(after):
+            queue.retry(key, after=after)
+        case Drop():
+            queue.forget(key)
+        case Stop():
+            queue.shut_down(drain=False)
+
+
+def decided(retry: RetryPolicy, error: Exception, failures: int) -> Decision:
+    """Return what the policy decides; if it fails, or decides nothing, the key is retried."""
+    try:
+        decision = retry(error, failures)
+    except (Exception, SystemExit):
+        log.exception("the retry policy failed: the key is retried with backoff")
+        return Retry()
+    match decision:
+        case Retry(None) | Drop() | Stop():
+            return decision
+        case Retry(after) if is_delay(after):
+            return decision
+        case _:
+            pass
+    log.error("the retry policy returned %.100r: return Retry, Drop or Stop", decision)
+    return Retry()

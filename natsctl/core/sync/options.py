@@ -1,0 +1,156 @@
+"""Checks the options of a controller before it runs."""
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from natsctl.core.queue.retry import RateLimit
+from natsctl.core.sync.calls import shown
+from natsctl.errors import UsageError
+from natsctl.model.garbage import GarbageLimits
+from natsctl.model.kinds import Kind
+
+ALIKE = 0.8  # how much a name has to be like that of an option to be a misspelt one
+
+
+class Option(msgspec.Struct, frozen=True):
+    """An option: `accepts` tests a value, and `needs` describes a good one."""
+
+    needs: str
+    accepts: Callable[[object], bool]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_seconds(value: object, *, least: float) -> bool:
+    return _is_number(value) and least <= value < math.inf  # type: ignore[operator]  # a number
+
+
+def one_of(*values: str) -> Option:
+    """Return an option that is one of these texts."""
+    return Option(" or ".join(map(repr, values)), lambda value: value in values)
+
+
+def instance_of(kind: type, needs: str) -> Option:
+    """Return an option that is an object of this type."""
+    return Option(needs, lambda value: isinstance(value, kind))
+
+
+COUNT = Option(
+    "a whole number, 1 or more",
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+)
+SECONDS = Option(
+    "a number of seconds above 0",
+    lambda value: _is_seconds(value, least=math.ulp(0.0)),
+)
+SECONDS_OR_ZERO = Option(
+    "a number of seconds, 0 or more", lambda value: _is_seconds(value, least=0.0)
+)
+TEXT = Option("a text", lambda value: isinstance(value, str))
+POLICY = Option(
+    "a function of an error and the failures in a row, not `async def`",
+    lambda value: callable(value) and not inspect.iscoroutinefunction(value),
+)
+
+
+KINDS = Option(
+    "a list of kinds, as kv(…) and kube(…) make them",
+    lambda value: isinstance(value, list | tuple) and all(isinstance(at, Kind) for at in value),
+)
+
+
+RATE = Option(
+    "RateLimit(qps=…, burst=…), or None",
+    lambda value: value is None or isinstance(value, RateLimit),
+)
+
+
+CONTROLLER_OPTIONS = {
+    "name": TEXT,
+    "workers": COUNT,
+    "resync_s": SECONDS,
+    "sync_timeout_s": SECONDS,
+    "retry": POLICY,
+    "rate_limit": RATE,
+    "deletion_policy": one_of("delete", "orphan"),
+    "garbage": instance_of(GarbageLimits, "GarbageLimits(…)"),
+    "kinds": KINDS,
+}
+
+CONTROLLER_METHODS = {
+    "sync_handler": "async def sync_handler(self, key)",
+    "handle_secondary": "def handle_secondary(self, change)",
+    "garbage_secondaries": "async def garbage_secondaries(self)",
+    "start": "async def start(self)",
+    "clean": "async def clean(self)",
+}
+
+
+def check_options(owner: str, options: Mapping[str, Option], values: Mapping[str, object]) -> None:
+    """Raise `UsageError` for the first value that its option does not accept."""
+    for name, option in options.items():
+        if name in values and not option.accepts(values[name]):
+            raise UsageError(
+                f"{owner}: {name} is {shown(values[name])}, and must be {option.needs}"
+            )
+
+
+def check_class(
+    controller: object,
+    base: type,
+    options: Mapping[str, Option],
+    methods: Mapping[str, str],
+) -> None:
+    """Check a controller whose options are attributes of its class, or of itself.
+
+    *methods* are those that a user writes, each as it is written. Raises `UsageError` for a value
+    that an option does not accept, a class attribute that looks like a misspelt option, and a
+    method that is written in another way.
+    """
+    cls = type(controller)
+    check_options(cls.__name__, options, {name: getattr(controller, name) for name in options})
+    for name, value in _own_attributes(cls, base):
+        option = _meant(name, value, options)
+        if option:
+            raise UsageError(
+                f"{cls.__name__}: {name} = {shown(value)} is no option; did you mean {option}?"
+            )
+    for name, written in methods.items():
+        _check_method(cls, name, written)
+
+
+def _check_method(cls: type, name: str, written: str) -> None:
+    method = inspect.unwrap(getattr(cls, name))
+    is_async = inspect.iscoroutinefunction(method)
+    if is_async != written.startswith("async "):
+        is_not = "is" if is_async else "is not"
+        raise UsageError(f"{cls.__name__}.{name} {is_not} `async def`: write `{written}`")
+    arguments = ["self", *written.partition("(self")[2].strip(",) ").split()]
+    try:
+        inspect.signature(method).bind(*arguments)
+    except TypeError:
+        raise UsageError(
+            f"{cls.__name__}.{name} takes other arguments: write `{written}`"
+        ) from None
+
+
+def _own_attributes(cls: type, base: type) -> Iterator[tuple[str, object]]:
+    """Return the public values of the user's classes."""
+    for each in cls.__mro__:
+        if not issubclass(base, each):
+            for name, value in vars(each).items():
+                if not name.startswith("_") and not hasattr(base, name):
+                    yield name, value
+
+
+def _meant(name: str, value: object, options: Mapping[str, Option]) -> str:
+    """Return the option that is meant, if it would accept the value; else an empty text."""
+    fitting = [option for option, at in options.items() if at is not TEXT and at.accepts(value)]
+    near = difflib.get_close_matches(name.lower(), fitting, n=1, cutoff=ALIKE)
+    return near[0] if near else ""

@@ -1,0 +1,1 @@
+"""The verbs that a daemon answers over NATS."""

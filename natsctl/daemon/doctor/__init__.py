@@ -1,0 +1,1 @@
+"""Checks of servers, buckets, leases and permissions."""

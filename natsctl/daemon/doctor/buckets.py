@@ -1,0 +1,234 @@
+"""Whether the buckets and the stream of events are as controllers need them."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from natsctl.daemon.doctor.finding import Finding, Result, failed, ok, warning
+from natsctl.daemon.doctor.used_buckets import Used
+from natsctl.errors import (
+    PermissionDeniedError,
+    StoreDiffersError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+)
+from natsctl.jetstream.bucket.bucket import ANSWER_S, NANOSECONDS, Bucket
+from natsctl.jetstream.bucket.layout import bucket_in
+from natsctl.jetstream.bucket.permission_probe import PROBE, Probe, one_of
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.events.recorder import PREFIX, STREAM
+
+EVENTS = "event stream"
+DAY_S = 24 * 3600
+
+Look = Callable[[Bucket, Sequence[Used], dict[str, Any]], Finding]
+"""Says what it thinks of a bucket that is used so, by what the server says of its stream."""
+
+
+async def check_buckets(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
+    """Give what is found of each bucket, and of what may be done with it."""
+    for name in dict.fromkeys(each.bucket for each in used):
+        bucket = Bucket(connection, name)
+        kinds = [each for each in used if each.bucket == name]
+        async for finding in check_bucket(bucket, kinds, as_declared):
+            yield finding
+
+
+async def check_bucket(bucket: Bucket, used: Sequence[Used], look: Look) -> AsyncIterator[Finding]:
+    """Give what is found of one bucket, in which all of *used* are kept: what *look* says of it."""
+    check, probe = f"bucket {bucket.name}", Probe(bucket.connection)
+    try:
+        info = await bucket.info()
+    except StoreMissingError:
+        yield _missing(bucket, used, await probe.making(bucket.stream))
+    except PermissionDeniedError as error:
+        yield failed(check, str(error), _allow([f"$JS.API.STREAM.INFO.{bucket.stream}"]))
+    except StoreDiffersError as error:
+        found, _, advice = str(error).partition(": ")
+        yield failed(check, found.removeprefix(f"{check} "), advice)
+        return
+    except StoreTimeoutError as error:
+        advice = "look whether its servers run: natsctl waits for a leader, for a while"
+        yield failed(check, str(error), advice)
+    except StoreError as error:
+        yield failed(check, str(error), "look at the server's log")
+    else:
+        yield look(bucket, used, info)
+    denied = [subject for each in used for subject in await _denied(probe, bucket, each)]
+    if denied:
+        yield _may_not(f"permissions {bucket.name}", denied)
+
+
+def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> Finding:
+    check = f"bucket {bucket.name}"
+    if not any(each.kind.create for each in used):
+        found = "it does not exist, and is declared with create=False"
+        return failed(check, found, f"make it: nats kv add {bucket.name} --history 5")
+    if denied:
+        return failed(check, f"it does not exist, and may not be made: {denied[0]}", _allow(denied))
+    return ok(check, "it does not exist yet: the controller makes it")
+
+
+def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> Finding:
+    """Return whether a bucket is as its kinds say, and whether it is sound; a `Look`."""
+    check = f"bucket {bucket.name}"
+    for each in used:
+        different = bucket.difference(each.kind, info["config"])
+        if different is not None:
+            found, _, advice = different.partition(": ")
+            return failed(check, found.removeprefix(f"{check} "), advice)
+    finding = sound(bucket, info)
+    if finding.result is not Result.OK or not any(each.watched for each in used):
+        return finding
+    if bucket.layout.origin:
+        return _mirrored(bucket, written=any(each.written for each in used))
+    concerns = list(_concerns(bucket, info["config"]))
+    if concerns:
+        found, advice = ("; ".join(parts) for parts in zip(*concerns, strict=True))
+        return warning(check, found, advice)
+    return ok(check, f"{finding.found}, {_markers(bucket)}")
+
+
+def _mirrored(bucket: Bucket, *, written: bool) -> Finding:
+    """Return what is special about a mirror."""
+    check, origin = f"bucket {bucket.name}", bucket_in(bucket.layout.origin)
+    if not written:
+        return ok(check, f"a mirror of {origin}")
+    found = f"a mirror of {origin}: its objects, their status and finalizers are only read"
+    return warning(check, found, f"declare bucket {origin}, or write nothing")
+
+
+def _concerns(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what the bucket forgets too early or never, each with what to do about it."""
+    edit = f"nats stream edit {bucket.stream}"
+    if config.get("max_age") and not config.get("subject_delete_marker_ttl"):
+        yield (
+            (
+                f"values expire after {config['max_age'] / NANOSECONDS:g} s without a delete "
+                "marker, so every expiry is noticed late and lists the bucket again"
+            ),
+            f"{edit} --subject-del-markers-ttl 720h",
+        )
+    if bucket.layout.history == 1:
+        yield (
+            (
+                "history 1: the last state of an object that is deleted while no daemon runs "
+                "cannot be read"
+            ),
+            f"{edit} --max-msgs-per-subject 5",
+        )
+    if not bucket.layout.expiring:
+        yield (
+            "delete markers stay for ever, because single messages of the bucket cannot expire",
+            f"{edit} --allow-msg-ttl, with nats-server 2.11 or newer",
+        )
+
+
+def _markers(bucket: Bucket) -> str:
+    """Return how long the bucket remembers what was deleted."""
+    ttl_s = bucket.marker_ttl_s(purge=False)
+    if ttl_s is None:
+        return "delete markers stay"
+    return f"delete markers stay for {ttl_s / DAY_S:g} days"
+
+
+def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:
+    """Return whether a bucket outlives a server, and keeps what it says."""
+    check, config = f"bucket {bucket.name}", info["config"]
+    replicas, cluster = config.get("num_replicas", 1), info.get("cluster") or {}
+    behind = [
+        str(peer.get("name", "one"))
+        for peer in cluster.get("replicas") or ()
+        if peer.get("offline") or not peer.get("current", True)
+    ]
+    if behind:
+        found = f"{', '.join(behind)} of its {replicas} replicas is away or behind"
+        return warning(check, found, "bring it back: writes end where most replicas are away")
+    if cluster.get("name") and replicas == 1:
+        return warning(
+            check,
+            "one replica in a cluster: it is away when that server is",
+            "declare it with replicas=3, and say nats stream edit --replicas 3",
+        )
+    if not (config.get("deny_delete") or bucket.layout.origin):
+        return warning(
+            check,
+            "single messages may be deleted, which can bring an older revision back unnoticed",
+            f"natsctl makes buckets that deny it; so does nats kv add {bucket.name}",
+        )
+    copies = "one replica" if replicas == 1 else f"{replicas} replicas"
+    return ok(check, f"history {config.get('max_msgs_per_subject')}, {copies}")
+
+
+async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
+    reading = probe.reading(bucket, used.kind.keys) if used.watched else probe.looking(bucket)
+    denied = await reading
+    if used.written and not bucket.layout.origin:
+        denied += await probe.writing(f"{bucket.prefix}{one_of(used.kind.keys)}")
+    return denied
+
+
+async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
+    """Give what is found of the stream that controllers tell events in, where there are any."""
+    names = list(dict.fromkeys(each.controller for each in used))
+    if not names:
+        return
+    probe, denied = Probe(connection), list[str]()
+    try:
+        info = await _stream(connection, STREAM)
+    except StoreMissingError:
+        denied += await probe.making(STREAM)
+        taken = await _takers(connection)
+        if taken:
+            yield _taken(taken)
+        else:
+            yield ok(EVENTS, "it does not exist yet: the first event makes it")
+    except StoreError as error:
+        yield failed(EVENTS, str(error), _allow([f"$JS.API.STREAM.INFO.{STREAM}"]))
+    else:
+        yield _events(info)
+    for name in names:
+        denied += await probe.writing(f"{PREFIX}.{name}.{PROBE}")
+    if denied:
+        yield _may_not("permissions of events", denied)
+
+
+def _events(info: dict[str, Any]) -> Finding:
+    if f"{PREFIX}.>" not in (info["config"].get("subjects") or ()):
+        return failed(
+            EVENTS,
+            f"{STREAM} exists, but not for {PREFIX}.>",
+            f"delete it, so that natsctl makes it: nats stream rm {STREAM}",
+        )
+    return ok(EVENTS, f"{info['state'].get('messages', 0)} events")
+
+
+async def _takers(connection: Connection) -> list[str]:
+    """Return the streams that others keep events in."""
+    try:
+        answer = await connection.api("STREAM.NAMES", {"subject": f"{PREFIX}.>"})
+    except StoreError:
+        return []  # not everybody may list streams
+    return list(answer.get("streams") or ())
+
+
+def _taken(streams: list[str]) -> Finding:
+    return failed(
+        EVENTS,
+        f"stream {', '.join(streams)} has the subjects {PREFIX}.>",
+        "give that stream other subjects: events are kept for a day in one of their own",
+    )
+
+
+def _may_not(check: str, denied: list[str]) -> Finding:
+    subjects = list(dict.fromkeys(denied))
+    return failed(check, f"this user may not publish to {', '.join(subjects)}", _allow(subjects))
+
+
+def _allow(subjects: list[str]) -> str:
+    general = dict.fromkeys(subject.replace(PROBE, "*") for subject in subjects)
+    return f"allow it in the user's permissions, publish: {', '.join(general)}"
+
+
+async def _stream(connection: Connection, name: str) -> dict[str, Any]:
+    return await connection.api(f"STREAM.INFO.{name}", timeout_s=ANSWER_S)

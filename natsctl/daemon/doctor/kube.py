@@ -1,0 +1,186 @@
+"""Whether a cluster is as controllers need it: there, with their kinds, and with permissions."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from natsctl.core.task_group import together
+from natsctl.daemon.doctor.clock_skew import skew
+from natsctl.daemon.doctor.finding import Bounds, Finding, failed, ok, warning
+from natsctl.daemon.rbac import Need, Role, roles
+from natsctl.daemon.resource_names import Names
+from natsctl.errors import ConnectError, StoreError, StoreMissingError, UsageError
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.http.request import Asked
+from natsctl.kubernetes.resources.names import ResourceName
+from natsctl.model import documents
+
+if TYPE_CHECKING:
+    from natsctl.kubernetes.cluster import Kube
+    from natsctl.kubernetes.connect import Transport
+
+CLUSTER, PERMISSIONS, CLOCK = "kubernetes", "kubernetes permissions", "kubernetes clock"
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+OLDEST = (1, 20)
+
+
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    major: str = ""
+    minor: str = ""
+    git_version: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    allowed: bool = False
+
+
+class _Review(msgspec.Struct, frozen=True):
+    status: _Status = _Status()
+
+
+class _Wish(NamedTuple):
+    """What one controller wants to do with one resource."""
+
+    namespace: str | None
+    group: str
+    plural: str
+    name: str
+    verb: str
+
+
+async def check_kube(
+    options: KubeOptions | None, needed: Sequence[Need], bounds: Bounds
+) -> AsyncIterator[Finding]:
+    """Give what is found, in the order in which it is looked at; nothing where nothing is needed.
+
+    Nothing is changed in the cluster. *options* of None say that there is none.
+    """
+    if not needed:
+        return
+    kinds = ", ".join(dict.fromkeys(need.kind.name for need in needed))
+    if options is None:
+        yield failed(
+            CLUSTER, f"{kinds} is kept there, and --no-kube says not to look", "leave out --no-kube"
+        )
+        return
+    from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - it takes a third of a second
+
+    try:
+        async with connect_kube(options) as kube:
+            async for finding in _server(kube.transport, bounds):
+                yield finding
+            async for finding in _kinds(kube, needed):
+                yield finding
+    except (ConnectError, StoreError, UsageError) as error:
+        yield failed(CLUSTER, str(error), "say which is meant: --kubeconfig, --kube-context")
+
+
+async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Finding]:
+    before = datetime.now(UTC)
+    reply = await transport.call("GET", "/version")
+    after = datetime.now(UTC)
+    try:
+        version = msgspec.json.decode(reply.body, type=_Version)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConnectError(
+            f"{transport.server} does not answer as a kube-apiserver does"
+        ) from error
+    found = f"{transport.server}, version {version.git_version}"
+    numbers = (version.major, version.minor.rstrip("+"))
+    if all(each.isdecimal() for each in numbers) and tuple(map(int, numbers)) < OLDEST:
+        yield warning(CLUSTER, found, "its server-side apply cannot be relied on: update it")
+    else:
+        yield ok(CLUSTER, found)
+    theirs = _time(reply.date)
+    if theirs is not None:
+        yield skew(CLOCK, before, theirs, after, bounds.skew_s)
+
+
+def _time(date: str) -> datetime | None:
+    """Return the time that HTTP says; None where it says none in UTC."""
+    try:
+        found = parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]:
+    names: Names = {}
+    for need in needed:
+        kind = need.kind
+        if (kind.api_version, kind.kind) in names:
+            continue
+        check = f"kind {kind.name}"
+        try:
+            found = await kube.resource(kind.api_version, kind.kind)
+        except StoreMissingError as error:
+            if kind.optional:
+                yield ok(check, f"{error}; it is optional, and used when it appears")
+                continue
+            yield failed(check, str(error), "install what defines it: kubectl apply -f …")
+        except StoreError as error:
+            yield failed(check, str(error), "let the user ask the cluster for its kinds")
+        else:
+            group = kind.api_version.rpartition("/")[0]
+            names[kind.api_version, kind.kind] = ResourceName(group, found.plural, found.namespaced)
+            yield ok(check, f"{found.plural} of {kind.api_version}")
+    known = [need for need in needed if (need.kind.api_version, need.kind.kind) in names]
+    try:
+        wanted = roles(known, names)
+    except UsageError as error:
+        yield failed("kinds", str(error), "change the declaration")
+        return
+    async for finding in _permissions(kube.transport, wanted):
+        yield finding
+
+
+async def _permissions(transport: "Transport", wanted: Iterable[Role]) -> AsyncIterator[Finding]:
+    wishes = list(_wishes(wanted))
+    denied: dict[_Wish, list[str]] = {}
+    try:
+        async with together() as group:
+            asked = {wish: group.create_task(_allowed(transport, wish)) for wish in wishes}
+    except StoreError as error:
+        yield failed(PERMISSIONS, str(error), "let the user make SelfSubjectAccessReviews")
+        return
+    for wish, answer in asked.items():
+        if not answer.result():
+            denied.setdefault(wish._replace(verb=""), []).append(wish.verb)
+    for wish, verbs in denied.items():
+        what = Asked(", ".join(verbs), wish.group, wish.plural, wish.namespace or "", wish.name)
+        advice = "natsctl rbac prints what is needed, for kubectl apply -f -"
+        yield failed(PERMISSIONS, f"may not {what}", advice)
+    if wishes and not denied:
+        yield ok(PERMISSIONS, f"all {len(wishes)} that natsctl rbac prints")
+
+
+def _wishes(wanted: Iterable[Role]) -> Iterable[_Wish]:
+    for role in wanted:
+        for rule in role.rules:
+            for plural in rule.resources:
+                for name in rule.resource_names or ("",):
+                    for verb in rule.verbs:
+                        yield _Wish(role.namespace, rule.api_groups[0], plural, name, verb)
+
+
+async def _allowed(transport: "Transport", wish: _Wish) -> bool:
+    attributes = {
+        "namespace": wish.namespace or "",
+        "verb": wish.verb,
+        "group": wish.group,
+        "resource": wish.plural,
+        "name": wish.name,
+    }
+    body = documents.render(
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+    )
+    reply = await transport.call("POST", REVIEWS, body=body, safe=True)
+    return msgspec.json.decode(reply.body, type=_Review).status.allowed

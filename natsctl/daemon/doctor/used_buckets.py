@@ -1,0 +1,94 @@
+"""Which buckets controllers use, and what they do there."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.controller.runtime import Controller
+from natsctl.controller.slots.declare import slots
+from natsctl.core.coordination.installation import INSTALLATION
+from natsctl.core.coordination.member_records import records_of
+from natsctl.core.coordination.vacancy import FIRST_RUNS, first_run_of
+from natsctl.core.objects.primary import Tertiary
+from natsctl.daemon.operator import Guest
+from natsctl.daemon.settings.settings import ControllerSettings
+from natsctl.jetstream.bucket.leases import LEASES
+from natsctl.managed import AnnotationNames, ManagedController
+from natsctl.managed.creation.links import RECORDS, record_key
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.watchers import InformerController
+
+
+class Used(msgspec.Struct, frozen=True):
+    """A kind in a bucket, by which controller, whether it is written, and watched as a whole."""
+
+    kind: KvKind[Any]
+    written: bool
+    controller: str
+    watched: bool = True
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+        return self.kind.bucket
+
+
+def used_by(controllers: Iterable[Controller | Guest]) -> tuple[Used, ...]:
+    """Return what the controllers use of NATS, in the order in which they say so."""
+    return tuple(used for controller in controllers for used in _used_by(controller))
+
+
+def leases_of(
+    controllers: Iterable[Controller | Guest], settings: ControllerSettings
+) -> tuple[Used, ...]:
+    """Return what they use of the bucket of leases.
+
+    That is a lease for each where a leader is elected, and where they share keys the records of
+    their members too, which they watch.
+    """
+    return tuple(used for each in controllers for used in _leases_of(each.name, settings))
+
+
+def first_runs_of(
+    controllers: Iterable[Controller | Guest], settings: ControllerSettings
+) -> tuple[Used, ...]:
+    """Return what they use of the bucket `natsctl` if several processes run them."""
+    if not settings.leader_elect and not settings.shard:
+        return ()
+    return tuple(
+        Used(FIRST_RUNS.part(first_run_of(name)), written=True, controller=name, watched=False)
+        for name in (each.name for each in controllers)
+    )
+
+
+def _leases_of(name: str, settings: ControllerSettings) -> Iterator[Used]:
+    if settings.leader_elect:
+        yield Used(LEASES.part(name), written=True, controller=name, watched=False)
+    if settings.shard:
+        yield Used(LEASES.part(records_of(name)), written=True, controller=name)
+
+
+def _used_by(controller: Controller | Guest) -> Iterator[Used]:
+    for kind, written in _uses(controller):
+        if isinstance(kind, KvKind):
+            yield Used(kind, written, controller.name)
+    if isinstance(controller, Controller):
+        memory = MEMORY.part(f"gc.{controller.name}")
+        yield Used(memory, written=True, controller=controller.name, watched=False)
+        yield Used(INSTALLATION, written=True, controller=controller.name, watched=False)
+    if isinstance(controller, ManagedController) and isinstance(controller.kind, KvKind):
+        links = RECORDS.part(record_key(controller.kind.bucket, ">", AnnotationNames()))
+        yield Used(links, written=True, controller=controller.name, watched=False)
+
+
+def _uses(controller: Controller | Guest) -> Iterator[tuple[Kind[Any], bool]]:
+    if isinstance(controller, Controller):
+        for slot in slots(type(controller)):
+            yield slot.kind, slot.role is not Tertiary
+    for kind in controller.kinds:
+        yield kind, False
+    if isinstance(controller, InformerController | ManagedController):
+        for kind in controller.held_kinds:
+            yield kind, True

@@ -1,0 +1,132 @@
+"""Doing a controller's work once, without a daemon: looking, syncing, collecting."""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.controller.runtime import Controller, ControllerRuntime
+from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.slots.owners import OwnerNames
+from natsctl.core.objects.primary import Primary
+from natsctl.core.task_group import together
+from natsctl.errors import InvalidObjectError, NotFoundError
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.recorder import Recorder
+from natsctl.model.store import JetStream, ManifestStores, Store, Stores
+
+PATIENCE_S = 5.0  # how long a broken watch may stay broken before that is the answer
+
+
+class Visited(msgspec.Struct, frozen=True):
+    """What came of a key: `error` is None where its sync went well."""
+
+    key: str
+    error: Exception | None
+
+
+class Existing:
+    """Stores that make no bucket that is missing; a `Stores`."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def open(self, kind: Kind[Any]) -> Store:
+        """See `Stores.open`; raises `StoreMissingError` where the bucket does not exist."""
+        if isinstance(kind, KvKind) and kind.bucket != MEMORY.bucket:
+            existing: KvKind[Any] = copy.copy(kind)
+            existing.create = False
+            return await self._stores.open(existing)
+        return await self._stores.open(kind)
+
+    def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
+        """See `Stores.recorder`."""
+        return self._stores.recorder(controller)
+
+
+class ExistingNats(Existing):
+    """The same of a `JetStream`, which it is too."""
+
+    def __init__(self, stores: Stores, jetstream: JetStream) -> None:
+        super().__init__(stores)
+        self._jetstream = jetstream
+
+    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """See `JetStream.api`."""
+        return await self._jetstream.api(endpoint, body)
+
+
+@asynccontextmanager
+async def looking(
+    controller: Controller,
+    nats: Stores,
+    kube: ManifestStores | None = None,
+    *,
+    owner_names: OwnerNames | None = None,
+) -> AsyncIterator[ControllerRuntime]:
+    """Give the controller's runtime with every cache complete, and nothing running.
+
+    *owner_names* are the labels that link secondaries to primaries. A plan made here has no grace:
+    whoever carries it out has looked at it. Raises `StoreMissingError` for a bucket or a kind of
+    the cluster that does not exist, and why a cache cannot be had.
+    """
+    controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
+    existing = ExistingNats(nats, nats) if isinstance(nats, JetStream) else Existing(nats)
+    runtime = ControllerRuntime(controller, nats=existing, kube=kube, owner_names=owner_names)
+    async with runtime.opened():
+        await _complete(runtime)
+        yield runtime
+
+
+def primaries(runtime: ControllerRuntime) -> list[str]:
+    """Return the keys of all primaries, valid or not."""
+    slot = only_primary(type(runtime.controller))
+    primary: Primary[Any] = vars(runtime.controller)[slot.name]
+    return sorted({*primary.keys(), *runtime.status().invalid})
+
+
+async def sync_once(
+    runtime: ControllerRuntime, keys: Sequence[str], told: Callable[[Visited], None]
+) -> None:
+    """Sync each key once, several at a time; *told* is called with what came of each."""
+    controller = runtime.controller
+    await controller.start()
+    remaining = iter(keys)
+
+    async def work() -> None:
+        for key in remaining:
+            told(await _visited(runtime, key))
+
+    try:
+        async with together() as group:
+            for _ in range(min(controller.workers, len(keys))):
+                group.create_task(work())
+    finally:
+        await controller.clean()
+
+
+async def _visited(runtime: ControllerRuntime, key: str) -> Visited:
+    known = runtime.explain(key)
+    if known.invalid:
+        return Visited(key, InvalidObjectError(known.invalid))
+    if not known.exists and not any(known.owned.values()):
+        return Visited(key, NotFoundError("it does not exist"))
+    try:
+        await runtime.visit(key)
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its key's failure
+        return Visited(key, error)
+    return Visited(key, None)
+
+
+async def _complete(runtime: ControllerRuntime) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await runtime.complete()
+        except TimeoutError:
+            if runtime.failure is not None:
+                raise runtime.failure from None

@@ -1,0 +1,1 @@
+"""Settings, their sources and their precedence."""

@@ -1,0 +1,273 @@
+"""Moves a whole bucket: its options and every value, into a backup and back."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from itertools import islice
+from typing import Any, BinaryIO
+
+import msgspec
+
+from natsctl.errors import (
+    ConflictError,
+    NatsctlError,
+    NotFoundError,
+    StoreError,
+    StoreTimeoutError,
+    WatchBrokenError,
+)
+from natsctl.jetstream.bucket.archive import VERSION, ArchiveWriter, Entry, Header
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket, create_stream
+from natsctl.jetstream.bucket.codec import prefix_of, stream_of
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.model.keys import check_key
+from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Stored
+
+ATTEMPTS = 5
+AT_ONCE = 64  # writes that are under way
+HELD_MAX_BYTES = 16 * 1024 * 1024  # of values that are being written
+
+OPTIONS = (
+    *("description", "metadata", "max_msgs_per_subject", "max_age", "max_bytes", "max_msg_size"),
+    *("storage", "num_replicas", "compression", "placement", "republish", "discard"),
+    *("allow_msg_ttl", "subject_delete_marker_ttl", "duplicate_window"),
+    *("allow_direct", "allow_rollup_hdrs", "deny_delete", "deny_purge"),
+)
+"""What a backup keeps of the configuration of a bucket's stream."""
+
+Step = Callable[[], None]
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A backup: how many keys it has, and the names in the bucket that are no legal keys."""
+
+    keys: int
+    illegal: tuple[str, ...]
+
+
+class Outcome(Enum):
+    """The result of a restore for one key."""
+
+    CREATED = "created"
+    REPLACED = "replaced"
+    UNCHANGED = "unchanged"
+    KEPT = "kept"
+
+
+class Restored(msgspec.Struct):
+    """The results of a restore.
+
+    `revisions` has the revision and the checksum of each key that holds the value of the backup.
+    """
+
+    counts: dict[Outcome, int]
+    failures: dict[str, NatsctlError]
+    revisions: dict[str, tuple[int, bytes]]
+
+
+async def back_up(bucket: Bucket, file: BinaryIO, step: Step) -> Made:
+    """Write the bucket to *file*, and call *step* for each key.
+
+    Memory grows with the number of keys, not with their values. A watch that breaks begins again.
+    """
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    options = await options_of(bucket)
+    header = Header(natsctl_backup=VERSION, bucket=bucket.name, created=created, options=options)
+    archive = ArchiveWriter(file, header)
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await _back_up(bucket, archive, step)
+        except WatchBrokenError:
+            archive.begin_again()
+    return await _back_up(bucket, archive, step)
+
+
+async def _back_up(bucket: Bucket, archive: ArchiveWriter, step: Step) -> Made:
+    store = BucketStore(bucket)
+    illegal: dict[str, None] = {}
+    async with store.watch() as events:
+        async for event in events:
+            match event:
+                case Applied(stored):
+                    archive.add(_entry(store, stored))
+                    step()
+                case Deleted(key):
+                    archive.remove(key)
+                case IllegalKey(key, _, exists) if exists:
+                    illegal[key] = None
+                case Listed():
+                    break
+                case _:
+                    pass
+    return Made(archive.finish(), tuple(illegal))
+
+
+def _entry(store: BucketStore, stored: Stored) -> Entry:
+    written, ttl = store.dated(stored).created, store.ttl(stored.key)
+    return Entry.of(stored.key, stored.revision, stored.value, written=written, ttl=ttl)
+
+
+async def options_of(bucket: Bucket) -> dict[str, object]:
+    """Return the bucket's options; the server's own notes among its metadata are left out."""
+    info = await bucket.connection.api(f"STREAM.INFO.{bucket.stream}")
+    found = {name: info["config"][name] for name in OPTIONS if name in info["config"]}
+    metadata = found.pop("metadata", None) or {}
+    kept = {name: text for name, text in metadata.items() if not name.startswith("_nats.")}
+    return {**found, "metadata": kept} if kept else found
+
+
+async def make_bucket(connection: Connection, name: str, options: Mapping[str, object]) -> Bucket:
+    """Make a bucket with these options; one that cannot have the replicas has a single one."""
+    known = {option: options[option] for option in OPTIONS if option in options}
+    config = {**known, "name": stream_of(name), "subjects": [f"{prefix_of(name)}>"]}
+    replicas = options.get("num_replicas")
+    wanted = replicas if isinstance(replicas, int) else 1
+    try:
+        await create_stream(connection, config, replicas=wanted)
+    except StoreTimeoutError:
+        raise
+    except StoreError:
+        if wanted == 1:
+            raise
+        await create_stream(connection, config, replicas=1)
+    return Bucket(connection, name)
+
+
+async def is_empty(bucket: Bucket) -> bool:
+    """Say whether the bucket has no value; delete markers are none."""
+    async with BucketStore(bucket).watch() as events:
+        async for event in events:
+            match event:
+                case Applied():
+                    return False
+                case Listed():
+                    return True
+                case _:
+                    pass
+    raise WatchBrokenError(f"the listing of {bucket.name} ended too early")
+
+
+async def restore(
+    bucket: Bucket, found: Iterable[Entry], *, overwrite: bool, step: Step
+) -> Restored:
+    """Write the entries into the bucket, and call *step* for each.
+
+    A key that has another value is kept, or replaced if *overwrite*. No other key is touched. An
+    entry that cannot be stored is reported among the failures, unless the connection fails.
+    """
+    store = BucketStore(bucket)
+    done = Restored(dict.fromkeys(Outcome, 0), {}, {})
+
+    async def write(entry: Entry) -> None:
+        try:
+            value = entry.value
+            outcome, revision = await _write(store, entry, value, overwrite=overwrite)
+        except StoreTimeoutError:
+            raise
+        except NatsctlError as error:
+            done.failures[entry.key] = error
+        else:
+            done.counts[outcome] += 1
+            if outcome is not Outcome.KEPT:
+                done.revisions[entry.key] = revision, _checksum(value)
+        step()
+
+    remaining = iter(found)
+    while batch := _batch(remaining):
+        await _all(write(entry) for entry in batch)
+    return done
+
+
+async def verify(bucket: Bucket, written: dict[str, tuple[int, bytes]], step: Step) -> list[str]:
+    """Return the keys that do not hold the value that was written; empties *written*.
+
+    A key that others have written or deleted since is not one of them.
+    """
+    wrong: list[str] = []
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await _verify(bucket, written, wrong, step)
+        except WatchBrokenError:
+            continue
+    return await _verify(bucket, written, wrong, step)
+
+
+async def _verify(
+    bucket: Bucket, written: dict[str, tuple[int, bytes]], wrong: list[str], step: Step
+) -> list[str]:
+    async with BucketStore(bucket).watch() as events:
+        async for event in events:
+            match event:
+                case Applied(stored) if stored.key in written:
+                    revision, checksum = written.pop(stored.key)
+                    if stored.revision == revision and _checksum(stored.value) != checksum:
+                        wrong.append(stored.key)
+                    step()
+                case Deleted(key):
+                    written.pop(key, None)
+                case Listed():
+                    break
+                case _:
+                    pass
+    return sorted((*wrong, *written))
+
+
+def _checksum(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()
+
+
+def _batch(remaining: Iterable[Entry]) -> list[Entry]:
+    """Return the next entries, of which no more are held in memory than fit."""
+    found, size = list[Entry](), 0
+    for entry in islice(remaining, AT_ONCE):
+        found.append(entry)
+        size += len(entry.text or entry.base64 or "")
+        if size > HELD_MAX_BYTES:
+            break
+    return found
+
+
+async def _all(work: Iterable[Any]) -> None:
+    """Run all to their end; raises the first failure then."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for failure in results:
+        if isinstance(failure, BaseException):
+            raise failure
+
+
+async def _write(
+    store: BucketStore, entry: Entry, value: bytes, *, overwrite: bool
+) -> tuple[Outcome, int]:
+    """Store the entry by compare-and-set; return the outcome and the newest revision."""
+    key, base, outcome = check_key(entry.key), 0, Outcome.CREATED
+    for attempt in range(ATTEMPTS):
+        try:
+            return outcome, await store.write(key, value, revision=base, ttl=entry.ttl)
+        except StoreTimeoutError:
+            if attempt == ATTEMPTS - 1:
+                raise  # else the next attempt shows whether the value was stored
+        except ConflictError:
+            pass
+        try:
+            current = await store.get(key)
+        except NotFoundError as gone:
+            base, outcome = gone.deleted_at or 0, Outcome.CREATED
+            continue
+        if current.value == value:
+            return Outcome.UNCHANGED, current.revision
+        if not overwrite:
+            return Outcome.KEPT, current.revision
+        base, outcome = current.revision, Outcome.REPLACED
+    raise ConflictError(f"{key} of {store.kind.name} is written by others all the time")
+
+
+def differences(options: Mapping[str, object], found: Mapping[str, object]) -> list[str]:
+    """Return, for people, how the options of a bucket differ from those of its backup."""
+    return [
+        f"{option} is {found.get(option)!r}, in the backup {options[option]!r}"
+        for option in OPTIONS
+        if option in options and options[option] != found.get(option)
+    ]

@@ -1,0 +1,160 @@
+"""Makes the push consumer of a watch, and leaves none behind.
+
+In a cluster, NATS may place a consumer on a server that has just died. Then nobody answers the
+request that creates it. So a second consumer is requested while the first one is awaited, and the
+first that exists is used. Each consumer has its own subject, so the others disturb nothing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import ExitStack, asynccontextmanager, suppress
+
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+
+from natsctl.errors import StoreError, WatchBrokenError
+from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket
+from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed
+from natsctl.jetstream.bucket.hedge import hedged
+
+HEDGE_S = 0.4  # how long a consumer is awaited before another one is requested
+ABANDONED_S = 10.0  # how long the server keeps a consumer that nobody listens to
+ABANDONED_MAX = 16  # names of consumers that the server may still have
+
+FeedMaker = Callable[[str, Callable[[str], Awaitable[None]]], Feed]
+
+
+class _Consumer:
+    """One push consumer: the subject to which it sends, and the feed of its messages."""
+
+    def __init__(self, bucket: Bucket, feed: FeedMaker) -> None:
+        connection = bucket.connection
+        self._client = connection.client
+        self.inbox = self._client.new_inbox()
+        self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
+        self.feed = feed(bucket.prefix, self._client.publish)
+        self._subscription: Subscription | None = None
+        self._listeners = ExitStack()
+        self._listeners.enter_context(connection.on_lost(lambda error: self.feed.fail(str(error))))
+
+    async def listen(self) -> None:
+        """Subscribe to the inbox; messages are taken from now on."""
+        try:
+            self._subscription = await self._client.tap(self.inbox, self.feed.receive)
+        except NatsError as error:
+            raise WatchBrokenError(f"cannot listen to {self.inbox}: {error}") from error
+
+    async def close(self) -> None:
+        """Stop listening; the server may still have the consumer."""
+        self._listeners.close()
+        self.feed.close()
+        if self._subscription is not None:
+            with suppress(NatsError):
+                await asyncio.shield(self._subscription.unsubscribe())
+
+
+class Consumers:
+    """Makes the consumers of one watch, one after another."""
+
+    def __init__(self, bucket: Bucket, pattern: str, feed: FeedMaker = Feed) -> None:
+        self._bucket = bucket
+        self._pattern = pattern
+        self._feed = feed
+        self._abandoned: deque[str] = deque(maxlen=ABANDONED_MAX)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Feed]:
+        """Make a consumer and return its feed; leaving the context deletes the consumer.
+
+        A consumer that broke may not answer, so its deletion is only requested: now, and again
+        with the next consumer. The server deletes it after `ABANDONED_S` in any case.
+        """
+        requested: list[_Consumer] = []
+        try:
+            yield await self._first(requested)
+        except StoreError:
+            self._abandoned.extend(consumer.name for consumer in requested)
+            raise
+        finally:
+            await asyncio.shield(self._end(requested))
+
+    @asynccontextmanager
+    async def cleared(self) -> AsyncIterator[None]:
+        """Request the deletion of abandoned consumers, before and after the context."""
+        await self._delete_abandoned()
+        try:
+            yield
+        finally:
+            with suppress(StoreError):
+                await asyncio.shield(self._delete_abandoned())
+
+    async def _first(self, requested: list[_Consumer]) -> Feed:
+        """Request consumers until one exists, return its feed and abandon the others.
+
+        Every consumer that may exist is in *requested*, from before it is requested.
+        """
+
+        async def request() -> _Consumer:
+            consumer = _Consumer(self._bucket, self._feed)
+            requested.append(consumer)
+            await consumer.listen()
+            await self._create(consumer)
+            return consumer
+
+        chosen = await hedged(request, every_s=HEDGE_S)
+        chosen.feed.begin()
+        await self._delete_abandoned()
+        self._abandoned.clear()  # a server that makes consumers hears deletions too
+        others = [consumer for consumer in requested if consumer is not chosen]
+        requested[:] = [chosen]
+        self._abandoned.extend(other.name for other in others)
+        for other in others:
+            await other.close()
+        await self._delete_abandoned()
+        return chosen.feed
+
+    async def _create(self, consumer: _Consumer) -> None:
+        config = {
+            "name": consumer.name,
+            "description": "a natsctl watch",
+            "deliver_subject": consumer.inbox,
+            "deliver_policy": "last_per_subject",
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "filter_subject": self._bucket.prefix + self._pattern,
+            "flow_control": True,
+            "idle_heartbeat": int(HEARTBEAT_S * NANOSECONDS),
+            "inactive_threshold": int(ABANDONED_S * NANOSECONDS),
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        body: dict[str, object] = {"stream_name": self._bucket.stream, "config": config}
+        body["action"] = "create"
+        endpoint = f"{self._bucket.stream}.{consumer.name}.{config['filter_subject']}"
+        await self._bucket.connection.api(f"CONSUMER.CREATE.{endpoint}", body)
+
+    async def _end(self, consumers: Iterable[_Consumer]) -> None:
+        """Stop listening, and delete the consumers that are not abandoned."""
+        await asyncio.gather(*(self._delete(consumer) for consumer in consumers))
+
+    async def _delete(self, consumer: _Consumer) -> None:
+        await consumer.close()
+        if consumer.name not in self._abandoned:
+            endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{consumer.name}"
+            with suppress(StoreError):
+                await self._bucket.connection.api(endpoint)
+
+    async def _delete_abandoned(self) -> None:
+        """Request the deletion of abandoned consumers, without waiting for an answer.
+
+        A cluster without a leader does not hear the request, and a consumer on a dead server
+        cannot answer it.
+        """
+        connection = self._bucket.connection
+        try:
+            for name in self._abandoned:
+                endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"
+                await connection.client.publish(f"{connection.api_prefix}.{endpoint}")
+        except NatsError as error:
+            raise WatchBrokenError(f"consumers that broke cannot be deleted: {error}") from error

@@ -1,0 +1,162 @@
+"""Objects in JetStream KV buckets: compare-and-set writes, reads from the leader."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from typing import Any
+
+from nats.errors import NoRespondersError
+
+from natsctl.errors import (
+    ConflictError,
+    InvalidKeyError,
+    NotFoundError,
+    StoreError,
+    StoreTimeoutError,
+    TooLargeError,
+)
+from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket.codec import EXPECTED, OPERATION, ROLLUP, TTL, header_size
+from natsctl.jetstream.bucket.hedge import AGAIN_S, hedged
+from natsctl.jetstream.bucket.watch import VERIFY_S, KvWatch
+from natsctl.jetstream.connection.spans import kv_span
+from natsctl.model.keys import check_key
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.patterns import matches
+from natsctl.model.store import Deleted, Stored, WatchEvent
+
+
+class KvStore:
+    """The `Store` of one KV kind; made by `KvStores.open`."""
+
+    def __init__(self, bucket: Bucket, kind: KvKind[Any], *, verify_s: float = VERIFY_S) -> None:
+        self.kind: Kind[Any] = kind
+        self._bucket = bucket
+        self._pattern = kind.keys
+        self._watch = KvWatch(bucket, kind.keys, verify_s=verify_s)
+
+    async def get(self, key: str) -> Stored:
+        """See `Store.get`: a delete marker is told apart from a key without a trace."""
+        with kv_span("get", self._bucket.name, key):
+            message = await self._bucket.last(self._own(key))
+            if message.marker:
+                raise NotFoundError(
+                    f"{self._bucket.name} has no {key}: it was deleted", deleted_at=message.revision
+                )
+            return Stored(key, message.revision, message.value)
+
+    async def create(self, key: str, value: bytes) -> Stored:
+        """See `Store.create`; a deleted key can be created again."""
+        with kv_span("create", self._bucket.name, key):
+            try:
+                return await self._put(self._own(key), value, 0)
+            except ConflictError as conflict:
+                try:
+                    await self.get(key)
+                except NotFoundError as deleted:
+                    return await self._put(key, value, deleted.deleted_at or 0)
+                raise ConflictError(f"{key} exists in {self._bucket.name}") from conflict
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        """See `Store.update`."""
+        with kv_span("update", self._bucket.name, key):
+            return await self._put(self._own(key), value, revision)
+
+    async def delete(
+        self,
+        key: str,
+        *,
+        revision: int | None = None,
+        uid: str = "",  # noqa: ARG002 - a revision is of one object only
+        purge: bool = False,
+    ) -> int:
+        """See `Store.delete`: leaves a marker, so that who was away sees the deletion."""
+        if revision is None:
+            try:
+                revision = (await self.get(key)).revision
+            except NotFoundError as gone:
+                if not purge or gone.deleted_at is None:
+                    raise
+                revision = gone.deleted_at
+        headers = {OPERATION: "PURGE", ROLLUP: "sub"} if purge else {OPERATION: "DEL"}
+        ttl_s = self._bucket.marker_ttl_s(purge=purge)
+        if ttl_s is not None:
+            headers[TTL] = f"{ttl_s}s"
+        with kv_span("purge" if purge else "delete", self._bucket.name, key):
+            return await self._publish(self._own(key), b"", revision, headers)
+
+    async def history(self, key: str) -> list[Stored | Deleted]:
+        """See `Store.history`: at most as many as the bucket's history."""
+        return [
+            message.deleted if message.marker else Stored(key, message.revision, message.value)
+            for message in await self.messages(key)
+        ]
+
+    async def messages(self, key: str) -> list[Message]:
+        """Return the key's messages as the bucket keeps them, oldest first."""
+        found: list[Message] = []
+        self._own(key)
+        while True:
+            try:
+                found.append(await self._bucket.after(found[-1].revision if found else 0, key))
+            except NotFoundError:
+                return found
+
+    async def newest_revision(self) -> int:
+        """Return the revision of the newest message of any key here, 0 where there is none."""
+        try:
+            return (await self._bucket.last(self._pattern)).revision
+        except NotFoundError:
+            return 0
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """See `Store.watch` and `KvWatch`."""
+        return self._watch()
+
+    def _own(self, key: str) -> str:
+        if not matches(self._pattern, check_key(key)):
+            raise InvalidKeyError(f"key {key!r} is none of {self._bucket.name}: {self._pattern}")
+        return key
+
+    async def _put(self, key: str, value: bytes, revision: int) -> Stored:
+        try:
+            return Stored(key, await self._publish(key, value, revision, {}), value)
+        except StoreTimeoutError as unknown:
+            # the write may have been stored although its acknowledgement was lost
+            try:
+                stored = await hedged(partial(self.get, key), every_s=AGAIN_S)
+            except NotFoundError:
+                raise unknown from None
+            if stored.revision > revision and stored.value == value:
+                return stored
+            raise
+
+    async def _publish(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> int:
+        self._bucket.check_writable()
+        connection = self._bucket.connection
+        subject = connection.publish_prefix + self._bucket.prefix + key
+        headers = {**headers, EXPECTED: str(revision)}
+        if len(value) + header_size(headers) > connection.client.max_payload:
+            # the server would close the connection
+            raise self._too_large(key, value, "server takes: raise its max_payload")
+        try:
+            reply = await connection.request(subject, value, headers=headers)
+            return connection.acknowledged(reply)
+        except TooLargeError as error:
+            raise self._too_large(key, value, "bucket takes: raise max_value_bytes") from error
+        except ConflictError as error:
+            raise ConflictError(
+                f"{key} of {self._bucket.name} changed since it was read"
+            ) from error
+        except StoreError as error:
+            if isinstance(error.__cause__, NoRespondersError):
+                with suppress(StoreTimeoutError):  # its leader is being elected
+                    await hedged(self._bucket.state, every_s=AGAIN_S)  # raises if it is missing
+                self._bucket.check_writable()
+            raise
+
+    def _too_large(self, key: str, value: bytes, limit: str) -> TooLargeError:
+        return TooLargeError(
+            f"{key} of {self._bucket.name} has {len(value)} bytes, and headers beside them, which "
+            f"is more than the {limit}, or store less"
+        )

@@ -1,0 +1,292 @@
+"""A watch of a bucket that loses nothing: a full listing, then every change, or a failure.
+
+Each watch lists the whole bucket with a consumer of its own. A key that vanished since the last
+watch is missing from the listing. A watch never resumes by sequence: a resumed consumer does not
+report keys that an administrator purged, or that a recreated bucket no longer has.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager
+
+from natsctl.errors import NotFoundError, WatchBrokenError
+from natsctl.jetstream.bucket.bucket import Bucket, Message, StreamState
+from natsctl.jetstream.bucket.consumer import Consumers, FeedMaker
+from natsctl.jetstream.bucket.feed import Feed, Item
+from natsctl.jetstream.bucket.fingerprints import Fingerprints
+from natsctl.jetstream.bucket.hedge import AGAIN_S, hedged
+from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
+
+VERIFY_S = 60.0  # how often the watch checks that its consumer has not stopped
+COUNTS = 6  # how many times between two such checks the keys are counted
+PASSES = 3  # over keys that change during a listing, before the rest is read
+
+
+class KvWatch:
+    """Watches the keys of one bucket that match a pattern, through a *feed* for each consumer.
+
+    An administrator's purge and a lower limit of the stream send no message. So the watch counts
+    the bucket's keys every `verify_s / COUNTS` seconds with one request, and lists them only if
+    the counts differ at the same revision. The server does not count a part of a bucket, so the
+    watch lists the keys of a part every `verify_s` seconds.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        pattern: str = ">",
+        *,
+        verify_s: float = VERIFY_S,
+        feed: FeedMaker = Feed,
+    ) -> None:
+        self._bucket = bucket
+        self._pattern = pattern
+        self._verify_s = verify_s
+        self._consumers = Consumers(bucket, pattern, feed)
+        self._identity = _Identity()
+
+    @asynccontextmanager
+    async def __call__(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """Establish the watch; leaving the context deletes the consumer.
+
+        Waits for the connection. The events end with `WatchBrokenError` after a gap, a silence,
+        a lost connection or a server's refusal.
+        """
+        await self._bucket.connection.wait_connected()
+        async with self._consumers.cleared():
+            before = await hedged(self._bucket.state, every_s=AGAIN_S)
+            newest = await hedged(self._newest, every_s=AGAIN_S)
+            async with (
+                self._consumers.open() as feed,
+                aclosing(self._events(feed, before, newest)) as events,
+            ):
+                yield events
+
+    async def _newest(self) -> int:
+        """Return the revision of the leader's newest message, 0 if there is none."""
+        try:
+            return (await self._bucket.last(self._pattern)).revision
+        except NotFoundError:
+            return 0
+
+    async def _events(
+        self, feed: Feed, state: StreamState, newest: int
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Report what the bucket holds, up to *newest* at least, and then every change.
+
+        A write during the listing removes the message that would show its key; a later message
+        shows that key. So the listing ends if nothing was written since it began, or if it has
+        shown as many keys as there are. Else it goes on to the newest revision of that time. After
+        `PASSES`, keys that are still missing are read at the leader. The server's number of
+        pending messages proves nothing: it can be too low.
+        """
+        known = _Known()
+        yield Listing(self._identity.of(state))
+        async for event in self._listed(feed, known, state, newest):
+            yield event
+        yield Listed(max(known.revision, state.last_seq))  # the newest may have been purged
+        async for event in self._followed(feed, known, state):
+            yield event
+
+    async def _listed(
+        self, feed: Feed, known: "_Known", state: StreamState, newest: int
+    ) -> AsyncGenerator[WatchEvent, None]:
+        for _ in range(PASSES):
+            while known.revision < newest:
+                items = await feed.take()
+                for event in known.news(items):
+                    yield event
+                if not items:
+                    newest = min(newest, await self._newest())  # it may have been purged
+            now = await self._still(state)
+            if now.last_seq == state.last_seq or self._all_of(now, known):
+                return
+            newest = await self._newest()
+        for event in known.ahead(await self._unseen(known)):
+            yield event
+        await self._still(state)
+
+    async def _followed(
+        self, feed: Feed, known: "_Known", state: StreamState
+    ) -> AsyncGenerator[WatchEvent, None]:
+        clock = asyncio.get_running_loop().time
+        count_s = self._verify_s if state.forgets else self._verify_s / COUNTS
+        counted = verified = clock()
+        due = known.revision
+        while True:
+            self._identity.reached(known.revision)
+            for event in known.news(await feed.take()):
+                yield event
+            if clock() - verified >= self._verify_s:
+                due = await self._verify(known, due)
+                verified = clock()
+            if known.miscounted or clock() - counted >= count_s:
+                await self._count(known, state)
+                counted = clock()
+
+    async def _still(self, before: StreamState) -> StreamState:
+        """Return the bucket's state; raises `WatchBrokenError` if the bucket is another one."""
+        now = await self._bucket.state()
+        if now.created != before.created:
+            raise WatchBrokenError(f"bucket {self._bucket.name} was recreated")
+        if now.prefix != before.prefix:
+            raise WatchBrokenError(f"the keys of {self._bucket.name} are under {now.prefix}> now")
+        return now
+
+    def _all_of(self, now: StreamState, known: "_Known") -> bool:
+        """Return whether this watch has reported as many keys as there are, False for a part."""
+        return self._pattern == ">" and now.subjects == len(known)
+
+    async def _unseen(self, known: "_Known") -> list[Message]:
+        """Read the keys that were not reported, in the order in which they were written."""
+        keys = await self._bucket.keys(self._pattern) - known.alive
+        missing = [key for key in keys if key not in known.deleted]
+        return sorted(await self._bucket.newest(missing), key=lambda message: message.revision)
+
+    async def _verify(self, known: "_Known", due: int) -> int:
+        """Raise `WatchBrokenError` if the consumer has not sent revision *due*.
+
+        A consumer may have stopped and still send heartbeats. Returns the revision that is due at
+        the next check.
+        """
+        newest = await self._newest()
+        if known.revision < min(due, newest):
+            raise WatchBrokenError(
+                f"{self._bucket.name} is at revision {newest}, but the consumer has stopped at "
+                f"{known.revision}"
+            )
+        known.compared = False
+        if self._pattern != ">":
+            await self._compare(known)
+        return newest
+
+    async def _count(self, known: "_Known", before: StreamState) -> None:
+        """Compare the number of keys with the server's, and the keys if the numbers differ.
+
+        Numbers differ at one revision only: a newer state is compared when the consumer has come
+        to its revision. Keys are compared once between two checks of the consumer, because some
+        numbers always differ, as in a stream with other subjects.
+        """
+        if self._pattern != ">" or known.compared:
+            return
+        differs = known.miscounted or known.overdue
+        now = await self._still(before)
+        if self._all_of(now, known):
+            known.count(None)
+        elif differs or now.last_seq == known.revision:
+            await self._compare(known)
+        else:
+            known.count(now)
+
+    async def _compare(self, known: "_Known") -> None:
+        """Raise `WatchBrokenError` if the server has lost a key that was alive."""
+        known.compared = True
+        keys = await self._bucket.keys(self._pattern)
+        vanished = known.alive - keys
+        if vanished:
+            others = f" and {len(vanished) - 1} more" if len(vanished) > 1 else ""
+            raise WatchBrokenError(
+                f"{min(vanished)}{others} vanished from {self._bucket.name} without a trace"
+            )
+        known.keep_deleted(keys)
+        if self._pattern == ">" and known.illegal:
+            state = await self._bucket.state()
+            if state.subjects < len(keys) + len(known.illegal):
+                raise WatchBrokenError(f"illegal keys vanished from {self._bucket.name}")
+
+
+class _Known:
+    """The keys that this watch has reported: those alive, and those with a delete marker.
+
+    `revision` is how far the consumer has come; some keys were read ahead of it. `miscounted` is
+    true if the server had another number of keys at the same revision. `compared` is true if the
+    keys were compared since the last check of the consumer.
+    """
+
+    def __init__(self) -> None:
+        self.alive: set[str] = set()
+        self.deleted = Fingerprints()
+        self.illegal: set[str] = set()  # names that are no keys, each with a message
+        self.revision = 0
+        self.miscounted = False
+        self.compared = False
+        self._ahead: dict[str, int] = {}
+        self._census: StreamState | None = None
+        self._looked_at = 0
+
+    def __len__(self) -> int:
+        return len(self.alive) + len(self.deleted) + len(self.illegal)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether a count waits for a revision and no message came since it began."""
+        return self._census is not None and self._looked_at == self.revision
+
+    def count(self, state: StreamState | None) -> None:
+        """Compare the number of keys at the revision of *state*; None cancels that.
+
+        A count that waits already is kept: a consumer far behind would never come to the next.
+        """
+        self._census = None if state is None else self._census or state
+        self.miscounted, self._looked_at = False, self.revision
+
+    def keep_deleted(self, keys: set[str]) -> None:
+        """Forget the delete markers that are not among *keys*, which the server has now."""
+        self.count(None)
+        deleted = Fingerprints()
+        for key in keys - self.alive:
+            if key in self.deleted:
+                deleted.add(key)
+        self.deleted = deleted
+
+    def news(self, items: Iterable[Item]) -> Iterator[WatchEvent]:
+        """Report the consumer's messages that are newer than the reported state of their key."""
+        for item in items:
+            if item.revision > self.revision:
+                if self._census is not None and item.revision > self._census.last_seq:
+                    self.miscounted = len(self) != self._census.subjects
+                    self._census = None
+                self.revision = item.revision
+                if item.revision > self._ahead.get(item.key, 0):
+                    yield self._reported(item)
+
+    def ahead(self, messages: Iterable[Message]) -> Iterator[WatchEvent]:
+        """Report messages that were read at the leader; the consumer may send them later."""
+        for message in messages:
+            key, revision = message.key, message.revision
+            self._ahead[key] = revision
+            stored = Stored(key, revision, message.value)
+            yield self._reported(message.deleted if message.marker else stored)
+
+    def _reported(self, item: Item) -> WatchEvent:
+        if isinstance(item, IllegalKey):
+            self.illegal.add(item.key)
+            return item
+        if isinstance(item, Stored):
+            if item.key not in self.alive:
+                self.alive.add(item.key)
+                self.deleted.discard(item.key)
+            return Applied(item)
+        self.alive.discard(item.key)
+        self.deleted.add(item.key)
+        return item
+
+
+class _Identity:
+    """Names a bucket's incarnation: another one if it was recreated or fell back in time."""
+
+    def __init__(self) -> None:
+        self._created = ""
+        self._fallbacks = 0
+        self._reached = 0
+
+    def of(self, state: StreamState) -> str:
+        """Return the incarnation of the stream that was found in this state."""
+        if state.created != self._created:
+            self._created, self._fallbacks, self._reached = state.created, 0, 0
+        elif state.last_seq < self._reached:
+            self._fallbacks, self._reached = self._fallbacks + 1, 0
+        return f"{self._created}#{self._fallbacks}" if self._fallbacks else self._created
+
+    def reached(self, revision: int) -> None:
+        self._reached = max(self._reached, revision)

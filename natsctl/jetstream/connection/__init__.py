@@ -1,0 +1,1 @@
+"""The connection to NATS and the requests over it."""

@@ -1,0 +1,91 @@
+"""Why a server could not be connected to, in words that say what to do."""
+
+import socket
+import ssl
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.errors import SecureConnWantedError, StaleConnectionError, UnexpectedEOF
+
+from natsctl.errors import UsageError
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.connection.servers import Server
+
+_REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
+_PASSING = (
+    (ConnectionRefusedError, "connection refused; is a NATS server running there?"),
+    (socket.gaierror, "the host name is unknown"),
+    (TimeoutError, "no answer in time"),
+)
+_CLOSED = (UnexpectedEOF, ConnectionResetError, BrokenPipeError)
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A connection that could not be had. Waiting helps, unless it is `final`."""
+
+    server: Server
+    reason: str
+    final: bool
+    error: Exception
+
+    def __str__(self) -> str:
+        return f"{self.server.address}: {self.reason}"
+
+
+def explained(error: Exception, server: Server, options: NatsOptions) -> Failure:
+    """Return what *error*, met while connecting to *server*, means to people."""
+    final = _final(error, server, options)
+    return Failure(server, final or _passing(error, options), final is not None, error)
+
+
+def ending(error: Exception | None) -> str:
+    """Return why an established connection ended, for people."""
+    if isinstance(error, _CLOSED):
+        return "the server closed the connection"
+    if isinstance(error, StaleConnectionError):
+        return "the server no longer answers"
+    return "the connection was closed" if error is None else str(error)
+
+
+def _final(error: Exception, server: Server, options: NatsOptions) -> str | None:
+    match error:
+        case UsageError():
+            return str(error)
+        case NatsError() if any(refusal in str(error).lower() for refusal in _REFUSALS):
+            return f"the server refuses {_identity(server, options)}"
+        case SecureConnWantedError():
+            return "the server offers no TLS, but the options ask for it"
+        case ssl.SSLCertVerificationError():
+            ca = options.tls_ca or "this machine"
+            return (
+                f"{ca} does not vouch for the server's certificate ({error.verify_message}); "
+                "give the CA that does as tls_ca"
+            )
+        case ssl.SSLError() if "CERTIFICATE_REQUIRED" in str(error):
+            return "the server wants a client certificate; give tls_cert and tls_key"
+        case _:
+            return None
+
+
+def _passing(error: Exception, options: NatsOptions) -> str:
+    for kind, reason in _PASSING:
+        if isinstance(error, kind):
+            return reason
+    if isinstance(error, _CLOSED):
+        reason = "the server closed the connection at once"
+        return reason if options.tls_cert else f"{reason}; does it want a client certificate?"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails: {error.reason or error}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _identity(server: Server, options: NatsOptions) -> str:
+    if options.identity is not None:
+        return options.identity
+    if server.user:
+        return f"user {server.user!r} and the password in its URL"
+    if server.token:
+        return "the token in its URL"
+    return "a connection without credentials; give it creds, an nkey, user and password, or a token"

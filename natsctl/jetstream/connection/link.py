@@ -1,0 +1,173 @@
+"""One connection to one server, from its beginning to its end."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from nats.errors import Error as NatsError
+from nats.errors import NoServersError, SecureConnWantedError, UnexpectedEOF
+
+from natsctl.jetstream.connection.client import OneTimeClient
+from natsctl.jetstream.connection.connect_errors import Failure, ending, explained
+from natsctl.jetstream.connection.credentials import arguments
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.connection.permissions import Violation, may_not_subscribe, violation
+from natsctl.jetstream.connection.requests import Requests
+from natsctl.jetstream.connection.servers import Server
+
+PINGS = 2  # how many pings the server may leave unanswered
+LOOKS = 12  # how often, until silence is too long, we look whether something came in
+LOOK_MAX_S = 0.25
+END_S = 2.0  # how long nats-py may take to close
+
+Report = Callable[[Exception], None]
+
+
+class Link:
+    """A connection to one server. It never reconnects: after its end comes another link.
+
+    `client` is nats-py's, `requests` are asked over it. `report` is told of every error that
+    nats-py meets in the background, except the end; it must not raise.
+    """
+
+    def __init__(self, server: Server, options: NatsOptions, report: Report) -> None:
+        self.server = server
+        self.client = OneTimeClient()
+        self.requests = Requests(self.client)
+        self._options = options
+        self._report = report
+        self._error: Exception | None = None
+        self._lost = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._established = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection stands, as far as is known."""
+        return self.client.is_connected and not self._lost.is_set()
+
+    @property
+    def reason(self) -> str:
+        """Why the connection ended, for people."""
+        return ending(self._error or self.client.last_error)
+
+    async def establish(self, limit_s: float) -> None:
+        """Connect, and begin to take answers. Whatever nats-py raises comes through."""
+        try:
+            await self._connect(limit_s)
+        except NoServersError as error:
+            raise self._error or error from error
+        if not self.client.is_connected:
+            # nats-py is content when the server closes instead of answering
+            raise self._error or UnexpectedEOF()
+        await self.requests.start()
+        self._established, self._error = True, None
+
+    async def ended(self) -> None:
+        """Wait until the connection stands no more."""
+        look_s = min(LOOK_MAX_S, self._options.silence_s / LOOKS)
+        while self.alive:
+            self.client.listen()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(look_s):
+                    await self._lost.wait()
+
+    async def flush(self, limit_s: float) -> None:
+        """Wait until the server has everything that was published, for *limit_s* at most."""
+        if self.alive:
+            with suppress(TimeoutError, NatsError):
+                async with asyncio.timeout(limit_s):
+                    await self.client.flush()
+
+    async def end(self) -> None:
+        """Cut the connection; when this returns, nothing of it runs."""
+        self.client.abort()
+        with suppress(TimeoutError, NatsError, OSError):
+            async with asyncio.timeout(END_S):
+                if not self.client.is_closed:
+                    await self.client.close()
+                elif self._established:
+                    await self._closed.wait()  # it closes already
+
+    async def _connect(self, limit_s: float) -> None:
+        settings = arguments(self._options, self.server)
+        if "tls" in settings:
+            for secret in ("password", "token"):
+                if settings.get(secret) is not None:
+                    settings[secret] = self._over_tls(settings[secret])
+        ping_s = self._options.silence_s / (PINGS + 1)
+        await self.client.connect(
+            servers=[self.server.address],
+            error_cb=self._on_error,
+            closed_cb=self._on_closed,
+            name=self._options.name,
+            inbox_prefix=self._options.inbox_prefix,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=limit_s,  # type: ignore[arg-type]  # takes any number
+            ping_interval=ping_s,  # type: ignore[arg-type]  # takes any number
+            max_outstanding_pings=PINGS,
+            pending_size=0,
+            **settings,
+        )
+        if "tls" in settings:
+            self._over_tls("")()
+
+    def _over_tls(self, secret: str) -> Callable[[], str]:
+        """Return what gives nats-py the secret, when it is about to send it, over TLS only.
+
+        Where the server offers no TLS, nats-py goes on without it.
+        """
+
+        def given() -> str:
+            if not self.client.encrypted:
+                raise SecureConnWantedError
+            return secret
+
+        return given
+
+    async def _on_error(self, error: Exception) -> None:
+        """See every error in the background; an exception here would end nats-py's reading."""
+        if isinstance(error, UnexpectedEOF):
+            self._error = self._told() or error
+            self._lost.set()
+            return
+        if not self._established:
+            self._error = error
+        forbidden = violation(error)
+        if forbidden is None:
+            self._report(error)
+        elif not self.requests.denied(forbidden):
+            self._report(self._named(forbidden, error))
+
+    def _named(self, forbidden: Violation, error: Exception) -> Exception:
+        """Return the error with the subject as it is, where we know it."""
+        subject = None if forbidden.publishing else self.client.subscribed(forbidden.subject)
+        return error if subject is None else may_not_subscribe(subject)
+
+    def _told(self) -> Exception | None:
+        """Return why the server closes the connection, if it said so before."""
+        error = self.client.last_error
+        return None if "permissions violation" in str(error) else error
+
+    async def _on_closed(self) -> None:
+        self._lost.set()
+        self._closed.set()
+
+
+async def open_link(
+    server: Server, options: NatsOptions, report: Report, *, limit_s: float
+) -> Link | Failure:
+    """Return a link to *server*, or why there is none within *limit_s*."""
+    link = Link(server, options, report)
+    try:
+        async with asyncio.timeout(limit_s):
+            await link.establish(limit_s)
+    except Exception as error:  # noqa: BLE001 - nats-py lets through what its parts raise
+        await link.end()
+        return explained(error, server, options)
+    except BaseException:
+        await link.end()
+        raise
+    return link

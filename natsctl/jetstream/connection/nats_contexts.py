@@ -1,0 +1,117 @@
+"""The contexts of the NATS command line, as options."""
+
+import difflib
+import os
+from pathlib import Path
+
+import msgspec
+
+from natsctl.errors import UsageError
+from natsctl.jetstream.connection.options import NatsOptions
+
+_UNREADABLE = ("nsc", "user_jwt", "socks_proxy")  # ways in that natsctl does not know
+
+
+class _Context(msgspec.Struct, frozen=True):
+    """A context as `nats context save` writes it; empty means not given."""
+
+    url: str = ""
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    creds: str = ""
+    nkey: str = ""
+    cert: str = ""
+    key: str = ""
+    ca: str = ""
+    tls_first: bool = False
+    jetstream_domain: str = ""
+    jetstream_api_prefix: str = ""
+    inbox_prefix: str = ""
+    nsc: str = ""
+    user_jwt: str = ""
+    socks_proxy: str = ""
+
+
+def with_context(options: NatsOptions) -> NatsOptions:
+    """Return the options with their context, if they name one, filled in beneath them.
+
+    Raises `UsageError` as `load_context` does.
+    """
+    if options.context is None:
+        return options
+    return options.over(load_context(options.context))
+
+
+def load_context(name: str | None = None) -> NatsOptions:
+    """Return what the named NATS CLI context says; without a name, the selected one.
+
+    Raises `UsageError` naming the file where the context is unknown, unreadable, or asks for
+    something natsctl cannot do; an unknown name lists those that exist, the nearest first.
+    """
+    name = _selected() if name is None else name
+    file = _folder() / "context" / f"{name}.json"
+    try:
+        context = msgspec.json.decode(file.read_bytes(), type=_Context)
+    except FileNotFoundError as error:
+        raise UsageError(f"NATS context {name!r} is unknown: {_advice(name, file)}") from error
+    except OSError as error:
+        raise UsageError(f"NATS context {file} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # the cause is left out: it may quote the file
+        raise UsageError(f"NATS context {file} is no valid JSON of a context") from None
+    return _options(context, file)
+
+
+def _options(context: _Context, file: Path) -> NatsOptions:
+    for field in _UNREADABLE:
+        if getattr(context, field):
+            raise UsageError(
+                f"NATS context {file} uses {field}, which natsctl does not: "
+                "give it creds, nkey, user and password, or token"
+            )
+    return NatsOptions(
+        servers=(context.url,) if context.url else (),
+        user=context.user or None,
+        password=context.password if context.user else None,
+        token=context.token or None,
+        creds=_path(context.creds),
+        nkey=_path(context.nkey),
+        tls_cert=_path(context.cert),
+        tls_key=_path(context.key),
+        tls_ca=_path(context.ca),
+        tls_first=context.tls_first,
+        domain=None if context.jetstream_api_prefix else context.jetstream_domain or None,
+        api_prefix=context.jetstream_api_prefix or None,
+        inbox_prefix=context.inbox_prefix or "_INBOX",
+    )
+
+
+def _path(text: str) -> str | None:
+    return str(Path(os.path.expandvars(text)).expanduser()) if text else None
+
+
+def _folder() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "nats"
+
+
+def _selected() -> str:
+    file = _folder() / "context.txt"
+    try:
+        name = file.read_text("utf-8").strip()
+    except OSError:
+        name = ""
+    if not name:
+        raise UsageError(
+            f"no NATS context is selected in {file}: name one, or say `nats context select`"
+        )
+    return name
+
+
+def _advice(name: str, file: Path) -> str:
+    known = [path.stem for path in file.parent.glob("*.json")]
+    if not known:
+        return f"there is no {file}, nor any other context beside it"
+    known.sort(key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
+    return f"there is no {file}; known are {', '.join(known)}"

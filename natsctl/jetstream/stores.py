@@ -1,0 +1,66 @@
+"""NATS as a system that keeps objects of many kinds: the way in for everyone above."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from natsctl.errors import UsageError
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.leases import LEASES, LeaseStore
+from natsctl.jetstream.bucket.store import KvStore
+from natsctl.jetstream.bucket.watch import VERIFY_S
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection.connection import connect as connected
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.events.recorder import EventRecorder, recording
+from natsctl.model.kinds import Kind, KvKind
+
+
+class Nats:
+    """The buckets of one connection, and its JetStream API; a `Stores` and a `JetStream`."""
+
+    def __init__(self, connection: Connection, *, verify_s: float = VERIFY_S) -> None:
+        self.connection = connection
+        self._verify_s = verify_s
+
+    async def open(self, kind: Kind[Any]) -> KvStore:
+        """Return the kind's store, its bucket made and checked as declared."""
+        if not isinstance(kind, KvKind):
+            raise UsageError(f"{kind.name} is not kept in NATS")
+        bucket = Bucket(self.connection, kind.bucket)
+        await bucket.ensure(kind)
+        return KvStore(bucket, kind, verify_s=self._verify_s)
+
+    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """See `JetStream.api`."""
+        return await self.connection.api(endpoint, body)
+
+    def leases(self, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> LeaseStore:
+        """Return where leases of this time to live are kept; the bucket is made when one is.
+
+        A *kind* is a part of the bucket.
+        """
+        return LeaseStore(self.connection, ttl_s=ttl_s, kind=kind)
+
+    @asynccontextmanager
+    async def recorder(self, controller: str) -> AsyncIterator[EventRecorder]:
+        """Return where the controller's events go: the stream `natsctl_events`."""
+        async with recording(self.connection, controller) as recorder:
+            yield recorder
+
+
+@asynccontextmanager
+async def connect(
+    options: NatsOptions | str | None = None, *, wait: bool = False, verify_s: float = VERIFY_S
+) -> AsyncIterator[Nats]:
+    """Connect to NATS, for as long as the context lasts.
+
+    Args:
+        options: how, or only a URL; None is the default server.
+        wait: keep trying, and say so in the log, until a server can be reached.
+        verify_s: how often each watch compares its keys with the server's.
+
+    Raises `UsageError` for a wrong option, `ConnectError` where no server can be reached.
+    """
+    async with connected(options, wait=wait) as connection:
+        yield Nats(connection, verify_s=verify_s)

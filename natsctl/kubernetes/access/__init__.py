@@ -1,0 +1,1 @@
+"""Credentials and addresses of clusters."""

@@ -1,0 +1,1 @@
+"""HTTP requests to a kube-apiserver."""

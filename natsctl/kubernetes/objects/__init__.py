@@ -1,0 +1,1 @@
+"""Reads and writes of objects in a cluster."""

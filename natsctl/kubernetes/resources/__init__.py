@@ -1,0 +1,1 @@
+"""Names, paths and encodings of resources."""

@@ -1,0 +1,1 @@
+"""Creations of external resources: recorded before, and linked after."""

@@ -1,0 +1,218 @@
+"""Records the link from each object to its external resource, apart from the object.
+
+The annotations of an object hold its link as well, but any client may replace the object as a
+whole and so drop them. The record is what keeps a second external resource from being created.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from natsctl.core.objects.compare_and_set import read
+from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
+from natsctl.managed.creation.creation import Creation, OtherCreationError
+from natsctl.managed.names import AnnotationNames
+from natsctl.model import documents
+from natsctl.model.kinds import Kind, KvKind, kv
+from natsctl.model.store import Store, Stored
+
+PREFIX = "links"
+
+
+class Link(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The name of an object's external resource, and the state of its creation.
+
+    The texts are those of the annotations.
+    """
+
+    external_name: str = ""
+    pending: str = ""
+    succeeded: str = ""
+    failed: str = ""
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, str], names: AnnotationNames) -> "Link":
+        """Return the link that the annotations hold."""
+        found = names.link(annotations)
+        return cls(*(found.get(name, "") for name in _names(names)))
+
+    def annotations(self, names: AnnotationNames) -> dict[str, str]:
+        """Return the annotations that hold the link."""
+        texts = msgspec.structs.astuple(self)
+        return {name: text for name, text in zip(_names(names), texts, strict=True) if text}
+
+    @property
+    def creation(self) -> Creation:
+        """The state of the last creation."""
+        names = AnnotationNames()
+        return Creation.of(self.annotations(names), names)
+
+    def __bool__(self) -> bool:
+        """Return whether anything is known."""
+        return self != Link()
+
+    def answers(self, other: "Link") -> bool:
+        """Return whether this link has the result of a creation that *other* has only begun."""
+        same = self.pending == other.pending
+        return same and other.creation.unknown and not self.creation.unknown
+
+    def contradicts(self, other: "Link") -> bool:
+        """Return whether this link may lead to another external resource than *other* does."""
+        if self.creation.unknown and self.pending != other.pending:
+            return True
+        return bool(self.external_name) and self.external_name != other.external_name
+
+
+class Standing(StrEnum):
+    """The state of a link, for people."""
+
+    LINKED = "linked"
+    UNKNOWN = "unknown"
+    """A creation has begun, and its result is not known."""
+    LOST = "lost"
+    """There is a record, but its object is gone or names another external resource."""
+
+
+def standing(recorded: Link, held: Link | None) -> Standing | None:
+    """Return the state of the link that is recorded and that the object holds.
+
+    *held* is None if the object does not exist. Returns None if there is nothing to show: no
+    record, or nothing was created.
+    """
+    if held is None:
+        exists = recorded.external_name or recorded.creation.unknown
+        return Standing.LOST if exists else None
+    if held and recorded.contradicts(held):
+        return Standing.LOST
+    link = recorded if not held or recorded.answers(held) else held
+    if link.creation.unknown:
+        return Standing.UNKNOWN
+    return Standing.LINKED if recorded and link.external_name else None
+
+
+RECORDS: KvKind[Link] = kv(Link, bucket="natsctl", keys=f"{PREFIX}.>", history=1, replicas=None)
+"""The link records, one for each managed object in NATS; see `record_key`."""
+
+
+def record_key(bucket: str, key: str, names: AnnotationNames) -> str:
+    """Return the key of an object's record, among the records of one domain of annotations."""
+    domain = max(names.domains).replace(".", "_")
+    return f"{PREFIX}.{domain}.{bucket}.{key}"
+
+
+class Links:
+    """Reads and writes the records of one bucket's objects.
+
+    An object that has no record yet may have had a link before it was replaced as a whole: then
+    the newest earlier revision that the bucket still has says which.
+
+    Args:
+        objects: the store of the managed objects.
+        kind: the kind of the managed objects.
+        names: the names of the annotations.
+        open_records: opens the store of the records.
+    """
+
+    def __init__(
+        self,
+        objects: Store,
+        kind: KvKind[Any],
+        *,
+        names: AnnotationNames,
+        open_records: Callable[[Kind[Any]], Awaitable[Store]],
+    ) -> None:
+        self._objects = objects
+        self._kind = kind
+        self._names = names
+        self._open = open_records
+        self._records: Store | None = None
+        self._known: dict[str, tuple[int, Link]] = {}  # the revision and the link as last seen
+
+    async def read(self, key: str) -> Link:
+        """Return the recorded link of the object, as the store's leader has it."""
+        stored = await read(await self._store(), self._key(key))
+        if stored is not None:
+            return self._seen(key, stored)
+        self._known[key] = 0, Link()
+        return await self._former(key)
+
+    async def write(self, key: str, link: Link) -> None:
+        """Record the link, upon exactly the record that was last seen.
+
+        Raises `OtherCreationError` if another process has recorded another creation since.
+        """
+        if key not in self._known:
+            await self.read(key)
+        revision, known = self._known[key]
+        if known == link:
+            return
+        try:
+            self._known[key] = await self._put(key, link, revision), link
+        except ConflictError as error:
+            newest = await read(await self._store(), self._key(key))
+            recorded = Link() if newest is None else self._seen(key, newest)
+            if recorded.pending != link.pending:
+                raise OtherCreationError(f"another creation was begun for {key}") from error
+            if recorded != link:
+                revision = 0 if newest is None else newest.revision
+                self._known[key] = await self._put(key, link, revision), link
+
+    async def forget(self, key: str) -> None:
+        """Remove the record, because the object may go."""
+        self._known.pop(key, None)
+        try:
+            await (await self._store()).delete(self._key(key), purge=True)
+        except NotFoundError:
+            return
+
+    async def _put(self, key: str, link: Link, revision: int) -> int:
+        store, value = await self._store(), msgspec.json.encode(link)
+        if revision:
+            return (await store.update(self._key(key), value, revision=revision)).revision
+        return (await store.create(self._key(key), value)).revision
+
+    async def _former(self, key: str) -> Link:
+        """Return the link of the newest earlier revision that has one, since the last deletion."""
+        for state in reversed(await self._objects.history(key)):
+            if not isinstance(state, Stored):
+                break
+            link = Link.of(annotations_of(state.value), self._names)
+            if link:
+                return link
+        return Link()
+
+    def _seen(self, key: str, stored: Stored) -> Link:
+        link = RECORDS.decode(stored.value)
+        self._known[key] = stored.revision, link
+        return link
+
+    def _key(self, key: str) -> str:
+        return record_key(self._kind.bucket, key, self._names)
+
+    async def _store(self) -> Store:
+        if self._records is None:
+            self._records = await self._open(RECORDS)
+        return self._records
+
+
+def object_of(key: str) -> tuple[AnnotationNames, str, str]:
+    """Return the names, the bucket and the key of the object with this record; see `record_key`."""
+    _, domain, bucket, own = key.split(".", 3)
+    return AnnotationNames(domain.replace("_", ".")), bucket, own
+
+
+def annotations_of(value: bytes) -> dict[str, str]:
+    """Return the annotations in a stored value, none if it is no object."""
+    try:
+        metadata = documents.metadata_of(documents.parse(value))
+    except InvalidObjectError:
+        return {}
+    found = metadata.get("annotations")
+    texts = found.items() if isinstance(found, dict) else ()
+    return {name: text for name, text in texts if isinstance(text, str)}
+
+
+def _names(names: AnnotationNames) -> tuple[str, str, str, str]:
+    return names.external_name, names.create_pending, names.create_succeeded, names.create_failed

@@ -1,0 +1,54 @@
+"""Files that say what should be in which bucket under which key."""
+
+from pathlib import Path
+
+import pytest
+
+from natsctl.cli.documents.manifests import Manifest, read_manifests
+from natsctl.cli.documents.values import Desired, Whole
+from natsctl.errors import UsageError
+
+
+def names(found: list[Manifest]) -> list[str]:
+    return [f"{manifest.bucket}/{manifest.key}" for manifest in found]
+
+
+def test_documents_lists_files_and_folders_are_read_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(
+        "bucket: x\nkey: one\nspec: {a: 1}\n---\n---\n- {bucket: x, key: two, spec: {}}\n"
+    )
+    (tmp_path / "a.json").write_text('[{"bucket": "y", "key": "three", "value": "text"}]')
+    (tmp_path / "notes.txt").write_text("no manifest")
+    found = read_manifests([str(tmp_path), str(tmp_path / "a.json")])
+    assert names(found) == ["y/three", "x/one", "x/two", "y/three"]
+    assert found[0].given == Whole(b"text")
+    assert found[1].given == Desired({"spec": {"a": 1}})
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("key: a\nspec: 1", "document 1: it has no bucket"),
+        ("{bucket: b, key: a, spec: 1}\n---\n{bucket: b, spec: 1}", "document 2: it has no key"),
+        ("bucket: b\nkey: 5\nspec: 1", "document 1: it has no key"),
+        ("bucket: b\nkey: a..b\nspec: 1", "document 1: key 'a..b'"),
+        ("bucket: b/c\nkey: a\nspec: 1", "document 1: bucket 'b/c'"),
+        ("bucket: b\nkey: a\nsepc: 1", "document 1: it has no spec"),
+        ("just text", "document 1: it is no mapping"),
+        ("a: [", "is neither YAML nor JSON"),
+        ("", "there is no document in"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, wrong: str) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_manifests([str(file)])
+    assert wrong in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.yaml cannot be read: No such file"):
+        read_manifests([str(tmp_path / "none.yaml")])

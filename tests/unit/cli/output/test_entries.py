@@ -1,0 +1,126 @@
+"""What an entry of a bucket looks like."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from natsctl.cli.documents.values import Desired, Whole, of_document
+from natsctl.cli.output.entries import age, columns, described, object_in, preview, row
+from natsctl.jetstream.bucket.bucket import Message
+from natsctl.model.readiness import ready
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def entry(value: object, key: str = "a", revision: int = 7) -> Message:
+    data = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    created = (NOW - timedelta(seconds=200)).isoformat()
+    return Message(key, revision, data, marker=None, created=created)
+
+
+@pytest.mark.parametrize("value", [{"spec": 1}, {"metadata": {}}, {"spec": None, "x": 1}])
+def test_json_with_a_spec_or_metadata_is_an_object(value: object) -> None:
+    assert object_in(msgspec.json.encode(value)) == value
+
+
+@pytest.mark.parametrize("value", [b"", b"text", b"5", b"[]", b"{}", b'{"metadata":"x"}', b"\xff"])
+def test_anything_else_is_whole(value: bytes) -> None:
+    assert object_in(value) is None
+
+
+@pytest.mark.parametrize(
+    ("document", "shown"),
+    [
+        ({"spec": 1}, "-"),
+        ({"spec": 1, "status": {"ready": True}}, "True"),
+        ({"spec": 1, "status": {"ready": False}}, "False"),
+        ({"spec": 1, "status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "False"),
+        ({"spec": 1, "status": {"conditions": [{"type": "Synced", "status": "True"}]}}, "-"),
+        (
+            {"metadata": {"generation": 3}, "status": {"observedGeneration": 2, "ready": True}},
+            "Pending",
+        ),
+        ({"metadata": {"deletionTimestamp": "2026-01-01"}, "status": {"ready": True}}, "Deleting"),
+        ({"spec": 1, "status": "odd"}, "-"),
+        (None, "-"),
+    ],
+)
+def test_ready_says_how_an_object_is(document: dict[str, object] | None, shown: str) -> None:
+    assert ready(document) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-5, "0s"),
+        (0, "0s"),
+        (59, "59s"),
+        (60, "1m"),
+        (200, "3m20s"),
+        (12 * 60 + 5, "12m"),
+        (2 * 3600 + 300, "2h5m"),
+        (30 * 3600, "1d6h"),
+        (80 * 86400, "80d"),
+    ],
+)
+def test_an_age_says_no_more_than_matters(seconds: int, shown: str) -> None:
+    assert age((NOW - timedelta(seconds=seconds)).isoformat(), NOW) == shown
+
+
+def test_an_unknown_age_is_a_dash() -> None:
+    assert age("", NOW) == "-"
+
+
+def test_an_age_is_read_with_nanoseconds() -> None:
+    assert age("2026-03-01T11:59:50.123456789Z", NOW) == "9s"
+
+
+def test_a_table_of_objects_has_no_values() -> None:
+    headings = columns([entry({"spec": 1})])
+    assert headings == ["KEY", "REVISION", "GENERATION", "READY", "AGE"]
+    document = {"metadata": {"generation": 2}, "spec": 1, "status": {"ready": True}}
+    assert row(entry(document), headings, NOW) == ["a", "7", "2", "True", "3m20s"]
+
+
+def test_a_table_of_values_has_no_generation() -> None:
+    headings = columns([entry(b"some\ntext")])
+    assert headings == ["KEY", "REVISION", "AGE", "VALUE"]
+    assert row(entry(b"some\ntext"), headings, NOW)[-1] == "some text"
+
+
+def test_a_table_of_both_has_both() -> None:
+    headings = columns([entry({"spec": 1}), entry(b"x")], wide=True)
+    assert headings[-4:] == ["LABELS", "FINALIZERS", "UID", "VALUE"]
+    labelled = entry({"metadata": {"labels": {"a": "b"}, "finalizers": ["x/y"], "uid": "u"}})
+    assert row(labelled, headings, NOW)[-4:] == ["a=b", "x/y", "u", "-"]
+
+
+def test_a_long_value_is_cut_and_bytes_are_counted() -> None:
+    assert preview(b"x" * 100) == "x" * 59 + "…"
+    assert preview(b"\xff\xfe") == "(2 bytes)"
+
+
+def test_an_object_stands_beside_its_bucket_key_and_revision() -> None:
+    assert described("b", entry({"spec": {"x": 1}, "other": 2})) == {
+        "bucket": "b",
+        "key": "a",
+        "revision": 7,
+        "spec": {"x": 1},
+        "other": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"text", b'"quoted"', b"5", b"[1,2]", b'{"a":1}', b"\xff\x00", b'{"spec":1,"key":"x"}'],
+)
+def test_what_is_described_can_be_applied_again(value: bytes) -> None:
+    given = of_document(described("b", entry(value)))
+    assert isinstance(given, Whole)
+    assert given.value == value
+
+
+def test_a_described_object_can_be_applied_again() -> None:
+    document = {"metadata": {"labels": {"a": "b"}}, "spec": {"x": 1}, "status": {"ready": True}}
+    assert of_document(described("b", entry(document))) == Desired(document)

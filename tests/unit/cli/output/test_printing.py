@@ -1,0 +1,80 @@
+"""What a command has found is written for people, or the same for every sort of program."""
+
+import io
+import json
+import sys
+
+import msgspec
+import pytest
+import yaml
+
+from natsctl.cli.output.printing import Output, line, write_found, write_table, write_value
+
+
+class Shop(msgspec.Struct):
+    name: str
+    tags: tuple[str, ...] = ()
+
+
+FOUND = [Shop("one", ("a", "b")), Shop("two")]
+
+
+def written(capsys: pytest.CaptureFixture[str], output: Output, found: object = FOUND) -> str:
+    write_found(found, output, names=["one", "two"], table=lambda: line("a table"))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("found", [FOUND, [], FOUND[0]], ids=["several", "none", "one"])
+def test_json_and_yaml_say_the_same(capsys: pytest.CaptureFixture[str], found: object) -> None:
+    from_json = json.loads(written(capsys, Output.JSON, found))
+    assert from_json == yaml.safe_load(written(capsys, Output.YAML, found))
+    assert from_json == json.loads(msgspec.json.encode(found))
+
+
+@pytest.mark.parametrize("output", [Output.NAME, Output.VALUE])
+def test_names_are_a_line_each(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+    assert written(capsys, output) == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("output", [Output.TABLE, Output.WIDE])
+def test_people_read_a_table(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+    assert written(capsys, output) == "a table\n"
+
+
+def test_a_cell_of_a_table_is_one_line_whatever_is_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_table(["KEY", "REASON"], [["a\nb", "\x1b[2J\t\u202e"], ["long-key", "ok"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "KEY        REASON",
+        "a\\nb       \\x1b[2J\\t\\u202e",
+        "long-key   ok",
+    ]
+
+
+def test_a_name_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    write_found([], Output.NAME, names=["a\x1b[2Jb\nc"], table=lambda: None)
+    assert capsys.readouterr().out == "a\\x1b[2Jb\\nc\n"
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "shown"),
+    [
+        (Terminal, b"a\n\tb\\x1b[2J\\u202e\\xff\n"),
+        (io.TextIOWrapper, "a\n\tb\x1b[2J\u202e".encode() + b"\xff"),
+    ],
+    ids=["terminal", "file"],
+)
+def test_a_value_is_exact_in_a_file_and_safe_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.TextIOWrapper], shown: bytes
+) -> None:
+    written_bytes = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", stream(written_bytes, encoding="utf-8"))
+    write_value("a\n\tb\x1b[2J\u202e".encode() + b"\xff")
+    sys.stdout.flush()
+    assert written_bytes.getvalue() == shown

@@ -1,0 +1,48 @@
+"""What only a terminal gets."""
+
+import io
+import sys
+
+import pytest
+
+from natsctl.cli.output.terminal import Progress, coloured, confirm
+from natsctl.errors import UsageError
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert coloured("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"
+    assert coloured("x", "red", io.StringIO()) == "x"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert coloured("x", "red", Terminal()) == "x"
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_progress_is_shown_on_a_terminal_and_taken_away(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with Progress("syncing", 2) as progress:
+        progress.step()
+        progress.step()
+    assert progress.done == 2
+    if stream.isatty():
+        assert "syncing" in stream.getvalue()
+        assert "2/2" in stream.getvalue()
+        assert stream.getvalue().endswith("\x1b[2K")
+    else:
+        assert stream.getvalue() == ""
+
+
+def test_nobody_to_ask_is_no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(UsageError, match=r"Really\? Say --yes"):
+        confirm("Really?", yes=False)
+    confirm("Really?", yes=True)

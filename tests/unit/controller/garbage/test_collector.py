@@ -1,0 +1,432 @@
+"""Which secondaries have lost their owner, and when it is not safe to believe it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from things import THINGS, Thing, applied, caught_up, informed, thing, value
+
+import natsctl
+from natsctl.controller.garbage.collector import GarbageCollector
+from natsctl.controller.garbage.evidence import MEMORY, Evidence
+from natsctl.controller.slots.own_writes import OwnWrites
+from natsctl.controller.slots.owned import OWNER_INDEX
+from natsctl.controller.slots.owners import Owner, OwnerNames
+from natsctl.controller.slots.secondary import Secondary
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.read_your_writes import Barrier, Sync
+from natsctl.errors import PermissionDeniedError, StoreError, StoreMissingError, UsageError
+from natsctl.model.garbage import GarbageLimits, GarbagePlan, Orphan
+from natsctl.model.store import Listed, Listing
+from natsctl.testing.memory import MemoryStore
+
+APPS = natsctl.kv(Thing, bucket="apps")
+PARTS = natsctl.kv(Thing, bucket="parts")
+OWNER_KIND = APPS.name
+NAMES = OwnerNames()
+LIMITS = GarbageLimits(grace_s=60, count_max=20, share_max=0.5, share_from=4)
+
+
+class Yard:
+    """Apps that own parts and things, and a collector."""
+
+    def __init__(self) -> None:
+        self.apps, self.parts, self.things, self.memory = (
+            MemoryStore(kind) for kind in (APPS, PARTS, THINGS, MEMORY)
+        )
+        self.primary = Informer(self.apps, APPS)
+        self.secondaries = [self._secondary(store) for store in (self.parts, self.things)]
+        self.collector = self.collect()
+
+    def collect(self, limits: GarbageLimits = LIMITS) -> GarbageCollector:
+        """Return a collector as one that has just started."""
+        evidence = Evidence(self.primary, self.memory, "apps")
+        return GarbageCollector(self.primary, self.secondaries, evidence, limits)
+
+    def _secondary(self, store: MemoryStore) -> Secondary[Thing]:
+        kind = store.kind
+        indexes = {OWNER_INDEX: NAMES.index(kind, OWNER_KIND)}
+        informer: Informer[Any] = Informer(store, kind, indexes=indexes)
+        own = OwnWrites(lambda _change, _writer: None)
+        return Secondary(informer, Barrier(), own, NAMES, OWNER_KIND)
+
+    @property
+    def informers(self) -> list[Informer[Any]]:
+        return [self.primary, *(secondary.informer for secondary in self.secondaries)]
+
+    async def app(self, *keys: str) -> None:
+        """Make apps, with a part each."""
+        for key in keys:
+            await self.apps.create(key, value())
+            await self.part(key)
+
+    async def part(self, owner: str, key: str = "", kind: str = OWNER_KIND) -> None:
+        """Make a part that says that an app owns it."""
+        whose = Owner(kind, owner)
+        labels, annotations = NAMES.labels(whose), NAMES.annotations(whose)
+        text = value(labels=labels, annotations=annotations)
+        await self.parts.create(key or f"{owner}.part", text)
+
+    async def seen(self) -> None:
+        """Let every cache see everything."""
+        for informer, store in zip(
+            self.informers, (self.apps, self.parts, self.things), strict=True
+        ):
+            await caught_up(informer, store)
+        await asyncio.sleep(10)
+
+    async def plan(self) -> GarbagePlan:
+        """Return the plan after the grace period is over."""
+        await self.seen()
+        await self.collector.plan()
+        await asyncio.sleep(LIMITS.grace_s)
+        return await self.collector.plan()
+
+
+@pytest.fixture
+async def yard() -> AsyncIterator[Yard]:
+    yard = Yard()
+    async with AsyncExitStack() as stack:
+        for informer in yard.informers:
+            await stack.enter_async_context(informed(informer))
+        await yard.seen()
+        await yard.collector.begin()  # before there is anything to remember
+        yield yard
+
+
+def keys(plan: GarbagePlan) -> list[str]:
+    return [orphan.key for orphan in plan.orphans]
+
+
+class TestSuspecting:
+    async def test_what_has_an_owner_is_no_orphan(self, yard: Yard) -> None:
+        await yard.app("shop")
+        plan = await yard.plan()
+        assert (plan.orphans, plan.refused) == ((), "")
+
+    async def test_what_a_deleted_owner_left_is_an_orphan_and_proven(self, yard: Yard) -> None:
+        await yard.app("shop", "bar")
+        deleted_at = await yard.apps.delete("shop")
+        plan = await yard.plan()
+        assert plan.refused == ""
+        assert plan.orphans == (
+            Orphan(
+                kind="Thing.parts",
+                key="shop.part",
+                revision=1,
+                owner="shop",
+                reason=f"owner shop was deleted at revision {deleted_at}",
+                proven=True,
+                suspected_s=60.0,
+                due=True,
+            ),
+        )
+
+    async def test_what_names_an_owner_that_never_was_is_an_orphan_and_not_proven(
+        self, yard: Yard
+    ) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        [orphan] = (await yard.plan()).orphans
+        assert not orphan.proven
+        assert "nothing tells that it was deleted" in orphan.reason
+
+    async def test_it_is_due_once_it_was_suspected_for_the_grace_period(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        await yard.seen()
+        due = []
+        for _ in range(4):
+            due += [orphan.due for orphan in (await yard.collector.plan()).orphans]
+            await asyncio.sleep(30)
+        assert due == [False, False, True, True]
+
+    async def test_an_owner_that_came_back_starts_the_grace_period_anew(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        assert [orphan.due for orphan in (await yard.plan()).orphans] == [True]
+        created = await yard.apps.create("shop", value())
+        await yard.seen()
+        assert keys(await yard.collector.plan()) == []
+        await yard.apps.delete("shop", revision=created.revision)
+        await yard.seen()
+        assert [orphan.due for orphan in (await yard.collector.plan()).orphans] == [False]
+
+    async def test_orphans_of_every_kind_are_found_in_order(self, yard: Yard) -> None:
+        await yard.app("bar")
+        for key in ("z", "b"):
+            await yard.part("shop", key)
+        with Sync("shop"):
+            await yard.secondaries[1].apply("a", thing("hi"))
+        plan = await yard.plan()
+        assert [(orphan.kind, orphan.key) for orphan in plan.orphans] == [
+            ("Thing.parts", "b"),
+            ("Thing.parts", "z"),
+            ("Thing.things", "a"),
+        ]
+
+    async def test_what_another_kind_of_primary_owns_is_none_of_ours(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop", kind="Other.apps")
+        assert keys(await yard.plan()) == []
+
+    async def test_what_nobody_owns_is_none_of_ours(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.parts.create("x", value())
+        assert keys(await yard.plan()) == []
+
+    async def test_an_owner_that_is_invalid_is_alive(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.apps.create("shop", b"no JSON")
+        await yard.part("shop")
+        assert keys(await yard.plan()) == []
+
+    async def test_an_owner_whose_key_is_none_harms_no_other(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("no..key", "x")
+        await yard.part("shop")
+        plan = await yard.plan()
+        assert plan.refused == ""
+        assert keys(plan) == ["shop.part"]
+
+
+class TestConfirming:
+    async def test_an_owner_that_only_the_cache_misses_is_alive(self, yard: Yard) -> None:
+        await yard.app("shop", "bar")
+        await yard.seen()
+        stale = Informer(yard.apps, APPS)
+        for event in (Listing("1"), applied("other", 1), Listed(1)):
+            list(stale.cache.apply(event))
+        evidence = Evidence(stale, MemoryStore(MEMORY), "x")
+        collector = GarbageCollector(stale, yard.secondaries, evidence, LIMITS)
+        plan = await collector.plan()
+        assert (plan.orphans, plan.refused) == ((), "")
+
+    async def test_a_primary_that_cannot_be_read_condemns_nobody(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        await yard.seen()
+        yard.apps.fail(PermissionDeniedError("not you"))
+        plan = await yard.collector.plan()
+        assert (keys(plan), plan.refused) == ([], "the owners cannot be read: not you")
+
+    async def test_a_memory_that_cannot_be_read_condemns_nobody(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        await yard.seen()
+        yard.memory.fail(StoreError("broken"))
+        plan = await yard.collector.plan()
+        assert (keys(plan), plan.refused) == ([], "the owners cannot be read: broken")
+
+
+class TestRefusing:
+    async def test_before_every_cache_is_complete(self) -> None:
+        yard = Yard()
+        async with AsyncExitStack() as stack:
+            for informer in yard.informers:
+                plan = await yard.collector.plan()
+                assert "has not been listed completely yet" in plan.refused
+                assert plan.orphans == ()
+                await stack.enter_async_context(informed(informer))
+            assert (await yard.collector.plan()).refused == ""
+
+    @pytest.mark.parametrize("number", [0, 1])
+    async def test_while_a_bucket_is_missing(self, yard: Yard, number: int) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        await yard.seen()
+        (yard.apps, yard.parts)[number].fail(StoreMissingError("bucket x does not exist"))
+        await asyncio.sleep(1)
+        assert await yard.collector.plan() == GarbagePlan((), "bucket x does not exist")
+
+    async def test_after_the_bucket_was_recreated(self, yard: Yard) -> None:
+        await yard.app("shop", "bar")
+        assert (await yard.plan()).refused == ""
+        yard.apps.recreate()
+        await yard.apps.create("bar", value())
+        plan = await yard.plan()
+        assert plan.refused == "the bucket of Thing.apps was recreated since it was last seen"
+        assert keys(plan) == ["shop.part"]
+
+    async def test_after_a_restart_and_the_bucket_was_recreated_meanwhile(self, yard: Yard) -> None:
+        await yard.app("shop", "bar")
+        await yard.plan()
+        yard.apps.recreate()
+        await yard.apps.create("bar", value())
+        yard.collector = yard.collect()
+        assert "was recreated since it was last seen" in (await yard.plan()).refused
+
+    async def test_where_the_bucket_is_empty_and_owners_were_in_it(self, yard: Yard) -> None:
+        await yard.app("shop", "bar")
+        await yard.plan()
+        yard.apps.vanish("shop", "bar")
+        yard.apps.break_watches()
+        plan = await yard.plan()
+        assert plan.refused == "the bucket of Thing.apps is empty, although owners were seen in it"
+        assert keys(plan) == ["bar.part", "shop.part"]
+
+    async def test_where_nothing_is_remembered_and_there_are_secondaries(self, yard: Yard) -> None:
+        await yard.part("shop")
+        await yard.memory.delete("gc.apps")
+        plan = await yard.plan()
+        assert plan.refused == "nothing is remembered about the bucket of Thing.apps"
+        assert keys(plan) == ["shop.part"]
+
+    async def test_not_where_every_orphan_is_proven(self, yard: Yard) -> None:
+        await yard.app("shop", "bar")
+        await yard.plan()
+        for key in ("shop", "bar"):
+            await yard.apps.delete(key)
+        plan = await yard.plan()
+        assert plan.refused == ""
+        assert keys(plan) == ["bar.part", "shop.part"]
+
+    async def test_not_where_the_bucket_was_seen_to_become_empty(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.plan()
+        await yard.apps.delete("bar")
+        await yard.plan()
+        await yard.parts.delete("bar.part")
+        await yard.part("shop")
+        plan = await yard.plan()
+        assert (plan.refused, keys(plan)) == ("", ["shop.part"])
+
+    async def test_not_where_nothing_is_suspected_in_a_recreated_bucket(self, yard: Yard) -> None:
+        await yard.app("shop")
+        await yard.plan()
+        yard.apps.recreate()
+        await yard.apps.create("shop", value())
+        assert (await yard.plan()).refused == ""
+
+    async def test_a_refused_sweep_does_not_count_as_the_last_one(self, yard: Yard) -> None:
+        await yard.app("shop", "bar")
+        await yard.plan()
+        yard.apps.recreate()
+        await yard.apps.create("bar", value())
+        for _ in range(3):
+            assert "was recreated" in (await yard.plan()).refused
+
+
+class TestLimits:
+    async def orphans(self, yard: Yard, alive: int, gone: int) -> GarbagePlan:
+        await yard.app(*(f"alive{number}" for number in range(alive)))
+        for number in range(gone):
+            await yard.part("shop", f"part{number}")
+        return await yard.plan()
+
+    async def test_more_than_the_count_is_refused(self, yard: Yard) -> None:
+        plan = await self.orphans(yard, 50, 21)
+        assert plan.refused == "21 objects would go, more than 20 at once"
+        assert len(plan.orphans) == 21
+
+    async def test_the_count_itself_is_not(self, yard: Yard) -> None:
+        assert (await self.orphans(yard, 50, 20)).refused == ""
+
+    async def test_more_than_the_share_is_refused(self, yard: Yard) -> None:
+        plan = await self.orphans(yard, 5, 6)
+        assert plan.refused == "6 of 11 objects would go, more than 50%"
+
+    async def test_the_share_itself_is_not(self, yard: Yard) -> None:
+        assert (await self.orphans(yard, 6, 6)).refused == ""
+
+    async def test_a_few_are_no_reason_whatever_their_share(self, yard: Yard) -> None:
+        assert (await self.orphans(yard, 1, 4)).refused == ""
+        assert keys(await yard.plan()) != []
+
+    async def test_proven_orphans_count_too(self, yard: Yard) -> None:
+        await yard.app(*(f"app{number}" for number in range(6)))
+        for number in range(6):
+            await yard.apps.delete(f"app{number}")
+        assert "6 of 6 objects would go" in (await yard.plan()).refused
+
+    async def test_those_that_are_not_due_do_not_count(self, yard: Yard) -> None:
+        await yard.app("bar")
+        for number in range(30):
+            await yard.part("shop", f"part{number}")
+        await yard.seen()
+        assert (await yard.collector.plan()).refused == ""
+
+
+class TestApplying:
+    async def test_what_the_plan_says_goes_and_is_told(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        assert (await yard.collector.apply(plan)).orphans == plan.orphans
+        assert yard.parts.keys() == ["bar.part"]
+
+    async def test_a_person_may_apply_what_a_sweep_may_not(self, yard: Yard) -> None:
+        await yard.app("shop", "bar")
+        await yard.plan()
+        yard.apps.recreate()
+        await yard.apps.create("bar", value())
+        plan = await yard.plan()
+        assert plan.refused
+        await yard.collector.apply(plan)
+        assert yard.parts.keys() == ["bar.part"]
+        assert (await yard.plan()).refused == ""
+
+    async def test_nothing_else_goes(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        await yard.part("shop", "new")
+        await yard.seen()
+        await yard.collector.apply(plan)
+        assert yard.parts.keys() == ["bar.part", "new"]
+
+    async def test_what_changed_since_the_plan_stays(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        stored = await yard.parts.get("shop.part")
+        await yard.parts.update("shop.part", stored.value + b" ", revision=stored.revision)
+        assert (await yard.collector.apply(plan)).orphans == ()
+        assert yard.parts.keys() == ["bar.part", "shop.part"]
+
+    async def test_what_went_since_the_plan_is_not_told(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        await yard.parts.delete("shop.part")
+        assert (await yard.collector.apply(plan)).orphans == ()
+
+    async def test_what_has_an_owner_again_stays(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        await yard.apps.create("shop", value())
+        assert (await yard.collector.apply(plan)).orphans == ()
+        assert yard.parts.keys() == ["bar.part", "shop.part"]
+
+    async def test_a_plan_of_a_store_that_was_recreated_since_is_refused(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        yard.parts.recreate()
+        await yard.part("bar", "other")
+        await asyncio.sleep(10)
+        with pytest.raises(UsageError, match=r"Thing\.parts was recreated"):
+            await yard.collector.apply(plan)
+        assert yard.parts.keys() == ["other"]
+
+    async def test_a_plan_of_other_kinds_is_refused(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        evidence = Evidence(yard.primary, yard.memory, "x")
+        other = GarbageCollector(yard.primary, [], evidence, LIMITS)
+        with pytest.raises(UsageError, match=r"Thing\.parts"):
+            await other.apply(plan)
+        assert yard.parts.keys() == ["bar.part", "shop.part"]
+
+    async def test_a_primary_that_cannot_be_read_ends_it(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        yard.apps.fail(StoreMissingError("bucket x does not exist"))
+        with pytest.raises(StoreMissingError):
+            await yard.collector.apply(plan)
+        assert yard.parts.keys() == ["bar.part", "shop.part"]

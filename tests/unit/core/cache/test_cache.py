@@ -1,0 +1,450 @@
+"""A cache is the fold of its store's watch events, and says what each one changed."""
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+from things import THINGS, Thing, applied, broken, stored
+
+from natsctl.core.cache.cache import Cache, Invalid
+from natsctl.model.store import (
+    Action,
+    Applied,
+    Change,
+    Deleted,
+    Listed,
+    Listing,
+    Stored,
+    WatchEvent,
+)
+
+
+@pytest.fixture
+def cache() -> Cache[Thing]:
+    return Cache(THINGS)
+
+
+def fold(cache: Cache[Thing], *events: WatchEvent) -> list[Change[Thing]]:
+    return [change for event in events for change in cache.apply(event)]
+
+
+def listed(
+    cache: Cache[Thing], *events: WatchEvent, incarnation: str = "1", revision: int = 100
+) -> list[Change[Thing]]:
+    return fold(cache, Listing(incarnation), *events, Listed(revision))
+
+
+def told(changes: Iterable[Change[Thing]]) -> list[tuple[str, str]]:
+    return [(change.key, change.action.value) for change in changes]
+
+
+class TestListing:
+    def test_it_takes_effect_at_its_end(self, cache: Cache[Thing]) -> None:
+        assert fold(cache, Listing("1"), applied("a", 1), applied("b", 2)) == []
+        assert not cache.complete.is_set()
+        assert len(cache) == 0
+        assert told(fold(cache, Listed(2))) == [("a", "added"), ("b", "added")]
+        assert cache.complete.is_set()
+        assert sorted(cache.keys()) == ["a", "b"]
+
+    def test_of_nothing_it_completes_the_cache(self, cache: Cache[Thing]) -> None:
+        assert listed(cache, revision=0) == []
+        assert cache.complete.is_set()
+
+    def test_its_changes_are_marked_initial(self, cache: Cache[Thing]) -> None:
+        [change] = listed(cache, applied("a", 1))
+        assert change.initial
+        [change] = fold(cache, applied("a", 101))
+        assert not change.initial
+
+    def test_what_was_written_during_it_is_shown_once_as_it_ended(
+        self, cache: Cache[Thing]
+    ) -> None:
+        changes = listed(cache, applied("a", 1, "old"), applied("a", 3, "new"))
+        assert [(at.before, at.after) for at in changes] == [(None, stored("a", 3, "new"))]
+
+    def test_what_was_deleted_during_it_is_not_shown(self, cache: Cache[Thing]) -> None:
+        changes = listed(cache, applied("a", 1), Deleted("a", 2), applied("b", 3))
+        assert "a" not in cache
+        assert told(changes) == [("b", "added"), ("a", "deleted")]
+
+    def test_what_was_deleted_and_made_again_during_it_is_shown(self, cache: Cache[Thing]) -> None:
+        assert told(listed(cache, Deleted("a", 1), applied("a", 2))) == [("a", "added")]
+
+
+class TestRelisting:
+    def test_what_is_known_already_is_no_change(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1), applied("b", 2))
+        assert listed(cache, applied("a", 1), applied("b", 2)) == []
+
+    def test_only_what_differs_is_told(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1, "a"), applied("b", 2), applied("c", 3))
+        changes = listed(cache, applied("a", 7, "A"), applied("b", 2), applied("d", 8))
+        assert told(changes) == [("a", "updated"), ("d", "added"), ("c", "deleted")]
+        assert changes[0].before == stored("a", 1, "a")
+        assert changes[0].after == stored("a", 7, "A")
+        assert changes[2].before == stored("c", 3)
+
+    def test_the_state_before_is_read_until_its_end(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1, "old"))
+        fold(cache, Listing("1"), applied("a", 5, "new"), applied("b", 6))
+        assert cache.get("a") == stored("a", 1, "old")
+        assert list(cache.keys()) == ["a"]
+        fold(cache, Listed(6))
+        assert cache.get("a") == stored("a", 5, "new")
+
+    def test_one_that_breaks_off_changes_nothing(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1), applied("b", 2))
+        fold(cache, Listing("1"), applied("a", 9, "new"))  # broke here
+        changes = listed(cache, applied("a", 1), applied("b", 2))
+        assert changes == []
+        assert cache.get("a") == stored("a", 1)
+
+    def test_deletes_that_nobody_told_are_found(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1), applied("b", 2))
+        [change] = listed(cache, applied("b", 2))
+        assert (change.key, change.before, change.after) == ("a", stored("a", 1), None)
+        assert "a" not in cache
+
+    def test_a_known_object_shown_as_deleted_is_told_once(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1))
+        [change] = listed(cache, Deleted("a", 2), revision=2)
+        assert change.before == stored("a", 1)
+
+    def test_of_an_empty_store_everything_is_deleted(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1), applied("b", 2))
+        assert told(listed(cache)) == [("a", "deleted"), ("b", "deleted")]
+        assert len(cache) == 0
+
+
+class TestMarkers:
+    """A marker of an object that nobody here ever saw is told, once, as from None to None."""
+
+    def test_the_first_listing_tells_every_marker(self, cache: Cache[Thing]) -> None:
+        changes = listed(cache, Deleted("a", 1), Deleted("b", 2))
+        assert changes == [
+            Change(THINGS, "a", None, None, initial=True),
+            Change(THINGS, "b", None, None, initial=True),
+        ]
+
+    def test_a_relisting_tells_those_newer_than_what_was_known(self, cache: Cache[Thing]) -> None:
+        listed(cache, Deleted("a", 1), Deleted("b", 2), revision=2)
+        changes = listed(cache, Deleted("a", 1), Deleted("b", 2), Deleted("c", 3), revision=3)
+        assert [change.key for change in changes] == ["c"]
+
+    def test_what_live_changes_showed_is_known(self, cache: Cache[Thing]) -> None:
+        listed(cache, revision=0)
+        fold(cache, applied("a", 1), Deleted("a", 2))
+        assert listed(cache, Deleted("a", 2), revision=2) == []
+
+    def test_what_was_made_and_deleted_during_a_gap_is_told(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1), revision=1)
+        changes = listed(cache, applied("a", 1), Deleted("b", 3), revision=3)
+        assert changes == [Change(THINGS, "b", None, None, initial=True)]
+
+    def test_those_of_another_incarnation_are_all_news(self, cache: Cache[Thing]) -> None:
+        listed(cache, Deleted("a", 5), revision=5)
+        changes = listed(cache, Deleted("a", 2), incarnation="2", revision=2)
+        assert [change.key for change in changes] == ["a"]
+
+    def test_a_live_marker_of_an_unknown_object_is_told(self, cache: Cache[Thing]) -> None:
+        listed(cache, revision=0)
+        assert fold(cache, Deleted("a", 2)) == [Change(THINGS, "a", None, None)]
+
+    def test_they_are_deletions(self, cache: Cache[Thing]) -> None:
+        [change] = listed(cache, Deleted("a", 1))
+        assert change.action is Action.DELETED
+        assert (change.old, change.new) == (None, None)
+
+
+class TestFollowing:
+    @pytest.fixture
+    def cache(self) -> Cache[Thing]:
+        cache = Cache(THINGS)
+        listed(cache, revision=0)
+        return cache
+
+    def test_each_change_shows_the_object_before_and_after(self, cache: Cache[Thing]) -> None:
+        one, two = stored("a", 1, "one"), stored("a", 2, "two")
+        changes = fold(cache, Applied(one), Applied(two), Deleted("a", 3))
+        assert [(at.before, at.after) for at in changes] == [(None, one), (one, two), (two, None)]
+        assert [at.action for at in changes] == [Action.ADDED, Action.UPDATED, Action.DELETED]
+
+    def test_objects_are_decoded_when_they_are_asked_for(self, cache: Cache[Thing]) -> None:
+        change = fold(cache, applied("a", 1, "one"), applied("a", 2, "two"))[1]
+        assert change.old is not None
+        assert change.new is not None
+        assert (change.old.spec.text, change.new.spec.text) == ("one", "two")
+
+    def test_a_change_is_readable_at_once(self, cache: Cache[Thing]) -> None:
+        fold(cache, applied("a", 1))
+        assert cache.get("a") == stored("a", 1)
+        fold(cache, Deleted("a", 2))
+        assert cache.get("a") is None
+
+
+class TestIncarnation:
+    def test_another_one_replaces_everything(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 7, "old"), applied("b", 8), revision=8)
+        changes = listed(cache, applied("a", 1, "new"), incarnation="2", revision=1)
+        assert told(changes) == [("a", "updated"), ("b", "deleted")]
+        assert (cache.incarnation, cache.revision) == ("2", 1)
+
+    def test_a_lower_revision_of_another_one_counts(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 7, "old"), revision=7)
+        listed(cache, applied("a", 1, "new"), incarnation="2", revision=1)
+        assert cache.get("a") == stored("a", 1, "new")
+
+    def test_the_same_bytes_at_the_same_revision_are_no_change(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1))
+        assert listed(cache, applied("a", 1), incarnation="2", revision=1) == []
+
+    def test_other_bytes_at_the_same_revision_are_a_change(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1, "old"))
+        [change] = listed(cache, applied("a", 1, "new"), incarnation="2", revision=1)
+        assert change.action is Action.UPDATED
+
+
+class TestInvalid:
+    @pytest.fixture
+    def told_of(self) -> list[Invalid]:
+        return []
+
+    @pytest.fixture
+    def cache(self, told_of: list[Invalid]) -> Cache[Thing]:
+        return Cache(THINGS, on_invalid=told_of.append)
+
+    def test_the_last_good_state_is_kept_and_nothing_changed(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1))
+        assert fold(cache, broken("a", 2)) == []
+        assert cache.get("a") == stored("a", 1)
+        assert cache.invalid["a"].stored.revision == 2
+
+    def test_one_that_never_was_good_is_not_readable_but_exists(self, cache: Cache[Thing]) -> None:
+        assert listed(cache, broken("a", 1)) == []
+        assert cache.get("a") is None
+        assert "a" in cache
+        assert list(cache.keys()) == []
+
+    def test_it_is_told_once_per_revision(
+        self, cache: Cache[Thing], told_of: list[Invalid]
+    ) -> None:
+        listed(cache, broken("a", 1))
+        listed(cache, broken("a", 1))
+        fold(cache, broken("a", 101))
+        listed(cache, broken("a", 101))
+        assert [invalid.stored.revision for invalid in told_of] == [1, 101]
+
+    def test_it_says_what_is_wrong(self, cache: Cache[Thing], told_of: list[Invalid]) -> None:
+        listed(cache, broken("a", 1))
+        assert "no valid Thing" in str(told_of[0].error)
+        assert "$.spec.text" in str(told_of[0].error)
+
+    def test_the_next_good_one_heals_it_and_shows_what_was_good_before(
+        self, cache: Cache[Thing]
+    ) -> None:
+        listed(cache, applied("a", 1, "one"), broken("b", 2))
+        changes = fold(cache, broken("a", 101), applied("a", 102, "two"), applied("b", 103))
+        assert [(at.before, at.after) for at in changes] == [
+            (stored("a", 1, "one"), stored("a", 102, "two")),
+            (None, stored("b", 103)),
+        ]
+        assert cache.invalid == {}
+
+    def test_one_that_is_put_back_to_its_last_good_revision_is_healed(
+        self, cache: Cache[Thing]
+    ) -> None:
+        listed(cache, applied("a", 1))
+        fold(cache, broken("a", 101))
+        assert listed(cache, applied("a", 1), incarnation="restored") == []
+        assert cache.invalid == {}
+
+    def test_its_deletion_is_told_with_the_last_good_state(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1))
+        [change] = fold(cache, broken("a", 101), Deleted("a", 102))
+        assert (change.before, change.after) == (stored("a", 1), None)
+        assert "a" not in cache
+
+    def test_a_relisting_without_it_tells_its_deletion_once(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1))
+        fold(cache, broken("a", 101))
+        [change] = listed(cache)
+        assert change.before == stored("a", 1)
+        assert "a" not in cache
+
+    def test_a_relisting_without_one_that_never_was_good_tells_its_deletion(
+        self, cache: Cache[Thing]
+    ) -> None:
+        listed(cache, broken("a", 1))
+        assert listed(cache) == [Change(THINGS, "a", None, None)]
+        assert "a" not in cache
+
+    def test_it_harms_no_other(self, cache: Cache[Thing]) -> None:
+        changes = listed(cache, applied("a", 1), broken("b", 2), applied("c", 3))
+        assert told(changes) == [("a", "added"), ("c", "added")]
+
+    def test_the_newest_state_is_known_valid_or_not(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1), broken("b", 2))
+        fold(cache, broken("a", 101))
+        newest = cache.newest("a")
+        assert newest is not None
+        assert newest.revision == 101
+        assert cache.newest("c") is None
+
+
+class TestIndexes:
+    @pytest.fixture
+    def cache(self) -> Cache[Thing]:
+        cache = Cache(THINGS, {"group": lambda thing: thing.spec.groups})
+        listed(cache, applied("b", 1, "", "x"), applied("a", 2, "", "x", "y"), applied("c", 3))
+        return cache
+
+    def keys(self, cache: Cache[Thing], group: str) -> list[str]:
+        return [at.key for at in cache.by_index("group", group)]
+
+    def test_objects_are_found_by_each_of_their_values_in_the_order_of_keys(
+        self, cache: Cache[Thing]
+    ) -> None:
+        assert self.keys(cache, "x") == ["a", "b"]
+        assert self.keys(cache, "y") == ["a"]
+        assert self.keys(cache, "z") == []
+
+    def test_an_object_that_changes_is_found_by_its_new_values_only(
+        self, cache: Cache[Thing]
+    ) -> None:
+        fold(cache, applied("a", 101, "", "z"))
+        assert [self.keys(cache, group) for group in ("x", "y", "z")] == [["b"], [], ["a"]]
+
+    def test_an_object_that_goes_is_found_no_more(self, cache: Cache[Thing]) -> None:
+        fold(cache, Deleted("a", 101))
+        listed(cache, applied("c", 3))
+        assert list(cache.index_values("group")) == []
+
+    def test_an_invalid_object_is_found_by_its_last_good_state(self, cache: Cache[Thing]) -> None:
+        fold(cache, broken("a", 101))
+        assert self.keys(cache, "y") == ["a"]
+
+    def test_its_values_are_those_of_living_objects(self, cache: Cache[Thing]) -> None:
+        assert sorted(cache.index_values("group")) == ["x", "y"]
+        fold(cache, Deleted("a", 101))
+        assert sorted(cache.index_values("group")) == ["x"]
+
+    def test_objects_with_any_value_are_counted(self, cache: Cache[Thing]) -> None:
+        assert cache.indexed("group") == 2
+        fold(cache, applied("a", 101), Deleted("b", 102))
+        assert cache.indexed("group") == 0
+
+    def test_a_value_given_twice_counts_once(self, cache: Cache[Thing]) -> None:
+        fold(cache, applied("d", 101, "", "z", "z"))
+        assert self.keys(cache, "z") == ["d"]
+        fold(cache, Deleted("d", 102))
+        assert self.keys(cache, "z") == []
+
+    def test_an_object_on_which_the_function_fails_is_invalid(self) -> None:
+        cache = Cache(THINGS, {"first": lambda thing: [thing.spec.groups[0]]})
+        changes = listed(cache, applied("a", 1), applied("b", 2, "", "x"))
+        assert told(changes) == [("b", "added")]
+        assert "index first" in str(cache.invalid["a"].error)
+
+
+class TestPassed:
+    async def test_a_revision_that_is_shown_is_not_waited_for(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1), revision=5)
+        await cache.passed(5)
+
+    async def test_it_waits_until_the_revision_is_shown(self, cache: Cache[Thing]) -> None:
+        listed(cache, revision=0)
+        waiting = asyncio.create_task(cache.passed(2))
+        fold(cache, applied("a", 1))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        fold(cache, applied("b", 2))
+        await waiting
+
+    async def test_any_later_write_to_the_store_shows_it(self, cache: Cache[Thing]) -> None:
+        listed(cache, revision=0)
+        waiting = asyncio.create_task(cache.passed(2))
+        await asyncio.sleep(0)
+        fold(cache, Deleted("other", 9))
+        await waiting
+
+    async def test_a_listing_shows_it_at_its_end(self, cache: Cache[Thing]) -> None:
+        waiting = asyncio.create_task(cache.passed(2))
+        fold(cache, Listing("1"), applied("a", 2))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        fold(cache, Listed(2))
+        await waiting
+
+    async def test_each_waits_for_its_own(self, cache: Cache[Thing]) -> None:
+        passed: list[int] = []
+
+        async def wait(revision: int) -> None:
+            await cache.passed(revision)
+            passed.append(revision)
+
+        listed(cache, revision=0)
+        async with asyncio.TaskGroup() as group:
+            for revision in (3, 1, 2):
+                group.create_task(wait(revision))
+            for revision in (1, 2, 3):
+                await asyncio.sleep(1)
+                fold(cache, applied("a", revision))
+        assert passed == [1, 2, 3]
+
+    async def test_one_who_gives_up_harms_no_other(self, cache: Cache[Thing]) -> None:
+        listed(cache, revision=0)
+        impatient = asyncio.create_task(cache.passed(1))
+        patient = asyncio.create_task(cache.passed(2))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        fold(cache, applied("a", 2))
+        await patient
+
+
+class TestNumbers:
+    def test_its_length_counts_valid_objects(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1), broken("b", 2))
+        assert len(cache) == 1
+
+    def test_an_object_it_was_given_is_given_back_as_it_was(self, cache: Cache[Thing]) -> None:
+        odd = Stored("a", 1, b'{ "spec": {"text": "hi"},\n "unknown": [1.10] }')
+        listed(cache, Applied(odd))
+        assert cache.get("a") is odd
+
+
+class TestLeavingBehind:
+    async def test_a_deletion_ends_the_wait(self, cache: Cache[Thing]) -> None:
+        cache.apply(applied("a", 1))
+        cache.apply(applied("b", 7))
+        waiting = asyncio.create_task(cache.left_behind("a", 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        cache.apply(Deleted("a", 8))
+        await waiting
+
+    async def test_a_newer_state_ends_the_wait(self, cache: Cache[Thing]) -> None:
+        cache.apply(applied("a", 1))
+        waiting = asyncio.create_task(cache.left_behind("a", 1))
+        await asyncio.sleep(0)
+        cache.apply(applied("a", 2))
+        await waiting
+
+    async def test_what_is_not_shown_yet_is_waited_for(self, cache: Cache[Thing]) -> None:
+        cache.apply(applied("b", 1))
+        waiting = asyncio.create_task(cache.left_behind("a", 2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        cache.apply(applied("a", 2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        cache.apply(Deleted("a", 3))
+        await waiting
+
+    async def test_a_listing_without_it_ends_the_wait(self, cache: Cache[Thing]) -> None:
+        cache.apply(applied("a", 1))
+        waiting = asyncio.create_task(cache.left_behind("a", 1))
+        await asyncio.sleep(0)
+        cache.apply(Listing())
+        cache.apply(Listed(5))
+        await waiting

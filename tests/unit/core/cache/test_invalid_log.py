@@ -1,0 +1,92 @@
+"""A bucket full of invalid objects logs ten of them, and then a count per minute."""
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+from things import Thing, informed
+
+import natsctl
+from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.invalid_log import COUNT_S, SHOWN_MAX
+from natsctl.model.kinds import KvKind
+from natsctl.testing.memory import MemoryStore
+
+THINGS = natsctl.kv(Thing, bucket="things")
+
+
+class Plain(msgspec.Struct):
+    text: str
+
+
+async def logged(
+    caplog: pytest.LogCaptureFixture,
+    values: list[bytes],
+    kind: KvKind[Thing] | KvKind[Plain] = THINGS,
+    *,
+    watched_s: float = 0.0,
+) -> list[str]:
+    """Return what an informer logs of a bucket with these values."""
+    store = MemoryStore(kind)
+    for number, value in enumerate(values):
+        await store.create(f"k{number}", value)
+    informer: Informer[Thing] | Informer[Plain] = Informer(store, kind)  # type: ignore[arg-type]
+    with caplog.at_level(logging.ERROR):
+        async with informed(informer):
+            await asyncio.sleep(watched_s)
+    return caplog.messages
+
+
+async def test_ten_are_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    messages = await logged(caplog, [b"[]"] * 100, watched_s=COUNT_S / 2)
+    assert len([message for message in messages if "at revision" in message]) == SHOWN_MAX
+
+
+async def test_the_others_are_counted_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    messages = await logged(caplog, [b"[]"] * 100, watched_s=10 * COUNT_S)
+    assert messages[SHOWN_MAX:] == ["90 more objects of Thing.things are left alone: invalid"]
+
+
+async def test_after_a_minute_without_any_they_are_logged_one_by_one_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore(THINGS)
+    for number in range(SHOWN_MAX + 1):
+        await store.create(f"k{number}", b"[]")
+    with caplog.at_level(logging.ERROR):
+        async with informed(Informer(store, THINGS)):
+            await asyncio.sleep(3 * COUNT_S)
+            await store.create("late", b"[]")
+            await asyncio.sleep(1)
+    assert "Thing.things late at revision 12" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "cause"),
+    [
+        (THINGS, b'{"text": "hi"}', "declare a plain Struct: the values have no `spec`"),
+        (THINGS, b"[1]", "declare a plain Struct: the values have no `spec`"),
+        (THINGS, b"\x81\xa4text\xa2hi", "declare `bytes`, or give a decoder"),
+        (
+            natsctl.kv(Plain, bucket="things"),
+            b'{"metadata": {}, "spec": {"text": "hi"}}',
+            "declare a subclass of natsctl.Object: the values have `metadata` and `spec`",
+        ),
+    ],
+)
+async def test_the_first_line_names_the_likely_cause(
+    caplog: pytest.LogCaptureFixture,
+    kind: KvKind[Thing] | KvKind[Plain],
+    value: bytes,
+    cause: str,
+) -> None:
+    messages = await logged(caplog, [value] * 3, kind)
+    assert [cause in message for message in messages] == [True, False, False]
+
+
+async def test_an_object_with_a_wrong_field_blames_no_declaration(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    [message] = await logged(caplog, [b'{"spec": {"text": 1}}'])
+    assert "declare" not in message

@@ -1,0 +1,99 @@
+"""Every NATS system has one id, which its processes agree on."""
+
+import asyncio
+
+import pytest
+
+from natsctl.core.coordination.installation import (
+    INSTALLATION,
+    KEY,
+    Installation,
+    adopt,
+    assign,
+    installation,
+)
+from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError, UsageError
+from natsctl.testing.memory import MemoryStores
+
+
+async def test_an_installation_keeps_its_id() -> None:
+    stores = MemoryStores()
+    made = await installation(stores)
+    assert len(made.id) == 16
+    assert await installation(stores) == made
+
+
+async def test_two_systems_have_different_ids() -> None:
+    assert await installation(MemoryStores()) != await installation(MemoryStores())
+
+
+async def test_processes_that_start_at_once_agree_on_one_id() -> None:
+    stores = MemoryStores()
+    found = await asyncio.gather(*(installation(stores) for _ in range(20)))
+    assert len({each.id for each in found}) == 1
+    assert stores.store(INSTALLATION).writes == 1
+
+
+async def test_an_id_that_does_not_decode_is_not_replaced() -> None:
+    stores = MemoryStores()
+    await stores.store(INSTALLATION).create(KEY, b"garbage")
+    with pytest.raises(InvalidObjectError):
+        await installation(stores)
+    assert (await stores.store(INSTALLATION).get(KEY)).value == b"garbage"
+
+
+async def test_a_bucket_that_may_not_be_read_makes_no_id() -> None:
+    stores = MemoryStores()
+    stores.store(INSTALLATION).fail(PermissionDeniedError("not for you"))
+    with pytest.raises(PermissionDeniedError):
+        await installation(stores)
+
+
+class SilentStores(MemoryStores):
+    async def open(self, kind: object) -> object:  # type: ignore[override]
+        await asyncio.Event().wait()
+        return None
+
+
+async def test_reading_the_id_ends_at_its_deadline() -> None:
+    with pytest.raises(StoreTimeoutError, match="within 3 s"):
+        await installation(SilentStores(), deadline_s=3.0)
+
+
+def test_an_installation_includes_what_it_has_adopted() -> None:
+    here = Installation("new", adopted=("old",))
+    assert [here.includes(each) for each in ("new", "old", "other")] == [True, True, False]
+
+
+async def test_adopting_keeps_the_own_id_and_happens_once() -> None:
+    stores = MemoryStores()
+    here = await installation(stores)
+    await adopt(stores, "lost-1")
+    await adopt(stores, "lost-2")
+    assert await adopt(stores, "lost-1") == Installation(here.id, ("lost-1", "lost-2"))
+    assert await installation(stores) == Installation(here.id, ("lost-1", "lost-2"))
+
+
+async def test_an_installation_cannot_adopt_itself() -> None:
+    stores = MemoryStores()
+    with pytest.raises(UsageError, match="is this installation"):
+        await adopt(stores, (await installation(stores)).id)
+
+
+async def test_a_system_that_is_given_an_id_keeps_the_objects_of_its_former_one() -> None:
+    stores = MemoryStores()
+    former = (await installation(stores)).id
+    assert await assign(stores, "continued") == Installation("continued", (former,))
+    assert await assign(stores, former) == Installation(former, ("continued",))
+
+
+async def test_a_new_system_can_be_given_an_id() -> None:
+    stores = MemoryStores()
+    assert await assign(stores, "continued") == Installation("continued")
+
+
+@pytest.mark.parametrize("text", ["", "a b", "../x", "x" * 80, "-lead", "é" * 8])
+async def test_text_that_is_no_id_is_refused(text: str) -> None:
+    for change in (adopt, assign):
+        with pytest.raises(UsageError, match="no id of an installation"):
+            await change(MemoryStores(), text)

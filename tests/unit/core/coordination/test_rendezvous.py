@@ -1,0 +1,59 @@
+"""Rendezvous hashing: even, the same for everybody, and what moves is what has to."""
+
+import math
+from collections import Counter
+
+import pytest
+
+from natsctl.core.coordination.rendezvous import View
+
+KEYS = [f"team-{number % 7}.site-{number}" for number in range(10_000)]
+SIGMAS = 5.0
+
+
+def members(count: int) -> list[str]:
+    return [f"host-{number}:{number + 100}:ab{number:02}" for number in range(count)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 16])
+def test_keys_are_spread_as_evenly_as_chance_has_it(size: int) -> None:
+    view = View(members(size))
+    counts = Counter(view.owner(key) for key in KEYS)
+    mean = len(KEYS) / size
+    spread = SIGMAS * math.sqrt(mean * (1 - 1 / size))
+    assert len(counts) == size
+    assert all(abs(count - mean) <= spread for count in counts.values())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
+def test_keys_move_to_who_comes_and_from_who_goes_only(size: int) -> None:
+    before, after = View(members(size)), View(members(size + 1))
+    came = members(size + 1)[-1]
+    moved = {key: after.owner(key) for key in KEYS if before.owner(key) != after.owner(key)}
+    assert set(moved.values()) == {came}
+    assert len(moved) == sum(after.owner(key) == came for key in KEYS)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_who_has_a_key_among_many_has_it_among_fewer(size: int) -> None:
+    many, few = View(members(7)), View(members(size))
+    assert many.includes(few)
+    assert not few.includes(many)
+    own = {key for key in KEYS if many.owner(key) in few.members}
+    assert {key for key in own if few.owner(key) != many.owner(key)} == set()
+    assert len(own) > 0
+
+
+def test_the_order_of_members_means_nothing() -> None:
+    one, two = View(members(5)), View(reversed([*members(5), *members(5)]))
+    assert one == two
+    assert [one.owner(key) for key in KEYS[:100]] == [two.owner(key) for key in KEYS[:100]]
+
+
+def test_the_owner_is_the_same_in_every_process_and_release() -> None:
+    view = View(["a", "b", "c"])
+    assert "".join(view.owner(f"k{number}") or "" for number in range(16)) == "bcbbbacbbccacccc"
+
+
+def test_without_members_nobody_owns_anything() -> None:
+    assert View().owner("a") is None

@@ -1,0 +1,442 @@
+"""Several processes share a controller's keys: each key is one's, and moves when members do."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from groups import TTL_S, Item, Items, Member, Town, Way, WayStore
+from servers import eventually
+
+from natsctl import kv, primary
+from natsctl.core.coordination.election import elections
+from natsctl.core.coordination.membership import Membership
+from natsctl.core.coordination.rendezvous import View
+from natsctl.core.coordination.sharding import shards
+from natsctl.daemon.operator import Operator
+from natsctl.errors import UsageError
+from natsctl.jetstream.bucket.leases import LEASES
+from natsctl.model.store import Stored
+from natsctl.testing.memory import MemoryStores
+from natsctl.testing.time import VirtualTimeLoop
+
+KEYS = [f"k{number}" for number in range(60)]
+
+
+@pytest.fixture
+async def town() -> AsyncIterator[Town]:
+    town = Town()
+    await town.put(*KEYS)
+    yield town
+    await town.close()
+    town.check()
+
+
+async def test_one_alone_has_every_key(town: Town) -> None:
+    one = town.join("one")
+    await eventually(lambda: town.shared(one))
+    await eventually(lambda: town.floor.workers().keys() == set(KEYS))
+
+
+async def test_whoever_joins_gets_its_share_and_nothing_else_moves(town: Town) -> None:
+    one, two = town.join("one", again_s=None), town.join("two", again_s=None)
+    await eventually(lambda: town.shared(one, two))
+    await asyncio.sleep(TTL_S)
+    before = {member.who: member.keys for member in town.members}
+    seen = len(town.floor.visits)
+    three = town.join("three", again_s=None)
+    await eventually(lambda: town.shared(one, two, three))
+    await asyncio.sleep(TTL_S)
+    moved = {key for keys in before.values() for key in keys & three.keys}
+    assert moved == three.keys
+    assert one.keys < before["one"]
+    assert two.keys < before["two"]
+    assert sorted(town.floor.visits[seen:]) == sorted(("three", key) for key in moved)
+
+
+async def test_whoever_leaves_gives_its_keys_up_at_once(town: Town) -> None:
+    one, two = town.join("one", again_s=None), town.join("two", again_s=None)
+    await eventually(lambda: town.shared(one, two))
+    await asyncio.sleep(TTL_S)
+    went, seen = two.keys, len(town.floor.visits)
+    begun = asyncio.get_running_loop().time()
+    await two.stop()
+    await eventually(lambda: town.shared(one))
+    assert asyncio.get_running_loop().time() - begun <= TTL_S / 10
+    await asyncio.sleep(TTL_S)
+    assert sorted(town.floor.visits[seen:]) == sorted(("one", key) for key in went)
+    assert [at.left for at in await town.records()] == [False, True]
+
+
+async def test_a_member_that_stops_says_that_it_left(town: Town) -> None:
+    one = town.join("one")
+    await eventually(lambda: town.shared(one))
+    await one.stop()
+    assert [at.left for at in await town.records()] == [True]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.4, 0.8, 1.2, 1.49])
+async def test_the_keys_of_a_dead_member_have_others_within_its_time_to_live(
+    town: Town, after_s: float
+) -> None:
+    one, two, three = (town.join(who) for who in ("one", "two", "three"))
+    await eventually(lambda: town.shared(one, two, three))
+    await asyncio.sleep(2 * TTL_S + after_s)
+    await two.kill()
+    died = asyncio.get_running_loop().time()
+    await eventually(lambda: town.shared(one, three))
+    assert asyncio.get_running_loop().time() - died <= TTL_S
+
+
+async def test_a_member_that_cannot_renew_ends_its_work_before_others_begin(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    two.way.cut = True
+    await asyncio.sleep(TTL_S)
+    assert town.shared(one)
+    assert two.keys == set()
+    assert "shares no keys any more: its record could not be renewed in time" in caplog.text
+    assert "the record of this member is out of reach: the way is cut" in caplog.text
+    two.way.cut = False
+    await eventually(lambda: town.shared(one, two))
+
+
+async def test_a_short_silence_costs_nothing(town: Town) -> None:
+    one, two = town.join("one", again_s=None), town.join("two", again_s=None)
+    await eventually(lambda: town.shared(one, two))
+    await asyncio.sleep(TTL_S)
+    seen = len(town.floor.visits)
+    two.way.cut = True
+    await asyncio.sleep(0.3 * TTL_S)
+    two.way.cut = False
+    await asyncio.sleep(2 * TTL_S)
+    assert town.floor.visits[seen:] == []
+    assert town.shared(one, two)
+
+
+async def test_who_hears_nothing_proves_nobody_dead_and_keeps_what_it_has(town: Town) -> None:
+    one, two, three = (town.join(who) for who in ("one", "two", "three"))
+    await eventually(lambda: town.shared(one, two, three))
+    kept = one.keys
+    one.way.deaf = True
+    await two.kill()
+    await asyncio.sleep(3 * TTL_S)
+    assert one.keys == kept
+    assert three.keys == set(KEYS) - kept - {
+        key for key in KEYS if View(_identities(one, three)).owner(key) == _identities(one)[0]
+    }
+    one.way.deaf = False
+    await eventually(lambda: town.shared(one, three))
+
+
+def _identities(*members: object) -> list[str]:
+    return [member.shard.state().identity for member in members]  # type: ignore[attr-defined]
+
+
+async def test_a_process_that_was_stopped_for_too_long_takes_not_one_step_more(
+    town: Town,
+) -> None:
+    one = town.join("one", pause_s=2.0)
+    await eventually(lambda: town.shared(one))
+    await eventually(lambda: len(town.floor.at) == Items.workers)
+    seen = len(town.floor.visits)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.jump(0.85 * TTL_S)  # as if it had been stopped: every timer is due
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert town.floor.visits[seen:] == []
+    await eventually(lambda: town.shared(one))
+
+
+class FarStore(WayStore):
+    """Reads take as long as writes."""
+
+    async def get(self, key: str) -> Stored:
+        await asyncio.sleep(self._way.delay_s)
+        return await super().get(key)
+
+
+async def test_who_slept_before_it_had_begun_to_work_joins_anew(town: Town) -> None:
+    loop, way, slept_s = asyncio.get_running_loop(), Way(), 0.0
+    way.delay_s = 0.5
+    make = shards(
+        lambda kind: FarStore(town.stores, kind, way),
+        LEASES.bucket,
+        ttl_s=TTL_S,
+        clock=lambda: loop.time() + slept_s,
+    )
+    controller = Items("one", town.floor, pause_s=0.1, again_s=0.1)
+    operator = Operator([controller], nats=town.stores, shard=make)
+    running = asyncio.create_task(operator.run())
+    await asyncio.sleep(2.2)
+    way.deaf = True  # so it does not hear that its first view was published
+    await asyncio.sleep(1.5)
+    (record,) = town.leases.keys()
+    claiming = msgspec.json.decode((await town.leases.get(record)).value, type=Membership)
+    assert claiming.members == (claiming.holder,)
+    slept_s = TTL_S  # amid a renewal: no timer went on, and others may have its keys by now
+    await asyncio.sleep(3.0)
+    anew = msgspec.json.decode((await town.leases.get(record)).value, type=Membership)
+    assert anew.members == ()
+    assert town.floor.visits == []
+    way.deaf = False
+    await eventually(lambda: town.floor.workers().keys() == set(KEYS))
+    operator.stop()
+    await running
+
+
+async def test_who_lost_its_record_gives_up_and_joins_anew(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    for record in list(town.leases.keys()):
+        await town.leases.delete(record)
+    await eventually(lambda: "was taken away, or written over" in caplog.text)
+    await eventually(lambda: town.shared(one, two))
+
+
+async def test_what_vanished_with_its_bucket_is_claimed_until_it_is_silent_for_long_enough(
+    town: Town,
+) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    kept = two.keys
+    two.way.cut = True
+    lost = asyncio.get_running_loop().time()
+    town.leases.recreate()
+    await eventually(lambda: two.keys == set())
+    assert asyncio.get_running_loop().time() - lost <= TTL_S / 2 + 0.1
+    await eventually(lambda: one.keys >= kept)
+    assert asyncio.get_running_loop().time() - lost >= 0.7 * TTL_S
+    two.way.cut = False
+    await eventually(lambda: town.shared(one, two))
+
+
+async def test_a_recreated_bucket_is_joined_anew_by_all(town: Town) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    town.leases.recreate()
+    await asyncio.sleep(TTL_S)
+    await eventually(lambda: town.shared(one, two))
+
+
+async def test_a_key_that_does_not_end_is_kept_and_told_of(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = town.join("one", pause_s=5 * TTL_S)
+    await eventually(lambda: len(town.floor.at) == Items.workers)
+    held = set(town.floor.at)
+    two = town.join("two")
+    await asyncio.sleep(2 * TTL_S)
+    assert not two.keys & held
+    assert set(town.floor.at) == held
+    assert "keys are still worked on: k" in caplog.text
+    three = town.join("three")  # while that drains: one next view takes both in
+    await eventually(lambda: town.shared(one, two, three), within_s=20 * TTL_S)
+
+
+async def test_between_a_write_and_its_answer_only_what_both_views_give_is_worked_on(
+    town: Town,
+) -> None:
+    one = town.join("one")
+    await eventually(lambda: town.shared(one))
+    one.way.unanswered = one.way.deaf = True
+    two = town.join("two")
+    await asyncio.sleep(0.4 * TTL_S)
+    assert two.keys == set()  # one has said nothing that it is known to have said
+    one.way.deaf = False  # now it hears what it wrote itself
+    await eventually(lambda: two.keys)
+    one.way.unanswered = False
+    await eventually(lambda: town.shared(one, two))
+
+
+async def test_keys_that_are_put_while_members_join_are_visited_by_one(town: Town) -> None:
+    members = []
+    for number in range(5):
+        members.append(town.join(f"m{number}", again_s=None))
+        await town.put(*(f"new{number}-{each}" for each in range(10)))
+        await asyncio.sleep(0.1 * number)
+    await eventually(lambda: town.shared(*members))
+    await eventually(lambda: town.floor.workers().keys() == set(town.items.keys()))
+
+
+async def test_while_a_leader_is_elected_nothing_is_shared_and_it_is_said(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = asyncio.get_running_loop().time
+    one = town.join("one")
+    await eventually(lambda: town.shared(one))
+    make = elections(town.leases, ttl_s=TTL_S, clock=clock)
+    leader = Operator(
+        [Items("leader", town.floor, pause_s=1e6, again_s=None)], nats=MemoryStores(), election=make
+    )
+    task = asyncio.create_task(leader.run())
+    await eventually(lambda: "items: no key is shared:" in caplog.text)
+    assert "leads it: run all its processes with --shard, or none" in caplog.text
+    await eventually(lambda: not one.shard.state().works)
+    leader.stop()
+    await task
+    await eventually(lambda: town.shared(one))
+
+
+async def test_nobody_begins_to_lead_while_keys_are_shared_and_it_is_said_once(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = town.join("one")
+    await eventually(lambda: town.shared(one))
+
+    async def sharing(_name: str) -> list[str]:
+        return [f"items.shards.{at.holder}" for at in await town.records() if not at.left]
+
+    clock = asyncio.get_running_loop().time
+    leader = Operator(
+        [Items("leader", town.floor, pause_s=1.0, again_s=None)],
+        nats=town.stores,
+        election=elections(town.leases, ttl_s=TTL_S, clock=clock, sharing=sharing),
+    )
+    task = asyncio.create_task(leader.run())
+    await asyncio.sleep(3 * TTL_S)
+    state = leader.elections["items"].state()
+    assert (state.leads, state.known) == (False, True)
+    assert caplog.text.count("items: this process does not lead it: items.shards.") == 1
+    assert "shares its keys: run all its processes with --leader-elect, or none" in caplog.text
+    assert town.shared(one)
+    await one.stop()
+    await eventually(lambda: leader.elections["items"].state().leads)
+    leader.stop()
+    await task
+
+
+async def test_a_member_says_how_it_stands_and_whose_a_key_is(town: Town) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    state = one.shard.state()
+    assert (state.name, state.works, state.moving, state.known) == ("items", True, False, True)
+    assert set(state.members) == set(_identities(one, two))
+    for key in KEYS:
+        has = one if key in one.keys else two
+        assert one.shard.whose(key) == two.shard.whose(key) == _identities(has)[0]
+
+
+@pytest.mark.parametrize("purge", [False, True])
+async def test_keys_of_a_record_that_was_deleted_by_hand_are_left_to_its_member(
+    town: Town, caplog: pytest.LogCaptureFixture, *, purge: bool
+) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    kept = two.keys
+    two.way.cut = two.way.deaf = True
+    deleted = asyncio.get_running_loop().time()
+    await town.leases.delete(key_of(two), purge=purge)
+    await eventually(lambda: one.keys >= kept)
+    assert asyncio.get_running_loop().time() - deleted >= 0.85 * TTL_S
+    assert "a member's record was deleted, or is no record" in caplog.text
+    two.way.cut = two.way.deaf = False
+    await eventually(lambda: town.shared(one, two))
+
+
+@pytest.mark.parametrize("value", [b"?", b"{}", b'{"holder": "x", "since": "", "ttlS": 0}'])
+async def test_a_record_that_is_written_over_is_no_member_and_gives_up_nothing(
+    town: Town, value: bytes
+) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    kept, revision = two.keys, (await town.leases.get(key_of(two))).revision
+    two.way.cut = two.way.deaf = True
+    written = asyncio.get_running_loop().time()
+    await town.leases.update(key_of(two), value, revision=revision)
+    await eventually(lambda: one.keys >= kept)
+    assert asyncio.get_running_loop().time() - written >= 0.85 * TTL_S
+    two.way.cut = two.way.deaf = False
+    await eventually(lambda: town.shared(one, two))
+
+
+async def test_a_member_that_joins_after_a_record_was_deleted_waits_for_its_writer(
+    town: Town,
+) -> None:
+    one = town.join("one")
+    await eventually(lambda: town.shared(one))
+    one.way.cut = one.way.deaf = True
+    await town.leases.delete(key_of(one))
+    joined = asyncio.get_running_loop().time()
+    two = town.join("two")
+    await eventually(lambda: town.shared(two))
+    assert asyncio.get_running_loop().time() - joined >= 0.85 * TTL_S
+
+
+async def test_a_member_that_joins_a_bucket_made_again_waits_if_others_may_work(
+    town: Town,
+) -> None:
+    vacancies = Vacancies()
+    one = town.join("one", vacant=vacancies.of)
+    await eventually(lambda: town.shared(one))
+    assert asyncio.get_running_loop().time() < TTL_S / 2  # the first of all does not wait
+    one.way.cut = one.way.deaf = True
+    town.leases.recreate()
+    joined = asyncio.get_running_loop().time()
+    two = town.join("two", vacant=vacancies.of)
+    await eventually(lambda: town.shared(two))
+    assert asyncio.get_running_loop().time() - joined >= 0.85 * TTL_S
+
+
+class Vacancies:
+    """Says of the first process that it is the first."""
+
+    asked = 0
+
+    async def of(self, _name: str) -> bool:
+        self.asked += 1
+        return self.asked == 1
+
+
+def key_of(member: Member) -> str:
+    identity = member.shard.state().identity
+    return f"items.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
+
+
+class Others(Items):
+    """Another application's controller, of the same name by chance."""
+
+    name = "items"
+    items = primary(kv(Item, bucket="others"))
+
+
+async def test_members_of_another_application_share_nothing_with_ours(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    stranger = Operator(
+        [Others("stranger", town.floor, pause_s=1.0, again_s=None)],
+        nats=town.stores,
+        shard=shards(
+            town.stores.store,
+            LEASES.bucket,
+            ttl_s=TTL_S,
+            clock=asyncio.get_running_loop().time,
+        ),
+    )
+    task = asyncio.create_task(stranger.run())
+    await asyncio.sleep(5 * TTL_S)
+    assert town.shared(one, two)
+    state = stranger.shards["items"].state()
+    assert not state.works
+    assert "runs another controller that is named items too: it works on Item.items" in (
+        state.trouble
+    )
+    assert caplog.text.count("items: no key is shared:") == 1
+    await one.stop()
+    await two.stop()
+    await eventually(lambda: stranger.shards["items"].state().works, within_s=100)
+    stranger.stop()
+    await task
+
+
+async def test_no_record_lives_shorter_than_a_second() -> None:
+    with pytest.raises(UsageError, match="too short"):
+        shards(MemoryStores().store, LEASES.bucket, ttl_s=0.5)

@@ -1,0 +1,374 @@
+"""Nobody acts on a state older than their own last write."""
+
+import asyncio
+
+import pytest
+from things import THINGS, Thing, applied, broken, stored, value
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.compare_and_set import Written
+from natsctl.core.objects.read_your_writes import Barrier, Sync
+from natsctl.errors import StoreMissingError
+from natsctl.model.store import Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.testing.memory import MemoryStore
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(THINGS)
+
+
+@pytest.fixture
+def informer(store: MemoryStore) -> Informer[Thing]:
+    """An informer that is shown by hand what its store tells."""
+    informer = Informer(store, THINGS)
+    show(informer, Listing("1"), Listed(0))
+    return informer
+
+
+@pytest.fixture
+def barrier() -> Barrier:
+    return Barrier(timeout_s=10)
+
+
+def show(informer: Informer[Thing], *events: WatchEvent) -> None:
+    for event in events:
+        list(informer.cache.apply(event))
+
+
+def wrote(barrier: Barrier, informer: Informer[Thing], left: Stored) -> None:
+    barrier.wrote(informer, left.key, Written(left.revision, left))
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class TestReading:
+    async def test_a_sync_sees_what_it_wrote_before_the_cache_does(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        mine = stored("x", 1, "mine")
+        with Sync("a"):
+            assert barrier.read(informer, "x") is None
+            wrote(barrier, informer, mine)
+            assert barrier.read(informer, "x") == mine
+
+    async def test_a_sync_sees_what_it_deleted_as_gone(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        with Sync("a"):
+            barrier.wrote(informer, "x", Written(2, None))
+            assert barrier.read(informer, "x") is None
+
+    async def test_what_the_cache_shows_later_than_the_write_is_seen(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1, "mine"))
+            show(informer, applied("x", 1, "mine"), applied("x", 2, "theirs"))
+            assert barrier.read(informer, "x") == stored("x", 2, "theirs")
+
+    async def test_what_the_cache_showed_before_the_write_is_not_seen(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 3, "mine"))
+            show(informer, applied("x", 2, "older"))
+            assert barrier.read(informer, "x") == stored("x", 3, "mine")
+
+    async def test_the_next_sync_of_the_key_sees_it_too(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1, "mine"))
+        with Sync("a"):
+            assert barrier.read(informer, "x") == stored("x", 1, "mine")
+
+    async def test_syncs_of_other_keys_and_what_is_no_sync_see_the_cache(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1, "mine"))
+            with Sync("b"):
+                assert barrier.read(informer, "x") is None
+        assert barrier.read(informer, "x") is None
+
+    async def test_syncs_that_run_together_are_kept_apart(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        async def sync(key: str) -> Stored | None:
+            with Sync(key):
+                wrote(barrier, informer, stored("x", 1, key))
+                await asyncio.sleep(1)
+                return barrier.read(informer, "x")
+
+        async with asyncio.TaskGroup() as group:
+            one, two = (group.create_task(sync(key)) for key in ("a", "b"))
+        assert (one.result(), two.result()) == (stored("x", 1, "a"), stored("x", 1, "b"))
+
+    async def test_a_task_of_a_sync_reads_and_writes_on_its_behalf(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        async def part() -> None:
+            wrote(barrier, informer, stored("x", 1, "mine"))
+
+        with Sync("a"):
+            await asyncio.create_task(part())
+            assert barrier.read(informer, "x") == stored("x", 1, "mine")
+
+    async def test_a_write_outside_a_sync_is_not_remembered(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        wrote(barrier, informer, stored("x", 1, "mine"))
+        with Sync("a"):
+            assert barrier.read(informer, "x") is None
+
+    async def test_what_is_written_after_a_sync_is_not_on_its_behalf(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            pass
+        wrote(barrier, informer, stored("x", 1, "mine"))
+        assert not barrier.awaits("a")
+
+    async def test_the_newest_state_is_the_written_one_or_else_the_cached_one_valid_or_not(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1, "good"), broken("x", 2))
+        with Sync("a"):
+            newest = barrier.newest(informer, "x")
+            assert newest is not None
+            assert newest.revision == 2
+            assert barrier.read(informer, "x") == stored("x", 1, "good")
+            wrote(barrier, informer, stored("x", 3, "mine"))
+            assert barrier.newest(informer, "x") == stored("x", 3, "mine")
+
+    async def test_stores_are_kept_apart(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        other = Informer(store, THINGS)
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1, "mine"))
+            assert barrier.read(other, "x") is None
+
+    async def test_the_keys_that_a_sync_wrote_are_known(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            assert barrier.written_keys(informer) == set()
+            wrote(barrier, informer, stored("x", 1))
+            barrier.wrote(informer, "y", Written(2, None))
+            assert barrier.written_keys(informer) == {"x", "y"}
+        with Sync("b"):
+            assert barrier.written_keys(informer) == set()
+
+
+class TestWaiting:
+    async def test_a_key_that_wrote_nothing_does_not_wait(self, barrier: Barrier) -> None:
+        await barrier.wait("a")
+        assert now() == 0
+
+    async def test_it_waits_until_the_cache_has_passed_the_write(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 2))
+        waiting = asyncio.create_task(barrier.wait("a"))
+        await asyncio.sleep(3)
+        show(informer, applied("y", 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        show(informer, applied("x", 2))
+        await waiting
+        assert barrier.waited_s == 3
+        assert barrier.timeouts == 0
+
+    async def test_a_cache_that_has_passed_spares_the_store_a_read(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1))
+        store.fail(StoreMissingError("do not ask me"))
+        waiting = asyncio.create_task(barrier.wait("a"))
+        await asyncio.sleep(1)
+        show(informer, applied("x", 1))
+        await waiting
+
+    async def test_any_later_revision_of_that_store_will_do(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            barrier.wrote(informer, "x", Written(2, None))
+        show(informer, Deleted("other", 3))
+        await barrier.wait("a")
+        assert now() == 0
+
+    async def test_it_waits_for_every_store(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        other = Informer(store, THINGS)
+        show(other, Listing("1"), Listed(0))
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1))
+            wrote(barrier, other, stored("x", 1))
+        waiting = asyncio.create_task(barrier.wait("a"))
+        show(informer, applied("x", 1))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        show(other, applied("x", 1))
+        await waiting
+
+    async def test_other_keys_do_not_wait(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1))
+        await barrier.wait("b")
+        assert now() == 0
+
+
+class TestLateCaches:
+    async def test_after_the_deadline_the_store_is_read(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, await store.create("x", value("mine")))
+            theirs = await store.update("x", value("theirs"), revision=1)
+            await barrier.wait("a")
+            assert now() == 10
+            assert barrier.read(informer, "x") == theirs
+        assert barrier.timeouts == 1
+
+    async def test_what_is_gone_from_the_store_is_read_as_gone(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            created = await store.create("x", value("mine"))
+            show(informer, applied("x", 0, "older"))
+            wrote(barrier, informer, created)
+            await store.delete("x")
+            await barrier.wait("a")
+            assert barrier.read(informer, "x") is None
+
+    async def test_all_stores_share_one_deadline(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            for key in ("x", "y", "z"):
+                wrote(barrier, informer, await store.create(key, value()))
+            await barrier.wait("a")
+        assert now() == 10
+        assert barrier.timeouts == 3
+
+    async def test_a_store_that_cannot_be_read_is_an_error(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, await store.create("x", value()))
+            store.fail(StoreMissingError("no bucket"))
+            with pytest.raises(StoreMissingError):
+                await barrier.wait("a")
+
+    async def test_when_the_cache_has_caught_up_it_is_read_again(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            mine = await store.create("x", value("mine"))
+            wrote(barrier, informer, mine)
+            await barrier.wait("a")
+            show(informer, applied("x", 1, "mine"), applied("x", 2, "theirs"))
+            assert barrier.read(informer, "x") == stored("x", 2, "theirs")
+            await barrier.wait("a")
+        assert now() == 10
+
+
+class TestRecreatedStores:
+    async def test_a_write_to_a_lost_store_is_not_waited_for(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1000, "lost"))
+        show(informer, Listing("2"), Listed(3))
+        with Sync("a"):
+            await barrier.wait("a")
+            assert now() == 0
+            assert barrier.read(informer, "x") is None
+
+    async def test_what_the_new_store_has_is_read(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1000, "lost"))
+        found = await store.create("x", value("new"))
+        show(informer, Listing("2"), Listed(0))
+        with Sync("a"):
+            await barrier.wait("a")
+            assert barrier.read(informer, "x") == found
+
+    async def test_later_writes_are_waited_for_as_ever(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1000, "lost"))
+        show(informer, Listing("2"), Listed(0))
+        with Sync("b"):
+            wrote(barrier, informer, stored("y", 1))
+        waiting = asyncio.create_task(barrier.wait("b"))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        show(informer, applied("y", 1))
+        await waiting
+
+
+class TestForgetting:
+    async def test_what_the_cache_has_passed_is_forgotten(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1))
+        assert barrier.awaits("a")
+        show(informer, applied("x", 1))
+        await barrier.wait("a")
+        assert not barrier.awaits("a")
+        with Sync("a"):
+            assert barrier.written_keys(informer) == set()
+
+    async def test_a_later_write_drops_what_other_keys_wrote_long_ago(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1))
+        show(informer, applied("x", 1))
+        with Sync("b"):
+            wrote(barrier, informer, stored("y", 2))
+        assert not barrier.awaits("a")
+        assert barrier.awaits("b")
+
+    async def test_a_store_that_is_behind_keeps_nothing_of_the_others(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        behind = Informer(store, THINGS)
+        with Sync("a"):
+            wrote(barrier, behind, stored("x", 1))
+        with Sync("b"):
+            wrote(barrier, informer, stored("x", 1))
+        show(informer, applied("x", 1))
+        with Sync("c"):
+            wrote(barrier, informer, stored("y", 2))
+        assert [barrier.awaits(key) for key in ("a", "b", "c")] == [True, False, True]
+
+    async def test_of_two_writes_of_a_sync_the_later_counts(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1, "one"))
+            wrote(barrier, informer, stored("x", 2, "two"))
+            show(informer, applied("x", 1, "one"))
+            assert barrier.read(informer, "x") == stored("x", 2, "two")
+        waiting = asyncio.create_task(barrier.wait("a"))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        show(informer, applied("x", 2, "two"))
+        await waiting

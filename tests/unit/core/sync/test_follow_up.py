@@ -1,0 +1,156 @@
+"""What follows a sync."""
+
+import asyncio
+
+import pytest
+
+from natsctl.core.queue.retry import Decision, Drop, Retry, Stop
+from natsctl.core.queue.workqueue import Priority, Waiting, Workqueue
+from natsctl.core.sync.follow_up import Failed, Synced, settle
+from natsctl.errors import InvalidKeyError, PermanentError, QueueShutDownError, RetryAfter
+
+ERROR = OSError("no")
+
+
+@pytest.fixture
+def queue() -> Workqueue[str]:
+    return Workqueue()
+
+
+async def take(queue: Workqueue[str], *, failures: int = 0) -> None:
+    """Take the key `a`, which has failed so often before."""
+    for _ in range(failures):
+        queue.retry("a", after=0)
+    if not failures:
+        queue.add("a")
+    assert await queue.get() == "a"
+
+
+class Policy:
+    """Decides as told, and remembers what it was asked."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        self.asked: list[tuple[Exception, int]] = []
+
+    def __call__(self, error: Exception, failures: int) -> Decision:
+        self.asked.append((error, failures))
+        return self.decision
+
+
+RETRY = Policy(Retry())
+
+
+def waits_s(queue: Workqueue[str]) -> float:
+    place = queue.place("a")
+    assert isinstance(place, Waiting)
+    return place.until - asyncio.get_running_loop().time()
+
+
+class TestSuccess:
+    async def test_a_key_that_succeeded_is_given_back_and_forgotten(
+        self, queue: Workqueue[str]
+    ) -> None:
+        await take(queue, failures=3)
+        settle(queue, "a", Synced(), RETRY)
+        assert queue.place("a") is None
+        assert queue.failures("a") == 0
+
+    async def test_a_key_comes_back_when_it_wants_to(self, queue: Workqueue[str]) -> None:
+        await take(queue, failures=3)
+        settle(queue, "a", Synced(after=60), RETRY)
+        assert waits_s(queue) == 60
+        assert queue.failures("a") == 0
+
+    async def test_it_comes_back_behind_whatever_is_urgent(self, queue: Workqueue[str]) -> None:
+        await take(queue)
+        settle(queue, "a", Synced(after=1), RETRY)
+        queue.add("b", after=1, priority=Priority.RETRY)
+        await asyncio.sleep(2)
+        assert [await queue.get(), await queue.get()] == ["b", "a"]
+
+    async def test_zero_seconds_are_at_once(self, queue: Workqueue[str]) -> None:
+        await take(queue)
+        settle(queue, "a", Synced(after=0), RETRY)
+        assert await queue.get() == "a"
+
+    async def test_a_change_during_the_sync_is_synced_too(self, queue: Workqueue[str]) -> None:
+        await take(queue)
+        queue.add("a")
+        settle(queue, "a", Synced(), RETRY)
+        assert await queue.get() == "a"
+
+
+class TestFailure:
+    async def test_the_policy_is_asked_with_the_error_and_the_count(
+        self, queue: Workqueue[str]
+    ) -> None:
+        policy = Policy(Retry())
+        for _ in range(3):
+            await take(queue) if not policy.asked else await queue.get()
+            settle(queue, "a", Failed(ERROR), policy)
+        assert policy.asked == [(ERROR, 1), (ERROR, 2), (ERROR, 3)]
+
+    async def test_a_retry_without_a_time_is_when_the_limiter_says(
+        self, queue: Workqueue[str]
+    ) -> None:
+        await take(queue)
+        settle(queue, "a", Failed(ERROR), Policy(Retry()))
+        assert 0.005 <= waits_s(queue) <= 0.0056
+        assert queue.failures("a") == 1
+
+    async def test_a_retry_with_a_time_is_then(self, queue: Workqueue[str]) -> None:
+        await take(queue)
+        settle(queue, "a", Failed(ERROR), Policy(Retry(after=7)))
+        assert waits_s(queue) == 7
+        assert queue.failures("a") == 1
+
+    async def test_a_key_that_is_dropped_is_forgotten(self, queue: Workqueue[str]) -> None:
+        await take(queue, failures=3)
+        settle(queue, "a", Failed(ERROR), Policy(Drop()))
+        assert queue.place("a") is None
+        assert queue.failures("a") == 0
+
+    async def test_a_stop_is_for_everything(self, queue: Workqueue[str]) -> None:
+        queue.add("b", after=1)
+        await take(queue)
+        queue.add("c")
+        settle(queue, "a", Failed(ERROR), Policy(Stop()))
+        with pytest.raises(QueueShutDownError):
+            await queue.get()
+        assert queue.idle
+
+    async def test_a_time_out_is_a_failure_like_any_other(self, queue: Workqueue[str]) -> None:
+        await take(queue)
+        settle(queue, "a", Failed(TimeoutError()), Policy(Retry(after=7)))
+        assert queue.failures("a") == 1
+
+
+class TestAskedFor:
+    async def test_retry_after_is_obeyed_and_no_failure(self, queue: Workqueue[str]) -> None:
+        policy = Policy(Drop())
+        await take(queue, failures=2)
+        settle(queue, "a", Failed(RetryAfter(30)), policy)
+        assert waits_s(queue) == 30
+        assert queue.failures("a") == 2
+        assert policy.asked == []
+
+    async def test_retry_after_is_as_urgent_as_the_visit_was(self, queue: Workqueue[str]) -> None:
+        queue.add("a", priority=Priority.SECONDARY)
+        await queue.get()
+        settle(queue, "a", Failed(RetryAfter(1)), Policy(Drop()))
+        queue.add("b", after=1, priority=Priority.RETRY)
+        queue.add("c", after=1, priority=Priority.USER)
+        await asyncio.sleep(2)
+        assert [await queue.get() for _ in range(3)] == ["c", "a", "b"]
+
+    @pytest.mark.parametrize("error", [PermanentError("never"), InvalidKeyError("odd")])
+    async def test_what_is_useless_to_try_again_is_forgotten(
+        self, queue: Workqueue[str], error: Exception
+    ) -> None:
+        policy = Policy(Retry())
+        await take(queue, failures=2)
+        settle(queue, "a", Failed(error), policy)
+        assert queue.place("a") is None
+        assert queue.failures("a") == 0
+        assert policy.asked == []

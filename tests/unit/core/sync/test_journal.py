@@ -1,0 +1,82 @@
+"""The journal knows what came of the last syncs of each key."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from natsctl.core.sync.journal import KEYS_MAX, RECORDS_MAX, Journal, SyncRecord
+
+
+def record(number: int = 0, error: str = "") -> SyncRecord:
+    return SyncRecord(
+        operation="put",
+        started=datetime.now(UTC),
+        duration_s=0.5,
+        revision=number,
+        error=error,
+        created=0,
+        updated=0,
+        deleted=0,
+    )
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal()
+
+
+def test_syncs_of_a_key_are_told_oldest_first(journal: Journal) -> None:
+    records = [record(1), record(2)]
+    for one in records:
+        journal.add("a", one)
+    journal.add("b", record(3))
+    assert journal.of("a") == records
+
+
+def test_of_a_key_never_synced_nothing_is_known(journal: Journal) -> None:
+    assert journal.of("a") == []
+
+
+def test_only_the_last_few_syncs_of_a_key_are_kept(journal: Journal) -> None:
+    for number in range(RECORDS_MAX + 3):
+        journal.add("a", record(number))
+    assert [one.revision for one in journal.of("a")] == [3, 4, 5, 6, 7]
+
+
+def test_the_key_that_was_not_synced_for_longest_is_forgotten_first(journal: Journal) -> None:
+    for number in range(KEYS_MAX):
+        journal.add(f"k{number}", record())
+    journal.add("k0", record())
+    journal.add("new", record())
+    assert journal.of("k1") == []
+    assert len(journal.of("k0")) == 2
+    assert len(journal.of("new")) == 1
+
+
+def test_a_key_fails_as_long_as_its_last_sync_failed(journal: Journal) -> None:
+    journal.add("a", record(error="no"))
+    journal.add("b", record(error="no"))
+    journal.add("b", record())
+    journal.add("c", record())
+    journal.add("c", record(2, error="still no"))
+    assert {key: one.error for key, one in journal.failing().items()} == {
+        "a": "no",
+        "c": "still no",
+    }
+
+
+def test_syncs_and_failures_are_counted_over_all_keys(journal: Journal) -> None:
+    for number in range(RECORDS_MAX + 3):
+        journal.add("a", record(error="no" if number % 2 else ""))
+    journal.add("b", record())
+    assert (journal.syncs, journal.failures) == (9, 4)
+
+
+def test_a_failing_key_is_known_however_many_are_synced_after_it(journal: Journal) -> None:
+    journal.add("bad", record(error="no"))
+    for number in range(KEYS_MAX):
+        journal.add(f"k{number}", record())
+    assert [one.error for one in journal.of("bad")] == ["no"]
+    assert list(journal.failing()) == ["bad"]
+    journal.add("bad", record())
+    assert list(journal.failing()) == []

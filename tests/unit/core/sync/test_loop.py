@@ -1,0 +1,286 @@
+"""The sync loop takes keys from the queue, calls the handler and settles what follows."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from servers import eventually
+from things import THINGS, Thing, informed, value
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.queue.retry import Drop, Retry, Stop
+from natsctl.core.sync.loop import TURN_S, SyncLoop
+from natsctl.model.store import Change
+from natsctl.testing.memory import MemoryStore
+from natsctl.testing.time import VirtualTimeLoop
+
+
+async def at_once() -> None:
+    """Be ready."""
+
+
+class Handler:
+    """Notes which keys it was called for, and does what it was told."""
+
+    def __init__(self, do: Callable[[str], Awaitable[float | None]] | None = None) -> None:
+        self.calls: list[str] = []
+        self.running: set[str] = set()
+        self.together = 0
+        self._do = do
+
+    async def __call__(self, key: str) -> float | None:
+        assert key not in self.running
+        self.calls.append(key)
+        self.running.add(key)
+        self.together = max(self.together, len(self.running))
+        try:
+            return None if self._do is None else await self._do(key)
+        finally:
+            self.running.discard(key)
+
+
+@asynccontextmanager
+async def running(
+    loop: SyncLoop, ready: Callable[[], Awaitable[None]] = at_once
+) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(loop.run(ready))
+    await asyncio.sleep(0)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def idle(loop: SyncLoop) -> None:
+    await eventually(lambda: loop.queue.idle, within_s=3600)
+
+
+class TestWorking:
+    async def test_every_key_is_handled_once(self) -> None:
+        handler = Handler()
+        loop = SyncLoop(handler)
+        async with running(loop):
+            for key in ("a", "b", "a"):
+                loop.queue.add(key)
+            await idle(loop)
+        assert handler.calls == ["a", "b"]
+
+    async def test_by_default_one_key_is_handled_at_a_time(self) -> None:
+        async def slowly(_key: str) -> None:
+            await asyncio.sleep(1)
+
+        handler = Handler(slowly)
+        loop = SyncLoop(handler)
+        async with running(loop):
+            for key in ("a", "b"):
+                loop.queue.add(key)
+            await idle(loop)
+        assert handler.together == 1
+
+    async def test_handlers_that_never_wait_let_others_have_their_turn(self) -> None:
+        clock = asyncio.get_running_loop()
+        assert isinstance(clock, VirtualTimeLoop)
+        turns: list[int] = []
+
+        async def busily(_key: str) -> None:
+            clock.jump(TURN_S / 4)
+
+        async def other() -> None:
+            while len(handler.calls) < 100:
+                turns.append(len(handler.calls))
+                await asyncio.sleep(0)
+
+        handler = Handler(busily)
+        loop = SyncLoop(handler)
+        for number in range(100):
+            loop.queue.add(f"k{number}")
+        async with running(loop):
+            await other()
+        assert len(set(turns)) >= 20
+
+    async def test_as_many_keys_as_workers_are_handled_together_and_no_key_twice(self) -> None:
+        async def slowly(_key: str) -> None:
+            await asyncio.sleep(1)
+
+        handler = Handler(slowly)
+        loop = SyncLoop(handler, workers=3)
+        async with running(loop):
+            for _ in range(5):
+                for number in range(10):
+                    loop.queue.add(f"k{number}")
+                await asyncio.sleep(0.5)
+            await idle(loop)
+        assert handler.together == 3
+
+    async def test_a_key_comes_back_when_its_handler_wants_it_to(self) -> None:
+        async def again(_key: str) -> float:
+            return 60
+
+        handler = Handler(again)
+        loop = SyncLoop(handler)
+        async with running(loop):
+            loop.queue.add("a")
+            await asyncio.sleep(150)
+        assert handler.calls == ["a", "a", "a"]
+
+    async def test_a_failing_key_is_tried_again_and_harms_no_other(self) -> None:
+        async def fail(key: str) -> None:
+            if key == "bad" and handler.calls.count("bad") < 4:
+                raise OSError
+
+        handler = Handler(fail)
+        loop = SyncLoop(handler)
+        async with running(loop):
+            for key in ("bad", "good"):
+                loop.queue.add(key)
+            await idle(loop)
+        assert handler.calls == ["bad", "good", "bad", "bad", "bad"]
+
+    async def test_the_policy_decides_on_a_failure(self) -> None:
+        async def fail(_key: str) -> None:
+            raise OSError
+
+        handler = Handler(fail)
+        loop = SyncLoop(handler, retry=lambda _, failures: Drop() if failures > 2 else Retry(1))
+        async with running(loop):
+            loop.queue.add("a")
+            await idle(loop)
+        assert handler.calls == ["a", "a", "a"]
+
+    async def test_a_handler_that_waits_for_something_cancelled_has_failed(self) -> None:
+        async def wait(_key: str) -> None:
+            forever = asyncio.get_running_loop().create_future()
+            forever.cancel()
+            await forever
+
+        handler = Handler(wait)
+        loop = SyncLoop(handler, retry=lambda _error, _failures: Drop())
+        async with running(loop) as task:
+            loop.queue.add("a")
+            await idle(loop)
+            assert not task.done()
+
+
+class TestStarting:
+    async def test_nothing_is_handled_before_every_cache_is_complete(self) -> None:
+        stores = [MemoryStore(THINGS), MemoryStore(THINGS)]
+        informers = [Informer(store, THINGS) for store in stores]
+        handler = Handler()
+        loop = SyncLoop(handler)
+        for informer in informers:
+            loop.watch(informer, lambda change: loop.queue.add(change.key))
+        async with running(loop):
+            loop.queue.add("a")
+            async with informed(informers[0]):
+                await asyncio.sleep(60)
+                assert handler.calls == []
+                async with informed(informers[1]):
+                    await idle(loop)
+                    assert handler.calls == ["a"]
+
+    async def test_nothing_is_handled_before_it_is_ready(self) -> None:
+        ready = asyncio.Event()
+
+        async def wait() -> None:
+            await ready.wait()
+
+        handler = Handler()
+        loop = SyncLoop(handler)
+        async with running(loop, wait):
+            loop.queue.add("a")
+            await asyncio.sleep(60)
+            assert handler.calls == []
+            ready.set()
+            await idle(loop)
+            assert handler.calls == ["a"]
+
+    async def test_it_subscribes_before_anything_is_listed(self) -> None:
+        store = MemoryStore(THINGS)
+        await store.create("a", value())
+        await store.delete("a")
+        informer = Informer(store, THINGS)
+        seen: list[Change[Thing]] = []
+        loop = SyncLoop(Handler())
+        loop.watch(informer, seen.append)
+        async with running(loop), informed(informer):
+            assert [change.key for change in seen] == ["a"]
+
+    async def test_what_fails_while_it_gets_ready_ends_it(self) -> None:
+        async def fail() -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await SyncLoop(Handler()).run(fail)
+
+
+class TestWatching:
+    async def test_a_change_is_a_key(self) -> None:
+        store = MemoryStore(THINGS)
+        informer = Informer(store, THINGS)
+        handler = Handler()
+        loop = SyncLoop(handler)
+        loop.watch(informer, lambda change: loop.queue.add(change.key))
+        async with running(loop), informed(informer):
+            await store.create("a", value())
+            await asyncio.sleep(1)
+            await store.delete("a")
+            await asyncio.sleep(1)
+        assert handler.calls == ["a", "a"]
+
+    async def test_after_its_end_it_is_told_nothing(self) -> None:
+        store = MemoryStore(THINGS)
+        informer = Informer(store, THINGS)
+        seen: list[Change[Thing]] = []
+        loop = SyncLoop(Handler())
+        loop.watch(informer, seen.append)
+        async with informed(informer):
+            async with running(loop):
+                pass
+            await store.create("a", value())
+            await asyncio.sleep(1)
+        assert seen == []
+
+
+class TestEnding:
+    async def test_it_ends_when_the_queue_is_shut_down(self) -> None:
+        loop = SyncLoop(Handler(), workers=3)
+        async with running(loop) as task:
+            loop.queue.shut_down(drain=False)
+            await task
+
+    async def test_what_is_under_way_is_finished_first(self) -> None:
+        finished: list[str] = []
+
+        async def slowly(key: str) -> None:
+            await asyncio.sleep(10)
+            finished.append(key)
+
+        loop = SyncLoop(Handler(slowly))
+        async with running(loop) as task:
+            loop.queue.add("a")
+            await asyncio.sleep(1)
+            loop.queue.shut_down(drain=False)
+            await task
+        assert finished == ["a"]
+
+    async def test_it_ends_when_the_policy_says_stop(self) -> None:
+        async def fail(_key: str) -> None:
+            raise OSError
+
+        loop = SyncLoop(Handler(fail), retry=lambda _error, _failures: Stop())
+        async with running(loop) as task:
+            loop.queue.add("a")
+            await task
+
+    async def test_a_key_whose_sync_is_cancelled_is_given_back_untouched(self) -> None:
+        async def hang(_key: str) -> None:
+            await asyncio.sleep(3600)
+
+        loop = SyncLoop(Handler(hang))
+        async with running(loop):
+            loop.queue.retry("a", after=0)
+            await asyncio.sleep(1)
+        assert loop.queue.get_nowait() == "a"
+        assert loop.queue.failures("a") == 1

@@ -1,0 +1,121 @@
+"""A time limit cuts short what takes too long, and nothing else."""
+
+import asyncio
+
+import pytest
+
+from natsctl.core.sync.time_limit import TimeLimit
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_what_ends_in_time_is_not_disturbed() -> None:
+    limit = TimeLimit(10)
+    for _ in range(3):
+        with limit:
+            await asyncio.sleep(9)
+    await asyncio.sleep(100)
+    assert now() == 127
+
+
+async def test_what_takes_too_long_fails_when_its_time_is_up() -> None:
+    limit = TimeLimit(10)
+    with pytest.raises(TimeoutError), limit:
+        await asyncio.Event().wait()
+    assert now() == 10
+
+
+async def test_a_task_that_was_cut_short_is_not_cancelled() -> None:
+    limit = TimeLimit(10)
+    with pytest.raises(TimeoutError), limit:
+        await asyncio.Event().wait()
+    await asyncio.sleep(1)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    with limit:
+        await asyncio.sleep(9)
+
+
+async def test_every_task_has_its_own_time() -> None:
+    limit = TimeLimit(10)
+    ended: dict[int, float] = {}
+
+    async def work(number: int) -> None:
+        await asyncio.sleep(number)
+        with pytest.raises(TimeoutError), limit:
+            await asyncio.Event().wait()
+        ended[number] = now()
+
+    await asyncio.gather(*(work(number) for number in (3, 0, 7)))
+    assert ended == {0: 10, 3: 13, 7: 17}
+
+
+async def test_cancellation_by_others_passes() -> None:
+    limit = TimeLimit(10)
+
+    async def work() -> None:
+        with limit:
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert now() == 5
+
+
+async def test_who_is_cancelled_when_time_is_up_too_is_cancelled() -> None:
+    limit = TimeLimit(10)
+
+    async def work() -> None:
+        with limit:
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(10, task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_cleaning_up_after_a_cancellation_is_left_alone() -> None:
+    limit = TimeLimit(10)
+    cleaned = False
+
+    async def work() -> None:
+        nonlocal cleaned
+        with limit:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(20)
+                cleaned = True
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleaned
+
+
+async def test_an_error_of_the_work_passes() -> None:
+    with pytest.raises(ValueError, match="mine"), TimeLimit(10):
+        raise ValueError("mine")
+
+
+async def test_who_ignores_the_cut_goes_on() -> None:
+    limit = TimeLimit(10)
+    with limit:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(5)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    assert now() == 15

@@ -1,0 +1,114 @@
+"""Daemons that run one controller in each other's way warn, once for each that comes."""
+
+import json
+
+import msgspec
+import pytest
+
+from natsctl.core.coordination.work import Work
+from natsctl.daemon.api.messages import ControllerStatus, Process
+from natsctl.daemon.api.mode import Mode
+from natsctl.daemon.api.peers import Peers, Presence, conflict
+
+SUBJECT = "natsctl.api.status.apps"
+
+
+def process(name: str) -> Process:
+    return Process(id=name, host=name, pid=1, version="1", started="2030-01-01T00:00:00Z")
+
+
+def presence(name: str, mode: Mode = Mode.ALONE, owner: str = "App.apps") -> Presence:
+    return Presence(daemon=process(name), mode=mode, work=Work(owner))
+
+
+def meet(peers: Peers, other: Presence) -> bytes | None:
+    return peers.meet(msgspec.json.encode(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "disturbs"),
+    [
+        (Mode.ALONE, Mode.ALONE, True),
+        (Mode.ALONE, Mode.ELECTED, True),
+        (Mode.ALONE, Mode.SHARED, True),
+        (Mode.ALONE, Mode.UNKNOWN, True),
+        (Mode.ELECTED, Mode.SHARED, True),
+        (Mode.ELECTED, Mode.ELECTED, False),
+        (Mode.SHARED, Mode.SHARED, False),
+        (Mode.ELECTED, Mode.UNKNOWN, False),
+    ],
+)
+def test_modes_that_disturb_each_other(one: Mode, other: Mode, *, disturbs: bool) -> None:
+    assert presence("a", one).disturbs(presence("b", other)) is disturbs
+    assert presence("a", other).disturbs(presence("b", one)) is disturbs
+
+
+def test_a_second_daemon_that_runs_alone_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    peers = Peers("apps", presence("a"), SUBJECT)
+    for _ in range(3):
+        assert meet(peers, presence("b")) is not None
+    assert caplog.text.count("apps: every key is synced more than once: b/1") == 1
+    assert "run all its daemons with --leader-elect, or all with --shard" in caplog.text
+    meet(peers, presence("c"))
+    assert caplog.text.count("more than once: b/1 (without --leader-elect or --shard), c/1") == 1
+
+
+def test_another_mode_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    meet(Peers("apps", presence("a", Mode.ELECTED), SUBJECT), presence("b", Mode.SHARED))
+    assert "b/1 (with --shard) run it too, and this daemon with --leader-elect" in caplog.text
+
+
+def test_daemons_in_the_same_mode_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    meet(Peers("apps", presence("a", Mode.ELECTED), SUBJECT), presence("b", Mode.ELECTED))
+    assert caplog.text == ""
+
+
+def test_another_application_of_the_same_name_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    meet(Peers("apps", presence("a"), SUBJECT), presence("b", owner="Site.sites"))
+    assert "b/1 runs another controller that is named apps too" in caplog.text
+
+
+def test_its_own_introduction_is_no_other_daemon(caplog: pytest.LogCaptureFixture) -> None:
+    meet(Peers("apps", presence("a"), SUBJECT), presence("a"))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("asked", [b"", b"?", b"{}", b"[1]", b"\xff", b"[" * 100_000])
+def test_anything_else_is_no_introduction(asked: bytes) -> None:
+    assert Peers("apps", presence("a"), SUBJECT).meet(asked) is None
+
+
+def test_a_flood_of_daemons_is_not_remembered(caplog: pytest.LogCaptureFixture) -> None:
+    peers = Peers("apps", presence("a"), SUBJECT)
+    for number in range(1000):
+        meet(peers, presence(f"b{number}"))
+    assert len(caplog.records) <= 100
+    assert all(len(record.getMessage()) < 1000 for record in caplog.records)
+
+
+def test_a_daemon_of_version_0_1_answers_with_its_status() -> None:
+    status = {"controller": "apps", "daemon": msgspec.to_builtins(process("old")), "state": "x"}
+    old = msgspec.json.decode(json.dumps(status), type=Presence)
+    assert (old.mode, old.daemon.host) == (Mode.UNKNOWN, "old")
+
+
+@pytest.mark.parametrize(
+    ("modes", "why"),
+    [
+        (["alone"], ""),
+        (["alone", ""], ""),
+        (["leader", "standby", "standby"], ""),
+        (["shard 1 of 2", "shard 2 of 2", "shard"], ""),
+        (["alone", "alone"], "2 daemons run alone"),
+        (["alone", "leader"], "different modes"),
+        (["standby", "shard 1 of 1"], "different modes"),
+    ],
+)
+def test_what_several_daemons_say_shows_a_conflict(modes: list[str], why: str) -> None:
+    found = [
+        ControllerStatus(controller="apps", daemon=process(mode), state="syncing", mode=mode)
+        for mode in modes
+    ]
+    assert (why in conflict(found)) if why else conflict(found) == ""

@@ -1,0 +1,155 @@
+"""The dashboard, the rules and the documentation name metrics that exist, and only those."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import REGISTRY
+
+from natsctl.daemon.http.metrics import Scrape, families
+from natsctl.telemetry.metrics import Family
+
+DOCS = Path(__file__).parents[4] / "docs"
+SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
+
+OURS = families(Scrape())
+FROM_PROMETHEUS = {"up"}
+TARGET_LABELS = {"job", "instance", "le"}
+
+_WORDS = {"and", "or", "unless", "by", "without", "on", "ignoring", "bool", "offset"}
+_QUOTED = re.compile(r'"[^"]*"')
+_MATCHERS = re.compile(r"\{([^}]*)\}")
+_GROUPING = re.compile(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)")
+_RANGE = re.compile(r"\[[^\]]*\]")
+_NAME = re.compile(r"[A-Za-z_:][\w:]*(?!\w)(?!\s*\()")
+
+
+def sample_names(families: list[Family]) -> set[str]:
+    return {each.name + end for each in families for end in SUFFIXES.get(each.type, ())}
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the metrics that a PromQL expression reads."""
+    for noise in (_QUOTED, _MATCHERS, _GROUPING, _RANGE):
+        expression = noise.sub(" ", expression)
+    return set(_NAME.findall(expression)) - _WORDS
+
+
+def labels_in(expression: str) -> set[str]:
+    """Return the labels by which it selects and groups."""
+    bare = _QUOTED.sub('""', expression)
+    selected = {
+        part for found in _MATCHERS.findall(bare) for part in re.findall(r"\w+(?=\s*[=!])", found)
+    }
+    grouped = {part.strip() for found in _GROUPING.findall(bare) for part in found.split(",")}
+    return selected | grouped
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DOCS / "grafana/natsctl.json").read_text())
+    return found
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((DOCS / "prometheus/rules.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def shown() -> list[str]:
+    """Return every expression of the dashboard."""
+    panels = dashboard()["panels"]
+    drawn = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    variables = [each["query"] for each in dashboard()["templating"]["list"]]
+    asked = [each["query"] for each in variables if isinstance(each, dict)]
+    return drawn + [re.sub(r"^label_values\((.*), \w+\)$", r"\1", query) for query in asked]
+
+
+def alerted() -> list[str]:
+    return [rule["expr"] for rule in rules()]
+
+
+def known() -> set[str]:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    of_the_process = sample_names(list(REGISTRY.collect()))
+    return sample_names(OURS) | of_the_process | recorded | FROM_PROMETHEUS
+
+
+def test_names_and_labels_are_found_in_expressions() -> None:
+    one = 'sum by (le, a) (rate(b_bucket{c=~"d=", e!="f"}[5m])) > 0.1 * up'
+    assert names_in(one) == {"b_bucket", "up"}
+    assert labels_in(one) == {"le", "a", "c", "e"}
+    other = "min_over_time(x:y:z[15m]) > 1 and deriv(w[15m]) > bool 0"
+    assert names_in(other) == {"x:y:z", "w"}
+    assert labels_in(other) == set()
+
+
+@pytest.mark.parametrize("expression", [*shown(), *alerted()])
+def test_what_is_shown_and_alerted_on_exists(expression: str) -> None:
+    assert names_in(expression)
+    assert names_in(expression) - known() == set()
+
+
+@pytest.mark.parametrize("expression", [*shown(), *alerted()])
+def test_what_is_selected_and_grouped_by_is_a_label(expression: str) -> None:
+    ours = {"controller", "result", "name", "slot", "kind", "code", "method"}
+    assert labels_in(expression) - ours - TARGET_LABELS == set()
+
+
+def test_everything_that_only_natsctl_measures_is_on_the_dashboard_or_in_a_rule() -> None:
+    used = set[str]().union(*map(names_in, [*shown(), *alerted()]))
+    families = {
+        family.name
+        for family in OURS
+        if not any(family.name + end in used for end in SUFFIXES[family.type])
+    }
+    assert {name for name in families if name.startswith("natsctl_")} == {
+        "natsctl_cache_revision",  # on its own it says nothing
+        "natsctl_lease_epoch",
+        "natsctl_lease_known",  # a check of readiness
+    }
+
+
+def test_every_metric_is_documented_with_its_help() -> None:
+    page = (DOCS / "production.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (.+) \|$", page, re.MULTILINE))
+    ends = {"counter": "_total", "gauge": "", "histogram": ""}
+    assert rows == {family.name + ends[family.type]: family.documentation for family in OURS}
+
+
+def test_names_say_what_they_count() -> None:
+    for family in OURS:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name)
+        assert family.documentation.endswith(".")
+        if family.type == "histogram":
+            assert family.name.endswith("_seconds")
+
+
+def test_panels_do_not_lie_on_each_other() -> None:
+    cells = [
+        (x, y)
+        for panel in dashboard()["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    ids = [panel["id"] for panel in dashboard()["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_alert_says_how_urgent_it_is_and_what_to_do() -> None:
+    alerts = [rule for rule in rules() if "alert" in rule]
+    assert alerts
+    for alert in alerts:
+        assert alert["labels"]["severity"] in {"critical", "warning"}
+        assert set(alert["annotations"]) == {"summary", "description"}
+
+
+def test_prometheus_is_told_of_the_rules_and_of_the_job_that_they_are_about() -> None:
+    config = yaml.safe_load((DOCS / "prometheus/prometheus.yml").read_text())
+    assert config["rule_files"] == ["rules.yml"]
+    (job,) = [each["job_name"] for each in config["scrape_configs"]]
+    assert all(f'job="{job}"' in rule["expr"] for rule in rules() if ":" not in rule["expr"])

@@ -1,0 +1,36 @@
+"""Only a near name is offered for one that nobody knows."""
+
+import pytest
+
+from natsctl.daemon.settings.did_you_mean import distance_of, meant
+
+KNOWN = ("get", "list", "history", "status", "shop", "greetings", "NATSCTL_WORKERS")
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("gte", "get"),
+        ("Get", "get"),
+        ("lsit", "list"),
+        ("shpo", "shop"),
+        ("hist", "history"),
+        ("greetngs", "greetings"),
+        ("NATSCTL_WORKRES", "NATSCTL_WORKERS"),
+    ],
+)
+def test_a_near_name_is_offered(typed: str, near: str) -> None:
+    assert meant(typed, KNOWN) == f"; did you mean {near}?"
+
+
+@pytest.mark.parametrize("typed", ["start", "ls", "g", "", "frobnicate", "ship-it", "greek"])
+def test_a_far_name_is_not_offered(typed: str) -> None:
+    assert meant(typed, KNOWN) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "distance"),
+    [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("abc", "abd", 1), ("kitten", "sitting", 3)],
+)
+def test_the_distance_counts_changes_and_swaps(one: str, other: str, distance: int) -> None:
+    assert distance_of(one, other) == distance_of(other, one) == distance

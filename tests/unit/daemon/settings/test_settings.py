@@ -1,0 +1,368 @@
+"""Flags are stronger than the environment, which is stronger than a file."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from natsctl.controller.slots.owners import KUMORI, OwnerNames
+from natsctl.daemon.settings.catalogue import BY_NAME, FIELDS, SETTINGS, Setting
+from natsctl.daemon.settings.load import Effective, load_settings
+from natsctl.daemon.settings.precedence import LOGIN
+from natsctl.daemon.settings.settings import ControllerSettings, KubeSettings, Settings
+from natsctl.errors import UsageError
+from natsctl.jetstream.connection.nats_contexts import with_context
+
+by_name = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def says(text: str) -> Effective:
+    """Load what a file in the current folder says."""
+    Path("natsctl.toml").write_text(text)
+    return load_settings({}, {})
+
+
+def test_nothing_said_is_the_defaults() -> None:
+    found = load_settings({}, {})
+    assert found.settings == Settings()
+    assert found.sources == {}
+    assert found.file is None
+    assert found.source("logs.format") == "default"
+
+
+def test_a_flag_wins_over_a_variable_and_a_variable_over_a_file() -> None:
+    Path("natsctl.toml").write_text("[controllers]\nworkers = 1\nresync_s = 1\nstop_timeout_s = 1")
+    environ = {"NATSCTL_WORKERS": "2", "NATSCTL_RESYNC": "2"}
+    found = load_settings({"workers": "3"}, environ)
+    assert found.settings.controllers == ControllerSettings(workers=3, resync_s=2, stop_timeout_s=1)
+    assert found.sources == {
+        "controllers.workers": "--workers",
+        "controllers.resync_s": "NATSCTL_RESYNC",
+        "controllers.stop_timeout_s": "natsctl.toml:4",
+    }
+
+
+def test_everything_that_holds_can_be_set() -> None:
+    assert set(FIELDS) <= set(BY_NAME)
+
+
+@by_name
+def test_the_example_of_a_variable_is_a_good_one(setting: Setting) -> None:
+    for variable in setting.variables:
+        found = load_settings({}, {variable: setting.typed()})
+        assert {found.source(field) for field in setting.fills} == {variable}
+
+
+@by_name
+def test_the_example_of_a_file_is_a_good_one_and_means_the_same(setting: Setting) -> None:
+    found = says(f"\n[{setting.section}]\n{setting.line()}\n")
+    typed = load_settings({}, {setting.variables[0]: setting.typed()}, config="/dev/null")
+    assert {found.source(field) for field in setting.fills} == {"natsctl.toml:3"}
+    assert found.settings == typed.settings
+
+
+@pytest.mark.parametrize("setting", [each for each in SETTINGS if each.flags])
+def test_the_example_of_a_flag_is_a_good_one(setting: Setting) -> None:
+    value = True if setting.flags == ("--no-kube",) else setting.typed()
+    found = load_settings({setting.parameter: value}, {})
+    assert {found.source(field) for field in setting.fills} == {setting.flags[0]}
+    assert found.settings != Settings() or setting.example == found.value(setting.fills[0])
+
+
+@pytest.mark.parametrize("name", [each.name for each in SETTINGS if each.shape.says[:5] != "a tex"])
+def test_a_wrong_value_is_told_with_its_setting_its_source_and_a_good_example(name: str) -> None:
+    setting = BY_NAME[name]
+    with pytest.raises(UsageError) as caught:
+        says(f"# wrong\n[{setting.section}]\n{setting.field} = [[]]")
+    told = str(caught.value)
+    assert told.startswith(f"{name} in natsctl.toml:3: ")
+    assert told.endswith(f"; write {setting.line()}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "told"),
+    [
+        (
+            {"workers": "many"},
+            {},
+            (
+                "controllers.workers in --workers: 'many' must be a whole number above 0; "
+                "write --workers 4"
+            ),
+        ),
+        (
+            {},
+            {"NATSCTL_WORKERS": "0"},
+            (
+                "controllers.workers in NATSCTL_WORKERS: '0' must be a whole number above 0; "
+                "write NATSCTL_WORKERS=4"
+            ),
+        ),
+        (
+            {},
+            {"NATSCTL_OWNER_DOMAIN": "Not/One"},
+            (
+                "controllers.owner_domain in NATSCTL_OWNER_DOMAIN: 'Not/One' must be a domain in "
+                "lower case; write NATSCTL_OWNER_DOMAIN=example.com"
+            ),
+        ),
+        (
+            {"lease_ttl": "0.2"},
+            {},
+            (
+                "controllers.lease_ttl_s in --lease-ttl: '0.2' must be a number of seconds from 1 "
+                "on; write --lease-ttl 15"
+            ),
+        ),
+        (
+            {"log_format": "xml"},
+            {},
+            "logs.format in --log-format: 'xml' must be text or json; write --log-format json",
+        ),
+        (
+            {},
+            {"NATSCTL_TLS_FIRST": "maybe"},
+            (
+                "nats.tls_first in NATSCTL_TLS_FIRST: 'maybe' must be true or false; "
+                "write NATSCTL_TLS_FIRST=true"
+            ),
+        ),
+    ],
+)
+def test_what_was_typed_wrong_is_told_in_one_line(
+    flags: dict[str, str], environ: dict[str, str], told: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings(flags, environ)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "[controllers]\n\nworkrs = 1",
+            (
+                "natsctl.toml:3: there is no setting controllers.workrs; "
+                "did you mean controllers.workers?"
+            ),
+        ),
+        (
+            "[nats]\nworkers = 1",
+            (
+                "natsctl.toml:2: there is no setting nats.workers; "
+                "did you mean workers in [controllers]?"
+            ),
+        ),
+        (
+            "[nats]\nfoo = 1",
+            (
+                "natsctl.toml:2: there is no setting nats.foo: "
+                "the sections are [nats], [kube], [controllers], [logs]"
+            ),
+        ),
+        ("\n[controler]", "natsctl.toml:2: there is no section [controler]; did you mean contr"),
+        (
+            "creds = 'a'",
+            "natsctl.toml:1: creds is in no section; did you mean creds in [nats]?",
+        ),
+        ("[nats]\nuser = ann", "natsctl.toml:2 is not valid TOML: Invalid value"),
+        ("[nats]\nservers = [", "natsctl.toml is not valid TOML: "),
+        ("[logs]\nlevel = 'loud'", "logs.level in natsctl.toml:2: 'loud' must be a level (debug, "),
+        ("[controllers]\nworkers = '4'", "controllers.workers in natsctl.toml:2: '4' must be"),
+        ("[kube]\ntimeout_s = true", "kube.timeout_s in natsctl.toml:2: True must be a number"),
+        ("[nats.creds]\nfile = 'x'", "nats.creds in natsctl.toml:1: a dict must be the path"),
+    ],
+)
+def test_what_a_file_says_wrong_is_told_with_its_line(text: str, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        says(text)
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    "text", ["[nats]\ntoken = 12345", "[nats]\nservers = [54321]", "[nats]\npassword = tok12345"]
+)
+def test_a_wrong_value_that_may_be_secret_is_not_told(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        says(text)
+    assert "natsctl.toml:2" in str(caught.value)
+    assert "12345" not in str(caught.value)
+    assert "54321" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_file_is_found_by_a_flag_then_by_its_variable_then_in_the_current_folder() -> None:
+    for name in ("natsctl", "flag", "variable"):
+        Path(f"{name}.toml").write_text(f"[nats]\nuser = '{name}'")
+    environ = {"NATSCTL_CONFIG": "variable.toml"}
+    found = [
+        load_settings({}, environ, config="flag.toml"),
+        load_settings({}, environ),
+        load_settings({}, {"NATSCTL_CONFIG": ""}),
+    ]
+    assert [each.settings.nats.user for each in found] == ["flag", "variable", "natsctl"]
+    assert [str(each.file) for each in found] == ["flag.toml", "variable.toml", "natsctl.toml"]
+
+
+def test_a_file_that_is_named_must_be_there() -> None:
+    with pytest.raises(UsageError, match=r"settings in none.toml cannot be read: No such file"):
+        load_settings({}, {}, config="none.toml")
+
+
+def test_a_file_has_a_limit() -> None:
+    with pytest.raises(UsageError, match="longer than 65536 bytes"):
+        says("#" * 65_537)
+
+
+def test_where_the_line_is_not_known_the_file_is_told() -> None:
+    found = says('[nats]\nuser = """\n' + "x\n" * 200 + '"""\ntoken = "t"\n')
+    assert found.sources == {"nats.user": "natsctl.toml", "nats.token": "natsctl.toml"}
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 20_000], ids=["number", "list"])
+def test_what_cannot_be_read_is_told_without_a_word_of_it(value: str) -> None:
+    with pytest.raises(UsageError) as told:
+        says(f"[controllers]\nworkers = {value}")
+    assert str(told.value) == (
+        "natsctl.toml has a value that cannot be read: too long a number, or too deep a list"
+    )
+
+
+def test_a_list_of_servers_has_one_at_least() -> None:
+    with pytest.raises(UsageError, match="what is given must be a URL"):
+        says("[nats]\nservers = []")
+
+
+def test_paths_in_a_file_begin_in_its_folder(here: Path) -> None:
+    (here / "etc").mkdir()
+    file = here / "etc" / "other.toml"
+    file.write_text("[nats]\ncreds = 'hub.creds'\ntls_ca = '/ca.pem'\n[kube]\nkubeconfig = 'a:/b'")
+    found = load_settings({"nkey": "mine.nk"}, {}, config="etc/other.toml").settings
+    assert found.nats.tls_ca == "/ca.pem"
+    assert found.kube.kubeconfig == "etc/a:/b"
+    assert load_settings({}, {}, config="etc/other.toml").settings.nats.creds == "etc/hub.creds"
+    assert (found.nats.nkey, found.nats.creds) == ("mine.nk", None)
+
+
+def test_an_empty_variable_says_nothing() -> None:
+    assert load_settings({}, {"NATSCTL_TOKEN": "", "NATSCTL_WORKERS": ""}).sources == {}
+
+
+def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings({}, {"NATSCTL_WORKRES": "3"})
+    assert str(caught.value) == (
+        "there is no variable NATSCTL_WORKRES; did you mean NATSCTL_WORKERS?"
+    )
+
+
+def test_a_variable_that_is_near_none_of_ours_is_refused_too() -> None:
+    with pytest.raises(UsageError, match=r"\Athere is no variable NATSCTL_COLOUR\Z"):
+        load_settings({}, {"NATSCTL_COLOUR": "3"})
+    with pytest.raises(UsageError, match="there is no variable NATSCTL_PORT"):
+        load_settings({}, {"NATSCTL_PORT": "4222"})
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    of_kubernetes = {
+        "NATSCTL_PORT": "tcp://10.0.0.1:8080",
+        "NATSCTL_SERVICE_HOST": "10.0.0.1",
+        "NATSCTL_SERVICE_PORT_METRICS": "8080",
+        "NATSCTL_SERVER_PORT": "tcp://10.0.0.1:80",
+        "NATSCTL_SERVER_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "NATSCTL_SERVER_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    others = {"WORKRES": "3", "_NATSCTL_COMPLETE": "complete_bash", "NATSCTL_EMPTY": ""}
+    assert load_settings({}, {**of_kubernetes, **others}).sources == {}
+
+
+def test_the_owner_domain_names_the_labels() -> None:
+    assert ControllerSettings().owner_names == OwnerNames()
+    named = says("[controllers]\nowner_domain = 'example.com'").settings.controllers
+    assert named.owner_names.key == "example.com/owner-key"
+    assert ControllerSettings(owner_domain="kumori").owner_names == KUMORI
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(UsageError, match="tls_cert and tls_key belong together"):
+        load_settings({"tls_cert": "a.pem"}, {}).settings.check()
+    kube = KubeSettings(tls_ca="ca.pem", tls_insecure=True)
+    with pytest.raises(UsageError, match="exclude each other"):
+        Settings(kube=kube).check()
+    Settings(kube=msgspec.structs.replace(kube, enabled=False)).check()
+    both = {"leader_elect": True, "shard": True}
+    with pytest.raises(UsageError, match="either one process leads, or all share the keys"):
+        load_settings(both, {}).settings.check()
+
+
+def test_no_secret_is_in_the_repr() -> None:
+    environ = {
+        "NATSCTL_PASSWORD": "hush1",
+        "NATSCTL_TOKEN": "hush2",
+        "NATSCTL_KUBE_TOKEN": "hush3",
+        "NATSCTL_SERVER": "nats://ann:hush4@hub",
+    }
+    settings = load_settings({}, environ).settings
+    assert settings.kube.token == "hush3"
+    assert "hush" not in repr(settings)
+
+
+def test_what_a_context_says_lies_beneath_what_is_set(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
+    (here / "nats" / "context").mkdir(parents=True)
+    context = '{"url": "nats://hub", "user": "ann", "password": "p", "jetstream_domain": "edge"}'
+    (here / "nats" / "context" / "hub.json").write_text(context)
+    found = load_settings({"context": "hub", "creds": "a.creds"}, {}).with_context()
+    assert found.settings.nats.servers == ("nats://hub",)
+    assert (found.settings.nats.user, found.settings.nats.creds) == (None, "a.creds")
+    assert found.source("nats.domain") == "context hub"
+    assert found.source("nats.context") == "--context"
+    assert load_settings({}, {}).with_context().sources == {}
+
+
+CONTEXT = {"url": "nats://hub", "user": "ann", "password": "p", "tls_first": True, "creds": "c"}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"NATSCTL_TLS_FIRST": "false", "NATSCTL_INBOX_PREFIX": "_INBOX"},
+        {"NATSCTL_USER": "bob"},
+        {"NATSCTL_PASSWORD": "q"},
+        {"NATSCTL_USER": "bob", "NATSCTL_PASSWORD": "q", "NATSCTL_DOMAIN": "hub"},
+        {"NATSCTL_TOKEN": "t", "NATSCTL_TLS_CERT": "a.pem"},
+    ],
+)
+def test_how_to_connect_is_what_is_shown_whatever_is_set_beside_a_context(
+    here: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
+    (here / "nats" / "context").mkdir(parents=True)
+    (here / "nats" / "context" / "hub.json").write_bytes(msgspec.json.encode(CONTEXT))
+    found = load_settings({}, {**environ, "NATSCTL_CONTEXT": "hub"})
+    shown = found.with_context()
+    assert with_context(found.nats) == msgspec.structs.replace(shown.settings.nats, context=None)
+    for variable in environ:
+        field = f"nats.{variable.removeprefix('NATSCTL_').lower()}"
+        assert shown.source(field) == variable
+    if "NATSCTL_USER" in environ or "NATSCTL_TOKEN" in environ:
+        assert "context hub" not in {shown.source(field) for field in LOGIN}
+
+
+def test_a_context_that_is_unknown_is_told_when_it_is_used(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
+    options = load_settings({"context": "hub"}, {}).nats
+    with pytest.raises(UsageError, match="'hub' is unknown"):
+        with_context(options)

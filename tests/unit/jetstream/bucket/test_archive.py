@@ -1,0 +1,128 @@
+"""The file of a backup keeps every byte, and shows when one is missing."""
+
+import gzip
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsctl.errors import UsageError
+from natsctl.jetstream.bucket.archive import (
+    VERSION,
+    ArchiveWriter,
+    Entry,
+    Header,
+    contents,
+    entries,
+)
+
+HEADER = Header(natsctl_backup=VERSION, bucket="shops", created="", options={"max_age": 5})
+
+
+def entry(key: str, revision: int, value: bytes = b"x", ttl: str = "") -> Entry:
+    return Entry.of(key, revision, value, written="", ttl=ttl)
+
+
+def archive(*found: Entry) -> bytes:
+    file = io.BytesIO()
+    writer = ArchiveWriter(file, HEADER)
+    for each in found:
+        writer.add(each)
+    writer.finish()
+    return file.getvalue()
+
+
+def restored(data: bytes) -> dict[str, bytes]:
+    trailer = contents(io.BytesIO(data)).trailer
+    found = list(entries(io.BytesIO(data), trailer))
+    assert len(found) == trailer.keys
+    return {each.key: each.value for each in found}
+
+
+@given(st.dictionaries(st.text(min_size=1), st.binary()))
+def test_every_value_comes_back_byte_for_byte(values: dict[str, bytes]) -> None:
+    data = archive(*(entry(k, n, value) for n, (k, value) in enumerate(values.items(), 1)))
+    assert restored(data) == values
+
+
+def test_the_header_keeps_the_bucket_and_its_options() -> None:
+    assert contents(io.BytesIO(archive())).header == HEADER
+
+
+def test_a_value_keeps_its_own_time_to_live() -> None:
+    data = archive(entry("a", 1, ttl="60s"))
+    [found] = entries(io.BytesIO(data), contents(io.BytesIO(data)).trailer)
+    assert found.ttl == "60s"
+
+
+def test_of_a_key_that_changed_meanwhile_the_last_entry_counts() -> None:
+    data = archive(entry("a", 1, b"old"), entry("b", 2), entry("a", 3, b"new"))
+    assert restored(data) == {"a": b"new", "b": b"x"}
+
+
+def test_a_key_that_was_deleted_meanwhile_is_left_out() -> None:
+    file = io.BytesIO()
+    writer = ArchiveWriter(file, HEADER)
+    writer.add(entry("a", 1))
+    writer.add(entry("b", 2))
+    writer.remove("a")
+    writer.remove("never there")
+    assert writer.finish() == 1
+    assert restored(file.getvalue()) == {"b": b"x"}
+
+
+def test_a_key_that_was_created_again_meanwhile_is_there() -> None:
+    file = io.BytesIO()
+    writer = ArchiveWriter(file, HEADER)
+    writer.add(entry("a", 1))
+    writer.remove("a")
+    writer.add(entry("a", 3, b"again"))
+    assert writer.finish() == 1
+    assert restored(file.getvalue()) == {"a": b"again"}
+
+
+def test_entries_before_a_new_beginning_do_not_count() -> None:
+    file = io.BytesIO()
+    writer = ArchiveWriter(file, HEADER)
+    writer.add(entry("purged", 1))
+    writer.add(entry("a", 2, b"old"))
+    writer.begin_again()
+    writer.add(entry("a", 2, b"old"))
+    writer.finish()
+    assert restored(file.getvalue()) == {"a": b"old"}
+
+
+DATA = archive(entry("a", 1, b"some text"), entry("b", 2, b"\xff\x00"))
+
+
+@pytest.mark.parametrize("size", range(len(DATA) - 1))
+def test_a_file_that_was_cut_off_is_refused(size: int) -> None:
+    with pytest.raises(UsageError):
+        contents(io.BytesIO(DATA[:size]))
+
+
+@given(st.integers(0, DATA.rindex(b"\n", 0, -1)), st.integers(1, 255))
+def test_a_file_with_another_byte_is_refused(at: int, change: int) -> None:
+    damaged = bytearray(DATA)
+    damaged[at] ^= change
+    with pytest.raises(UsageError):
+        contents(io.BytesIO(bytes(damaged)))
+
+
+def test_a_compressed_file_that_was_cut_off_is_refused() -> None:
+    packed = gzip.compress(DATA)
+    with pytest.raises(UsageError, match="cut off"):
+        contents(gzip.GzipFile(fileobj=io.BytesIO(packed[:-20])))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("data", [b"", b"text", b"{}\n", b"[" * 100_000, b'{"bucket": "b"}\n{}\n'])
+def test_another_file_is_refused(data: bytes) -> None:
+    with pytest.raises(UsageError, match=r"it is no backup|it is empty"):
+        contents(io.BytesIO(data))
+
+
+def test_a_later_version_of_the_format_is_refused() -> None:
+    later = DATA.replace(b'"natsctl_backup":1', b'"natsctl_backup":2', 1)
+    with pytest.raises(UsageError, match="it has version 2 of the format"):
+        contents(io.BytesIO(later))

@@ -1,0 +1,58 @@
+"""A request that is not answered soon is repeated, and the first answer counts."""
+
+import asyncio
+
+import pytest
+
+from natsctl.jetstream.bucket.hedge import hedged
+
+
+class Attempts:
+    """Attempts that end after these times, in order."""
+
+    def __init__(self, *durations_s: float) -> None:
+        self._durations_s = list(durations_s)
+        self.begun = 0
+        self.cancelled = 0
+
+    async def __call__(self) -> int:
+        number, self.begun = self.begun, self.begun + 1
+        try:
+            await asyncio.sleep(self._durations_s[number])
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return number
+
+
+async def test_an_attempt_that_ends_soon_is_the_only_one() -> None:
+    attempts = Attempts(0.1)
+    assert await hedged(attempts, every_s=0.5) == 0
+    assert attempts.begun == 1
+
+
+async def test_the_first_answer_counts_and_the_others_are_cancelled() -> None:
+    attempts = Attempts(60.0, 60.0, 0.1)
+    began = asyncio.get_running_loop().time()
+    assert await hedged(attempts, every_s=0.5) == 2
+    assert asyncio.get_running_loop().time() - began == pytest.approx(1.1)
+    assert attempts.cancelled == 2
+
+
+async def test_the_first_error_is_raised() -> None:
+    async def fail() -> int:
+        await asyncio.sleep(1.2)
+        raise ValueError("no")
+
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(ValueError, match="no"):
+        await hedged(fail, every_s=0.5)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(1.2)
+
+
+async def test_nothing_runs_on_if_the_caller_is_cancelled() -> None:
+    attempts = Attempts(60.0, 60.0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.7):
+            await hedged(attempts, every_s=0.5)
+    assert (attempts.begun, attempts.cancelled) == (2, 2)

@@ -1,0 +1,21 @@
+"""A message that comes again and again is said once in a while."""
+
+from natsctl.jetstream.connection.repeats import Repeats
+
+
+def test_a_message_is_due_once_per_while() -> None:
+    now = [0.0]
+    repeats = Repeats(lambda: now[0], quiet_s=30)
+    assert repeats.due("lost")
+    assert repeats.due("found")
+    now[0] = 29.9
+    assert not repeats.due("lost")
+    now[0] = 30
+    assert repeats.due("lost")
+    assert not repeats.due("lost")
+
+
+def test_messages_without_end_need_no_memory_without_end() -> None:
+    repeats = Repeats(lambda: 0.0)
+    assert all(repeats.due(str(number)) for number in range(10_000))
+    assert repeats.due("0")

@@ -1,0 +1,61 @@
+"""Servers are read off URLs, tried in turn, and learned from each other."""
+
+from urllib.parse import urlparse
+
+import pytest
+
+from natsctl.errors import UsageError
+from natsctl.jetstream.connection.servers import Server, Servers, parse
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("one", Server("nats://one:4222")),
+        ("one:1", Server("nats://one:1")),
+        ("tls://one", Server("tls://one:4222")),
+        ("wss://one/nats", Server("wss://one:443/nats")),
+        ("nats://[::1]", Server("nats://[::1]:4222")),
+        ("nats://ann:s3%2Fcret@one", Server("nats://one:4222", user="ann", password="s3/cret")),
+        ("nats://s3%40cret@one", Server("nats://one:4222", token="s3@cret")),
+    ],
+)
+def test_a_url_names_a_server_and_may_say_who_we_are(url: str, server: Server) -> None:
+    assert parse(url) == server
+    assert repr(parse(url)) == server.address
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "http://one", "nats://", "nats://one:port", "nats://ann:s3cret@one:port", "nats://["],
+)
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="no URL of a NATS server") as caught:
+        parse(url)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_server_that_failed_is_tried_last() -> None:
+    servers = Servers(["nats://one", "nats://two", "nats://three"])
+    first, *others = servers.round()
+    servers.failed(first)
+    assert servers.round() == (*others, first)
+
+
+def test_the_servers_of_a_cluster_come_after_those_that_were_named() -> None:
+    servers = Servers(["nats://ann:s3cret@one"])
+    (one,) = servers.round()
+    servers.told([urlparse("nats://one:4222"), urlparse("nats://10.0.0.2:4222")], one)
+    assert servers.round() == (
+        one,
+        Server("nats://10.0.0.2:4222", user="ann", password="s3cret", tls_name="one"),
+    )
+    assert str(servers) == "nats://one:4222"
+
+
+def test_what_was_told_before_is_forgotten() -> None:
+    servers = Servers(["nats://one"])
+    (one,) = servers.round()
+    servers.told([urlparse("nats://two:4222")], one)
+    servers.told([urlparse("nats://three:4222")], one)
+    assert [server.address for server in servers.round()][1:] == ["nats://three:4222"]

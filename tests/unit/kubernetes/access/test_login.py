@@ -1,0 +1,122 @@
+"""Credentials are replaced when their time is over, by one for all who wait."""
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+
+from natsctl.errors import ConnectError
+from natsctl.kubernetes.access.login import Access, Login
+from natsctl.telemetry.hiding import hidden
+
+FIRST = Access(
+    server="https://kube.test",
+    namespace="default",
+    context=None,
+    in_pod=False,
+    headers=(("Authorization", "Bearer s3cret"),),
+    secret="s3cret",
+    tls=True,
+    tls_digest=b"",
+    server_name=None,
+    proxy=None,
+    good_for_s=60.0,
+)
+
+
+class Source:
+    """Makes accesses, each a second after it was asked for one."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.failing = False
+
+    async def load(self, before: Access | None) -> Access:
+        self.made += 1
+        await asyncio.sleep(1)
+        if self.failing:
+            raise ConnectError("the plugin fails")
+        return msgspec.structs.replace(before, secret=f"s3cret{self.made}")
+
+
+async def test_an_access_is_replaced_once_its_time_is_over() -> None:
+    source = Source()
+    login = Login(FIRST, source.load, again_s=10)
+    await asyncio.sleep(59)
+    assert await login.current() is FIRST
+    await asyncio.sleep(1)
+    found = await asyncio.gather(*(login.current() for _ in range(10)))
+    assert {one.secret for one in found} == {"s3cret1"}
+    assert source.made == 1
+
+
+async def test_many_who_were_refused_have_one_replaced() -> None:
+    source = Source()
+    login = Login(FIRST, source.load, again_s=10)
+    found = await asyncio.gather(*(login.renewed(FIRST) for _ in range(10)))
+    assert {one.secret for one in found} == {"s3cret1"}
+    assert await login.renewed(FIRST) is found[0]  # who was refused late has the new one
+    assert source.made == 1
+
+
+async def test_one_who_gives_up_while_replacing_leaves_it_to_the_next() -> None:
+    source = Source()
+    login = Login(FIRST, source.load, again_s=10)
+    first = asyncio.create_task(login.renewed(FIRST))
+    second = asyncio.create_task(login.renewed(FIRST))
+    await asyncio.sleep(0.5)
+    first.cancel()
+    assert (await second).secret == "s3cret2"
+
+
+async def test_where_none_can_be_had_the_old_one_stays_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = Source()
+    source.failing = True
+    login = Login(FIRST, source.load, again_s=10)
+    await asyncio.sleep(60)
+    with caplog.at_level(logging.WARNING):
+        assert await asyncio.gather(*(login.current() for _ in range(5))) == [FIRST] * 5
+    assert source.made == 1
+    assert caplog.messages == [
+        "credentials for https://kube.test were not renewed: the plugin fails"
+    ]
+    source.failing = False
+    await asyncio.sleep(10)
+    assert (await login.current()).secret == "s3cret2"
+
+
+async def test_a_refusal_without_new_credentials_is_told() -> None:
+    source = Source()
+    source.failing = True
+    login = Login(FIRST, source.load, again_s=10)
+    with pytest.raises(ConnectError):
+        await login.renewed(FIRST)
+
+
+def test_an_access_shows_no_secret() -> None:
+    assert "s3cret" not in repr(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("s3cret-token", "with s3cret-token", "with ***"),
+        ("YW5uOmh1c2gtaHVzaA==", "ann, hush-hush, YW5uOmh1c2gtaHVzaA==", "ann, ***, ***"),
+    ],
+)
+async def test_credentials_are_hidden_wherever_they_are_told(
+    secret: str, text: str, shown: str
+) -> None:
+    async def load(_: Access | None) -> Access:
+        return msgspec.structs.replace(FIRST, secret="the-next-one")
+
+    login = Login(msgspec.structs.replace(FIRST, secret=secret), load, again_s=1.0)
+    with login.secrets:
+        assert hidden(text) == shown
+        await asyncio.sleep(61)
+        await login.current()
+        assert hidden(f"the-next-one, {text}") == f"***, {shown}"
+    assert hidden(text) == text

@@ -1,0 +1,43 @@
+"""Options are complete, contradict themselves nowhere, and never show a secret."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from natsctl.errors import UsageError
+from natsctl.kubernetes.access.options import KubeOptions
+
+
+def test_nothing_shows_the_token() -> None:
+    options = KubeOptions(server="https://one:6443", token="s3cret")
+    shown = io.StringIO()
+    Console(file=shown).print(options)
+    for text in (repr(options), str(options), f"{options!r}", shown.getvalue()):
+        assert "s3cret" not in text
+        assert "one:6443" in text
+
+
+def test_only_what_was_given_is_shown() -> None:
+    assert repr(KubeOptions()) == "KubeOptions()"
+    assert repr(KubeOptions(context="edge")) == "KubeOptions(context='edge')"
+
+
+def test_the_defaults_make_sense() -> None:
+    KubeOptions().check()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (KubeOptions(timeout_s=0), "timeout_s must be above 0"),
+        (KubeOptions(in_flight_max=0), "in_flight_max must be above 0"),
+        (KubeOptions(attempts_max=0), "attempts_max must be above 0"),
+        (KubeOptions(tls_ca="ca.pem", tls_insecure=True), "exclude each other"),
+        (KubeOptions(server="one:6443"), "no URL"),
+        (KubeOptions(token=" "), "token is empty"),
+    ],
+)
+def test_what_makes_no_sense_is_said(options: KubeOptions, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        options.check()

@@ -1,0 +1,36 @@
+"""Requests are named in the words in which permissions for them are given."""
+
+import pytest
+
+from natsctl.kubernetes.http.request import asked
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "told"),
+    [
+        ("GET", "/api/v1/pods", "list pods"),
+        ("GET", "/api/v1/pods?watch", "watch pods"),
+        ("GET", "/api/v1/namespaces/shop/pods", "list pods in namespace 'shop'"),
+        ("GET", "/api/v1/namespaces/shop/pods/one", "get pods 'one' in namespace 'shop'"),
+        ("DELETE", "/api/v1/namespaces/shop/pods", "deletecollection pods in namespace 'shop'"),
+        ("POST", "/api/v1/namespaces/shop/pods", "create pods in namespace 'shop'"),
+        (
+            "PATCH",
+            "/apis/apps/v1/namespaces/shop/deployments/web/status",
+            "patch deployments/status.apps 'web' in namespace 'shop'",
+        ),
+        ("GET", "/api/v1/namespaces", "list namespaces"),
+        ("DELETE", "/api/v1/namespaces/shop", "delete namespaces 'shop'"),
+        ("PUT", "/api/v1/namespaces/shop/finalize", "update namespaces/finalize 'shop'"),
+        ("GET", "/apis/apps/v1", "get /apis/apps/v1"),
+        ("GET", "/version", "get /version"),
+    ],
+)
+def test_a_request_is_named(method: str, path: str, told: str) -> None:
+    path, _, watch = path.partition("?")
+    assert str(asked(method, path, {"watch": "true"} if watch else {})) == told
+
+
+def test_only_a_true_watch_is_one() -> None:
+    assert asked("GET", "/api/v1/pods", {"watch": "1"}).verb == "watch"
+    assert asked("GET", "/api/v1/pods", {"watch": "false"}).verb == "list"

@@ -1,0 +1,67 @@
+"""What a person says of a creation."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from clouds import DISKS
+
+from natsctl.errors import NotFoundError, UsageError
+from natsctl.managed import AnnotationNames
+from natsctl.managed.creation.creation import Creation
+from natsctl.managed.creation.resolution import resolve, unresolved
+from natsctl.testing.memory import MemoryStore
+
+PENDING = "2026-01-01T00:00:00Z revision 7"
+
+
+async def store_with(annotations: dict[str, str]) -> MemoryStore:
+    store = MemoryStore(DISKS)
+    value = {"spec": {"size": 1}, "metadata": {"annotations": annotations}}
+    await store.create("a", json.dumps(value).encode())
+    return store
+
+
+async def annotations(store: MemoryStore) -> dict[str, str]:
+    found: dict[str, str] = json.loads((await store.get("a")).value)["metadata"]["annotations"]
+    return found
+
+
+def test_an_intent_is_found_in_any_domain() -> None:
+    found = unresolved({"other": "1", "example.org/external-create-pending": PENDING})
+    assert found is not None
+    names, mark = found
+    assert names == AnnotationNames("example.org")
+    assert (mark.at, mark.intent) == (datetime(2026, 1, 1, tzinfo=UTC), 7)
+
+
+def test_one_with_its_result_is_not_unresolved() -> None:
+    said = {f"natsctl.io/external-create-{word}": PENDING for word in ("pending", "failed")}
+    assert unresolved(said) is None
+    assert unresolved({}) is None
+
+
+@pytest.mark.parametrize("created", [True, False])
+async def test_what_is_said_is_stored_next_to_everything_else(
+    created: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    store = await store_with({"natsctl.io/external-create-pending": PENDING, "mine": "1"})
+    await resolve(store, "a", created=created, external_name="disk-9" if created else "")
+    said = await annotations(store)
+    creation = Creation.of(said, AnnotationNames())
+    assert not creation.unknown
+    assert (creation.succeeded is not None, creation.failed is not None) == (created, not created)
+    assert said.get("natsctl.io/external-name") == ("disk-9" if created else None)
+    assert said["mine"] == "1"
+
+
+async def test_what_has_nothing_unknown_is_an_error() -> None:
+    store = await store_with({"mine": "1"})
+    with pytest.raises(UsageError, match="no creation with an unknown result"):
+        await resolve(store, "a", created=True)
+    assert store.writes == 1
+
+
+async def test_what_does_not_exist_is_an_error() -> None:
+    with pytest.raises(NotFoundError):
+        await resolve(MemoryStore(DISKS), "a", created=True)
