@@ -169,6 +169,10 @@ class KubeSecondary(Owned[T]):
         """See `Owned.is_going`."""
         return self._of.metadata(stored.value).deletion_timestamp is not None
 
+    def is_foreign(self, stored: Stored) -> bool:
+        """See `Owned.is_foreign`."""
+        return bool(self._mark.foreign(self.metadata(stored)))
+
     def foreign_installation(self, metadata: Metadata) -> str:
         """See `Owned.foreign_installation`."""
         return self._mark.foreign(metadata)

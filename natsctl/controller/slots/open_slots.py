@@ -115,7 +115,7 @@ class Opened:
     def owner_of(self, kind: Kind[Any], stored: Stored) -> Owner | None:
         """Return the owner of a secondary; None if the object belongs to no primary here."""
         for secondary in self.secondaries:
-            if secondary.kind is kind and not _foreign(secondary, stored):
+            if secondary.kind is kind and not secondary.is_foreign(stored):
                 owner = secondary.owner_of(stored)
                 if owner is not None and owner.kind == self._owner:
                     return owner
@@ -137,7 +137,7 @@ class Opened:
         states = [stored for stored in (change.before, change.after) if stored is not None]
         changed = [at for at in self.secondaries if at.kind is change.kind]
         return bool(changed and states) and all(
-            _foreign(secondary, stored) for secondary in changed for stored in states
+            secondary.is_foreign(stored) for secondary in changed for stored in states
         )
 
     @property
@@ -277,10 +277,6 @@ class Opened:
         )
         self.informers.append(informer)
         return informer
-
-
-def _foreign(secondary: Owned[Any], stored: Stored) -> bool:
-    return bool(secondary.foreign_installation(secondary.metadata(stored)))
 
 
 def _wake_nobody(_change: Change[Any]) -> None:

@@ -114,6 +114,10 @@ class Owned(Reader[T]):
         except InvalidObjectError:
             return Metadata()
 
+    def is_foreign(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS holds one installation
+        """Return whether the object belongs to another installation."""
+        return False
+
     def foreign_installation(self, metadata: Metadata) -> str:  # noqa: ARG002 - NATS holds one installation
         """Return the other installation that the object belongs to; empty if there is none."""
         return ""
