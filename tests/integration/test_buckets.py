@@ -133,6 +133,7 @@ class TestExisting:
         async with natsctl.connect(nats_cluster.url) as nats:
             await make(nats, "b", num_replicas=3)
             await put(await nats.open(natsctl.kv(bytes, bucket="b")), "a")
+            assert (await config(nats, "b"))["num_replicas"] == 3
 
     async def test_a_new_bucket_has_three_replicas_in_a_cluster(
         self, nats_cluster: NatsCluster
