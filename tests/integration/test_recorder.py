@@ -250,7 +250,8 @@ async def test_events_are_read_back_without_what_somebody_else_wrote(nats: Nats)
     async with nats.recorder("apps") as recorder:
         recorder.event("shop", NORMAL, "Synced", "one")
         await sent(nats, 1)
-        for nonsense in (b"hello", b"{}", b"\xff", b""):
+        deep = b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+        for nonsense in (b"hello", b"{}", b"\xff", b"", deep):
             await connection.request("natsctl.events.apps.shop", nonsense)
         recorder.event("shop", WARNING, "Failed", "two")
         recorder.event("other", NORMAL, "Synced", "three")

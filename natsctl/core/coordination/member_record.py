@@ -126,7 +126,7 @@ class Seat:
         try:
             found = await self._store.get(self.key)
             record = msgspec.json.decode(found.value, type=Membership)
-        except (NotFoundError, msgspec.DecodeError) as error:
+        except (NotFoundError, msgspec.DecodeError, RecursionError) as error:
             self.record = None
             raise ConflictError(f"{self.key} was taken away, or written over") from error
         if self.sent_at(record) is None:

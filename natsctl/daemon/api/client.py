@@ -184,7 +184,7 @@ class Daemons:
 def _decoded(answer: bytes, of: type[T]) -> T:
     try:
         return msgspec.json.decode(answer, type=of)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NatsctlError(
             f"a daemon's answer makes no sense here; is it of another version? {error}"
         ) from error

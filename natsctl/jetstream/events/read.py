@@ -29,7 +29,7 @@ async def events_of(connection: Connection, controller: str, key: str) -> list[K
             break
         message = reply["message"]
         query["seq"] = message["seq"] + 1
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             event = _events.decode(base64.b64decode(message.get("data", "")))
             same = (event.type, event.reason, event.message, event.first_timestamp)
             found.pop(same, None)

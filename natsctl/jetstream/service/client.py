@@ -126,7 +126,7 @@ def _told(answers: Iterable[Answer]) -> Iterator[Info]:
     for answer in answers:
         try:
             yield _infos.decode(answer.result())
-        except (NatsctlError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (NatsctlError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             log.debug("what a service says of itself cannot be read: %s", error)
 
 

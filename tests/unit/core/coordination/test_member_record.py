@@ -81,7 +81,7 @@ async def test_a_write_that_was_stored_without_an_answer_is_found_by_the_next(
     assert seat.members == (await record(store)).members == ("me",)
 
 
-@pytest.mark.parametrize("how", ["deleted", "written by another", "no record"])
+@pytest.mark.parametrize("how", ["deleted", "written by another", "no record", "too deep"])
 async def test_a_record_that_others_were_at_is_ours_no_more(
     store: Mute, seat: Seat, how: str
 ) -> None:
@@ -89,7 +89,12 @@ async def test_a_record_that_others_were_at_is_ours_no_more(
     if how == "deleted":
         await store.delete(KEY)
     else:
-        value = msgspec.json.encode(other) if how == "written by another" else b"?"
+        values = {
+            "written by another": msgspec.json.encode(other),
+            "no record": b"?",
+            "too deep": b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        }
+        value = values[how]
         await store.update(KEY, value, revision=seat.revision)
     with pytest.raises(ConflictError):
         await seat.write(("me",))
