@@ -1,9 +1,17 @@
 """Every exception that natsctl raises on purpose."""
 
 import numbers
-from typing import cast
+from typing import Final, cast
+
+import msgspec
 
 DELAY_MAX_S = 1e12  # longer than anybody waits, and shorter than what a date can hold
+
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The errors that msgspec raises for bytes that are not what was expected.
+
+They are invalid JSON, fields of a wrong type, text that is not UTF-8, and nesting that is too deep.
+"""
 
 
 class NatsctlError(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.errors import InvalidObjectError
+from natsctl.errors import DECODE_ERRORS, InvalidObjectError
 from natsctl.model import exact_json
 from natsctl.model.exact_json import rounds_to
 
@@ -25,7 +25,7 @@ def parse(value: bytes) -> Document:
     """Return the document in *value*; raises `InvalidObjectError` where there is none."""
     try:
         return exact_json.decode_object(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise InvalidObjectError(f"no JSON object: {error}") from error
 
 

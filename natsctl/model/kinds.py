@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar, get_origin
 
 import msgspec
 
-from natsctl.errors import InvalidObjectError, UsageError
+from natsctl.errors import DECODE_ERRORS, InvalidObjectError, UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.keys import legal
@@ -74,7 +74,7 @@ class Kind(Generic[T]):
         self.require_metadata()
         try:
             return _head.decode(value).metadata
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise InvalidObjectError(f"no valid metadata: {error}") from error
 
     def metadata_of(self, obj: T) -> Metadata:
@@ -182,7 +182,7 @@ class KvKind(Kind[T]):
             return ""
         try:
             document = msgspec.json.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             return "declare `bytes`, or give a decoder: the values are not JSON"
         fields = document.keys() if isinstance(document, dict) else ()
         if not self.plain and "spec" not in fields:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_origin, overload
 
 import msgspec
 
-from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
+from natsctl.errors import DECODE_ERRORS, InvalidKeyError, InvalidObjectError, UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
@@ -131,7 +131,7 @@ class KubeKind(Kind[T]):
         """See `Kind.metadata`."""
         try:
             return _head.decode(value).metadata
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise InvalidObjectError(f"no valid metadata: {error}") from error
 
     def metadata_of(self, obj: T) -> Metadata:

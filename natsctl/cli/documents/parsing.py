@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
-import msgspec
 import yaml
 
+from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 from natsctl.model.exact_json import number
 
@@ -45,7 +45,7 @@ def parsed_or_none(data: bytes) -> object:
     """Return what JSON or YAML says; None if it is neither."""
     try:
         return exact_json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         pass
     try:
         return parsed_yaml(data)

@@ -14,7 +14,7 @@ from natsctl.cli.documents.parsing import fault, parsed_or_none
 from natsctl.cli.output.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 from natsctl.cli.output.terminal import say
 from natsctl.core.objects.compare_and_set import Rewritten
-from natsctl.errors import InvalidObjectError, UsageError
+from natsctl.errors import DECODE_ERRORS, InvalidObjectError, UsageError
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
@@ -174,7 +174,7 @@ def _instead(current: Stored | None, before: Document | None, value: bytes) -> b
 def _says_the_same(one: bytes, other: bytes) -> bool:
     try:
         before, after = exact_json.decode(one), exact_json.decode(other)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return one == other
     return isinstance(before, dict | list) and documents.same(before, after)
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from natsctl.errors import DECODE_ERRORS
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
@@ -28,7 +29,7 @@ def object_in(value: bytes) -> Document | None:
     """
     try:
         document = exact_json.decode_object(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
     return document if is_object(document) else None
 
@@ -85,7 +86,7 @@ def _whole(value: bytes) -> dict[str, object]:
         return {BASE64: base64.b64encode(value).decode()}
     try:
         parsed = exact_json.decode(value)
-    except (msgspec.DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return {VALUE: text}
     return {VALUE: parsed if isinstance(parsed, dict | list) else text}
 

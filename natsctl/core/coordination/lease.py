@@ -23,7 +23,7 @@ import msgspec
 
 from natsctl.core.coordination.term import Clock
 from natsctl.core.coordination.work import NO_WORK, Work
-from natsctl.errors import ConflictError, NotFoundError, StoreMissingError
+from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError, StoreMissingError
 from natsctl.model.store import Store, Stored
 
 RENEW = 0.15  # when its holder writes it again
@@ -94,7 +94,7 @@ def claim_of(value: bytes) -> Claim | None:
     """Return the claim; None for a value that no process of ours can have written."""
     try:
         claim = msgspec.json.decode(value, type=Claim)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
     possible = claim.released or possible_ttl(claim.ttl_s)
     return claim if possible and claim.holder else None

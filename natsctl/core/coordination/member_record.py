@@ -11,7 +11,7 @@ import msgspec
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.term import Clock
 from natsctl.core.coordination.work import NO_WORK, Work
-from natsctl.errors import ConflictError, NotFoundError
+from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError
 from natsctl.model.store import Store, Stored
 
 SENT_MAX = 64  # writes of which it is remembered when they were sent
@@ -126,7 +126,7 @@ class Seat:
         try:
             found = await self._store.get(self.key)
             record = msgspec.json.decode(found.value, type=Membership)
-        except (NotFoundError, msgspec.DecodeError, RecursionError) as error:
+        except (NotFoundError, *DECODE_ERRORS) as error:
             self.record = None
             raise ConflictError(f"{self.key} was taken away, or written over") from error
         if self.sent_at(record) is None:

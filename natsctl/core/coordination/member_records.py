@@ -5,6 +5,7 @@ from typing import Protocol
 import msgspec
 
 from natsctl.core.coordination.membership import Membership
+from natsctl.errors import DECODE_ERRORS
 from natsctl.model.store import Stored
 
 
@@ -30,6 +31,6 @@ async def members_of(leases: LivingRecords, name: str) -> dict[str, Membership]:
 def _record(value: bytes) -> Membership | None:
     try:
         record = msgspec.json.decode(value, type=Membership)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
     return record if record.possible else None

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from natsctl.errors import InvalidKeyError, UsageError
+from natsctl.errors import DECODE_ERRORS, InvalidKeyError, UsageError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import Head
@@ -56,7 +56,7 @@ class Dependency(Generic[T]):
             return stored is not None
         try:
             labels = _head.decode(stored.value).metadata.labels
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             return False  # nobody can read its labels
         return self.selector.matches(labels)
 

@@ -15,7 +15,7 @@ from natsctl.daemon.api.messages import (
 )
 from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.daemon.settings.did_you_mean import meant
-from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
+from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.client import ask, ask_all, services
 from natsctl.jetstream.service.messages import EndpointInfo, Info
@@ -184,7 +184,7 @@ class Daemons:
 def _decoded(answer: bytes, of: type[T]) -> T:
     try:
         return msgspec.json.decode(answer, type=of)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise NatsctlError(
             f"a daemon's answer makes no sense here; is it of another version? {error}"
         ) from error

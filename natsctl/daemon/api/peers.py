@@ -16,7 +16,7 @@ from natsctl.core.coordination.participant import foreign
 from natsctl.core.coordination.work import Work
 from natsctl.daemon.api.messages import ControllerStatus, Process
 from natsctl.daemon.api.mode import Mode
-from natsctl.errors import PermissionDeniedError, StoreError
+from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.client import ask_all
 
@@ -141,5 +141,5 @@ def _option(presence: Presence) -> str:
 def _presence(text: bytes) -> Presence | None:
     try:
         return msgspec.json.decode(text, type=Presence)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None

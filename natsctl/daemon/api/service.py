@@ -50,7 +50,7 @@ from natsctl.daemon.api.peers import Peers, Presence
 from natsctl.daemon.api.tree_ages import dated
 from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.daemon.operator import Runnable, owner_of
-from natsctl.errors import NatsctlError, UsageError
+from natsctl.errors import DECODE_ERRORS, NatsctlError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.events.read import events_of
 from natsctl.jetstream.service.server import Endpoint, Handler, Identity, serving
@@ -293,7 +293,7 @@ class Desk:
         """Return the plan that a request carries; an act without the plan is refused."""
         try:
             plan = msgspec.json.decode(asked, type=ControllerPlan)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise UsageError(f"send what {Verb.GC_PLAN} answers: {error}") from error
         if plan.controller != self._runnable.name:
             raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")

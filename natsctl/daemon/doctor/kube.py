@@ -12,7 +12,7 @@ from natsctl.daemon.doctor.clock_skew import skew
 from natsctl.daemon.doctor.finding import Bounds, Finding, failed, ok, warning
 from natsctl.daemon.rbac import Need, Role, roles
 from natsctl.daemon.resource_names import Names
-from natsctl.errors import ConnectError, StoreError, StoreMissingError, UsageError
+from natsctl.errors import DECODE_ERRORS, ConnectError, StoreError, StoreMissingError, UsageError
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.http.request import Asked
 from natsctl.kubernetes.resources.names import ResourceName
@@ -84,7 +84,7 @@ async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Findi
     after = datetime.now(UTC)
     try:
         version = msgspec.json.decode(reply.body, type=_Version)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise ConnectError(
             f"{transport.server} does not answer as a kube-apiserver does"
         ) from error

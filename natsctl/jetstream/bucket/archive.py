@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from natsctl.errors import UsageError
+from natsctl.errors import DECODE_ERRORS, UsageError
 
 VERSION = 1
 LINE_MAX_BYTES = 256 * 1024 * 1024  # four times the largest value that a server takes
@@ -204,5 +204,5 @@ def _header(line: bytes) -> Header:
 def _decoded(line: bytes, kind: type[T], number: int, wrong: str) -> T:
     try:
         return msgspec.json.decode(line, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise UsageError(f"{wrong} (line {number})") from error

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from natsctl.errors import (
+    DECODE_ERRORS,
     ConflictError,
     NotFoundError,
     StoreError,
@@ -48,7 +49,7 @@ def result(data: bytes, about: str) -> dict[str, Any]:
         refusal = _answers.decode(data).error
         if refusal is None:
             return _results.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise StoreError(f"{about}: the answer is no JSON object") from error
     raise _refused(refusal, about)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from natsctl.errors import UsageError
+from natsctl.errors import DECODE_ERRORS, UsageError
 from natsctl.jetstream.connection.options import NatsOptions
 
 _UNREADABLE = ("nsc", "user_jwt", "socks_proxy")  # ways in that natsctl does not know
@@ -57,7 +57,7 @@ def load_context(name: str | None = None) -> NatsOptions:
         raise UsageError(f"NATS context {name!r} is unknown: {_advice(name, file)}") from error
     except OSError as error:
         raise UsageError(f"NATS context {file} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         # the cause is left out: it may quote the file
         raise UsageError(f"NATS context {file} is no valid JSON of a context") from None
     return _options(context, file)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import msgspec
 
-from natsctl.errors import NotFoundError, StoreMissingError
+from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.events.recorder import PREFIX, STREAM, KvEvent
 
@@ -29,7 +29,7 @@ async def events_of(connection: Connection, controller: str, key: str) -> list[K
             break
         message = reply["message"]
         query["seq"] = message["seq"] + 1
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        with suppress(*DECODE_ERRORS):
             event = _events.decode(base64.b64decode(message.get("data", "")))
             same = (event.type, event.reason, event.message, event.first_timestamp)
             found.pop(same, None)

@@ -9,7 +9,13 @@ import msgspec
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
-from natsctl.errors import NatsctlError, StoreError, StoreTimeoutError, TooManyRequestsError
+from natsctl.errors import (
+    DECODE_ERRORS,
+    NatsctlError,
+    StoreError,
+    StoreTimeoutError,
+    TooManyRequestsError,
+)
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.errors import refused
 from natsctl.jetstream.service.messages import Info
@@ -126,7 +132,7 @@ def _told(answers: Iterable[Answer]) -> Iterator[Info]:
     for answer in answers:
         try:
             yield _infos.decode(answer.result())
-        except (NatsctlError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (NatsctlError, *DECODE_ERRORS) as error:
             log.debug("what a service says of itself cannot be read: %s", error)
 
 

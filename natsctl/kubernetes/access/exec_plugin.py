@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from natsctl.errors import ConnectError, UsageError
+from natsctl.errors import DECODE_ERRORS, ConnectError, UsageError
 from natsctl.kubernetes.access.kubeconfig import Cluster, Exec
 
 OUTPUT_MAX = 1024 * 1024  # bytes of a credential
@@ -134,7 +134,7 @@ def _about(cluster: Cluster) -> dict[str, object]:
 def _credential(plugin: Exec, output: bytes) -> Credential:
     try:
         answer = msgspec.json.decode(output, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         raise ConnectError(
             f"credential plugin {plugin.command} prints no ExecCredential with a status"
         ) from None  # the cause may quote a secret

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from natsctl.errors import (
+    DECODE_ERRORS,
     ConflictError,
     FieldConflictError,
     ImmutableFieldError,
@@ -95,7 +96,7 @@ def read_refusal(code: int, body: bytes) -> Refusal:
     """
     try:
         status = msgspec.json.decode(body, type=_Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return Refusal(code, _shortened(body.decode("utf-8", "replace")))
     details = status.details or _Details()
     return Refusal(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from natsctl.errors import StoreError
+from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.model.documents import Document
 from natsctl.model.managed_fields import FieldManager, Managed, same_family, union
 
@@ -55,7 +55,7 @@ def managed(body: bytes) -> Managed:
             FieldManager(at.manager, at.applied, at.fields) for at in metadata.managed_fields
         ]
         return Managed(int(metadata.resource_version), tuple(managers))
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (ValueError, *DECODE_ERRORS) as error:
         raise StoreError(f"the server sent no metadata of an object: {error!r}") from error
 
 

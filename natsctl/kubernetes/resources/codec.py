@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.errors import StoreError
+from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Stored
 
@@ -86,7 +86,7 @@ class Reader:
             namespace = _text.decode(metadata.get("namespace", _NOTHING))
             key = joined(namespace, _text.decode(metadata["name"]))
             revision = int(_text.decode(metadata["resourceVersion"]))
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, ValueError) as error:
+        except (KeyError, ValueError, *DECODE_ERRORS) as error:
             raise StoreError(f"the server sent what is no {self._name}: {error!r}") from error
         return Stored(key, revision, self._whole(fields, metadata))
 

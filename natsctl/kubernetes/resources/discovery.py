@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from natsctl.errors import StoreError, StoreMissingError
+from natsctl.errors import DECODE_ERRORS, StoreError, StoreMissingError
 from natsctl.kubernetes.connect import Reply, Transport
 from natsctl.kubernetes.http.api_errors import KindMissingError
 from natsctl.kubernetes.http.wire import Wire
@@ -191,5 +191,5 @@ def _missing(api_version: str, kind: str, looked: _Looked) -> str:
 def _decoded(body: bytes, kind: type[T], path: str) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise StoreError(f"GET {path} answers with something else: {error}") from error

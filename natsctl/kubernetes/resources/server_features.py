@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from natsctl.errors import StoreError
+from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.kubernetes.http.wire import Wire
 
 STREAMING_LISTS = (1, 32)
@@ -22,7 +22,7 @@ async def streams_lists(wire: Wire) -> bool:
     try:
         reply = await wire.call("GET", "/version")
         version = msgspec.json.decode(reply.body, type=_Version)
-    except (StoreError, msgspec.DecodeError):
+    except (StoreError, *DECODE_ERRORS):
         return False  # lists in pages are had everywhere
     major, minor = (_DIGITS.match(part) for part in (version.major, version.minor))
     if major is None or minor is None:

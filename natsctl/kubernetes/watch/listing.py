@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from natsctl.errors import StoreError
+from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.kubernetes.http.api_errors import ExpiredError
 from natsctl.kubernetes.http.wire import Wire
 from natsctl.kubernetes.resources.codec import Page, Reader, revision_of
@@ -83,5 +83,5 @@ class Lister:
         )
         try:
             return _page.decode(reply.body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             raise StoreError(f"GET {path} answers with what is no list: {error}") from error

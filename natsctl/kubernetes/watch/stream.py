@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 
 import msgspec
 
-from natsctl.errors import WatchBrokenError
+from natsctl.errors import DECODE_ERRORS, WatchBrokenError
 from natsctl.kubernetes.http.api_errors import ExpiredError, error_of, read_refusal
 from natsctl.kubernetes.http.request import Asked
 from natsctl.kubernetes.http.wire import Wire
@@ -73,7 +73,7 @@ class Streams:
             frame = _frame.decode(line)
             if frame.type == "BOOKMARK":
                 return self._marked(_bookmark.decode(frame.object))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             raise WatchBrokenError(f"a line of a watch makes no sense: {error}") from error
         if frame.type == "ERROR":
             refusal = read_refusal(0, bytes(frame.object))
