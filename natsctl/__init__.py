@@ -71,7 +71,7 @@ from natsctl.model.manifests import KubeKind, KubeMetadata, KubeObject, Manifest
 from natsctl.model.objects import Metadata, Object
 from natsctl.model.recorder import EventType
 from natsctl.model.selectors import Selector
-from natsctl.model.store import Action, Change, JetStream, Stores
+from natsctl.model.store import Change, ChangeType, JetStream, Stores
 
 if TYPE_CHECKING:
     from natsctl.daemon.operator import (
@@ -163,10 +163,10 @@ __all__ = [
     "DEFAULT_RETRY_POLICY",
     "FINALIZER_NAME",
     "KUMORI",
-    "Action",
     "AnnotationNames",
     "CacheDisabledError",
     "Change",
+    "ChangeType",
     "Condition",
     "ConflictError",
     "ConnectError",

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from natsctl.kubernetes.resources.server_features import STREAMING_LISTS
+from natsctl.kubernetes.watch.watch import STREAMING_LISTS
 
 CALL_S = 30.0
 

@@ -12,8 +12,8 @@ from servers import eventually
 from natsctl.errors import ConflictError, StoreMissingError, StoreTimeoutError
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.cluster import Kube, connect_kube
-from natsctl.kubernetes.connect import Reply, Transport
-from natsctl.kubernetes.http.wire import Wire
+from natsctl.kubernetes.http.transport import Transport
+from natsctl.kubernetes.http.wire import Reply, Wire
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 from natsctl.errors import ConnectError, PermissionDeniedError, StoreError, UsageError
 from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.connect import Transport, connecting
+from natsctl.kubernetes.connect import connecting
+from natsctl.kubernetes.http.transport import Transport
 from natsctl.kubernetes.objects.store import KubeStore
 from natsctl.kubernetes.recorder import KubeRecorder, recording
-from natsctl.kubernetes.resources.discovery import Discovery, KindWire, ResourceType
-from natsctl.kubernetes.watch.incarnation import Identity
+from natsctl.kubernetes.resources.discovery import ApiResource, Discovery, KindWire
+from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.kubernetes.watch.stream import TIMEOUT_S
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
@@ -32,7 +33,7 @@ class Kube:
         self.discovery = Discovery(transport)
         self._asking = Discovery(transport, ttl_s=0.0)  # for those who remember it themselves
         self._watch_timeout_s = watch_timeout_s
-        self._identities: dict[str, Identity] = {}
+        self._incarnations: dict[str, Incarnation] = {}
 
     async def open(self, kind: Kind[Any]) -> KubeStore:
         """Return the kind's store; the server is asked nothing.
@@ -42,12 +43,12 @@ class Kube:
         """
         if not isinstance(kind, KubeKind):
             raise UsageError(f"{kind.name} is not kept in Kubernetes")
-        identity = self._identities.setdefault(kind.name, Identity(self.transport.server))
+        incarnation = self._incarnations.setdefault(kind.name, Incarnation(self.transport.server))
         return KubeStore(
             KindWire(self.transport, self.discovery, kind.api_version),
             kind,
             self.discovery.find,
-            identity,
+            incarnation,
             timeout_s=self._watch_timeout_s,
         )
 
@@ -56,7 +57,7 @@ class Kube:
         host = urlsplit(self.transport.server).netloc
         return {(*each, host): count for each, count in self.transport.answers.items()}
 
-    async def resource(self, api_version: str, kind: str) -> ResourceType:
+    async def resource(self, api_version: str, kind: str) -> ApiResource:
         """Return what the server calls a kind now, and can do with it.
 
         Raises `StoreMissingError` where it has no such kind.

@@ -24,17 +24,15 @@ import msgspec
 
 from natsctl.errors import ConnectError, UsageError
 from natsctl.kubernetes.access.credentials import Proof, prove
-from natsctl.kubernetes.access.kubeconfig import User, Way, find_way, read_file
+from natsctl.kubernetes.access.kubeconfig import ClusterTarget, User, find_target, read_file
 from natsctl.kubernetes.access.login import Access, Login
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.access.proxies import proxy_for
 from natsctl.kubernetes.http.sockets import Sockets
-from natsctl.kubernetes.http.transport import Reply, Transport
+from natsctl.kubernetes.http.transport import Transport
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
-
-__all__ = ["Reply", "Transport", "connecting"]
 
 IDLE_S = 60.0  # how long a connection is kept that nobody uses
 BUFFER_BYTES = 256 * 1024  # of an answer that are taken in before somebody reads them
@@ -88,7 +86,7 @@ async def load_access(options: KubeOptions, before: Access | None) -> Access:
     """
     if before is not None:
         options = msgspec.structs.replace(options, context=before.context)
-    way = None if before is not None and before.in_pod else find_way(options)
+    way = None if before is not None and before.in_pod else find_target(options)
     with tempfile.TemporaryDirectory(prefix="natsctl-") as folder:
         if way is None:
             return await _access(_from_pod(options), options, before)
@@ -132,7 +130,7 @@ def _from_pod(options: KubeOptions) -> _Configured:
     return _Configured(client, None, True, namespace, options.reread_s)
 
 
-async def _from_kubeconfig(way: Way, proof: Proof) -> _Configured:
+async def _from_kubeconfig(way: ClusterTarget, proof: Proof) -> _Configured:
     from kubernetes.aio.client import Configuration  # noqa: PLC0415
     from kubernetes.aio.config import ConfigException, load_kube_config_from_dict  # noqa: PLC0415
 

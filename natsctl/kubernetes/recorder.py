@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
 from natsctl.kubernetes.http.wire import Wire
 from natsctl.model.manifests import Reference
-from natsctl.model.outbox import QUIET_S, Outbox, sending
-from natsctl.model.recorder import EventType
+from natsctl.model.recorder import QUIET_S, EventType, Outbox, sending
 from natsctl.telemetry.hiding import hidden
 
 PAUSE_S = 0.05  # between two Events: objects come first

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from natsctl.model.kinds import Kind
-from natsctl.model.reserved import DOMAIN, LINK, WISHES
+from natsctl.model.objects import DOMAIN, LINK, WISHES
 
 FINALIZER_NAME = "natsctl.io/managed"
 """Holds a managed object until its external resource is cleaned up (seed: `FinalizerName`)."""

@@ -40,3 +40,12 @@ def printable(raw: bytes) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Return whether *key* matches the subject *pattern*: `*` is one token, `>` the rest."""
+    if pattern == ">":
+        return True
+    regex = re.escape(pattern).replace(r"\*", r"[^.]+")
+    regex = regex[:-1] + ".+" if regex.endswith(">") else regex
+    return re.fullmatch(regex, key) is not None

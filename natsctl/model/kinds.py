@@ -10,9 +10,8 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.keys import legal
+from natsctl.model.keys import legal, matches
 from natsctl.model.objects import Head, Metadata, Object
-from natsctl.model.patterns import matches
 
 T = TypeVar("T")
 

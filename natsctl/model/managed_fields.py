@@ -26,7 +26,7 @@ class FieldManager(msgspec.Struct, frozen=True):
     fields: Document
 
 
-class Managed(msgspec.Struct, frozen=True):
+class ManagedFields(msgspec.Struct, frozen=True):
     """The managers of an object at one revision."""
 
     revision: int

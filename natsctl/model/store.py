@@ -13,7 +13,7 @@ import msgspec
 
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
-from natsctl.model.managed_fields import Managed
+from natsctl.model.managed_fields import ManagedFields
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
 
@@ -76,7 +76,7 @@ class IllegalKey(msgspec.Struct, frozen=True, gc=False):
 WatchEvent: TypeAlias = Listing | Applied | Deleted | IllegalKey | Listed
 
 
-class Action(Enum):
+class ChangeType(Enum):
     """What happened to an object between two looks at it."""
 
     ADDED = "added"
@@ -99,11 +99,11 @@ class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
     purged: bool = False
 
     @property
-    def action(self) -> Action:
+    def action(self) -> ChangeType:
         """Added, updated or deleted."""
         if self.after is None:
-            return Action.DELETED
-        return Action.ADDED if self.before is None else Action.UPDATED
+            return ChangeType.DELETED
+        return ChangeType.ADDED if self.before is None else ChangeType.UPDATED
 
     @property
     def old(self) -> T | None:
@@ -209,7 +209,7 @@ class ManifestStore(Store, Protocol):
         """
         ...
 
-    async def managed(self, key: str) -> Managed:
+    async def managed(self, key: str) -> ManagedFields:
         """Return which manager set which fields of the object; raises `NotFoundError`."""
         ...
 

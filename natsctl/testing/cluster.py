@@ -22,7 +22,7 @@ from natsctl.errors import (
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
-from natsctl.model.managed_fields import FieldManager, Managed, same_family
+from natsctl.model.managed_fields import FieldManager, ManagedFields, same_family
 from natsctl.model.manifests import KubeKind, joined, split
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing.fields import SERVERS_OWN, Path, fields_v1, leaves, without
@@ -141,13 +141,13 @@ class MemoryManifestStore:
         self._objects.managers[key] = {**others, manager: set(wanted)}
         return self._stored(self._objects.put(key, after))
 
-    async def managed(self, key: str) -> Managed:
+    async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`."""
         await self._pass()
         revision = int(str(_meta(self._existing(key))["resourceVersion"]))
         managers = self._objects.managers.get(key, {}).items()
         found = (FieldManager(name, name != MANAGER, fields_v1(at)) for name, at in managers)
-        return Managed(revision, tuple(found))
+        return ManagedFields(revision, tuple(found))
 
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None

@@ -17,9 +17,8 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.jetstream.bucket.codec import stream_of
-from natsctl.model.keys import check_key
+from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.patterns import matches
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.recorder import MemoryRecorder

@@ -23,7 +23,8 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.connect import Transport, connecting
+from natsctl.kubernetes.connect import connecting
+from natsctl.kubernetes.http.transport import Transport
 
 ME = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 REVIEW = json.dumps(

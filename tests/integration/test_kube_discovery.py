@@ -15,7 +15,7 @@ from natsctl.errors import NotFoundError, StoreError, StoreMissingError
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.connect import connecting
-from natsctl.kubernetes.resources.discovery import Discovery, ResourceType
+from natsctl.kubernetes.resources.discovery import ApiResource, Discovery
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def discovery(kube_server: KubeServer) -> AsyncIterator[Discovery]:
 
 
 async def test_a_kind_is_found_with_what_it_can_do(discovery: Discovery) -> None:
-    assert await discovery.find("v1", "ConfigMap") == ResourceType(
+    assert await discovery.find("v1", "ConfigMap") == ApiResource(
         api_version="v1",
         kind="ConfigMap",
         plural="configmaps",
@@ -79,7 +79,7 @@ async def test_a_kind_that_is_defined_later_is_found(
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     kube_server.request("POST", definitions, definition)
 
-    async def found() -> ResourceType:
+    async def found() -> ApiResource:
         try:
             return await discovery.find("shop.test/v1", "Rollout")
         except StoreMissingError as error:

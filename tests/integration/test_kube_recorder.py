@@ -12,8 +12,7 @@ from servers import eventually
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.recorder import NOTE_MAX_BYTES, KubeRecorder, recording
 from natsctl.model.manifests import Reference
-from natsctl.model.outbox import BURST
-from natsctl.model.recorder import EventType
+from natsctl.model.recorder import BURST, EventType
 
 NORMAL, WARNING = EventType.NORMAL, EventType.WARNING
 

@@ -23,9 +23,9 @@ from natsctl.errors import (
 )
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.cluster import Kube, connect_kube
-from natsctl.kubernetes.connect import Reply
+from natsctl.kubernetes.http.wire import Reply
 from natsctl.kubernetes.objects.store import KubeStore
-from natsctl.kubernetes.watch.incarnation import Identity
+from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.model.documents import Document, metadata_of, parse
 from natsctl.model.manifests import KubeKind, kube
 from natsctl.model.store import Stored
@@ -73,7 +73,7 @@ def wire(stores: Kube) -> WatchedWire:
 def opened(stores: Kube, wire: Any, kind: KubeKind[Any] | None = None) -> KubeStore:
     """Return a store that asks through *wire*."""
     find = stores.discovery.find
-    return KubeStore(wire, kind or kube("v1", "ConfigMap"), find, Identity("here"))
+    return KubeStore(wire, kind or kube("v1", "ConfigMap"), find, Incarnation("here"))
 
 
 class TestKeys:

@@ -26,8 +26,9 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.connect import Transport, connecting
+from natsctl.kubernetes.connect import connecting
 from natsctl.kubernetes.http.api_errors import ExpiredError
+from natsctl.kubernetes.http.transport import Transport
 
 OK = web.Response(body=b"{}")
 PATH = "/api/v1/namespaces/shop/configmaps/one"

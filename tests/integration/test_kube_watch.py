@@ -17,7 +17,7 @@ from natsctl.errors import NotFoundError, PermissionDeniedError, StoreMissingErr
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.cluster import Kube, connect_kube
 from natsctl.kubernetes.objects.store import KubeStore
-from natsctl.kubernetes.watch.incarnation import Identity
+from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.model.documents import metadata_of, parse
 from natsctl.model.manifests import Manifest, kube
 from natsctl.model.store import Applied, Deleted, Listing, Store, Stored, WatchEvent
@@ -77,7 +77,7 @@ class TestListing:
     ) -> None:
         wire = WatchedWire(stores.transport)
         kind = kube("v1", "ConfigMap", namespace=kube_namespace)
-        store = KubeStore(wire, kind, stores.discovery.find, Identity("here"))
+        store = KubeStore(wire, kind, stores.discovery.find, Incarnation("here"))
         put_ones = await put_all(store, (f"{kube_namespace}/c{n}" for n in range(1200)))
         async with store.watch() as events:
             begin, *middle, _ = await listing(events)
@@ -173,7 +173,7 @@ class TestEnding:
     ) -> None:
         wire = WatchedWire(stores.transport)
         kind = kube("v1", "ConfigMap", namespace=kube_namespace)
-        store = KubeStore(wire, kind, stores.discovery.find, Identity("here"), timeout_s=1.0)
+        store = KubeStore(wire, kind, stores.discovery.find, Incarnation("here"), timeout_s=1.0)
         told: list[WatchEvent] = []
         written: list[Stored] = []
 
@@ -259,7 +259,9 @@ class TestFaults:
         ):
             wire = WatchedWire(far.transport)
             find = far.discovery.find
-            informer = Informer(KubeStore(wire, kind, find, Identity("there"), timeout_s=2.0), kind)
+            informer = Informer(
+                KubeStore(wire, kind, find, Incarnation("there"), timeout_s=2.0), kind
+            )
             async with informed(informer):
                 await put(store, f"{kube_namespace}/a")
                 await equal(informer, store)
@@ -304,7 +306,9 @@ class TestFaults:
             through(own_kube_server, proxy) as far,
         ):
             wire = WatchedWire(far.transport)
-            informer = Informer(KubeStore(wire, kind, far.discovery.find, Identity("there")), kind)
+            informer = Informer(
+                KubeStore(wire, kind, far.discovery.find, Incarnation("there")), kind
+            )
             store = await stores.open(kind)
             await put_all(store, (f"{place}/c{n}" for n in range(20)))
             async with informed(informer):

@@ -21,7 +21,7 @@ from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
-from natsctl.model.patterns import matches
+from natsctl.model.keys import matches
 
 PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"
 SECRET = "s3cret"

@@ -15,8 +15,7 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.events.read import events_of
 from natsctl.jetstream.events.recorder import AGE_S, STREAM, EventRecorder, KvEvent
 from natsctl.jetstream.stores import Nats
-from natsctl.model.outbox import BURST, REFILL_S
-from natsctl.model.recorder import EventType
+from natsctl.model.recorder import BURST, REFILL_S, EventType
 
 NORMAL, WARNING = EventType.NORMAL, EventType.WARNING
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from natsctl.errors import InvalidKeyError
 from natsctl.jetstream.bucket.codec import Position, header_size, position, written_ns
 from natsctl.jetstream.connection.headers import parse_headers
-from natsctl.model.keys import check_key
-from natsctl.model.patterns import matches
+from natsctl.model.keys import check_key, matches
 
 TOKEN = st.text(string.ascii_letters + string.digits + "-_", min_size=1, max_size=8)
 NUMBERS = st.integers(0, 2**63 - 1)

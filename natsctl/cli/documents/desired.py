@@ -4,7 +4,7 @@ from natsctl.cli.output.entries import object_in
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.reserved import is_bookkeeping, is_reserved
+from natsctl.model.objects import is_bookkeeping, is_reserved
 
 _BOOKKEEPING = ("generation", "finalizers", "uid", "resourceVersion", "managedFields")
 

@@ -18,7 +18,7 @@ from natsctl.core.coordination.term import Leadership
 from natsctl.model.discovery import Discovers, ResourceType
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
-from natsctl.model.managed_fields import Managed
+from natsctl.model.managed_fields import ManagedFields
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import (
@@ -117,7 +117,7 @@ class FencedManifestStore(FencedStore):
             self._manifests.apply(manifest, manager=manager, uid=uid, force=force)
         )
 
-    async def managed(self, key: str) -> Managed:
+    async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`."""
         return await self._manifests.managed(key)
 

@@ -20,7 +20,7 @@ from natsctl.model import documents
 
 if TYPE_CHECKING:
     from natsctl.kubernetes.cluster import Kube
-    from natsctl.kubernetes.connect import Transport
+    from natsctl.kubernetes.http.transport import Transport
 
 CLUSTER, PERMISSIONS, CLOCK = "kubernetes", "kubernetes permissions", "kubernetes clock"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

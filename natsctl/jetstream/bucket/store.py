@@ -20,9 +20,8 @@ from natsctl.jetstream.bucket.codec import EXPECTED, OPERATION, ROLLUP, TTL, hea
 from natsctl.jetstream.bucket.hedge import AGAIN_S, hedged
 from natsctl.jetstream.bucket.watch import VERIFY_S, KvWatch
 from natsctl.jetstream.connection.spans import kv_span
-from natsctl.model.keys import check_key
+from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.patterns import matches
 from natsctl.model.store import Deleted, Stored, WatchEvent
 
 

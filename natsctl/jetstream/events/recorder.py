@@ -15,8 +15,7 @@ from natsctl.errors import StoreMissingError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, create_stream
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.manifests import Reference
-from natsctl.model.outbox import BURST, QUIET_S, Outbox, sending
-from natsctl.model.recorder import EventType
+from natsctl.model.recorder import BURST, QUIET_S, EventType, Outbox, sending
 from natsctl.telemetry.hiding import hidden
 
 STREAM = "natsctl_events"

@@ -13,7 +13,7 @@ import msgspec
 
 from natsctl.errors import UsageError
 from natsctl.kubernetes.access.exec_plugin import ask_plugin
-from natsctl.kubernetes.access.kubeconfig import Cluster, User, Way, read_file
+from natsctl.kubernetes.access.kubeconfig import ClusterEntry, ClusterTarget, User, read_file
 from natsctl.kubernetes.access.options import KubeOptions
 
 EARLY_S = 60.0  # how long before it expires a credential is replaced, half its time at most
@@ -23,12 +23,12 @@ RENEW_MIN_S = 1.0  # however short a credential lasts
 class Proof(msgspec.Struct, frozen=True):
     """A cluster and a user with neither plugins nor data left, good for so many seconds."""
 
-    cluster: Cluster
+    cluster: ClusterEntry
     user: User
     good_for_s: float
 
 
-async def prove(way: Way, folder: Path, options: KubeOptions) -> Proof:
+async def prove(way: ClusterTarget, folder: Path, options: KubeOptions) -> Proof:
     """Ask the plugin, read the token's file, and write certificates into *folder*.
 
     Raises `UsageError` where a file cannot be read or is not what it should be, and what
@@ -66,7 +66,7 @@ def _from_files(user: User, options: KubeOptions) -> tuple[User, float]:
     return msgspec.structs.replace(user, token=token, token_file=None), options.reread_s
 
 
-async def _from_plugin(user: User, way: Way, options: KubeOptions) -> tuple[User, float]:
+async def _from_plugin(user: User, way: ClusterTarget, options: KubeOptions) -> tuple[User, float]:
     if user.exec is None:
         return user, math.inf
     found = await ask_plugin(user.exec, way.cluster, timeout_s=options.plugin_timeout_s)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS, ConnectError, UsageError
-from natsctl.kubernetes.access.kubeconfig import Cluster, Exec
+from natsctl.kubernetes.access.kubeconfig import ClusterEntry, Exec
 
 OUTPUT_MAX = 1024 * 1024  # bytes of a credential
 END_S = 5.0  # in which one that was killed is gone
@@ -46,7 +46,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     status: Credential
 
 
-async def ask_plugin(plugin: Exec, cluster: Cluster, *, timeout_s: float) -> Credential:
+async def ask_plugin(plugin: Exec, cluster: ClusterEntry, *, timeout_s: float) -> Credential:
     """Run the plugin and return the credential that it prints.
 
     What it says on standard error goes to ours: it is meant for people. It gets no input, and
@@ -108,7 +108,7 @@ async def _ended(process: asyncio.subprocess.Process, output: asyncio.StreamRead
             await process.wait()
 
 
-def _environment(plugin: Exec, cluster: Cluster) -> dict[str, str]:
+def _environment(plugin: Exec, cluster: ClusterEntry) -> dict[str, str]:
     spec: dict[str, object] = {"interactive": False}
     if plugin.provide_cluster_info:
         spec["cluster"] = _about(cluster)
@@ -117,7 +117,7 @@ def _environment(plugin: Exec, cluster: Cluster) -> dict[str, str]:
     return {**os.environ, **own, "KUBERNETES_EXEC_INFO": json.dumps(told)}
 
 
-def _about(cluster: Cluster) -> dict[str, object]:
+def _about(cluster: ClusterEntry) -> dict[str, object]:
     about: dict[str, object] = {
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,

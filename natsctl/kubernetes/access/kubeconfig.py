@@ -33,7 +33,7 @@ class Extension(msgspec.Struct, frozen=True):
     extension: object = None
 
 
-class Cluster(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
+class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
     """Where a cluster is, and how it is known. Paths are absolute."""
 
     server: str = ""
@@ -97,19 +97,19 @@ class User(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
         return ("***",)
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A way to a cluster: `source` says for people where it was found."""
 
     source: str
     context: str | None
-    cluster: Cluster
+    cluster: ClusterEntry
     user: User
     namespace: str | None = None
 
 
 class _NamedCluster(msgspec.Struct, frozen=True):
     name: str
-    cluster: Cluster = Cluster()
+    cluster: ClusterEntry = ClusterEntry()
 
 
 class _NamedUser(msgspec.Struct, frozen=True):
@@ -143,7 +143,7 @@ def read_file(path: str) -> bytes:
         raise UsageError(f"{path}, which the kubeconfig names: {error.strerror}") from error
 
 
-def find_way(options: KubeOptions) -> Way | None:
+def find_target(options: KubeOptions) -> ClusterTarget | None:
     """Return the way that the options, KUBECONFIG or `~/.kube/config` name; None: there is none.
 
     Raises `UsageError` naming the file, where one that is named is missing or makes no sense; an
@@ -153,13 +153,14 @@ def find_way(options: KubeOptions) -> Way | None:
     paths = [] if alone else _paths(options)
     if not paths:
         return _over(
-            Way(source="the options", context=None, cluster=Cluster(), user=User()), options
+            ClusterTarget(source="the options", context=None, cluster=ClusterEntry(), user=User()),
+            options,
         )
     source = os.pathsep.join(map(str, paths))
     return _over(_chosen([_read(path) for path in paths], source, options.context), options)
 
 
-def _over(way: Way, options: KubeOptions) -> Way | None:
+def _over(way: ClusterTarget, options: KubeOptions) -> ClusterTarget | None:
     """Return the way with what the options say instead; None where nobody names a server."""
     cluster, user = way.cluster, way.user
     if options.server:
@@ -245,12 +246,12 @@ def _rooted(file: _File, folder: Path) -> _File:
     return msgspec.structs.replace(file, clusters=clusters, users=users)
 
 
-def _chosen(files: list[_File], source: str, wanted: str | None) -> Way:
+def _chosen(files: list[_File], source: str, wanted: str | None) -> ClusterTarget:
     name = wanted or next((file.current_context for file in files if file.current_context), None)
     contexts = [context for file in files for context in file.contexts or ()]
     if name is None:
         if not contexts:
-            return Way(source=source, context=None, cluster=Cluster(), user=User())
+            return ClusterTarget(source=source, context=None, cluster=ClusterEntry(), user=User())
         raise UsageError(f"{source} has no current context: name one of {_known(contexts, '')}")
     context = _named(contexts, name)
     if context is None:
@@ -262,7 +263,7 @@ def _chosen(files: list[_File], source: str, wanted: str | None) -> Way:
         raise UsageError(f"{source}: context {name!r} names cluster {at!r}, which is not there")
     if user is None and who:
         raise UsageError(f"{source}: context {name!r} names user {who!r}, who is not there")
-    return Way(
+    return ClusterTarget(
         source=source,
         context=name,
         cluster=cluster.cluster,

@@ -54,7 +54,7 @@ class KindMissingError(StoreMissingError):
     """The server does not serve the path of a kind: the kind is gone, or has another path."""
 
 
-class Cause(msgspec.Struct, frozen=True):
+class StatusCause(msgspec.Struct, frozen=True):
     """One reason of a refusal."""
 
     reason: str = ""
@@ -65,7 +65,7 @@ class Cause(msgspec.Struct, frozen=True):
 class _Details(msgspec.Struct, frozen=True):
     name: str = ""
     kind: str = ""
-    causes: list[Cause] | None = None
+    causes: list[StatusCause] | None = None
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str = ""
     name: str = ""
     resource: str = ""
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[StatusCause, ...] = ()
 
 
 def read_refusal(code: int, body: bytes) -> Refusal:

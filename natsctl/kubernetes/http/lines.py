@@ -49,7 +49,7 @@ class LineStream:
     """The lines of an answer, as they come.
 
     Iterating raises `WatchBrokenError` where it breaks, ends within a line or is silent for longer
-    than *silence_s* seconds; however long its reader takes, that is no silence.
+    than *silence_s* seconds; however long its decoder takes, that is no silence.
     """
 
     def __init__(

@@ -1,8 +1,12 @@
 """What a request asks of a kube-apiserver, in the words of its permissions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from urllib.parse import urlsplit
 
 import msgspec
+
+from natsctl.telemetry.tracing import Facts, Span, call_span
 
 _VERBS = {
     "GET": "get",
@@ -60,3 +64,29 @@ def asked(method: str, path: str, query: Mapping[str, str] | None = None) -> Ask
         verb = "watch"
     name, sub = [*after, "", ""][:2]
     return Asked(verb, group, f"{resource}/{sub}" if sub else resource, namespace, name, path)
+
+
+def http_span(method: str, asked_for: Callable[[], Asked], server: str, path: str) -> Span:
+    """Return the span of sending a request; *asked_for* is called where somebody records.
+
+    Source: OpenTelemetry's semantic conventions for HTTP clients, and for Kubernetes.
+    """
+    return call_span(partial(_request, method, asked_for, server, path))
+
+
+def _request(
+    method: str, asked_for: Callable[[], Asked], server: str, path: str
+) -> tuple[str, Facts]:
+    what, url = asked_for(), urlsplit(server)
+    in_namespace = {"k8s.namespace.name": what.namespace} if what.namespace else {}
+    return f"{method} {what.resource}".rstrip(), {
+        "http.request.method": method,
+        "url.full": f"{server}{path}",
+        "server.address": url.hostname or "",
+        "server.port": url.port or (443 if url.scheme == "https" else 80),
+        "natsctl.kube.verb": what.verb,
+        "natsctl.kube.group": what.group,
+        "natsctl.kube.resource": what.resource,
+        "natsctl.kube.name": what.name,
+        **in_namespace,
+    }

@@ -30,9 +30,9 @@ from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.http.api_errors import error_of, read_refusal
 from natsctl.kubernetes.http.connection_errors import explained
 from natsctl.kubernetes.http.lines import LineStream
-from natsctl.kubernetes.http.request import Asked, asked
+from natsctl.kubernetes.http.request import Asked, asked, http_span
 from natsctl.kubernetes.http.server_warnings import ServerWarnings
-from natsctl.kubernetes.http.spans import http_span
+from natsctl.kubernetes.http.wire import Reply
 from natsctl.telemetry.tracing import Span, trace_headers
 
 log = logging.getLogger(__name__)
@@ -48,14 +48,6 @@ _LASTING = (TooLargeError, InvalidObjectError)  # reported as 500, but no retry 
 _SUCCESS = range(200, 300)
 
 NO_ANSWER = "<error>"  # in the place of a status, as client-go counts it
-
-
-class Reply(msgspec.Struct, frozen=True, gc=False):
-    """What the server answered: a status of 2xx, the body, and when, as HTTP says it."""
-
-    status: int
-    body: bytes
-    date: str = ""
 
 
 class _Ask(msgspec.Struct, frozen=True, gc=False):

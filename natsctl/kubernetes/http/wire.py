@@ -4,7 +4,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from natsctl.kubernetes.http.transport import Reply
+import msgspec
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """What the server answered: a status of 2xx, the body, and when, as HTTP says it."""
+
+    status: int
+    body: bytes
+    date: str = ""
 
 
 class Wire(Protocol):

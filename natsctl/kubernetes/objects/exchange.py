@@ -2,7 +2,7 @@
 
 from natsctl.errors import NotFoundError, StoreTimeoutError
 from natsctl.kubernetes.http.wire import Wire
-from natsctl.kubernetes.resources.codec import PARTIAL, Reader
+from natsctl.kubernetes.resources.codec import PARTIAL, ObjectDecoder
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.store import Stored
@@ -13,14 +13,14 @@ _SERVERS_OWN = ("resourceVersion", "uid", "creationTimestamp", "generation", "ma
 class Exchange:
     """Sends documents of one kind to the paths of its objects, and takes what is answered."""
 
-    def __init__(self, wire: Wire, reader: Reader) -> None:
+    def __init__(self, wire: Wire, decoder: ObjectDecoder) -> None:
         self._wire = wire
-        self._reader = reader
+        self._decoder = decoder
 
     async def read(self, path: str) -> Stored:
         """Return the object at *path* as it is now; raises `NotFoundError`."""
-        reply = await self._wire.call("GET", path, accept=self._reader.accept)
-        return self._reader.stored(reply.body)
+        reply = await self._wire.call("GET", path, accept=self._decoder.accept)
+        return self._decoder.stored(reply.body)
 
     async def managed(self, path: str) -> bytes:
         """Return the metadata of the object at *path*, with its `managedFields`, as JSON."""
@@ -74,14 +74,14 @@ class Exchange:
             query={"fieldManager": manager, **({"force": "true"} if force else {})},
             body=documents.render(document),
             content_type=content_type,
-            accept=self._reader.accept,
+            accept=self._decoder.accept,
             safe=safe,
         )
         return reply.body
 
     def stored(self, body: bytes) -> Stored:
         """Return the object in an answer."""
-        return self._reader.stored(body)
+        return self._decoder.stored(body)
 
     async def written(self, path: str, document: Document, unknown: StoreTimeoutError) -> Stored:
         """Return what is at *path* if it says what the *document* does; else raise *unknown*."""

@@ -9,7 +9,7 @@ import msgspec
 
 from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.model.documents import Document
-from natsctl.model.managed_fields import FieldManager, Managed, same_family, union
+from natsctl.model.managed_fields import FieldManager, ManagedFields, same_family, union
 
 JSON_PATCH = "application/json-patch+json"
 
@@ -47,14 +47,14 @@ _fields = msgspec.json.Decoder(dict[str, object])
 _object = msgspec.json.Decoder(_Object)
 
 
-def managed(body: bytes) -> Managed:
+def managed(body: bytes) -> ManagedFields:
     """Return the managers of the object in *body*; raises `StoreError` if there is none."""
     try:
         metadata = _object.decode(body).metadata
         managers = [
             FieldManager(at.manager, at.applied, at.fields) for at in metadata.managed_fields
         ]
-        return Managed(int(metadata.resource_version), tuple(managers))
+        return ManagedFields(int(metadata.resource_version), tuple(managers))
     except (ValueError, *DECODE_ERRORS) as error:
         raise StoreError(f"the server sent no metadata of an object: {error!r}") from error
 

@@ -16,15 +16,15 @@ from natsctl.kubernetes.http.wire import Wire
 from natsctl.kubernetes.objects.apply import Applier
 from natsctl.kubernetes.objects.exchange import Exchange, with_metadata
 from natsctl.kubernetes.objects.managers import managed
-from natsctl.kubernetes.resources.codec import Reader
-from natsctl.kubernetes.resources.discovery import ResourceType
+from natsctl.kubernetes.resources.codec import ObjectDecoder
+from natsctl.kubernetes.resources.discovery import ApiResource
 from natsctl.kubernetes.resources.paths import Paths, paths_of
-from natsctl.kubernetes.watch.incarnation import Identity
+from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.kubernetes.watch.stream import TIMEOUT_S
 from natsctl.kubernetes.watch.watch import KubeWatch
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.managed_fields import Managed
+from natsctl.model.managed_fields import ManagedFields
 from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Deleted, Stored, WatchEvent
 
@@ -32,7 +32,7 @@ MERGE_PATCH = "application/merge-patch+json"
 MANAGER = "natsctl"  # of statuses, and of what is created and updated without an apply
 DELETE_TRIES = 5  # to delete an object that others write meanwhile
 
-Find = Callable[[str, str], Awaitable[ResourceType]]
+Find = Callable[[str, str], Awaitable[ApiResource]]
 
 
 class KubeStore:
@@ -47,7 +47,7 @@ class KubeStore:
         wire: Wire,
         kind: KubeKind[Any],
         find: Find,
-        identity: Identity,
+        incarnation: Incarnation,
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
@@ -55,9 +55,9 @@ class KubeStore:
         self._kind = kind
         self._wire = wire
         self._find = find
-        self._exchange = Exchange(wire, Reader(kind))
+        self._exchange = Exchange(wire, ObjectDecoder(kind))
         self._applier = Applier(self._exchange)
-        self._watch = KubeWatch(wire, kind, self._watched, identity, timeout_s=timeout_s)
+        self._watch = KubeWatch(wire, kind, self._watched, incarnation, timeout_s=timeout_s)
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`: of what was deleted the server keeps no trace."""
@@ -130,7 +130,7 @@ class KubeStore:
         _, path = await self._located(manifest)
         return await self._applier.apply(path, manifest, manager=manager, uid=uid, force=force)
 
-    async def managed(self, key: str) -> Managed:
+    async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`."""
         return managed(await self._exchange.managed(await self._path(key)))
 
@@ -154,7 +154,7 @@ class KubeStore:
             safe=revision is None,
         )
 
-    async def _resource(self) -> ResourceType:
+    async def _resource(self) -> ApiResource:
         return await self._find(self._kind.api_version, self._kind.kind)
 
     async def _located(self, manifest: Document) -> tuple[str, str]:

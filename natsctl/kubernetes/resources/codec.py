@@ -54,7 +54,7 @@ class Bookmark(msgspec.Struct, frozen=True):
     metadata: BookmarkMetadata
 
 
-class Reader:
+class ObjectDecoder:
     """Makes stored objects of one kind from what the server sends."""
 
     def __init__(self, kind: KubeKind[Any]) -> None:

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS, StoreError, StoreMissingError
-from natsctl.kubernetes.connect import Reply, Transport
 from natsctl.kubernetes.http.api_errors import KindMissingError
-from natsctl.kubernetes.http.wire import Wire
+from natsctl.kubernetes.http.transport import Transport
+from natsctl.kubernetes.http.wire import Reply, Wire
 
 T = TypeVar("T")
 
 
-class ResourceType(msgspec.Struct, frozen=True):
+class ApiResource(msgspec.Struct, frozen=True):
     """A kind as a server has it. `verbs` are what it can do, not what we may."""
 
     api_version: str
@@ -50,7 +50,7 @@ class _Looked(msgspec.Struct, frozen=True):
     """What a lookup found: the types by kind, or that there is no such group version."""
 
     at: float
-    types: dict[str, ResourceType]
+    types: dict[str, ApiResource]
     absence: str = ""
 
 
@@ -71,7 +71,7 @@ class Discovery:
         self._looked: dict[str, _Looked] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def find(self, api_version: str, kind: str) -> ResourceType:
+    async def find(self, api_version: str, kind: str) -> ApiResource:
         """Return the resource type of *kind* in *api_version*, such as `apps/v1`.
 
         Raises `StoreMissingError` for a kind or a group version that the server does not have,
@@ -162,10 +162,10 @@ class KindWire:
             raise
 
 
-def _types(api_version: str, resources: list[_Resource]) -> dict[str, ResourceType]:
+def _types(api_version: str, resources: list[_Resource]) -> dict[str, ApiResource]:
     names = {resource.name for resource in resources}
     return {
-        resource.kind: ResourceType(
+        resource.kind: ApiResource(
             api_version=api_version,
             kind=resource.kind,
             plural=resource.name,

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import msgspec
 
 from natsctl.errors import InvalidKeyError, UsageError
-from natsctl.kubernetes.resources.discovery import ResourceType
+from natsctl.kubernetes.resources.discovery import ApiResource
 from natsctl.model.manifests import KubeKind, split
 
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # as nearly every name is
@@ -50,7 +50,7 @@ def _quoted(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else quote(name, safe="")
 
 
-def paths_of(resource: ResourceType, kind: KubeKind[object]) -> Paths:
+def paths_of(resource: ApiResource, kind: KubeKind[object]) -> Paths:
     """Return the paths of a kind that the server has as *resource*.
 
     Raises `UsageError` where the kind was declared with a namespace and has none.

@@ -8,8 +8,7 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.kubernetes.http.api_errors import ExpiredError
 from natsctl.kubernetes.http.wire import Wire
-from natsctl.kubernetes.resources.codec import Page, Reader, revision_of
-from natsctl.kubernetes.watch.incarnation import Identity
+from natsctl.kubernetes.resources.codec import ObjectDecoder, Page, revision_of
 from natsctl.model.store import Applied, Listed, Listing, WatchEvent
 
 PAGE = 500  # objects asked for at once
@@ -17,6 +16,38 @@ LIST_S = 60.0  # how long a page, or the whole list, may take
 NEWEST_S = 5.0  # how long it may take to say only how far the server is
 
 _page = msgspec.json.Decoder(Page)
+
+
+class Incarnation:
+    """Names the incarnation of one kind's objects at a server.
+
+    Revisions only grow. Where a consistent list is behind what was seen before, they have been
+    made anew, and old ones mean nothing now.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._fallbacks = 0
+        self._reached = 0
+
+    def __str__(self) -> str:
+        return f"{self._server}#{self._fallbacks}" if self._fallbacks else self._server
+
+    def reached(self, revision: int) -> None:
+        """Remember that *revision* was seen."""
+        self._reached = max(self._reached, revision)
+
+    def fell_back(self, revision: int) -> bool:
+        """Say whether a server that is at *revision* now is another incarnation than before.
+
+        It is then the one that is meant from now on.
+        """
+        fell_back = revision < self._reached
+        if fell_back:
+            self._fallbacks += 1
+            self._reached = 0
+        self.reached(revision)
+        return fell_back
 
 
 class Lister:
@@ -28,16 +59,16 @@ class Lister:
     def __init__(
         self,
         wire: Wire,
-        reader: Reader,
+        decoder: ObjectDecoder,
         selection: Mapping[str, str],
-        identity: Identity,
+        incarnation: Incarnation,
         *,
         size: int = PAGE,
     ) -> None:
         self._wire = wire
-        self._reader = reader
+        self._decoder = decoder
         self._selection = selection
-        self._identity = identity
+        self._incarnation = incarnation
         self._size = size
 
     async def events(self, path: str) -> AsyncGenerator[WatchEvent, None]:
@@ -64,11 +95,11 @@ class Lister:
     async def _pages(self, path: str, limit: dict[str, str]) -> AsyncGenerator[WatchEvent, None]:
         page = await self._page(path, {**self._selection, **limit})
         revision = revision_of(page.metadata.resource_version)
-        self._identity.fell_back(revision)
-        yield Listing(str(self._identity))
+        self._incarnation.fell_back(revision)
+        yield Listing(str(self._incarnation))
         while True:
             for item in page.items or ():
-                yield Applied(self._reader.stored(item))
+                yield Applied(self._decoder.stored(item))
             after = page.metadata.next_page
             if not after:
                 break
@@ -79,7 +110,7 @@ class Lister:
 
     async def _page(self, path: str, query: dict[str, str], timeout_s: float = LIST_S) -> Page:
         reply = await self._wire.call(
-            "GET", path, query=query, accept=self._reader.accept_list, timeout_s=timeout_s
+            "GET", path, query=query, accept=self._decoder.accept_list, timeout_s=timeout_s
         )
         try:
             return _page.decode(reply.body)

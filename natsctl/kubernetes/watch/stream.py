@@ -9,7 +9,7 @@ from natsctl.errors import DECODE_ERRORS, WatchBrokenError
 from natsctl.kubernetes.http.api_errors import ExpiredError, error_of, read_refusal
 from natsctl.kubernetes.http.request import Asked
 from natsctl.kubernetes.http.wire import Wire
-from natsctl.kubernetes.resources.codec import Bookmark, Frame, Reader, revision_of
+from natsctl.kubernetes.resources.codec import Bookmark, Frame, ObjectDecoder, revision_of
 from natsctl.model.store import Applied, Deleted, Listed, WatchEvent
 
 TIMEOUT_S = 60.0  # the longest that a server is asked to keep a watch open
@@ -32,7 +32,7 @@ class Streams:
     def __init__(
         self,
         wire: Wire,
-        reader: Reader,
+        decoder: ObjectDecoder,
         selection: Mapping[str, str],
         *,
         timeout_s: float = TIMEOUT_S,
@@ -40,7 +40,7 @@ class Streams:
         self.revision = 0
         self.requests = 0
         self._wire = wire
-        self._reader = reader
+        self._decoder = decoder
         self._selection = selection
         self._timeout_s = timeout_s
 
@@ -61,7 +61,7 @@ class Streams:
             **start,
         }
         async with self._wire.stream(
-            path, query=query, accept=self._reader.accept, silence_s=timeout_s + GRACE_S
+            path, query=query, accept=self._decoder.accept, silence_s=timeout_s + GRACE_S
         ) as lines:
             async for line in lines:
                 event = self._event(line)
@@ -79,7 +79,7 @@ class Streams:
             refusal = read_refusal(0, bytes(frame.object))
             # whatever it is, we cannot know what is missing from here on
             raise ExpiredError(str(error_of(refusal, Asked("go on with the watch"))))
-        stored = self._reader.stored(frame.object)
+        stored = self._decoder.stored(frame.object)
         if self.revision:
             self.revision = stored.revision
         if frame.type == "DELETED":

@@ -8,11 +8,15 @@ server cannot do that, the watch breaks, and the next one lists anew.
 import asyncio
 import math
 import random
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import msgspec
+
 from natsctl.errors import (
+    DECODE_ERRORS,
     InvalidObjectError,
     NotFoundError,
     PermissionDeniedError,
@@ -22,10 +26,8 @@ from natsctl.errors import (
 )
 from natsctl.kubernetes.http.api_errors import ExpiredError
 from natsctl.kubernetes.http.wire import Wire
-from natsctl.kubernetes.resources.codec import Reader, selection
-from natsctl.kubernetes.resources.server_features import streams_lists
-from natsctl.kubernetes.watch.incarnation import Identity
-from natsctl.kubernetes.watch.listing import PAGE, Lister
+from natsctl.kubernetes.resources.codec import ObjectDecoder, selection
+from natsctl.kubernetes.watch.listing import PAGE, Incarnation, Lister
 from natsctl.kubernetes.watch.stream import TIMEOUT_S, Streams
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
@@ -33,7 +35,9 @@ from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
 TRIES = 3  # quick ones to go on, one after the other, until the watch breaks
 PAUSE_S = 0.1  # before the first of them, doubling
 HEALTHY_S = 1.0  # a request that lived this long begins their count anew
+STREAMING_LISTS = (1, 32)  # the first version that can list within a watch
 
+_DIGITS = re.compile(r"\d+")
 _FINAL = (  # what trying again soon does not change
     ExpiredError,
     InvalidObjectError,
@@ -57,7 +61,7 @@ class KubeWatch:
         wire: Wire,
         kind: KubeKind[Any],
         path: Callable[[], Awaitable[str]],
-        identity: Identity,
+        incarnation: Incarnation,
         *,
         page: int = PAGE,
         timeout_s: float = TIMEOUT_S,
@@ -65,11 +69,11 @@ class KubeWatch:
         self._wire = wire
         self._name = kind.name
         self._path = path
-        self._reader = Reader(kind)
+        self._decoder = ObjectDecoder(kind)
         self._selection = selection(kind)
-        self._identity = identity
+        self._incarnation = incarnation
         self._timeout_s = timeout_s
-        self._lister = Lister(wire, self._reader, self._selection, identity, size=page)
+        self._lister = Lister(wire, self._decoder, self._selection, incarnation, size=page)
         self._refused = False  # to list within a watch, by a server that should be able to
 
     @asynccontextmanager
@@ -84,7 +88,7 @@ class KubeWatch:
             yield events
 
     async def _events(self, path: str) -> Events:
-        streams = Streams(self._wire, self._reader, self._selection, timeout_s=self._timeout_s)
+        streams = Streams(self._wire, self._decoder, self._selection, timeout_s=self._timeout_s)
         for part in (self._listed(path, streams), self._followed(path, streams)):
             async with aclosing(part) as events:
                 async for event in events:
@@ -109,7 +113,7 @@ class KubeWatch:
 
     async def _streamed(self, path: str, streams: Streams) -> Events:
         """Tell what is there, and what follows until the request ends."""
-        yield Listing(str(self._identity))
+        yield Listing(str(self._incarnation))
         try:
             async with aclosing(streams.events(path)) as events:
                 async for event in events:
@@ -160,8 +164,26 @@ class KubeWatch:
     def _reached(self, event: WatchEvent) -> None:
         match event:
             case Applied():
-                self._identity.reached(event.stored.revision)
+                self._incarnation.reached(event.stored.revision)
             case Deleted():
-                self._identity.reached(event.revision)
-            case Listed() if self._identity.fell_back(event.revision):
+                self._incarnation.reached(event.revision)
+            case Listed() if self._incarnation.fell_back(event.revision):
                 raise ExpiredError(f"the server fell back to a backup of {self._name}")
+
+
+class _Version(msgspec.Struct, frozen=True):
+    major: str = ""
+    minor: str = ""  # a provider may add to it: 32+
+
+
+async def streams_lists(wire: Wire) -> bool:
+    """Say whether the server's version is one that can list within a watch."""
+    try:
+        reply = await wire.call("GET", "/version")
+        version = msgspec.json.decode(reply.body, type=_Version)
+    except (StoreError, *DECODE_ERRORS):
+        return False  # lists in pages are had everywhere
+    major, minor = (_DIGITS.match(part) for part in (version.major, version.minor))
+    if major is None or minor is None:
+        return False
+    return (int(major[0]), int(minor[0])) >= STREAMING_LISTS

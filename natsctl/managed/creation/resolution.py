@@ -9,7 +9,7 @@ from natsctl.managed.creation.creation import Creation, Mark, ended
 from natsctl.managed.creation.links import annotations_of
 from natsctl.managed.critical import annotated
 from natsctl.managed.names import CREATE_PENDING, AnnotationNames
-from natsctl.model.reserved import LINK
+from natsctl.model.objects import LINK
 from natsctl.model.store import Store, Stored
 
 

@@ -8,9 +8,9 @@ from things import THINGS, Thing, applied, broken, stored
 
 from natsctl.core.cache.cache import Cache, Invalid
 from natsctl.model.store import (
-    Action,
     Applied,
     Change,
+    ChangeType,
     Deleted,
     Listed,
     Listing,
@@ -153,7 +153,7 @@ class TestMarkers:
 
     def test_they_are_deletions(self, cache: Cache[Thing]) -> None:
         [change] = listed(cache, Deleted("a", 1))
-        assert change.action is Action.DELETED
+        assert change.action is ChangeType.DELETED
         assert (change.old, change.new) == (None, None)
 
 
@@ -168,7 +168,11 @@ class TestFollowing:
         one, two = stored("a", 1, "one"), stored("a", 2, "two")
         changes = fold(cache, Applied(one), Applied(two), Deleted("a", 3))
         assert [(at.before, at.after) for at in changes] == [(None, one), (one, two), (two, None)]
-        assert [at.action for at in changes] == [Action.ADDED, Action.UPDATED, Action.DELETED]
+        assert [at.action for at in changes] == [
+            ChangeType.ADDED,
+            ChangeType.UPDATED,
+            ChangeType.DELETED,
+        ]
 
     def test_objects_are_decoded_when_they_are_asked_for(self, cache: Cache[Thing]) -> None:
         change = fold(cache, applied("a", 1, "one"), applied("a", 2, "two"))[1]
@@ -202,7 +206,7 @@ class TestIncarnation:
     def test_other_bytes_at_the_same_revision_are_a_change(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1, "old"))
         [change] = listed(cache, applied("a", 1, "new"), incarnation="2", revision=1)
-        assert change.action is Action.UPDATED
+        assert change.action is ChangeType.UPDATED
 
 
 class TestInvalid:

@@ -10,8 +10,7 @@ from natsctl.daemon.doctor.clock_skew import skew
 from natsctl.daemon.doctor.finding import Result
 from natsctl.daemon.doctor.used_buckets import used_by
 from natsctl.jetstream.bucket.permission_probe import one_of
-from natsctl.model.keys import check_key
-from natsctl.model.patterns import matches
+from natsctl.model.keys import check_key, matches
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from natsctl.errors import UsageError
-from natsctl.kubernetes.access.kubeconfig import Way, find_way
+from natsctl.kubernetes.access.kubeconfig import ClusterTarget, find_target
 from natsctl.kubernetes.access.options import KubeOptions
 
 
@@ -34,21 +34,21 @@ def written(file: Path, content: object) -> str:
     return str(file)
 
 
-def found(**options: object) -> Way:
-    way = find_way(KubeOptions(**options))
+def found(**options: object) -> ClusterTarget:
+    way = find_target(KubeOptions(**options))
     assert way is not None
     return way
 
 
 def test_without_any_there_is_no_way() -> None:
-    assert find_way(KubeOptions()) is None
+    assert find_target(KubeOptions()) is None
 
 
 def test_an_empty_one_is_as_none(home: Path) -> None:
     written(home / ".kube/config", "")
-    assert find_way(KubeOptions()) is None
+    assert find_target(KubeOptions()) is None
     written(home / ".kube/config", {"apiVersion": "v1", "kind": "Config"})
-    assert find_way(KubeOptions()) is None
+    assert find_target(KubeOptions()) is None
 
 
 def test_what_is_named_comes_before_the_environment_before_the_usual(
@@ -81,7 +81,7 @@ def test_files_of_the_environment_may_be_missing_but_not_all(
     assert found().context == "one"
     monkeypatch.setenv("KUBECONFIG", str(home / "none"))
     with pytest.raises(UsageError, match="names no file that exists"):
-        find_way(KubeOptions())
+        find_target(KubeOptions())
 
 
 def test_paths_are_from_where_the_file_is(home: Path) -> None:
@@ -151,14 +151,14 @@ def test_a_server_and_a_token_need_no_file(home: Path) -> None:
 def test_what_is_wrong_is_said_without_a_quotation(home: Path, content: object, told: str) -> None:
     file = written(home / "a", content)
     with pytest.raises(UsageError, match=told) as raised:
-        find_way(KubeOptions(kubeconfig=file))
+        find_target(KubeOptions(kubeconfig=file))
     assert file in str(raised.value)
     assert "s3cret" not in str(raised.value)
 
 
 def test_a_file_that_is_named_must_be_there(home: Path) -> None:
     with pytest.raises(UsageError, match="none cannot be read: No such file"):
-        find_way(KubeOptions(kubeconfig=str(home / "none")))
+        find_target(KubeOptions(kubeconfig=str(home / "none")))
 
 
 def test_what_was_read_shows_no_secret(home: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from natsctl.errors import StoreError, StoreMissingError
-from natsctl.kubernetes.connect import Reply
+from natsctl.kubernetes.http.wire import Reply
 from natsctl.kubernetes.resources.discovery import Discovery
 
 

@@ -3,13 +3,13 @@
 import pytest
 
 from natsctl.errors import InvalidKeyError, UsageError
-from natsctl.kubernetes.resources.discovery import ResourceType
+from natsctl.kubernetes.resources.discovery import ApiResource
 from natsctl.kubernetes.resources.paths import Paths, paths_of
 from natsctl.model.manifests import kube
 
 
-def resource(api_version: str, plural: str, *, namespaced: bool) -> ResourceType:
-    return ResourceType(
+def resource(api_version: str, plural: str, *, namespaced: bool) -> ApiResource:
+    return ApiResource(
         api_version=api_version,
         kind="Thing",
         plural=plural,

@@ -14,7 +14,7 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.kubernetes.http.api_errors import ExpiredError
-from natsctl.kubernetes.watch.incarnation import Identity
+from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.kubernetes.watch.stream import TIMEOUT_S
 from natsctl.kubernetes.watch.watch import TRIES, KubeWatch
 from natsctl.model.manifests import KubeKind, kube
@@ -31,9 +31,9 @@ async def path() -> str:
 
 
 def watch_of(
-    wire: ScriptedWire, kind: KubeKind[object] = THINGS, identity: Identity | None = None
+    wire: ScriptedWire, kind: KubeKind[object] = THINGS, incarnation: Incarnation | None = None
 ) -> KubeWatch:
-    return KubeWatch(wire, kind, path, identity or Identity(SERVER))
+    return KubeWatch(wire, kind, path, incarnation or Incarnation(SERVER))
 
 
 async def told(events: AsyncIterator[WatchEvent], count: int) -> list[str]:
@@ -317,29 +317,29 @@ class TestFallingBack:
     async def test_a_server_that_is_behind_what_was_seen_is_listed_anew(
         self, wire: ScriptedWire
     ) -> None:
-        identity = Identity(SERVER)
+        identity = Incarnation(SERVER)
         wire.replies += [page(9), page(7, thing("a", 3))]
         wire.streams += [[line("ADDED", thing("b", 10))]]
         wire.newest = 7
-        found, error = await told_until_broken(watch_of(wire, identity=identity))
+        found, error = await told_until_broken(watch_of(wire, incarnation=identity))
         assert found == [LISTING, "listed 9", "team-a/b@10"]
         assert "fell back" in str(error)
-        async with watch_of(wire, identity=identity)() as events:
+        async with watch_of(wire, incarnation=identity)() as events:
             again = await told(events, 3)
         assert again == [f"{LISTING}#1", "team-a/a@3", "listed 7"]
 
     async def test_one_that_is_where_it_was_is_the_same(self, wire: ScriptedWire) -> None:
-        identity = Identity(SERVER)
+        identity = Incarnation(SERVER)
         wire.replies += [page(9), page(9)]
         for _ in range(2):
-            async with watch_of(wire, identity=identity)() as events:
+            async with watch_of(wire, incarnation=identity)() as events:
                 assert await told(events, 2) == [LISTING, "listed 9"]
 
     async def test_another_watch_of_the_kind_counts_too(self, wire: ScriptedWire) -> None:
-        identity = Identity(SERVER)
+        identity = Incarnation(SERVER)
         wire.replies += [page(9), page(8)]
         for expected in (LISTING, f"{LISTING}#1"):
-            async with watch_of(wire, identity=identity)() as events:
+            async with watch_of(wire, incarnation=identity)() as events:
                 assert await told(events, 1) == [expected]
 
 
@@ -404,13 +404,13 @@ class TestStreamingList:
         assert len(wire.watches) == 1
 
     async def test_one_that_fell_back_is_listed_anew(self, wire: ScriptedWire) -> None:
-        identity = Identity(SERVER)
+        identity = Incarnation(SERVER)
         identity.reached(20)
         restored = [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True)]
         wire.streams += [restored, [*restored, wire.SILENCE]]
-        found, _ = await told_until_broken(watch_of(wire, identity=identity))
+        found, _ = await told_until_broken(watch_of(wire, incarnation=identity))
         assert found == [LISTING, "team-a/a@3"]
-        async with watch_of(wire, identity=identity)() as events:
+        async with watch_of(wire, incarnation=identity)() as events:
             assert await told(events, 3) == [f"{LISTING}#1", "team-a/a@3", "listed 9"]
 
     @pytest.mark.parametrize("minor", ["31", "", "x", "4"])

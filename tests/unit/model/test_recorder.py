@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.model.outbox import BURST, CLOSE_S, PENDING_MAX, REFILL_S, Budget, Outbox, sending
+from natsctl.model.recorder import BURST, CLOSE_S, PENDING_MAX, REFILL_S, Budget, Outbox, sending
 
 REPEAT_S = 10.0
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from natsctl.model.keys import matches
 from natsctl.model.kinds import Kind, kv
-from natsctl.model.patterns import matches
 
 
 @pytest.mark.parametrize(
