@@ -12,7 +12,13 @@ from hypothesis import HealthCheck, settings
 
 from natsctl.testing.time import VirtualTimeLoop
 
-pytest_plugins = ["places", "left_out", "docker_fixtures", "kube_fixtures", "nats_fixtures"]
+pytest_plugins = [
+    "tests.support.plugins.server_location",
+    "tests.support.plugins.requirements",
+    "tests.support.plugins.docker",
+    "tests.support.plugins.kubernetes",
+    "tests.support.plugins.nats",
+]
 
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]

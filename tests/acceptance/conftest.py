@@ -6,9 +6,10 @@ from pathlib import Path
 
 import nats
 import pytest
-from acceptance.commands import InProcess, Natsctl, Running
 from nats.js import JetStreamContext
-from servers import NatsServer
+
+from tests.support.cli.natsctl_command import InProcess, Natsctl, Running
+from tests.support.servers.nats_server import NatsServer
 
 
 @pytest.fixture

@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from acceptance.commands import Natsctl
-from kube_clusters import KubeCluster
 from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError
-from servers import NatsServer, eventually
+
+from tests.support.cli.natsctl_command import Natsctl
+from tests.support.eventually import eventually
+from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.nats_server import NatsServer
 
 
 async def entries(jetstream: JetStreamContext, key: str) -> list[dict[str, Any]]:

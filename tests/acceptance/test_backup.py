@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acceptance.commands import InProcess, Natsctl, Running
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 from nats.js.kv import KeyValue
-from servers import NatsServer, eventually
+
+from tests.support.cli.natsctl_command import InProcess, Natsctl, Running
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 OBJECT = {
     "metadata": {"uid": "u-1", "finalizers": ["x/y"], "generation": 7, "labels": {"a": "b"}},

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import nats
-from acceptance.commands import Natsctl
 from nats.js.api import KeyValueConfig
-from servers import NatsServer, free_port
+
+from tests.support.cli.natsctl_command import Natsctl
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 FROZEN = """
 import time

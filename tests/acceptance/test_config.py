@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from acceptance.commands import Natsctl
 from nats.js import JetStreamContext
-from servers import NatsServer, eventually
+
+from tests.support.cli.natsctl_command import Natsctl
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 SETTINGS = """
 [nats]

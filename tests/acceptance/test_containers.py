@@ -9,10 +9,11 @@ from pathlib import Path
 import nats
 import pytest
 from aiohttp import ClientSession
-from containers import ROOT, Stack, asked, docker, inspected
 from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError, NotFoundError
-from servers import eventually
+
+from tests.support.eventually import eventually
+from tests.support.servers.docker import ROOT, Stack, asked, docker, inspected
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]  # the first one builds the image
 

@@ -8,13 +8,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from acceptance.commands import Natsctl, Running
-from acceptance.processes import alive, descendants, name
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
-from servers import NatsServer, eventually, free_port
+
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.cli.process_tree import alive, descendants, name
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 GREETINGS = "controllers.greetings:Greetings"
 BUCKETS = ("greetings", "routes", "defaults")

@@ -5,10 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-from acceptance.commands import LIMIT_S, ROOT
-from acceptance.pages import Shown
-from acceptance.reader import Reader
-from servers import NatsServer
+from tests.support.cli.doc_page import Shown
+from tests.support.cli.doc_reader import Reader
+from tests.support.cli.natsctl_command import LIMIT_S, ROOT
+from tests.support.servers.nats_server import NatsServer
 
 
 async def tour(folder: Path) -> str:

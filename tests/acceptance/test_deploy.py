@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
-from acceptance.commands import ROOT, Natsctl
 from aiohttp import ClientError, ClientSession
-from kube_clusters import KubeCluster
-from servers import NatsServer, eventually, free_port
 
 from natsctl.daemon.settings.settings import ControllerSettings
+from tests.support.cli.natsctl_command import ROOT, Natsctl
+from tests.support.eventually import eventually
+from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 DEPLOY = ROOT / "docs" / "deploy"
 FILES = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]

@@ -5,9 +5,11 @@ import signal
 from pathlib import Path
 
 import nats
-from acceptance.commands import Natsctl, Running
-from acceptance.processes import alive, descendants
-from servers import eventually, free_port
+
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.cli.process_tree import alive, descendants
+from tests.support.eventually import eventually
+from tests.support.servers.ports import free_port
 
 SOURCE = """
 from natsctl import Controller, Object, kv, primary, secondary

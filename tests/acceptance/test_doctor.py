@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acceptance.commands import ROOT, Natsctl, Result, Running
-from acceptance.shops import unreachable
-from kube_clusters import KubeCluster
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, StreamConfig, StreamSource
-from servers import NatsCluster, NatsServer, eventually, free_port
 
 from natsctl import connect
 from natsctl.core.coordination.lease import Lease
@@ -22,6 +18,12 @@ from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import Bounds
 from natsctl.daemon.doctor.finding import Result as Judged
 from natsctl.jetstream.connection.options import NatsOptions
+from tests.support.cli.kube_namespace import unreachable
+from tests.support.cli.natsctl_command import ROOT, Natsctl, Result, Running
+from tests.support.eventually import eventually
+from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.nats_server import NatsCluster, NatsServer
+from tests.support.servers.ports import free_port
 
 GREETINGS = "controllers.greetings:Greetings"
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from acceptance.commands import Natsctl, Result
-from acceptance.editors import Editor
-from servers import NatsServer
+
+from tests.support.cli.natsctl_command import Natsctl, Result
+from tests.support.cli.scripted_editor import Editor
+from tests.support.servers.nats_server import NatsServer
 
 BYE = {"replace": {"text: hi": "text: bye"}}
 

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from acceptance.commands import InProcess, Natsctl, Running
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 from nats.js.kv import KeyValue
-from servers import eventually
+
+from tests.support.cli.natsctl_command import InProcess, Natsctl, Running
+from tests.support.eventually import eventually
 
 PENDING = "natsctl.io/external-create-pending"
 INTENT = "2026-01-01T00:00:00Z revision 7"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from acceptance.commands import InProcess, Natsctl, Running
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
-from servers import eventually
 
 from natsctl.telemetry.escaping import escaped
+from tests.support.cli.natsctl_command import InProcess, Natsctl, Running
+from tests.support.eventually import eventually
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\u200b\r\n\tend"
 DEEP = b'{"spec": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}"

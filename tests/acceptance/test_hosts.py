@@ -3,9 +3,10 @@
 import signal
 from pathlib import Path
 
-from acceptance.commands import Natsctl
 from nats.js import JetStreamContext
-from servers import eventually
+
+from tests.support.cli.natsctl_command import Natsctl
+from tests.support.eventually import eventually
 
 
 async def test_a_hosts_file_follows_its_bucket_until_the_daemon_ends(

@@ -6,11 +6,14 @@ import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
-from acceptance.commands import Natsctl, Running
 from aiohttp import ClientError, ClientSession
 from nats.js import JetStreamContext
 from prometheus_client.parser import text_string_to_metric_families
-from servers import NatsServer, eventually, free_port
+
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 GREETINGS = "controllers.greetings:Greetings"
 

@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 
-import containers
 import pytest
-from containers import docker, inspected, tried
-from servers import eventually
+
+from tests.support.eventually import eventually
+from tests.support.servers import docker as containers
+from tests.support.servers.docker import docker, inspected, tried
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]  # the first one builds the image
 

@@ -2,8 +2,9 @@
 
 import re
 
-from acceptance.commands import Natsctl
 from nats.js import JetStreamContext
+
+from tests.support.cli.natsctl_command import Natsctl
 
 GREETINGS = "controllers.greetings:Greetings"
 LOST = "1f0c9e77a2b34d58"

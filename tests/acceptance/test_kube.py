@@ -6,11 +6,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from acceptance.commands import Natsctl, Running
-from acceptance.shops import KINDS, Namespace, unreachable
-from kube_clusters import KubeCluster
 from nats.js import JetStreamContext
-from servers import NatsServer, eventually, free_port
+
+from tests.support.cli.kube_namespace import KINDS, Namespace, unreachable
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.eventually import eventually
+from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 WEBAPPS = "controllers.webapps:WebApps"
 GREETINGS = "controllers.greetings:Greetings"

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
-from acceptance.commands import Natsctl, Running
-from acceptance.shops import Namespace, unreachable, without
-from kube_clusters import KubeCluster
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
-from servers import NatsServer, eventually
+
+from tests.support.cli.kube_namespace import Namespace, unreachable, without
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.eventually import eventually
+from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.nats_server import NatsServer
 
 WEBAPPS = "controllers.webapps:WebApps"
 SYNCING = "primaries listed, syncing"

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from containers import Stack, asked
-from servers import eventually
+
+from tests.support.eventually import eventually
+from tests.support.servers.docker import Stack, asked
 
 pytestmark = [pytest.mark.docker, pytest.mark.long, pytest.mark.timeout(1800)]
 

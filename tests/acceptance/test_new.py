@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from acceptance.commands import ROOT, Natsctl, Running
-from acceptance.shops import Namespace
-from kube_clusters import KubeCluster
-from servers import NatsServer, eventually
+
+from tests.support.cli.kube_namespace import Namespace
+from tests.support.cli.natsctl_command import ROOT, Natsctl, Running
+from tests.support.eventually import eventually
+from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.nats_server import NatsServer
 
 SYNCING = "primaries listed, syncing"
 

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from acceptance.commands import InProcess, Natsctl
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
-from servers import NatsServer
+
+from tests.support.cli.natsctl_command import InProcess, Natsctl
+from tests.support.servers.nats_server import NatsServer
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from acceptance.commands import ROOT, Natsctl
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
+
+from tests.support.cli.natsctl_command import ROOT, Natsctl
 
 INTERRUPTING = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
 PROGRAM = "from natsctl_main import main; main()"

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
-from acceptance.commands import ROOT
-from acceptance.pages import Saved, Shown, Step, ports, steps
-from acceptance.reader import Reader
-from servers import NatsServer, free_port
+
+from tests.support.cli.doc_page import Saved, Shown, Step, ports, steps
+from tests.support.cli.doc_reader import Reader
+from tests.support.cli.natsctl_command import ROOT
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 DOCS = ROOT / "docs"
 PAGES = [page for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))) if steps(page)]

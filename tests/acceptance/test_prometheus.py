@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import yaml
-from containers import ROOT, tried
+
+from tests.support.servers.docker import ROOT, tried
 
 pytestmark = pytest.mark.promtool
 

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from acceptance.commands import InProcess
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 from nats.js.kv import KeyValue
+
+from tests.support.cli.natsctl_command import InProcess
 
 
 @pytest.fixture

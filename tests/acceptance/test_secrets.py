@@ -9,10 +9,13 @@ from pathlib import Path
 import aiohttp
 import nats
 import pytest
-from acceptance.commands import Natsctl
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
-from servers import NatsServer, eventually, free_port
+
+from tests.support.cli.natsctl_command import Natsctl
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 PASSWORD = "kept-for-us"
 SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from acceptance.commands import Natsctl, Running
 from nats.js import JetStreamContext
-from servers import NatsServer, eventually
-from stranger import stranger
+
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.clients.raw_nats_client import stranger
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 GREETINGS = "controllers.greetings:Greetings"
 FAILING = """

@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import containers
-import kube_k3s
-import nats_containers
 import pytest
 import yaml
-from containers import ROOT
+
+from tests.support.servers import docker as containers
+from tests.support.servers import k3s as kube_k3s
+from tests.support.servers import nats_container as nats_containers
+from tests.support.servers.docker import ROOT
 
 TEXT = (ROOT / "docker-compose.yml").read_text()
 VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")

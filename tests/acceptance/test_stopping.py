@@ -10,14 +10,17 @@ from pathlib import Path
 
 import nats
 import pytest
-from acceptance.commands import Natsctl, Running
-from acceptance.processes import alive, descendants
 from aiohttp import ClientSession
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
 from nats.js.api import KeyValueConfig
 from nats.js.errors import KeyNotFoundError, NotFoundError
-from servers import NatsServer, eventually, free_port
+
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.cli.process_tree import alive, descendants
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 GREETINGS = "controllers.greetings:Greetings"
 ELECT = ("--leader-elect", "--lease-ttl", "2")

@@ -3,10 +3,11 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
-from acceptance.commands import Natsctl, Running
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
-from servers import eventually
+
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.eventually import eventually
 
 
 async def test_a_stream_and_its_consumer_by_command_line(

@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from acceptance.commands import Natsctl
-from collectors import Collector, Told, collecting
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
-from servers import NatsServer, eventually, free_port
+
+from tests.support.cli.natsctl_command import Natsctl
+from tests.support.clients.otlp_collector import Collector, Told, collecting
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 SHOPS = """
 import logging

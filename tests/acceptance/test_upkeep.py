@@ -5,11 +5,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from acceptance.commands import Natsctl
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 from nats.js.errors import NoKeysError, NotFoundError
 from nats.js.kv import KeyValue
+
+from tests.support.cli.natsctl_command import Natsctl
 
 SHOP = """
 from natsctl import Controller, Object, PermanentError, kv, primary, secondary

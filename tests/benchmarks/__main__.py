@@ -28,9 +28,9 @@ from tests.benchmarks import (
     bench_shards,
     bench_soak,
 )
-from tests.benchmarks.rows import Row, limited, shown, table
-from tests.benchmarks.stage import QUICK, Sizes
-from tests.servers import program
+from tests.benchmarks.support.measured_server import QUICK, Sizes
+from tests.benchmarks.support.results import Row, limited, shown, table
+from tests.support.servers.nats_server import program
 
 CYCLES_MIN = 400_000
 MILLION = 1_000_000

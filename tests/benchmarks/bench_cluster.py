@@ -10,10 +10,11 @@ from pathlib import Path
 from natsctl import StoreError, connect, kv
 from natsctl.core.cache.informer import Informer
 from natsctl.jetstream.stores import Nats
-from tests.benchmarks.data import Item, key, value
-from tests.benchmarks.rows import Row, limited
-from tests.benchmarks.stage import Sizes
-from tests.servers import NatsCluster, eventually
+from tests.benchmarks.support.dataset import Item, key, value
+from tests.benchmarks.support.measured_server import Sizes
+from tests.benchmarks.support.results import Row, limited
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsCluster
 
 LIMIT_S = 3.0
 KIND = kv(Item, bucket="cluster", replicas=3)

@@ -8,10 +8,10 @@ from contextlib import suppress
 import nats
 from nats.errors import Error as NatsError
 
-from tests.benchmarks.data import BUCKET, key, value
-from tests.benchmarks.rows import OURS, PEER, SIDES, Row, limited
-from tests.benchmarks.stage import Sizes, filled, observing
-from tests.servers import NatsServer
+from tests.benchmarks.support.dataset import BUCKET, key, value
+from tests.benchmarks.support.measured_server import Sizes, filled, observing
+from tests.benchmarks.support.results import OURS, PEER, SIDES, Row, limited
+from tests.support.servers.nats_server import NatsServer
 
 KEYS = 1_000
 AWAY_S = 0.3

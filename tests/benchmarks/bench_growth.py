@@ -2,8 +2,8 @@
 
 from statistics import median
 
-from tests.benchmarks.rows import OURS, Row, limited
-from tests.benchmarks.stage import Sizes, filled, observing
+from tests.benchmarks.support.measured_server import Sizes, filled, observing
+from tests.benchmarks.support.results import OURS, Row, limited
 
 FLAT = 1.5
 

@@ -5,8 +5,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.benchmarks.rows import Row, limited
-from tests.benchmarks.stage import Sizes
+from tests.benchmarks.support.measured_server import Sizes
+from tests.benchmarks.support.results import Row, limited
 
 
 async def run(sizes: Sizes) -> list[Row]:

@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from kube_servers import KubeServer, assets
 
-from tests.benchmarks.applier import GROUP, IN_FLIGHT, PLURAL, VERSION, Made, name_of
-from tests.benchmarks.data import key
-from tests.benchmarks.rows import Row, limited, shown
-from tests.benchmarks.stage import ROOT, Sizes, filled
-from tests.servers import NatsServer
+from tests.benchmarks.support.configmap_process import (
+    GROUP,
+    IN_FLIGHT,
+    PLURAL,
+    VERSION,
+    Made,
+    name_of,
+)
+from tests.benchmarks.support.dataset import key
+from tests.benchmarks.support.measured_server import ROOT, Sizes, filled
+from tests.benchmarks.support.results import Row, limited, shown
+from tests.support.servers.kube_apiserver import KubeServer, assets
+from tests.support.servers.nats_server import NatsServer
 
 SIDES = ("natsctl", "aiohttp", "kopf")
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -127,7 +134,14 @@ async def applied(side: str, stage: Stage, namespace: str, count: int) -> Made:
     """Have a new process make the ConfigMaps."""
     nats, server, loop = stage
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.benchmarks.applier", side, nats.url, server.url),
+        *(
+            sys.executable,
+            "-m",
+            "tests.benchmarks.support.configmap_process",
+            side,
+            nats.url,
+            server.url,
+        ),
         *(server.admin_token, namespace, str(count), loop),
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,

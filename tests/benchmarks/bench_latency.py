@@ -2,8 +2,8 @@
 
 from statistics import quantiles
 
-from tests.benchmarks.rows import OURS, PEER, SIDES, Row, compared
-from tests.benchmarks.stage import Sizes, filled, observing, write
+from tests.benchmarks.support.measured_server import Sizes, filled, observing, write
+from tests.benchmarks.support.results import OURS, PEER, SIDES, Row, compared
 
 
 async def run(sizes: Sizes) -> list[Row]:

@@ -1,7 +1,7 @@
 """Updates as fast as the server takes them, until every one was handled."""
 
-from tests.benchmarks.rows import OURS, PEER, SIDES, Row, compared
-from tests.benchmarks.stage import Sizes, filled, observing, write
+from tests.benchmarks.support.measured_server import Sizes, filled, observing, write
+from tests.benchmarks.support.results import OURS, PEER, SIDES, Row, compared
 
 
 async def run(sizes: Sizes) -> list[Row]:

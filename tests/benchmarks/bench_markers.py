@@ -5,10 +5,10 @@ import sys
 
 from nats.aio.client import Client
 
-from tests.benchmarks.data import BUCKET, key, value
-from tests.benchmarks.rows import Row, limited
-from tests.benchmarks.stage import ROOT, Sizes, filled
-from tests.servers import NatsServer
+from tests.benchmarks.support.dataset import BUCKET, key, value
+from tests.benchmarks.support.measured_server import ROOT, Sizes, filled
+from tests.benchmarks.support.results import Row, limited
+from tests.support.servers.nats_server import NatsServer
 
 MB = 1_000_000
 BATCH = 1_000
@@ -21,7 +21,13 @@ async def run(sizes: Sizes) -> list[Row]:
     count = sizes.deleted
     async with filled(0) as server:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.benchmarks.forgetting", server.url, str(BATCH)),
+            *(
+                sys.executable,
+                "-m",
+                "tests.benchmarks.support.marker_process",
+                server.url,
+                str(BATCH),
+            ),
             stdout=asyncio.subprocess.PIPE,
             cwd=ROOT,
         )

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from tests.benchmarks.rows import OURS, Row, limited, shown
-from tests.benchmarks.stage import Sizes, filled, observing
+from tests.benchmarks.support.measured_server import Sizes, filled, observing
+from tests.benchmarks.support.results import OURS, Row, limited, shown
 
 MB = 1_000_000
 HOLDERS = (OURS, "nats-py, holding")

@@ -1,7 +1,7 @@
 """A cold start: a bucket that is full already, until every key was handled."""
 
-from tests.benchmarks.rows import OURS, PEER, SIDES, Row, compared
-from tests.benchmarks.stage import Sizes, filled, observing
+from tests.benchmarks.support.measured_server import Sizes, filled, observing
+from tests.benchmarks.support.results import OURS, PEER, SIDES, Row, compared
 
 
 async def run(sizes: Sizes) -> list[Row]:

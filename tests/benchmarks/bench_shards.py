@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from tests.benchmarks.rows import Row, samples, shown
-from tests.benchmarks.sharded import DONE, SYNC_S
-from tests.benchmarks.stage import ROOT, Sizes, filled, write
-from tests.servers import NatsServer, eventually
+from tests.benchmarks.support.measured_server import ROOT, Sizes, filled, write
+from tests.benchmarks.support.results import Row, samples, shown
+from tests.benchmarks.support.sharded_controller import DONE, SYNC_S
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 PROCESSES = (1, 2, 4)
 WITHIN_S = 120.0
@@ -64,7 +65,7 @@ async def _member(server: NatsServer, done: Path, log: Path) -> AsyncIterator[No
     with log.open("wb") as said:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "natsctl.cli", "run", "--shard", "--server", server.url),
-            *("-c", "tests.benchmarks.sharded:Sharded"),
+            *("-c", "tests.benchmarks.support.sharded_controller:Sharded"),
             cwd=ROOT,
             env={**os.environ, DONE: str(done)},
             stdout=said,

@@ -13,9 +13,10 @@ from statistics import linear_regression, median
 import msgspec
 from aiohttp import ClientSession, ClientTimeout
 
-from tests.benchmarks.rows import Row, limited, shown
-from tests.benchmarks.stage import ROOT, START_S, Sizes, filled
-from tests.servers import eventually, free_port
+from tests.benchmarks.support.measured_server import ROOT, START_S, Sizes, filled
+from tests.benchmarks.support.results import Row, limited, shown
+from tests.support.eventually import eventually
+from tests.support.servers.ports import free_port
 
 LIVE = 10_000  # keys at a time
 LOOK_S = 5.0
@@ -44,7 +45,13 @@ async def run(sizes: Sizes) -> list[Row]:
     async with filled(LIVE) as server, _daemon(server.url) as page:
         begun = asyncio.get_running_loop().time()
         churner = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.benchmarks.churner", server.url, str(LIVE)),
+            *(
+                sys.executable,
+                "-m",
+                "tests.benchmarks.support.steady_writer",
+                server.url,
+                str(LIVE),
+            ),
             *(str(sizes.soak_per_minute // 60), str(sizes.soak_minutes * 60)),
             stdout=asyncio.subprocess.PIPE,
             cwd=ROOT,
@@ -65,7 +72,7 @@ async def _daemon(url: str) -> AsyncIterator[str]:
     at = f"127.0.0.1:{free_port()}"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "natsctl.cli", "run", "-s", url, "--listen", at),
-        *("-c", "tests.benchmarks.soaking:Soaking"),
+        *("-c", "tests.benchmarks.support.soak_controller:Soaking"),
         stderr=asyncio.subprocess.DEVNULL,
         cwd=ROOT,
     )

@@ -4,7 +4,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from backends import (
+
+import natsctl
+from natsctl.model.store import Store
+from tests.support.plugins.server_location import new_nats_server
+from tests.support.stores.backends import (
     BUCKETS,
     Backend,
     KubeBackend,
@@ -13,11 +17,7 @@ from backends import (
     MemoryClusterBackend,
     NatsBackend,
 )
-from kube_things import cluster
-from places import new_nats_server
-
-import natsctl
-from natsctl.model.store import Store
+from tests.support.stores.custom_resources import cluster
 
 
 @pytest.fixture(params=[*BUCKETS, "kube"])

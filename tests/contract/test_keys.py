@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
-from backends import Backend, Note, listing, note, of_buckets, put, take
 
 import natsctl
 from natsctl.errors import InvalidKeyError, NotFoundError, TooLargeError, UsageError
 from natsctl.model.store import Applied, Listed, Store
+from tests.support.stores.backends import Backend, Note, listing, note, of_buckets, put, take
 
 pytestmark = of_buckets
 

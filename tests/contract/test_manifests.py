@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from backends import ManifestBackend, listing, take
 
 from natsctl.errors import (
     ConflictError,
@@ -17,6 +16,7 @@ from natsctl.errors import (
 from natsctl.model.documents import Document, metadata_of, parse
 from natsctl.model.managed_fields import lost_fields
 from natsctl.model.store import Applied, Deleted, ManifestStore, Stored
+from tests.support.stores.backends import ManifestBackend, listing, take
 
 OURS, FORMER, THEIRS = "natsctl/apps", "natsctl/old", "people"
 NOWHERE = "00000000-0000-4000-8000-000000000000"

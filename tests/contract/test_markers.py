@@ -1,11 +1,11 @@
 """What every bucket keeps beside the newest values: markers of deletions, and history."""
 
 import pytest
-from backends import Backend, listing, note, of_buckets, put, take
 
 import natsctl
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.store import Applied, Deleted, Store
+from tests.support.stores.backends import Backend, listing, note, of_buckets, put, take
 
 pytestmark = of_buckets
 

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from backends import Backend, listing, note, of_buckets, put, take, text
 
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.store import Deleted, Store
+from tests.support.stores.backends import Backend, listing, note, of_buckets, put, take, text
 
 
 class TestReading:

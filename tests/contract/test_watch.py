@@ -4,11 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from backends import PATIENCE_S, Backend, listing, note, of_buckets, put, take, text
-from servers import eventually
 
 from natsctl.errors import WatchBrokenError
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Store, WatchEvent
+from tests.support.eventually import eventually
+from tests.support.stores.backends import (
+    PATIENCE_S,
+    Backend,
+    listing,
+    note,
+    of_buckets,
+    put,
+    take,
+    text,
+)
 
 MANY = 1000
 

@@ -1,12 +1,13 @@
 """An administrator deletes consumers, buckets, streams' contents and single messages."""
 
 import pytest
-from faults.admin import Admin, Refused
-from faults.copies import COPIES, THINGS, copies_of
-from faults.play import delete_consumers, playing
-from servers import NatsServer, eventually
 
 from natsctl import StoreMissingError
+from tests.support.clients.nats_admin import Admin, Refused
+from tests.support.controllers.copy_controller import COPIES, THINGS, copies_of
+from tests.support.eventually import eventually
+from tests.support.faults.nats_test_bed import delete_consumers, playing
+from tests.support.servers.nats_server import NatsServer
 
 SOON_S = 0.5  # between two comparisons of key sets, where those must notice
 

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
-from faults.admin import FAILURES
-from faults.copies import COPIES, THINGS, copies_of
-from faults.play import Play, delete_consumers, playing
-from servers import CutProxy, NatsServer
+
+from tests.support.clients.nats_admin import FAILURES
+from tests.support.controllers.copy_controller import COPIES, THINGS, copies_of
+from tests.support.faults.nats_test_bed import Play, delete_consumers, playing
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
 
 
 class Chaos:

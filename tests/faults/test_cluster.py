@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import pytest
-from faults.admin import FAILURES
-from faults.copies import COPIES, THINGS, copies_of
-from faults.play import Play, playing
-from servers import NatsCluster, NatsServer, eventually
+
+from tests.support.clients.nats_admin import FAILURES
+from tests.support.controllers.copy_controller import COPIES, THINGS, copies_of
+from tests.support.eventually import eventually
+from tests.support.faults.nats_test_bed import Play, playing
+from tests.support.servers.nats_server import NatsCluster, NatsServer
 
 REPLICATED = copies_of(replicas=3)
 

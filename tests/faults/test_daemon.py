@@ -10,28 +10,36 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from faults.admin import FAILURES, Admin
-from faults.checker import Checker
-from faults.copies import COPIES
-from faults.play import no_consumers
-from faults.user import User
-from servers import NatsServer, eventually
 
-TESTS = Path(__file__).parent.parent
+from tests.support.clients.nats_admin import FAILURES, Admin
+from tests.support.controllers.copy_controller import COPIES
+from tests.support.eventually import eventually
+from tests.support.faults.invariants import Checker
+from tests.support.faults.nats_test_bed import no_consumers
+from tests.support.faults.random_writer import User
+from tests.support.servers.nats_server import NatsServer
+
+ROOT = Path(__file__).parents[2]
 
 
 class Daemon:
     """`natsctl run` in a process of its own, killed at the end at the latest."""
 
     def __init__(self, url: str) -> None:
-        self._command = ("run", "--controller", "faults.copies:Copies", "--server", url)
+        self._command = (
+            "run",
+            "--controller",
+            "tests.support.controllers.copy_controller:Copies",
+            "--server",
+            url,
+        )
         self._process: Process | None = None
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "natsctl.cli"),
             *self._command,
-            cwd=TESTS,
+            cwd=ROOT,
             stdout=DEVNULL,
             stderr=DEVNULL,
         )

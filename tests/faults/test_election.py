@@ -8,11 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from faults.admin import Admin
-from faults.crew import Crew, crew_of
-from faults.play import no_consumers
-from faults.turns import Book, Overlap, Record
-from servers import NatsServer, eventually
+
+from tests.support.clients.nats_admin import Admin
+from tests.support.controllers.sync_log import Book, Overlap, Record
+from tests.support.eventually import eventually
+from tests.support.faults.nats_test_bed import no_consumers
+from tests.support.faults.process_group import Crew, crew_of
+from tests.support.servers.nats_server import NatsServer
 
 
 async def test_a_leader_that_is_killed_is_replaced_within_the_time_to_live(

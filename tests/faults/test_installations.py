@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from faults.admin import Admin
-from faults.kube_play import NAMESPACE, KubePlay, Maps, running
-from kube_servers import KubeServer
-from servers import NatsServer, eventually
+from tests.support.clients.nats_admin import Admin
+from tests.support.eventually import eventually
+from tests.support.faults.kube_test_bed import NAMESPACE, KubePlay, Maps, running
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.nats_server import NatsServer
 
 KEYS = tuple(f"k{number}" for number in range(8))
 

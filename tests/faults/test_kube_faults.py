@@ -5,9 +5,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from faults.kube_play import KubePlay, kube_playing, meddling
-from kube_servers import KubeServer
-from servers import CutProxy, NatsServer, eventually
+
+from tests.support.eventually import eventually
+from tests.support.faults.kube_test_bed import KubePlay, kube_playing, meddling
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
 
 KEYS = [f"k{number}" for number in range(40)]
 

@@ -3,10 +3,12 @@
 import asyncio
 from contextlib import suppress
 
-from faults.admin import FAILURES
-from faults.kube_play import EAGER, SITES, Maps, kube_playing, running
-from kube_servers import KubeServer
-from servers import CutProxy, NatsServer, eventually
+from tests.support.clients.nats_admin import FAILURES
+from tests.support.eventually import eventually
+from tests.support.faults.kube_test_bed import EAGER, SITES, Maps, kube_playing, running
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
 
 KEYS = [f"k{number}" for number in range(20)]
 SWEEPS = 6  # by then, what may be collected is

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
-from faults.kube_play import KubePlay, Maps, Site, kube_playing
-from kube_servers import KubeServer
-from servers import NatsServer, eventually
+
+from tests.support.eventually import eventually
+from tests.support.faults.kube_test_bed import KubePlay, Maps, Site, kube_playing
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.nats_server import NatsServer
 
 KIND, KEY = "natsctl.io/owner-kind", "natsctl.io/owner-key"
 

@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
-from faults.kube_play import SITES, KubePlay, Maps, kube_playing
-from kube_servers import KubeServer
-from servers import NatsServer, eventually
+
+from tests.support.eventually import eventually
+from tests.support.faults.kube_test_bed import SITES, KubePlay, Maps, kube_playing
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.nats_server import NatsServer
 
 RESYNC_S = 2.0
 ROUNDS = 3

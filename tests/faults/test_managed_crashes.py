@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from clouds import DISKS, Cloud, CloudClient, Play
-from faults.mortal import MortalStore
 
 from natsctl import kube
 from natsctl.errors import NotFoundError
@@ -21,6 +19,8 @@ from natsctl.model.store import Deleted, Store
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.recorder import MemoryRecorder
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Play
+from tests.support.stores.crashing_store import MortalStore
 
 pytestmark = pytest.mark.virtual
 

@@ -15,9 +15,12 @@ import nats
 import pytest
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
-from servers import NatsServer, die_with_parent, eventually
 
-TESTS = Path(__file__).parent.parent
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.process import die_with_parent
+
+ROOT = Path(__file__).parents[2]
 
 
 class Daemon:
@@ -35,8 +38,8 @@ class Daemon:
         (self._folder / "kill").write_text(f"disk-{self.deaths} {self.deaths}")
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "natsctl.cli", "run"),
-            *("--controller", "faults.disks:Disks", "--server", self._url),
-            cwd=TESTS,
+            *("--controller", "tests.support.controllers.file_disks:Disks", "--server", self._url),
+            cwd=ROOT,
             env={**os.environ, "DISKS_FOLDER": str(self._folder)},
             stdout=DEVNULL,
             stderr=self._log,

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from faults.admin import Admin
-from servers import NatsServer
 
 import natsctl
 from natsctl import WatchBrokenError, kv
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Listed
+from tests.support.clients.nats_admin import Admin
+from tests.support.servers.nats_server import NatsServer
 
 BUCKET = "many"
 KEYS = [f"k{number:06}" for number in range(120_000)]  # a page has 100,000

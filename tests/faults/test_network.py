@@ -3,11 +3,13 @@
 import asyncio
 
 import pytest
-from faults.copies import THINGS, Thing, ThingSpec
-from faults.play import playing
-from servers import CutProxy, NatsServer, eventually
 
 from natsctl import StoreError
+from tests.support.controllers.copy_controller import THINGS, Thing, ThingSpec
+from tests.support.eventually import eventually
+from tests.support.faults.nats_test_bed import playing
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
 
 
 async def test_a_connection_that_is_cut(nats_server: NatsServer, cut_proxy: CutProxy) -> None:

@@ -7,11 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from faults.admin import Admin
-from faults.copies import THINGS, Thing
-from faults.play import delete_consumers, no_consumers, running
-from faults.readers import PADDING, Readers, settled, taken_in, write
-from servers import NatsServer, eventually
 
 import natsctl
 from natsctl import Change, WatchBrokenError
@@ -19,6 +14,12 @@ from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.feed import Feed
 from natsctl.jetstream.bucket.watch import KvWatch
 from natsctl.model.store import Applied, Deleted, Listed, Stored
+from tests.support.clients.nats_admin import Admin
+from tests.support.controllers.bulk_reader import PADDING, Readers, settled, taken_in, write
+from tests.support.controllers.copy_controller import THINGS, Thing
+from tests.support.eventually import eventually
+from tests.support.faults.nats_test_bed import delete_consumers, no_consumers, running
+from tests.support.servers.nats_server import NatsServer
 
 UPDATES, KEYS = 200_000, 4_000
 GROWTH_MAX = 160 * 1024 * 1024  # bytes, of 400 MB that are written

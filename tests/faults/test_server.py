@@ -3,13 +3,14 @@
 import asyncio
 
 import pytest
-from faults.admin import Admin
-from faults.copies import THINGS, Thing, ThingSpec
-from faults.play import no_consumers, playing, running
-from faults.readers import PADDING, Readers, settled, taken_in, write
-from servers import NatsServer, eventually
 
 from natsctl import StoreError
+from tests.support.clients.nats_admin import Admin
+from tests.support.controllers.bulk_reader import PADDING, Readers, settled, taken_in, write
+from tests.support.controllers.copy_controller import THINGS, Thing, ThingSpec
+from tests.support.eventually import eventually
+from tests.support.faults.nats_test_bed import no_consumers, playing, running
+from tests.support.servers.nats_server import NatsServer
 
 
 async def test_a_server_that_is_killed_under_writes(nats_server: NatsServer) -> None:

@@ -8,11 +8,12 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from faults.admin import Admin, NoMessage
-from faults.crew import Crew, Member, crew_of
-from faults.play import no_consumers
-from faults.turns import TURNS
-from servers import NatsServer, eventually
+from tests.support.clients.nats_admin import Admin, NoMessage
+from tests.support.controllers.sync_log import TURNS
+from tests.support.eventually import eventually
+from tests.support.faults.nats_test_bed import no_consumers
+from tests.support.faults.process_group import Crew, Member, crew_of
+from tests.support.servers.nats_server import NatsServer
 
 SHARD = ("--shard", "--workers", "8")
 KEYS = [f"k{number}" for number in range(60)]

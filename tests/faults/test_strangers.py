@@ -2,17 +2,18 @@
 
 import msgspec
 import pytest
-from faults.admin import Admin
-from faults.copies import COPIES, THINGS, Copies
-from faults.play import playing, running
 from nats.aio.msg import Msg
-from servers import NatsServer, eventually
-from stranger import stranger
 
 from natsctl.daemon.api.service import answering
 from natsctl.daemon.api.verbs import Verb
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.service.client import ask
+from tests.support.clients.nats_admin import Admin
+from tests.support.clients.raw_nats_client import stranger
+from tests.support.controllers.copy_controller import COPIES, THINGS, Copies
+from tests.support.eventually import eventually
+from tests.support.faults.nats_test_bed import playing, running
+from tests.support.servers.nats_server import NatsServer
 
 STATUS = {"Status": "503", "Description": "I am no control message"}
 

@@ -3,10 +3,12 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
-from faults.admin import Admin
-from faults.copies import COPIES, THINGS
-from faults.play import playing
-from servers import NatsServer, eventually
+
+from tests.support.clients.nats_admin import Admin
+from tests.support.controllers.copy_controller import COPIES, THINGS
+from tests.support.eventually import eventually
+from tests.support.faults.nats_test_bed import playing
+from tests.support.servers.nats_server import NatsServer
 
 
 async def delete(admin: Admin, name: str) -> None:

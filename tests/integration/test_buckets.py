@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from backends import listing, note, put, take
-from servers import NatsCluster, NatsServer, eventually
 
 import natsctl
 from natsctl.errors import (
@@ -23,6 +21,9 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsCluster, NatsServer
+from tests.support.stores.backends import listing, note, put, take
 
 SECOND = 1_000_000_000
 

@@ -2,9 +2,8 @@
 
 import asyncio
 
-from servers import NatsServer
-
 from natsctl.jetstream.connection.connection import connect
+from tests.support.servers.nats_server import NatsServer
 
 MOMENTS = 40
 

@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from jetstream import STREAM, holds, messages, put, works
-from servers import CutProxy, NatsCluster, NatsServer, eventually
 
 from natsctl.errors import ConnectError, StoreError, StoreTimeoutError, UsageError
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
+from tests.support.clients.stream_requests import STREAM, holds, messages, put, works
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsCluster, NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
 
 GREETING = b'INFO {"version": "2.12.0", "max_payload": 1048576, "headers": true}\r\n'
 

@@ -9,7 +9,6 @@ import nats
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from servers import NatsServer, eventually
 
 from natsctl.core.task_group import together
 from natsctl.errors import WatchBrokenError
@@ -17,6 +16,8 @@ from natsctl.jetstream.bucket.store import KvStore
 from natsctl.jetstream.stores import connect
 from natsctl.model.kinds import kv
 from natsctl.model.store import Listed
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 THINGS = kv(bytes, bucket="things", history=1)
 VERIFY_S = 12.0

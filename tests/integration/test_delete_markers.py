@@ -4,8 +4,6 @@ import base64
 from collections.abc import AsyncIterator
 
 import pytest
-from backends import listing, put
-from servers import NatsServer, eventually
 
 import natsctl
 from natsctl.errors import NotFoundError
@@ -13,6 +11,9 @@ from natsctl.jetstream.bucket.store import KvStore
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Deleted
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.stores.backends import listing, put
 
 TTL_S = 1.0
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from servers import NatsServer, eventually
 
 import natsctl
 from natsctl import Controller, Object, kv, primary
@@ -22,6 +21,8 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.stores import Nats
 from natsctl.model.selectors import Selector
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 LIMITS = kv_kind("limits")
 KIND = kv(bytes, bucket="limits", history=1)

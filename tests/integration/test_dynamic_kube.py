@@ -8,9 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from kube_servers import KubeServer
-from kube_things import cluster, define, watches
-from servers import NatsServer, eventually
 
 import natsctl
 from natsctl import Controller, Object, kube, kv, primary
@@ -28,6 +25,10 @@ from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.cluster import Kube, connect_kube
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Store
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.nats_server import NatsServer
+from tests.support.stores.custom_resources import cluster, define, watches
 
 CONFIG = GroupVersionKind("", "v1", "ConfigMap")
 CONFIGS = kube("v1", "ConfigMap")

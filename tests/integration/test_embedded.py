@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from servers import eventually, free_port
 
 from natsctl.errors import ConnectError, UsageError
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.embedded import EmbeddedServer, find_server
+from tests.support.eventually import eventually
+from tests.support.servers.ports import free_port
 
 CHILD = """
 import asyncio, pathlib, sys

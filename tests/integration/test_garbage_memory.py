@@ -1,13 +1,13 @@
 """What garbage collection remembers in a real bucket, and what doctor reports of it."""
 
-from integration.test_runtime import Sweeping, app, becomes, keys, plain, put, running, swept
-from servers import NatsServer, eventually
-
 from natsctl.daemon.doctor.finding import Result
 from natsctl.daemon.doctor.garbage import check_garbage
 from natsctl.daemon.doctor.used_buckets import used_by
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
+from tests.integration.test_runtime import Sweeping, app, becomes, keys, plain, put, running, swept
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 
 async def test_a_lost_memory_and_a_lost_key_collect_nothing_until_a_person_accepts(

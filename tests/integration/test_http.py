@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import NamedTuple
 
 import pytest
-from servers import eventually
 
 from natsctl import Controller, Object, kv, primary
 from natsctl.daemon.http.server import CONNECTIONS_MAX, serving
@@ -18,6 +17,7 @@ from natsctl.errors import UsageError
 from natsctl.jetstream.connection.connection import ConnectionState
 from natsctl.telemetry.health import Verdict
 from natsctl.testing.memory import MemoryStores
+from tests.support.eventually import eventually
 
 HERE = Address("127.0.0.1", 0)
 LIMIT_S = 30.0

@@ -5,9 +5,6 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
-from backends import Note, listing, note, put, take
-from servers import NatsServer, eventually
-from stranger import Stranger, stranger
 
 import natsctl
 from natsctl.core.cache.informer import Informer
@@ -15,6 +12,10 @@ from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, IllegalKey
+from tests.support.clients.raw_nats_client import Stranger, stranger
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.stores.backends import Note, listing, note, put, take
 
 KIND = natsctl.kv(Note, bucket="notes")
 MARKER = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"

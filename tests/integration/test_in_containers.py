@@ -6,17 +6,17 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import kube_k3s
-import nats_containers
 import pytest
-from containers import ROOT, docker
-from nats_containers import ContainedNatsServer
-from places import KUBE, NATS
-from servers import eventually
 
 import natsctl
 from natsctl import Controller, ControllerRuntime, Object, kv, primary
 from natsctl.errors import NatsctlError
+from tests.support.eventually import eventually
+from tests.support.plugins.server_location import KUBE, NATS
+from tests.support.servers import k3s as kube_k3s
+from tests.support.servers import nats_container as nats_containers
+from tests.support.servers.docker import ROOT, docker
+from tests.support.servers.nats_container import ContainedNatsServer
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 

@@ -11,9 +11,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from kube_servers import KubeServer
-from kube_web import answering, in_turn, proxying
-from servers import eventually
 
 from natsctl.errors import (
     ConnectError,
@@ -25,6 +22,9 @@ from natsctl.errors import (
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.connect import connecting
 from natsctl.kubernetes.http.transport import Transport
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.kube_http import answering, in_turn, proxying
 
 ME = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 REVIEW = json.dumps(

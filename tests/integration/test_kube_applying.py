@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from kube_clusters import Write
-from kube_servers import KubeServer
-from kube_things import cluster
-from servers import eventually
 
 from natsctl import Controller, ControllerRuntime, Object, kube, kv, primary, secondary
 from natsctl.model.manifests import KubeKind, Manifest
 from natsctl.testing.memory import MemoryStores
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.kube_cluster import Write
+from tests.support.stores.custom_resources import cluster
 
 POD = {
     "metadata": {"labels": {"a": "b"}},

@@ -5,9 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from kube_servers import KubeServer
-from kube_things import DEFINITIONS, cluster, define
-from servers import eventually
 
 from natsctl import KubeKind, kube
 from natsctl.core.cache.informer import Informer
@@ -16,6 +13,9 @@ from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.connect import connecting
 from natsctl.kubernetes.resources.discovery import ApiResource, Discovery
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.stores.custom_resources import DEFINITIONS, cluster, define
 
 
 @pytest.fixture

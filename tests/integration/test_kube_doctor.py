@@ -4,13 +4,13 @@ import json
 
 import pytest
 from aiohttp import web
-from kube_web import answering, in_turn
 
 from controllers.webapps import WebApps
 from natsctl.daemon.doctor.finding import Bounds, Finding, Result
 from natsctl.daemon.doctor.kube import CLOCK, CLUSTER, check_kube
 from natsctl.daemon.rbac import needs
 from natsctl.kubernetes.access.options import KubeOptions
+from tests.support.servers.kube_http import answering, in_turn
 
 VERSION = json.dumps({"major": "1", "minor": "30", "gitVersion": "v1.30.0"}).encode()
 

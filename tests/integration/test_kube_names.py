@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from kube_clusters import KubeCluster
-
 from natsctl.kubernetes.resources.names import well_known
+from tests.support.servers.kube_cluster import KubeCluster
 
 
 def served(server: KubeCluster) -> Iterator[tuple[str, str, str, bool]]:

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from kube_servers import KubeServer
-from kube_things import WatchedWire, cluster
-from servers import eventually
 
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.recorder import NOTE_MAX_BYTES, KubeRecorder, recording
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import BURST, EventType
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.stores.custom_resources import WatchedWire, cluster
 
 NORMAL, WARNING = EventType.NORMAL, EventType.WARNING
 

@@ -6,9 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from kube_servers import KubeServer
-from kube_things import WatchedWire, cluster
-from servers import eventually, free_port
 
 import natsctl
 from natsctl.errors import (
@@ -29,6 +26,10 @@ from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.model.documents import Document, metadata_of, parse
 from natsctl.model.manifests import KubeKind, kube
 from natsctl.model.store import Stored
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.ports import free_port
+from tests.support.stores.custom_resources import WatchedWire, cluster
 
 OURS = "natsctl/apps"
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from kube_servers import KubeServer
-from kube_web import answering, hang, in_turn, lines, reset
-from servers import eventually, free_port
 
 from natsctl.errors import (
     ConflictError,
@@ -29,6 +26,10 @@ from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.connect import connecting
 from natsctl.kubernetes.http.api_errors import ExpiredError
 from natsctl.kubernetes.http.transport import Transport
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.kube_http import answering, hang, in_turn, lines, reset
+from tests.support.servers.ports import free_port
 
 OK = web.Response(body=b"{}")
 PATH = "/api/v1/namespaces/shop/configmaps/one"

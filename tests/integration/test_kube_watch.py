@@ -6,11 +6,6 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
-from backends import listing, take
-from kube_servers import KubeServer
-from kube_things import WatchedWire, cluster, define, watches
-from servers import CutProxy, eventually
-from things import informed
 
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import NotFoundError, PermissionDeniedError, StoreMissingError
@@ -21,6 +16,12 @@ from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.model.documents import metadata_of, parse
 from natsctl.model.manifests import Manifest, kube
 from natsctl.model.store import Applied, Deleted, Listing, Store, Stored, WatchEvent
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.tcp_proxy import CutProxy
+from tests.support.stores.backends import listing, take
+from tests.support.stores.custom_resources import WatchedWire, cluster, define, watches
+from tests.support.stores.sample_objects import informed
 
 CONFIGS = kube("v1", "ConfigMap")
 

@@ -5,14 +5,15 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from faults.admin import Admin, NoMessage, Refused
-from servers import NatsCluster, NatsServer, eventually
 
 from natsctl import connect
 from natsctl.core.coordination.lease import Lease
 from natsctl.core.coordination.vacancy import Vacancy
 from natsctl.errors import ConflictError
 from natsctl.jetstream.stores import Nats
+from tests.support.clients.nats_admin import Admin, NoMessage, Refused
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsCluster, NatsServer
 
 BUCKET = "natsctl_leases"
 TTL_S = 1.0

@@ -7,10 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from clouds import Cloud, CloudClient
-from kube_servers import KubeServer
-from kube_things import cluster, define
-from servers import eventually
 
 from natsctl import ConflictError, Manifest, NotFoundError, kube
 from natsctl.core.objects.primary import Primary
@@ -18,6 +14,10 @@ from natsctl.kubernetes.cluster import Kube
 from natsctl.managed import FINALIZER_NAME, Managed, ManagedController, ManagedReconciler
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import ManifestStore, Stored
+from tests.support.controllers.disk_reconciler import Cloud, CloudClient
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.stores.custom_resources import cluster, define
 
 GROUP = "managed.natsctl.io"
 

@@ -7,11 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from clouds import DISKS, Cloud, CloudClient, Disk
 from nats import connect
 from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
-from servers import NatsServer, eventually
 
 import natsctl
 from natsctl import kv
@@ -19,6 +17,9 @@ from natsctl.core.objects.primary import Primary
 from natsctl.jetstream.stores import Nats
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.managed.creation.links import RECORDS
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 
 class Disks(ManagedController[Disk]):

@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from backends import listing, note, put, take
-from servers import NatsServer, eventually
 
 import natsctl
 from natsctl.errors import NotFoundError, StoreDiffersError, StoreError
@@ -14,6 +12,9 @@ from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Deleted
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.stores.backends import listing, note, put, take
 
 ORIGIN = natsctl.kv(bytes, bucket="origin")
 COPY = natsctl.kv(bytes, bucket="copy")

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from servers import NatsServer, eventually
 
 from controllers.greetings import Greetings
 from natsctl.core.task_group import together
@@ -22,6 +21,8 @@ from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 from natsctl.model.keys import matches
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"
 SECRET = "s3cret"

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from servers import free_port
 
 from natsctl.daemon.http.client import ANSWER_MAX, ask
 from natsctl.daemon.http.server import serving
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NoDaemonError
+from tests.support.servers.ports import free_port
 
 
 @asynccontextmanager

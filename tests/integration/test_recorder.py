@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from servers import CutProxy, NatsServer, eventually
 
 import natsctl
 from natsctl.errors import NotFoundError, StoreMissingError
@@ -16,6 +15,9 @@ from natsctl.jetstream.events.read import events_of
 from natsctl.jetstream.events.recorder import AGE_S, STREAM, EventRecorder, KvEvent
 from natsctl.jetstream.stores import Nats
 from natsctl.model.recorder import BURST, REFILL_S, EventType
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
 
 NORMAL, WARNING = EventType.NORMAL, EventType.WARNING
 

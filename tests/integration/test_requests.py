@@ -4,10 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from jetstream import STREAM, messages, put, works
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
-from servers import NatsServer, eventually
 
 from natsctl.errors import (
     ConflictError,
@@ -20,6 +18,9 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
+from tests.support.clients.stream_requests import STREAM, messages, put, works
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 
 async def test_refusals_become_our_errors(nats_server: NatsServer) -> None:

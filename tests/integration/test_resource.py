@@ -6,10 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import nats
-from kube_servers import KubeServer
 from nats.js import JetStreamContext
-from servers import NatsServer, eventually
-from things import THINGS, Thing, value
 
 from controllers.hosts import Hosts
 from natsctl import (
@@ -22,6 +19,10 @@ from natsctl import (
     connect_kube,
     kube,
 )
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.nats_server import NatsServer
+from tests.support.stores.sample_objects import THINGS, Thing, value
 
 
 class Subscriber:

@@ -11,8 +11,6 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError, NoKeysError
 from nats.js.kv import KeyValue
-from scenarios.plays import App, Apps, Part, PartSpec
-from servers import NatsServer, eventually
 
 from controllers.greetings import Greetings
 from controllers.rollouts import Rollouts
@@ -27,6 +25,9 @@ from natsctl import (
     primary,
     secondary,
 )
+from tests.support.controllers.app_controller import App, Apps, Part, PartSpec
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 
 @asynccontextmanager

@@ -7,13 +7,10 @@ from collections.abc import AsyncIterator
 
 import nats
 import pytest
-from jetstream import STREAM, messages
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.micro.service import PING_RESPONSE_TYPE, ServiceInfo, ServiceStats
-from servers import CutProxy, NatsServer, eventually
-from stranger import stranger
 
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.verbs import NAME, Verb
@@ -30,6 +27,11 @@ from natsctl.jetstream.service.client import ask, ask_all, services
 from natsctl.jetstream.service.errors import ERROR, ERROR_CODE
 from natsctl.jetstream.service.intake import BURST, RATE
 from natsctl.jetstream.service.server import WORKING_MAX, Endpoint, Identity, serving
+from tests.support.clients.raw_nats_client import stranger
+from tests.support.clients.stream_requests import STREAM, messages
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
 
 FLOOD = 23_000
 IDENTITY = Identity(

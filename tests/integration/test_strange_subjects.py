@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-from jetstream import works
 from nats.aio.msg import Msg
-from servers import NatsServer, eventually
-from stranger import stranger
 
 from natsctl.jetstream.connection.connection import connect
+from tests.support.clients.raw_nats_client import stranger
+from tests.support.clients.stream_requests import works
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 ODD = [b"a\x0bb", b"a\x0cb", b"a\xffb", b"a\x00b", b"a\x1b[31mb", b"a\xc2\x85b", b"\x1c"]
 

@@ -12,10 +12,11 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, ConsumerInfo, RetentionPolicy, StreamConfig, StreamInfo
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
-from servers import NatsServer, eventually
 
 from controllers.streams import OWNER, Consumers, Streams
 from natsctl import ControllerRuntime, connect
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 DAY_NS = 86_400 * 10**9
 

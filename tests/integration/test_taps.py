@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 from nats.aio.msg import Msg
-from servers import NatsServer, eventually
 
 from natsctl.jetstream.connection.client import OneTimeClient
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 Received = tuple[bytes, bytes, bytes, bytes | None]
 

@@ -4,10 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from aiohttp import web
-from kube_web import answering, in_turn, lines
 from opentelemetry.trace import SpanKind, StatusCode
-from recordings import Recording, recording
-from servers import NatsServer, free_port
 
 import natsctl
 from natsctl import ConflictError, NotFoundError, StoreError, StoreTimeoutError, kv
@@ -16,6 +13,10 @@ from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.connect import connecting
 from natsctl.model.store import Store
 from natsctl.telemetry.tracing import sync_span
+from tests.support.clients.span_recorder import Recording, recording
+from tests.support.servers.kube_http import answering, in_turn, lines
+from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.ports import free_port
 
 PATH = "/apis/apps/v1/namespaces/shop/deployments/one"
 OK = web.Response(body=b"{}")

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from urllib.error import HTTPError
 
 import pytest
-from servers import eventually
 
 from natsctl import Controller, Object, kv, primary
 from natsctl.daemon.http.metrics import Scrape, families
@@ -21,6 +20,7 @@ from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.observe.watchdog import Stall, Watchdog
 from natsctl.daemon.settings.address import Address
 from natsctl.testing.harness import running
+from tests.support.eventually import eventually
 
 LIMIT_S = 30.0
 

@@ -7,12 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import nats
-from kube_clusters import KubeCluster
 from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError, NoKeysError
 from nats.js.kv import KeyValue
-from servers import NatsServer, eventually
-from tellings import FINALIZER, SITES, Notes, site
 
 from controllers.audit import Audit
 from natsctl import (
@@ -28,6 +25,10 @@ from natsctl import (
     kube,
     kv,
 )
+from tests.support.controllers.recording_watcher import FINALIZER, SITES, Notes, site
+from tests.support.eventually import eventually
+from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.nats_server import NatsServer
 
 
 class Named(Notes):

@@ -5,10 +5,10 @@ from collections import deque
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from things import THINGS, Thing, value
 
 from natsctl.core.cache.cache import Cache, Invalid
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from tests.support.stores.sample_objects import THINGS, Thing, value
 
 NAMES = st.sampled_from("abcde")
 GROUPS = ("x", "y", "z")

@@ -6,7 +6,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenarios.dependents import (
+
+from natsctl import NotFoundError, PermissionDeniedError
+from natsctl.dynamic import ObjectIdentifier
+from natsctl.model.selectors import Selector
+from natsctl.testing.time import VirtualTimeLoop
+from tests.support.controllers.dynamic_dependents import (
     LIMITS,
     QUIET,
     SECRET,
@@ -17,11 +22,6 @@ from scenarios.dependents import (
     secrets,
     watcher_called,
 )
-
-from natsctl import NotFoundError, PermissionDeniedError
-from natsctl.dynamic import ObjectIdentifier
-from natsctl.model.selectors import Selector
-from natsctl.testing.time import VirtualTimeLoop
 
 WATCHERS = [watcher_called(name) for name in "xyz"]
 SINGLE = {(system, name) for system in ("secret", "limit") for name in "ab"}

@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenarios.plays import SlowStores, put
-from things import THINGS, Thing, value
 
 from natsctl import NotFoundError, StoreTimeoutError
 from natsctl.resource import Event, EventKind, EventStream, Resource
 from natsctl.testing.time import VirtualTimeLoop
+from tests.support.controllers.app_controller import SlowStores, put
+from tests.support.stores.sample_objects import THINGS, Thing, value
 
 KEYS = st.sampled_from(["a", "b.c"])
 WHO = st.integers(0, 1)

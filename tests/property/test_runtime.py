@@ -7,7 +7,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenarios.plays import (
+
+from natsctl import NotFoundError, Operation, StoreTimeoutError
+from natsctl.testing.harness import running
+from natsctl.testing.time import VirtualTimeLoop
+from tests.support.controllers.app_controller import (
     APPS,
     PARTS,
     App,
@@ -20,10 +24,6 @@ from scenarios.plays import (
     parts_of,
     put,
 )
-
-from natsctl import NotFoundError, Operation, StoreTimeoutError
-from natsctl.testing.harness import running
-from natsctl.testing.time import VirtualTimeLoop
 
 KEYS = st.sampled_from(["a", "b", "c", "c.d"])
 TEXTS = st.sampled_from(["one", "two"])

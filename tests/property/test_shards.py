@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from groups import TTL_S, Member, Town
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from servers import eventually
 
 from natsctl.testing.time import in_virtual_time
+from tests.support.controllers.sharding_group import TTL_S, Member, Town
+from tests.support.eventually import eventually
 
 KEYS = [f"k{number}" for number in range(24)]
 MEMBERS_MAX = 5

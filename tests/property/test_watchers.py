@@ -6,8 +6,6 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scenarios.plays import SlowStore, SlowStores
-from tellings import SITES, Site, SiteSpec, change, put, site, text
 
 from natsctl import ConflictError, NotFoundError, Retry, StoreTimeoutError
 from natsctl.core.objects.finalizers import delete
@@ -15,6 +13,16 @@ from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.time import VirtualTimeLoop
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
+from tests.support.controllers.app_controller import SlowStore, SlowStores
+from tests.support.controllers.recording_watcher import (
+    SITES,
+    Site,
+    SiteSpec,
+    change,
+    put,
+    site,
+    text,
+)
 
 Step = tuple[Any, ...]
 

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tellings import change, put, running, site
 
 from controllers.audit import TRAIL, Audit, fields, named
 from natsctl import StoreTimeoutError, kube, kv
@@ -12,6 +11,7 @@ from natsctl.model.store import Stored
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.recorder import MemoryRecorder
+from tests.support.controllers.recording_watcher import change, put, running, site
 
 GREETINGS = kv(bytes, bucket="greetings")
 CONFIGS = kube("v1", "ConfigMap")

@@ -7,10 +7,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from scenarios.plays import App, Apps, Part, PartSpec, Stage, document, edit, put, stage
 
 from natsctl import InvalidObjectError, Object, kv, primary, secondary
 from natsctl.testing.harness import Harness, running
+from tests.support.controllers.app_controller import (
+    App,
+    Apps,
+    Part,
+    PartSpec,
+    Stage,
+    document,
+    edit,
+    put,
+    stage,
+)
 
 JUNK = [
     pytest.param(b"oops", id="no JSON"),

@@ -2,10 +2,18 @@
 
 import asyncio
 
-from scenarios.plays import APPS, PARTS, Apps, Part, PartSpec, SlowStores, edit, stage
-
 from natsctl import ControllerRuntime, Operation
 from natsctl.testing.harness import Harness, running
+from tests.support.controllers.app_controller import (
+    APPS,
+    PARTS,
+    Apps,
+    Part,
+    PartSpec,
+    SlowStores,
+    edit,
+    stage,
+)
 
 
 class Counting(Apps):

@@ -3,7 +3,18 @@
 import asyncio
 
 import pytest
-from scenarios.dependents import (
+
+from natsctl.dynamic import DynamicOptions, ObjectIdentifier
+from natsctl.errors import (
+    InvalidInputError,
+    InvalidObjectError,
+    NoCacheEntryError,
+    PermissionDeniedError,
+    QueryBatchInProgressError,
+    QueryBatchNotStartedError,
+)
+from natsctl.model.selectors import Selector
+from tests.support.controllers.dynamic_dependents import (
     CACHED,
     LIMITS,
     NODE,
@@ -18,17 +29,6 @@ from scenarios.dependents import (
     secrets,
     watcher_called,
 )
-
-from natsctl.dynamic import DynamicOptions, ObjectIdentifier
-from natsctl.errors import (
-    InvalidInputError,
-    InvalidObjectError,
-    NoCacheEntryError,
-    PermissionDeniedError,
-    QueryBatchInProgressError,
-    QueryBatchNotStartedError,
-)
-from natsctl.model.selectors import Selector
 
 A, B = watcher_called("a"), watcher_called("b")
 GOLD = Selector.parse("tier=gold")

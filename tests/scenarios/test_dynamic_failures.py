@@ -3,17 +3,6 @@
 import asyncio
 
 import pytest
-from scenarios.dependents import (
-    QUIET,
-    SECRET,
-    Dependents,
-    dependents,
-    limit,
-    said,
-    secret,
-    secrets,
-    watcher_called,
-)
 
 from natsctl.dynamic import DynamicWatcher, GroupVersionKind, ObjectIdentifier
 from natsctl.errors import (
@@ -24,6 +13,17 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.dynamic_dependents import (
+    QUIET,
+    SECRET,
+    Dependents,
+    dependents,
+    limit,
+    said,
+    secret,
+    secrets,
+    watcher_called,
+)
 
 A, B = watcher_called("a"), watcher_called("b")
 DENIED = PermissionDeniedError("you may not")

@@ -4,17 +4,6 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from scenarios.dependents import (
-    CACHED,
-    QUIET,
-    Dependents,
-    HeldStores,
-    dependents,
-    limit,
-    secret,
-    secrets,
-    watcher_called,
-)
 
 from natsctl.core.queue.retry import ExponentialLimiter, TokenBucket, no_jitter
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier
@@ -27,6 +16,17 @@ from natsctl.errors import (
     WatchStoppingError,
 )
 from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.dynamic_dependents import (
+    CACHED,
+    QUIET,
+    Dependents,
+    HeldStores,
+    dependents,
+    limit,
+    secret,
+    secrets,
+    watcher_called,
+)
 
 A, B = watcher_called("a"), watcher_called("b")
 

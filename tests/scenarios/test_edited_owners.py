@@ -4,16 +4,16 @@ import asyncio
 from typing import Any
 
 import pytest
-from scenarios.plays import Apps, Stage, document, edit, put
-from scenarios.test_evidence import stopped_after_a_sweep
-from scenarios.test_garbage import LONG, OVER, converged
-from scenarios.test_installations import configs
-from scenarios.test_kube_secondaries import Sites, site
-from scenarios.test_kube_secondaries import edit as edit_config
 
 from natsctl.model import documents
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
+from tests.scenarios.test_evidence import stopped_after_a_sweep
+from tests.scenarios.test_garbage import LONG, OVER, converged
+from tests.scenarios.test_installations import configs
+from tests.scenarios.test_kube_secondaries import Sites, site
+from tests.scenarios.test_kube_secondaries import edit as edit_config
+from tests.support.controllers.app_controller import Apps, Stage, document, edit, put
 
 OWNER_KEY = "natsctl.io/owner-key"
 

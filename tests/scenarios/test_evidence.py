@@ -5,15 +5,21 @@ import json
 
 import msgspec
 import pytest
-from scenarios.plays import Apps, Stage, document
-from scenarios.test_garbage import LONG, OVER, SWEEP_S, converged, owned_by, plan, put
-from scenarios.test_installations import configs, installation, made_by_01, put_site, two_systems
-from scenarios.test_kube_secondaries import Sites, site
 
 from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.model.garbage import GarbagePlan, Orphan
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
+from tests.scenarios.test_garbage import LONG, OVER, SWEEP_S, converged, owned_by, plan, put
+from tests.scenarios.test_installations import (
+    configs,
+    installation,
+    made_by_01,
+    put_site,
+    two_systems,
+)
+from tests.scenarios.test_kube_secondaries import Sites, site
+from tests.support.controllers.app_controller import Apps, Stage, document
 
 KEYS = tuple(f"app-{number}" for number in range(8))
 PARTS_OF_KEYS = sorted(f"{key}.main" for key in KEYS)

@@ -4,10 +4,20 @@ import asyncio
 from typing import Any
 
 import pytest
-from scenarios.plays import App, Apps, Part, PartSpec, Stage, document, edit, put, stage
 
 from natsctl import StoreMissingError, UsageError, finalized, kv, primary
 from natsctl.testing.harness import Harness, running
+from tests.support.controllers.app_controller import (
+    App,
+    Apps,
+    Part,
+    PartSpec,
+    Stage,
+    document,
+    edit,
+    put,
+    stage,
+)
 
 OURS, THEIRS = "example.com/world", "example.com/theirs"
 

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from scenarios.plays import APPS, PARTS, Apps, SlowStores, Stage, document, edit, put, stage
 
 from natsctl import (
     Controller,
@@ -19,6 +18,17 @@ from natsctl import (
 )
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.app_controller import (
+    APPS,
+    PARTS,
+    Apps,
+    SlowStores,
+    Stage,
+    document,
+    edit,
+    put,
+    stage,
+)
 
 GRACE_S, SWEEP_S = 60.0, 30.0
 OVER = 2 * GRACE_S + 2 * SWEEP_S  # by then, what may be collected is

@@ -1,10 +1,10 @@
 """Every greeting becomes a route, and knows that it is ready."""
 
 import pytest
-from scenarios.plays import document, edit, put
 
 from controllers.greetings import Greetings
 from natsctl.testing.harness import Harness, running
+from tests.support.controllers.app_controller import document, edit, put
 
 GREETINGS, ROUTES, DEFAULTS = (
     Greetings.greetings.kind,

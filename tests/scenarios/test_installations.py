@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from scenarios.test_kube_secondaries import CONFIGS, SITES, Site, Sites, edit, site
 
 from natsctl import Controller, kv, primary, secondary
 from natsctl.core.coordination.installation import INSTALLATION, adopt, assign, installation
@@ -15,6 +14,7 @@ from natsctl.model import documents
 from natsctl.testing.cluster import MemoryManifestStore
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
+from tests.scenarios.test_kube_secondaries import CONFIGS, SITES, Site, Sites, edit, site
 
 MARK = "natsctl.io/installation"
 LONG = 3 * 3600.0

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from clouds import DISKS, SYNCED, Cloud, CloudClient, Disk, Play, clock
 
 from natsctl import (
     Controller,
@@ -28,6 +27,15 @@ from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.recorder import MemoryRecorder
+from tests.support.controllers.disk_reconciler import (
+    DISKS,
+    SYNCED,
+    Cloud,
+    CloudClient,
+    Disk,
+    Play,
+    clock,
+)
 
 CLUSTER_DISKS = kube("example.org/v1", "Disk", namespace="shop")
 

@@ -3,9 +3,6 @@
 import asyncio
 
 import pytest
-from clouds import DISKS, Disk
-from scenarios.plays import APPS, PARTS, Apps, SlowStores, edit, put, stage
-from tellings import SITES, Notes, site
 
 from natsctl import ControllerRuntime, PermanentError, StoreError
 from natsctl.core.insight.measures import CacheMeasures, Measures
@@ -15,6 +12,9 @@ from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
+from tests.support.controllers.app_controller import APPS, PARTS, Apps, SlowStores, edit, put, stage
+from tests.support.controllers.disk_reconciler import DISKS, Disk
+from tests.support.controllers.recording_watcher import SITES, Notes, site
 
 A_MINUTE = 60.0
 

@@ -9,10 +9,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from scenarios.plays import App, Apps, AppSpec, stage
-from servers import eventually
-from surfaces import LIMIT_S, SURFACES, Open, on, put
-from things import THINGS
 
 from natsctl import (
     Controller,
@@ -32,6 +28,10 @@ from natsctl.core.sync.threads import THREADS_MAX
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
+from tests.support.controllers.all_surfaces import LIMIT_S, SURFACES, Open, on, put
+from tests.support.controllers.app_controller import App, Apps, AppSpec, stage
+from tests.support.eventually import eventually
+from tests.support.stores.sample_objects import THINGS
 
 
 class OwnError(BaseException):

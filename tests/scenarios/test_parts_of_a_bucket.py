@@ -2,11 +2,10 @@
 
 import asyncio
 
-from scenarios.plays import PARTS, App, Apps, Stage, edit, put
-
 from natsctl import kv, primary
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.app_controller import PARTS, App, Apps, Stage, edit, put
 
 
 class East(Apps):

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from scenarios.plays import APPS, document, put
 
 from natsctl import (
     Controller,
@@ -23,6 +22,7 @@ from natsctl import (
 )
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStore, MemoryStores
+from tests.support.controllers.app_controller import APPS, document, put
 
 
 class LimitsSpec(msgspec.Struct, frozen=True):

@@ -7,8 +7,6 @@ import logging
 import threading
 
 import pytest
-from scenarios.subscribers import clock, handled, is_silent, quick, staged, synced, told
-from things import Thing
 
 from natsctl import (
     PermanentError,
@@ -21,6 +19,16 @@ from natsctl import (
 )
 from natsctl.errors import EventNotDoneError
 from natsctl.resource import ErrorAction, Event, EventStream, PerKey
+from tests.support.controllers.resource_subscribers import (
+    clock,
+    handled,
+    is_silent,
+    quick,
+    staged,
+    synced,
+    told,
+)
+from tests.support.stores.sample_objects import Thing
 
 FAILURE = OSError("no room")
 

@@ -5,14 +5,21 @@ import gc
 import weakref
 
 import pytest
-from scenarios.plays import SlowStores, put
-from scenarios.subscribers import Stage, clock, handled, is_silent, staged, synced
-from things import THINGS, Thing, value
 
 from natsctl import RetryPolicy, StoreMissingError, UsageError, retry_up_to
 from natsctl.errors import StoppedError
 from natsctl.resource import Event, Resource
 from natsctl.testing.memory import MemoryStore, MemoryStores
+from tests.support.controllers.app_controller import SlowStores, put
+from tests.support.controllers.resource_subscribers import (
+    Stage,
+    clock,
+    handled,
+    is_silent,
+    staged,
+    synced,
+)
+from tests.support.stores.sample_objects import THINGS, Thing, value
 
 
 class Refusing(MemoryStores):

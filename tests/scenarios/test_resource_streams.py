@@ -2,11 +2,10 @@
 
 import asyncio
 
-from scenarios.subscribers import clock, handled, is_silent, staged, synced
-from things import value
-
 from natsctl.resource import EventKind
 from natsctl.testing.time import VirtualTimeLoop
+from tests.support.controllers.resource_subscribers import clock, handled, is_silent, staged, synced
+from tests.support.stores.sample_objects import value
 
 
 async def test_nothing_is_watched_before_the_first_stream_is_entered() -> None:

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from scenarios.plays import document, edit, put
 
 from controllers.rollouts import LOOK_AGAIN_S, Rollouts
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStore
+from tests.support.controllers.app_controller import document, edit, put
 
 EU, US = {"region": "eu"}, {"region": "us"}
 A_MOMENT = 1.0

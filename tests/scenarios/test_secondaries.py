@@ -6,10 +6,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from scenarios.plays import Apps, Part, PartSpec, document, edit, put, stage
 
 from natsctl import Change, Controller, UsageError, kv, primary, secondary, tertiary
 from natsctl.testing.harness import running
+from tests.support.controllers.app_controller import (
+    Apps,
+    Part,
+    PartSpec,
+    document,
+    edit,
+    put,
+    stage,
+)
 
 A_SECOND = 1.0
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from servers import eventually
-from tellings import SITES, Notes, put, site
 
 from natsctl import Controller, Object, StoreError, kube, kv, primary, secondary
 from natsctl.core.coordination.election import Election, elections
@@ -18,6 +16,8 @@ from natsctl.errors import NotLeadingError
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
+from tests.support.controllers.recording_watcher import SITES, Notes, put, site
+from tests.support.eventually import eventually
 
 TTL_S = 10.0
 LEASES = kv(Claim, bucket="leases", history=1)

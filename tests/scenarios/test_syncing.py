@@ -5,7 +5,6 @@ import logging
 from collections import Counter
 
 import pytest
-from scenarios.plays import App, Apps, AppSpec, Part, PartSpec, document, edit, put, stage
 
 from natsctl import (
     Operation,
@@ -21,6 +20,17 @@ from natsctl.controller.runtime import check_controller
 from natsctl.core.queue.workqueue import Held, Waiting
 from natsctl.errors import InvalidInputError
 from natsctl.testing.harness import running
+from tests.support.controllers.app_controller import (
+    App,
+    Apps,
+    AppSpec,
+    Part,
+    PartSpec,
+    document,
+    edit,
+    put,
+    stage,
+)
 
 AN_HOUR = 3600.0
 

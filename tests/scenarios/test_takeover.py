@@ -6,11 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 import pytest
-from clouds import DISKS, Cloud, CloudClient, Disk, clock
-from groups import TTL_S, Way, WayStore
-from scenarios.plays import APPS, Apps, Stage
-from servers import eventually
-from tellings import SITES, Notes, put, site
 
 from natsctl import Controller, kv, primary
 from natsctl.controller.runtime import ControllerRuntime
@@ -25,6 +20,11 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import WatchEvent
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
+from tests.support.controllers.app_controller import APPS, Apps, Stage
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
+from tests.support.controllers.recording_watcher import SITES, Notes, put, site
+from tests.support.controllers.sharding_group import TTL_S, Way, WayStore
+from tests.support.eventually import eventually
 
 MANY = 10_000
 

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from opentelemetry.trace import StatusCode, get_current_span
-from recordings import Recording, recording
-from scenarios.plays import APPS, App, Apps, AppSpec
-from tellings import SITES, put, site
 
 from natsctl import Object, RetryAfter, kv
 from natsctl.core.coordination.election import elections
@@ -21,6 +18,9 @@ from natsctl.telemetry.tracing import trace_ids
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController, SimpleWatcher
+from tests.support.clients.span_recorder import Recording, recording
+from tests.support.controllers.app_controller import APPS, App, Apps, AppSpec
+from tests.support.controllers.recording_watcher import SITES, put, site
 
 log = logging.getLogger("mine")
 

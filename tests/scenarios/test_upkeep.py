@@ -6,7 +6,6 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from scenarios.plays import APPS, Apps, SlowStores, Stage, edit, put, stage
 
 from natsctl import (
     Controller,
@@ -22,6 +21,7 @@ from natsctl import (
 from natsctl.core.queue.workqueue import Held, Ready, Waiting
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.app_controller import APPS, Apps, SlowStores, Stage, edit, put, stage
 
 Numbers = kv(dict[str, int], bucket="numbers")
 

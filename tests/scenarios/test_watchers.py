@@ -5,7 +5,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tellings import SITES, Notes, change, put, running, site, text
 
 from natsctl import (
     Drop,
@@ -21,6 +20,15 @@ from natsctl import (
 from natsctl.errors import InformerAlreadyAddedError
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController, ResourceAction, Snapshot
+from tests.support.controllers.recording_watcher import (
+    SITES,
+    Notes,
+    change,
+    put,
+    running,
+    site,
+    text,
+)
 
 SITE = SITES.name
 

@@ -5,7 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tellings import (
+
+from natsctl import StoreTimeoutError, UsageError, kube
+from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing.recorder import MemoryRecorder
+from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
+from tests.support.controllers.recording_watcher import (
     FINALIZER,
     IN_PROGRESS,
     SITES,
@@ -17,12 +23,6 @@ from tellings import (
     running,
     site,
 )
-
-from natsctl import StoreTimeoutError, UsageError, kube
-from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
-from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.recorder import MemoryRecorder
-from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
 
 WIDGETS = kube("example.com/v1", "Widget")
 KEY = "athens"

@@ -2,10 +2,18 @@
 
 import asyncio
 
-from scenarios.plays import APPS, PARTS, Apps, SlowStores, Stage, edit, put, stage
-
 from natsctl import StoreMissingError
 from natsctl.testing.harness import Harness, running
+from tests.support.controllers.app_controller import (
+    APPS,
+    PARTS,
+    Apps,
+    SlowStores,
+    Stage,
+    edit,
+    put,
+    stage,
+)
 
 
 async def converged(harness: Harness, *keys: str) -> Stage:

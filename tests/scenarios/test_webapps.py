@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenarios.plays import document, put
 
 from controllers.webapps import WebApps, name_of
 from natsctl import InvalidObjectError, StoreMissingError
 from natsctl.model import documents
 from natsctl.testing.cluster import MemoryManifestStore
 from natsctl.testing.harness import Harness, running
+from tests.support.controllers.app_controller import document, put
 
 APPS, DEFAULTS = WebApps.apps.kind, WebApps.defaults.kind
 SLOTS = (WebApps.configs, WebApps.deployments, WebApps.services)

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from things import THINGS, Thing, caught_up, document, informed, value
 
 from natsctl.controller.finalized import finalized
 from natsctl.core.cache.informer import Informer
@@ -14,6 +13,7 @@ from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier, Sync
 from natsctl.errors import StoreError
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import THINGS, Thing, caught_up, document, informed, value
 
 NAME = "example.org/cleanup"
 

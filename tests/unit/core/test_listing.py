@@ -4,11 +4,11 @@ import asyncio
 from collections import Counter
 
 import pytest
-from things import THINGS, Thing, informed, value
 
 from natsctl.core.cache.informer import BATCH, Informer
 from natsctl.model.store import Change
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import THINGS, Thing, informed, value
 
 KEYS = [f"k{number}" for number in range(3 * BATCH)]
 

@@ -2,12 +2,11 @@
 
 import asyncio
 
-from things import THINGS, Thing, document, thing, value
-
 from natsctl import Controller, ControllerRuntime, kv, primary, secondary
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.testing.memory import MemoryStores
+from tests.support.stores.sample_objects import THINGS, Thing, document, thing, value
 
 SIGNS = kv(Thing, bucket="signs")
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from servers import eventually
-from things import THINGS, value
 
 from natsctl import Controller, primary
 from natsctl.daemon.observe.logs import log_to_stderr
@@ -16,6 +14,8 @@ from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import LogSettings
 from natsctl.telemetry.log_context import about
 from natsctl.testing.memory import MemoryStores
+from tests.support.eventually import eventually
+from tests.support.stores.sample_objects import THINGS, value
 
 log = logging.getLogger("mine")
 

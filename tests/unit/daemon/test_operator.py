@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tellings import SITES, Notes, site
 
 from natsctl import Controller, ControllerRuntime, Object, Stop, kv, primary
 from natsctl.daemon.operator import Operator
@@ -16,6 +15,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
+from tests.support.controllers.recording_watcher import SITES, Notes, site
 
 
 class App(Object, frozen=True):

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from clouds import DISKS, Cloud, CloudClient, Disk, clock
-from tellings import SITES, Notes, put, running, site
 
 from natsctl import Kind, Object, kv
 from natsctl.core.insight.tree import Branch
@@ -22,6 +20,8 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
+from tests.support.controllers.recording_watcher import SITES, Notes, put, running, site
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 TELLING = ["status", "explain", "tree", "resync"]

@@ -1,8 +1,6 @@
 import asyncio
 
 import pytest
-from scenarios.dependents import limit, secret, watcher_called
-from scenarios.plays import APPS, Apps, put
 
 from natsctl import Operation, kv
 from natsctl.dynamic import (
@@ -13,6 +11,8 @@ from natsctl.dynamic import (
     kv_kind,
 )
 from natsctl.testing.harness import running
+from tests.support.controllers.app_controller import APPS, Apps, put
+from tests.support.controllers.dynamic_dependents import limit, secret, watcher_called
 
 
 async def test_what_the_reconciler_is_called_for_comes_out_of_the_source() -> None:

@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import pytest
-from clouds import DISKS, clock
 
 from natsctl.errors import ConflictError, NotFoundError, StoreError
 from natsctl.managed import AnnotationNames, Managed, RetryingCriticalAnnotationUpdater
 from natsctl.testing.memory import MemoryStore
+from tests.support.controllers.disk_reconciler import DISKS, clock
 
 NAMES = AnnotationNames()
 

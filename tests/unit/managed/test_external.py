@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from clouds import DISKS, clock
 
 from natsctl.managed import (
     AnnotationNames,
@@ -22,6 +21,7 @@ from natsctl.managed import (
 )
 from natsctl.managed.external import connect_disconnecter
 from natsctl.model.store import Stored
+from tests.support.controllers.disk_reconciler import DISKS, clock
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import math
 from typing import Any
 
 import pytest
-from clouds import Cloud, CloudClient, Play
 
 from natsctl.core.sync.calls import delay_of
 from natsctl.errors import HandlerError
 from natsctl.managed import ExternalClientFns, Managed
+from tests.support.controllers.disk_reconciler import Cloud, CloudClient, Play
 
 
 async def test_an_observation_that_is_none_is_named() -> None:

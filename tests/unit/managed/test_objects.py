@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from clouds import EPOCH, NAMES, clock
 
 from natsctl import Object, UsageError, kv
 from natsctl.managed import Condition, Managed
 from natsctl.model import documents
 from natsctl.model.store import Stored
+from tests.support.controllers.disk_reconciler import EPOCH, NAMES, clock
 
 
 class Nested(Object, frozen=True):

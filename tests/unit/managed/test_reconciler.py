@@ -8,19 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from clouds import (
-    DISKS,
-    FAILED,
-    HELD,
-    NAMES,
-    SYNCED,
-    Cloud,
-    CloudClient,
-    Disk,
-    Play,
-    clock,
-    primary_of,
-)
 
 from natsctl import Object, UsageError, kube, kv
 from natsctl.errors import (
@@ -45,6 +32,19 @@ from natsctl.model.store import Stored
 from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.recorder import MemoryRecorder
+from tests.support.controllers.disk_reconciler import (
+    DISKS,
+    FAILED,
+    HELD,
+    NAMES,
+    SYNCED,
+    Cloud,
+    CloudClient,
+    Disk,
+    Play,
+    clock,
+    primary_of,
+)
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from scenarios.subscribers import Stage, staged
-from things import thing
 
 from natsctl import UsageError, kv
 from natsctl.model.manifests import KubeMetadata, KubeObject, kube
 from natsctl.resource import Resource, ResourceStore
 from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.resource_subscribers import Stage, staged
+from tests.support.stores.sample_objects import thing
 
 
 class ConfigMap(KubeObject, frozen=True):

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from things import THINGS, informed
-
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.retry import Retry
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.model.store import WatchEvent
 from natsctl.telemetry.log_context import about, bind, detach
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import THINGS, informed
 
 
 async def test_a_task_hands_on_what_it_is_about_and_keeps_its_own_apart() -> None:

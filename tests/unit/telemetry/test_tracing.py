@@ -9,7 +9,6 @@ from contextlib import suppress
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
-from recordings import Recording, recording
 
 from natsctl.errors import NotFoundError, RetryAfter, StoreError
 from natsctl.telemetry.tracing import (
@@ -21,6 +20,7 @@ from natsctl.telemetry.tracing import (
     trace_ids,
     watch_span,
 )
+from tests.support.clients.span_recorder import Recording, recording
 
 ABOUT = {"key": "shop", "attempt": 2}
 

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from things import THINGS, Thing, thing, value
 
 import natsctl
 from natsctl import Controller, HandlerError, primary, secondary
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
+from tests.support.stores.sample_objects import THINGS, Thing, thing, value
 
 COPIES = natsctl.kv(Thing, bucket="copies")
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from things import THINGS, Thing, value
 
 import natsctl
 from natsctl.errors import NotFoundError, StoreMissingError, WatchBrokenError
@@ -12,6 +11,7 @@ from natsctl.model.recorder import EventType
 from natsctl.model.store import Applied, Listing, WatchEvent
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.recorder import Event
+from tests.support.stores.sample_objects import THINGS, Thing, value
 
 OTHERS = natsctl.kv(Thing, bucket="others")
 

@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from servers import eventually
-from tellings import SITES, Notes, site
 
 from natsctl.core.queue.retry import give_up_after
 from natsctl.core.queue.workqueue import Priority
@@ -12,6 +10,8 @@ from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers.deliveries import Deliveries, Policies, Registration
 from natsctl.watchers.merged_changes import News
+from tests.support.controllers.recording_watcher import SITES, Notes, site
+from tests.support.eventually import eventually
 
 STORE = MemoryStore(SITES)
 

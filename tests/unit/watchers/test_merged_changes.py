@@ -1,11 +1,11 @@
 """What a watcher has not taken, and what happens then, come to at most two things."""
 
 import pytest
-from tellings import SITES, site, text
 
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers.merged_changes import News, followed
+from tests.support.controllers.recording_watcher import SITES, site, text
 
 STORE = MemoryStore(SITES)
 

@@ -3,12 +3,20 @@
 from typing import Any
 
 import pytest
-from tellings import FINALIZER, IN_PROGRESS, SITES, Notes, mark_deleted, put, site
 
 from natsctl import UsageError, kube, kv
 from natsctl.model.kinds import Kind
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers import OpinionatedWatcher, Snapshot, default_finalizer_supplier
+from tests.support.controllers.recording_watcher import (
+    FINALIZER,
+    IN_PROGRESS,
+    SITES,
+    Notes,
+    mark_deleted,
+    put,
+    site,
+)
 
 
 @pytest.mark.parametrize(

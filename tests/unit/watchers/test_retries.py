@@ -1,7 +1,6 @@
 """Retry policies say when to try again, dequeue policies what makes that pointless."""
 
 import pytest
-from tellings import SITES, site
 
 from natsctl import Drop, Retry
 from natsctl.core.queue.retry import RetryPolicy
@@ -14,6 +13,7 @@ from natsctl.watchers import (
     exponential_backoff_retry_policy,
     opinionated_retry_dequeue_policy,
 )
+from tests.support.controllers.recording_watcher import SITES, site
 
 CREATE, UPDATE, DELETE = ResourceAction.CREATE, ResourceAction.UPDATE, ResourceAction.DELETE
 

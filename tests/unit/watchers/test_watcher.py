@@ -1,13 +1,13 @@
 """A simple watcher calls what it was given, and a snapshot shows an object as it was."""
 
 import pytest
-from tellings import SITES, Notes, Site, SiteSpec, site
 
 from natsctl import UsageError, kv
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers import SimpleWatcher, Snapshot
+from tests.support.controllers.recording_watcher import SITES, Notes, Site, SiteSpec, site
 
 
 def snapshot(value: bytes, kind: Kind[object] = SITES) -> Snapshot[object]:

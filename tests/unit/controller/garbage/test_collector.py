@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from things import THINGS, Thing, applied, caught_up, informed, thing, value
 
 import natsctl
 from natsctl.controller.garbage.collector import GarbageCollector
@@ -21,6 +20,15 @@ from natsctl.errors import PermissionDeniedError, StoreError, StoreMissingError,
 from natsctl.model.garbage import GarbageLimits, GarbagePlan, Orphan
 from natsctl.model.store import Listed, Listing
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import (
+    THINGS,
+    Thing,
+    applied,
+    caught_up,
+    informed,
+    thing,
+    value,
+)
 
 APPS = natsctl.kv(Thing, bucket="apps")
 PARTS = natsctl.kv(Thing, bucket="parts")

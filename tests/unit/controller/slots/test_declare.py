@@ -1,13 +1,13 @@
 """How a controller class declares the kinds that it works with."""
 
 import pytest
-from things import THINGS, Thing
 
 import natsctl
 from natsctl.controller.slots.declare import only_primary, primary, secondary, slots, tertiary
 from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.objects.primary import Primary, Tertiary
 from natsctl.errors import UsageError
+from tests.support.stores.sample_objects import THINGS, Thing
 
 PLAIN = natsctl.kv(dict, bucket="plain")
 

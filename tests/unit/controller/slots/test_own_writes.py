@@ -1,10 +1,10 @@
 """Of all changes of a store, it is known which a sync of ours has made, and of which key."""
 
 import pytest
-from things import THINGS, Thing, stored
 
 from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.model.store import Change
+from tests.support.stores.sample_objects import THINGS, Thing, stored
 
 
 class Told:

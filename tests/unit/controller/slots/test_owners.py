@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from things import THINGS, Thing, thing
 
 from natsctl.controller.slots.owners import KUMORI, Owner, OwnerNames, label_value
 from natsctl.model.objects import Metadata
+from tests.support.stores.sample_objects import THINGS, Thing, thing
 
 NAMES = OwnerNames()
 SHOP = Owner("App.apps", "shop")

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterable
 
 import pytest
-from things import THINGS, Thing, applied, broken, stored
 
 from natsctl.core.cache.cache import Cache, Invalid
 from natsctl.model.store import (
@@ -17,6 +16,7 @@ from natsctl.model.store import (
     Stored,
     WatchEvent,
 )
+from tests.support.stores.sample_objects import THINGS, Thing, applied, broken, stored
 
 
 @pytest.fixture

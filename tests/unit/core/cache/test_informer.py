@@ -4,13 +4,13 @@ import asyncio
 import logging
 
 import pytest
-from things import THINGS, Thing, caught_up, informed, value
 
 from natsctl.core.cache.cache import Invalid
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import PermissionDeniedError, StoreMissingError
 from natsctl.model.store import Change
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import THINGS, Thing, caught_up, informed, value
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import logging
 
 import msgspec
 import pytest
-from things import Thing, informed
 
 import natsctl
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.invalid_log import COUNT_S, SHOWN_MAX
 from natsctl.model.kinds import KvKind
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import Thing, informed
 
 THINGS = natsctl.kv(Thing, bucket="things")
 

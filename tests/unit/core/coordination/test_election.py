@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from servers import eventually
 
 from natsctl import Controller, NotFoundError, Object, StoreError, kv, primary, secondary
 from natsctl.core.coordination.election import Election, ElectionState, elections
@@ -17,6 +16,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import Store, Stored
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
+from tests.support.eventually import eventually
 
 TTL_S = 10.0
 LEASES = kv(Claim, bucket="leases", history=1)

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from groups import TTL_S, Item, Items, Member, Town, Way, WayStore
-from servers import eventually
 
 from natsctl import kv, primary
 from natsctl.core.coordination.election import elections
@@ -20,6 +18,8 @@ from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
+from tests.support.controllers.sharding_group import TTL_S, Item, Items, Member, Town, Way, WayStore
+from tests.support.eventually import eventually
 
 KEYS = [f"k{number}" for number in range(60)]
 

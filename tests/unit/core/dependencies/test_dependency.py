@@ -1,7 +1,6 @@
 from typing import Any
 
 import pytest
-from things import THINGS, Thing
 
 from natsctl.core.dependencies.dependency import Dependency, one, those
 from natsctl.errors import InvalidKeyError, UsageError
@@ -9,6 +8,7 @@ from natsctl.model.kinds import Kind, kv
 from natsctl.model.manifests import kube
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Change, Stored
+from tests.support.stores.sample_objects import THINGS, Thing
 
 SECRETS = kube("v1", "Secret")
 GOLD, TIN = Selector.parse("tier=gold"), Selector.parse("tier=tin")

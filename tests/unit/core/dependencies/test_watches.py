@@ -4,7 +4,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from things import THINGS, value
 
 from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.dependency import one
@@ -20,6 +19,7 @@ from natsctl.errors import (
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Store
 from natsctl.testing.memory import MemoryStores
+from tests.support.stores.sample_objects import THINGS, value
 
 A, B = one(THINGS, "a"), one(THINGS, "b")
 

@@ -1,12 +1,12 @@
 """Changing one object by compare-and-set, until nobody was faster."""
 
 import pytest
-from things import THINGS, value
 
 from natsctl.core.objects.compare_and_set import ATTEMPTS, Rewritten, read, rewrite
 from natsctl.errors import ConflictError, InvalidKeyError, NotFoundError, StoreTimeoutError
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import THINGS, value
 
 
 @pytest.fixture

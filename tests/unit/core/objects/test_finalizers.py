@@ -1,7 +1,6 @@
 """An object that others hold goes when the last of them has let go."""
 
 import pytest
-from things import THINGS, document, value
 
 import natsctl
 from natsctl.core.objects.compare_and_set import Written
@@ -9,6 +8,7 @@ from natsctl.core.objects.finalizers import delete, held, release
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.model.store import Deleted, Stored
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import THINGS, document, value
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from things import THINGS, Thing, caught_up, document, informed, thing, value
 
 import natsctl
 from natsctl.controller.slots.own_writes import OwnWrites
@@ -25,6 +24,15 @@ from natsctl.errors import (
 )
 from natsctl.model.store import Change, Stored
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import (
+    THINGS,
+    Thing,
+    caught_up,
+    document,
+    informed,
+    thing,
+    value,
+)
 
 OWNER_KIND = "App.apps"
 NAMES = OwnerNames()

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from things import THINGS, Thing, applied, broken, stored, value
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Written
@@ -11,6 +10,7 @@ from natsctl.core.objects.read_your_writes import Barrier, Sync
 from natsctl.errors import StoreMissingError
 from natsctl.model.store import Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import THINGS, Thing, applied, broken, stored, value
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from servers import eventually
-from things import THINGS, Thing, informed, value
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.retry import Drop, Retry, Stop
@@ -14,6 +12,8 @@ from natsctl.core.sync.loop import TURN_S, SyncLoop
 from natsctl.model.store import Change
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.time import VirtualTimeLoop
+from tests.support.eventually import eventually
+from tests.support.stores.sample_objects import THINGS, Thing, informed, value
 
 
 async def at_once() -> None:

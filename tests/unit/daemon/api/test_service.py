@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from servers import eventually
 
 from natsctl.controller.runtime import Controller, ControllerRuntime
 from natsctl.controller.slots.declare import primary, secondary
@@ -38,6 +37,7 @@ from natsctl.model.kinds import kv
 from natsctl.model.objects import Object
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
+from tests.support.eventually import eventually
 
 APPS, PARTS = "apps", "parts"
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import structlog
-from recordings import recording
 
 from natsctl.daemon.observe.logs import log_to_stderr
 from natsctl.daemon.settings.settings import LogFormat, LogSettings
 from natsctl.telemetry.log_context import bind
 from natsctl.telemetry.tracing import sync_span
+from tests.support.clients.span_recorder import recording
 
 log = logging.getLogger("natsctl.some")
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from kube_wire import NEW, ScriptedWire, bookmark, line, page, refusal, thing
 
 from natsctl.errors import (
     InvalidObjectError,
@@ -19,6 +18,15 @@ from natsctl.kubernetes.watch.stream import TIMEOUT_S
 from natsctl.kubernetes.watch.watch import TRIES, KubeWatch
 from natsctl.model.manifests import KubeKind, kube
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
+from tests.support.stores.scripted_transport import (
+    NEW,
+    ScriptedWire,
+    bookmark,
+    line,
+    page,
+    refusal,
+    thing,
+)
 
 PATH = "/api/v1/things"
 SERVER = "https://server"

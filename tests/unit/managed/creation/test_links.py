@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from clouds import HELD, Cloud, CloudClient, Play
 
 from natsctl.errors import StoreError
 from natsctl.managed import KRATEO, Managed
 from natsctl.testing.memory import MemoryStore
+from tests.support.controllers.disk_reconciler import HELD, Cloud, CloudClient, Play
 
 KRATEO_FINALIZER = "finalizer.managedresource.krateo.io"
 

@@ -4,13 +4,13 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from clouds import DISKS
 
 from natsctl.errors import NotFoundError, UsageError
 from natsctl.managed import AnnotationNames
 from natsctl.managed.creation.creation import Creation
 from natsctl.managed.creation.resolution import resolve, unresolved
 from natsctl.testing.memory import MemoryStore
+from tests.support.controllers.disk_reconciler import DISKS
 
 PENDING = "2026-01-01T00:00:00Z revision 7"
 

@@ -1,0 +1,1 @@
+"""Servers, processes and data that the measurements share."""

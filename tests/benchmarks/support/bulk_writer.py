@@ -1,0 +1,140 @@
+"""Writes to a bucket over a bare socket, faster than any NATS client reads.
+
+    python -m tests.benchmarks.support.bulk_writer URL COUNT VERSION RATE
+
+updates COUNT keys once each, RATE per second (0: as fast as possible), in a process of its own, and
+prints when it sent each update.
+"""
+
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tests.benchmarks.support.dataset import BUCKET, key, value
+
+WINDOW = 4096  # writes without an acknowledgement yet, fewer than the server queues
+BATCH = 256
+
+
+class Writer:
+    """One connection that only publishes; every write is acknowledged before `close` returns."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        self._socket = socket.create_connection((address.hostname, address.port), timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._tail = b""
+        self._open = 0
+        self._socket.sendall(
+            b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\nSUB acks 1\r\n'
+        )
+
+    def put_all(self, items: Iterable[tuple[str, bytes]]) -> None:
+        """Write as fast as the server acknowledges."""
+        frames: list[bytes] = []
+        for name, content in items:
+            frames.append(_frame(name, content))
+            if len(frames) == BATCH:
+                self._send(frames)
+                self._take_acks(WINDOW - BATCH)
+                frames = []
+        self._send(frames)
+
+    def change(self, items: Iterable[tuple[str, bytes | None]]) -> int:
+        """Write values, and delete keys that have none; return how many that were."""
+        frames = [
+            _deletion(name) if content is None else _frame(name, content) for name, content in items
+        ]
+        for first in range(0, len(frames), BATCH):
+            batch = frames[first : first + BATCH]
+            self._send(batch)
+            self._take_acks(WINDOW - BATCH)
+        return len(frames)
+
+    def put(self, name: str, content: bytes) -> float:
+        """Write one; return the monotonic time before it was sent."""
+        frame = _frame(name, content)
+        sent = time.monotonic()
+        self._send([frame])
+        return sent
+
+    def settle(self) -> None:
+        """Wait until the server has acknowledged everything."""
+        self._take_acks(0)
+
+    def close(self) -> None:
+        self.settle()
+        self._socket.close()
+
+    def _send(self, frames: list[bytes]) -> None:
+        self._open += len(frames)
+        self._socket.sendall(b"".join(frames))
+
+    def _take_acks(self, open_max: int) -> None:
+        while self._open > open_max:
+            received = self._tail + self._socket.recv(1 << 16)
+            assert received != self._tail, "the server closed the connection"
+            assert b"error" not in received, received
+            whole, _, self._tail = received.rpartition(b"\n")
+            self._open -= whole.count(b'"seq"')
+            if b"PING" in whole:
+                self._socket.sendall(b"PONG\r\n")
+
+
+def _frame(name: str, content: bytes) -> bytes:
+    return b"PUB $KV.%b.%b acks %d\r\n%b\r\n" % (
+        BUCKET.encode(),
+        name.encode(),
+        len(content),
+        content,
+    )
+
+
+def _deletion(name: str) -> bytes:
+    headers = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
+    return b"HPUB $KV.%b.%b acks %d %d\r\n%b\r\n" % (
+        BUCKET.encode(),
+        name.encode(),
+        len(headers),
+        len(headers),
+        headers,
+    )
+
+
+def fill(url: str, count: int, version: int = 0) -> None:
+    """Write *count* keys."""
+    writer = Writer(url)
+    writer.put_all((key(number), value(number, version)) for number in range(count))
+    writer.close()
+
+
+def paced(url: str, count: int, version: int, rate: int) -> dict[str, float]:
+    """Update *count* keys, *rate* per second; return when each was sent."""
+    writer = Writer(url)
+    frames = [(key(number), value(number, version)) for number in range(count)]
+    sent: dict[str, float] = {}
+    begun = time.monotonic()
+    for number, (name, content) in enumerate(frames):
+        wait_s = begun + number / rate - time.monotonic()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        sent[name] = writer.put(name, content)
+    writer.close()
+    return sent
+
+
+def main(url: str, count: int, version: int, rate: int) -> None:
+    sent: dict[str, float] = {}
+    if rate:
+        sent = paced(url, count, version, rate)
+    else:
+        fill(url, count, version)
+    sys.stdout.buffer.write(msgspec.json.encode(sent))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,224 @@
+"""Applies one ConfigMap per desired object, and prints how long that takes.
+
+    python -m tests.benchmarks.support.configmap_process \\
+        SIDE NATS SERVER TOKEN NAMESPACE COUNT LOOP
+
+prints a `Made`. SIDE is one of:
+
+- `natsctl`: a controller of Items in a bucket;
+- `aiohttp`: server-side applies of a list in memory;
+- `kopf`: the same applies in kopf's handlers of custom resources;
+- `caching`: a controller that finds all ConfigMaps already there.
+
+Each side sends the same number of applies at a time.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import kopf
+import msgspec
+import uvloop
+
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    KubeOptions,
+    connect,
+    connect_kube,
+    kube,
+    primary,
+    secondary,
+)
+from tests.benchmarks.support.dataset import ITEMS, key
+
+IN_FLIGHT = 10
+GROUP, VERSION, PLURAL = "bench.natsctl.io", "v1", "items"
+APPLY = "application/apply-patch+yaml"
+
+
+class Made(msgspec.Struct, frozen=True):
+    """All ConfigMaps are made: how long that took, and the memory that it left.
+
+    The processor's time is this process's alone.
+    """
+
+    wall_s: float
+    cpu_s: float
+    rss_bytes: int
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """What the process was told."""
+
+    side: str
+    nats: str
+    server: str
+    token: str
+    namespace: str
+    count: int
+    loop: str
+
+
+def name_of(item: str) -> str:
+    return item.replace(".", "-")
+
+
+def manifest(item: str, text: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name_of(item), "labels": {"app": "bench"}},
+        "data": {"text": text},
+    }
+
+
+class Watch:
+    """Measures from the first start to the stop."""
+
+    def __init__(self) -> None:
+        self._begun: tuple[float, float] | None = None
+        self.wall_s = self.cpu_s = 0.0
+
+    def start(self) -> None:
+        self._begun = self._begun or (time.perf_counter(), time.process_time())
+
+    def stop(self) -> None:
+        assert self._begun is not None
+        wall, cpu = self._begun
+        self.wall_s, self.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+
+    @property
+    def made(self) -> Made:
+        return Made(self.wall_s, self.cpu_s, rss_bytes())
+
+
+def rss_bytes() -> int:
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def with_natsctl(told: Arguments) -> Made:
+    watch = Watch()
+
+    class Bench(Controller):
+        items = primary(ITEMS)
+        maps = secondary(kube("v1", "ConfigMap", namespace=told.namespace))
+        workers = IN_FLIGHT
+        handled = 0
+
+        async def sync_handler(self, key: str) -> float | None:
+            watch.start()
+            item = self.items.get(key)
+            if item is not None:
+                await self.maps.apply(manifest(key, item.spec.text))
+            self.handled += 1
+            if self.handled == told.count:
+                watch.stop()
+                self.runtime.stop()
+            return None
+
+    options = KubeOptions(server=told.server, token=told.token, tls_insecure=True)
+    async with connect(told.nats) as nats, connect_kube(options) as cluster:
+        if told.side == "caching":
+            watch.start()
+        await ControllerRuntime(Bench(), nats=nats, kube=cluster).run()
+    return watch.made
+
+
+class Applier:
+    """Applies over bare aiohttp."""
+
+    def __init__(self, told: Arguments, session: aiohttp.ClientSession) -> None:
+        self._path = f"{told.server}/api/v1/namespaces/{told.namespace}/configmaps/"
+        self._headers = {"Authorization": f"Bearer {told.token}", "Content-Type": APPLY}
+        self._session = session
+
+    async def apply(self, item: str, text: str) -> None:
+        async with self._session.patch(
+            f"{self._path}{name_of(item)}?fieldManager=bench",
+            data=msgspec.json.encode(manifest(item, text)),
+            headers=self._headers,
+            ssl=False,
+        ) as response:
+            await response.read()
+            response.raise_for_status()
+
+
+async def with_aiohttp(told: Arguments) -> Made:
+    items, watch = iter(range(told.count)), Watch()
+
+    async def work(applier: Applier) -> None:
+        for number in items:
+            await applier.apply(key(number), "x" * 100)
+
+    async with aiohttp.ClientSession() as session:
+        applier = Applier(told, session)
+        watch.start()
+        await asyncio.gather(*(work(applier) for _ in range(IN_FLIGHT)))
+        watch.stop()
+    return watch.made
+
+
+async def with_kopf(told: Arguments) -> Made:
+    registry = kopf.OperatorRegistry()
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    stop, handled, watch = asyncio.Event(), 0, Watch()
+
+    @kopf.on.login(registry=registry)
+    def _login(**_: object) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(server=told.server, token=told.token, insecure=True)
+
+    async with aiohttp.ClientSession() as session:
+        applier = Applier(told, session)
+
+        @kopf.on.create(GROUP, VERSION, PLURAL, registry=registry)
+        async def _create(name: str, spec: dict[str, str], **_: object) -> None:
+            nonlocal handled
+            watch.start()
+            await applier.apply(name, spec["text"])
+            handled += 1
+            if handled == told.count:
+                stop.set()
+
+        operating = asyncio.create_task(
+            kopf.operator(
+                registry=registry,
+                settings=settings,
+                namespaces=[told.namespace],
+                standalone=True,
+                stop_flag=stop,
+            )
+        )
+        await stop.wait()
+        watch.stop()
+        await operating
+    return watch.made
+
+
+SIDES: dict[str, Callable[[Arguments], Awaitable[Made]]] = {
+    "natsctl": with_natsctl,
+    "caching": with_natsctl,
+    "aiohttp": with_aiohttp,
+    "kopf": with_kopf,
+}
+
+
+def main() -> None:
+    side, nats, server, token, namespace, count, loop = sys.argv[1:]
+    told = Arguments(side, nats, server, token, namespace, int(count), loop)
+    factory = uvloop.new_event_loop if loop == "uvloop" else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        made = runner.run(SIDES[side](told))  # type: ignore[arg-type]  # a coroutine
+    sys.stdout.buffer.write(msgspec.json.encode(made))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""A real server, and processes that watch it: what every measurement is made on."""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from natsctl import connect
+from tests.benchmarks.support.bulk_writer import fill
+from tests.benchmarks.support.dataset import ITEMS
+from tests.benchmarks.support.watch_process import End, Start
+from tests.support.servers.nats_server import NatsServer
+
+ROOT = Path(__file__).parents[3]
+START_S = 120.0
+LINE_MAX = 256 * 1024 * 1024
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is measured, and how often."""
+
+    rounds: int = 5
+    keys: int = 100_000
+    deleted: int = 360_000
+    live: int = 50_000
+    puts: int = 5_000
+    puts_per_s: int = 1_000
+    faults: int = 3
+    configmaps: int = 5_000
+    sharded: int = 4_000
+    growth: tuple[int, ...] = (1_000, 10_000, 100_000)
+    soak_minutes: float = 10.0
+    soak_per_minute: int = 100_000
+    loop: str = "uvloop"
+
+
+QUICK = Sizes(
+    rounds=3,
+    keys=20_000,
+    deleted=40_000,
+    live=10_000,
+    puts=2_000,
+    faults=1,
+    configmaps=500,
+    sharded=1_000,
+    growth=(1_000, 20_000),
+    soak_minutes=2.0,
+)
+
+
+@asynccontextmanager
+async def filled(count: int) -> AsyncIterator[NatsServer]:
+    """Start a server whose bucket holds *count* keys; it and its data go in the end."""
+    with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
+        async with NatsServer(Path(folder) / "nats") as server:
+            async with connect(server.url) as nats:
+                await nats.open(ITEMS)
+            fill(server.url, count)
+            yield server
+
+
+class Observer:
+    """A process that watches the bucket."""
+
+    def __init__(self, process: asyncio.subprocess.Process, start: Start) -> None:
+        self.start = start
+        self._process = process
+
+    async def end(self, limit_s: float = START_S) -> End | None:
+        """Wait for the changes that it was to see; None where they do not come in time."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return msgspec.json.decode(await _line(self._process), type=End)
+        except TimeoutError:
+            return None
+
+
+@asynccontextmanager
+async def observing(
+    side: str, server: NatsServer, sizes: Sizes, *, listed: int, then: int = 0
+) -> AsyncIterator[Observer]:
+    """Have a new process list the bucket; it goes in the end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.benchmarks.support.watch_process"),
+        *(side, server.url, str(listed), str(then), sizes.loop),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE_MAX,
+        cwd=ROOT,
+    )
+    try:
+        async with asyncio.timeout(START_S):
+            start = msgspec.json.decode(await _line(process), type=Start)
+        yield Observer(process, start)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def write(server: NatsServer, count: int, *, version: int, rate: int = 0) -> dict[str, float]:
+    """Update *count* keys from another process; return when each was sent, where paced."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.benchmarks.support.bulk_writer"),
+        *(server.url, str(count), str(version), str(rate)),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    output, _ = await process.communicate()
+    return msgspec.json.decode(output, type=dict[str, float])
+
+
+async def _line(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    assert line, "the process ended"
+    return line

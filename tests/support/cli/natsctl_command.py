@@ -1,0 +1,202 @@
+"""The real `natsctl`, as a process of its own, beside a real nats-server."""
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import pytest
+
+from natsctl.cli.main import run
+from tests.support.eventually import eventually
+
+ROOT = Path(__file__).parents[3]
+LIMIT_S = 90.0
+
+
+class Result(NamedTuple):
+    """What a command ended with."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of the table that it wrote, below its headings."""
+        return [line.split() for line in self.out.splitlines()[1:]]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Running:
+    """A command that goes on until told to stop."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        """What it has written so far, to either output."""
+        return self._log.read_text()
+
+    async def says(self, text: str, *, times: int = 1) -> None:
+        """Wait until it has written this."""
+
+        def said() -> bool:
+            found = self.log.count(text) >= times
+            assert found or self.process.returncode is None, self.log
+            return found
+
+        await eventually(said, within_s=LIMIT_S)
+
+    async def ends(self, sent: signal.Signals | None = None) -> int:
+        """Send it a signal, and wait until it has ended; return its status."""
+        if sent is not None:
+            self.process.send_signal(sent)
+        async with asyncio.timeout(LIMIT_S):
+            return await self.process.wait()
+
+
+class InProcess:
+    """Runs commands in this process: faster, for tests of their output alone.
+
+    Each has a thread of its own, because it starts an event loop.
+    """
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    async def __call__(self, *words: str) -> Result:
+        status = await asyncio.to_thread(run, list(words))
+        return Result(status, *self._capsys.readouterr())
+
+    async def done(self, *words: str) -> str:
+        """Run a command that succeeds; return its output."""
+        result = await self(*words)
+        assert result.status == 0, result
+        return result.out
+
+
+class Natsctl:
+    """Runs commands in a folder, with the environment of a user whose server is `url`.
+
+    The cluster is what *kubeconfig* names: without one there is none. *environ* is more of it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        url: str | None = None,
+        *,
+        kubeconfig: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        theirs = ("NATS", "KUBE")
+        self._environ = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
+        self._environ |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "HOME": str(folder)}
+        if url is not None:
+            self._environ["NATSCTL_SERVER"] = url
+        if kubeconfig is not None:
+            self._environ["KUBECONFIG"] = str(kubeconfig)
+        self._environ |= environ or {}
+        self._logs = 0
+
+    async def __call__(
+        self, *words: str, stdin: str = "", stdout: IO[str] | int = asyncio.subprocess.PIPE
+    ) -> Result:
+        process = await asyncio.create_subprocess_exec(
+            *self._program(*words),
+            cwd=self.folder,
+            env=self._environ,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=stdout,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(LIMIT_S):
+            out, err = await process.communicate(stdin.encode())
+        assert process.returncode is not None
+        return Result(process.returncode, (out or b"").decode(), err.decode())
+
+    async def done(self, *words: str, stdin: str = "") -> str:
+        """Run a command that succeeds; return its output."""
+        result = await self(*words, stdin=stdin)
+        assert result.status == 0, result
+        return result.out
+
+    @asynccontextmanager
+    async def running(self, *words: str) -> AsyncIterator[Running]:
+        """Run a command until the context ends; then it is killed, if it still runs."""
+        self._logs += 1
+        file = self.folder / f"running-{self._logs}.log"
+        with file.open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *self._program(*words),
+                cwd=self.folder,
+                env=self._environ,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            yield Running(process, file)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    @asynccontextmanager
+    async def piped(
+        self, *words: str
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.subprocess.Process]]:
+        """Run a command whose output is read for as long as the context lasts."""
+        with (self.folder / "piped.err").open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *self._program(*words),
+                cwd=self.folder,
+                env=self._environ,
+                stdout=(pipe := os.pipe())[1],
+                stderr=errors,
+            )
+        os.close(pipe[1])
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe[0], "rb")
+        )
+        try:
+            yield reader, process
+        finally:
+            transport.close()
+
+    async def typed(self, answer: str, *words: str) -> int:
+        """Run a command on a terminal where a person types an answer; return its status."""
+        ours, theirs = pty.openpty()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._program(*words),
+                cwd=self.folder,
+                env=self._environ,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+            )
+            os.write(ours, f"{answer}\n".encode())
+            async with asyncio.timeout(LIMIT_S):
+                return await process.wait()
+        finally:
+            os.close(ours)
+            os.close(theirs)
+
+    @staticmethod
+    def _program(*words: str) -> tuple[str, ...]:
+        return (sys.executable, "-m", "natsctl.cli", *words)

@@ -1,0 +1,1 @@
+"""Clients that do not use natsctl."""

@@ -1,0 +1,1 @@
+"""Sample controllers, and the external systems that they manage."""

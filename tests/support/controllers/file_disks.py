@@ -1,0 +1,109 @@
+"""A controller whose disks are files, and whose process kills itself where it is told to.
+
+The folder in `DISKS_FOLDER` is the outside system: a file per disk, and a log of creations. The
+file `kill` in it says for which key, and at which of its calls: each external call and each write
+has one point before its effect and one after it.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from natsctl import Controller, primary
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.primary import Primary
+from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.managed import Managed, ManagedReconciler, Observation
+from natsctl.model.kinds import Kind
+from tests.support.controllers.disk_reconciler import DISKS, Disk
+from tests.support.stores.crashing_store import MortalStore
+
+FOLDER = Path(os.environ.get("DISKS_FOLDER", "."))
+
+
+class Plan:
+    """Kills this process at the point of a key's calls that the file says."""
+
+    def __init__(self) -> None:
+        key, point = (FOLDER / "kill").read_text().split()
+        self._key = key
+        self._point = int(point)
+        self._passed = 0
+
+    @contextmanager
+    def call(self, key: str) -> Iterator[None]:
+        self._pass(key)
+        yield
+        self._pass(key)
+
+    def _pass(self, key: str) -> None:
+        if key == self._key:
+            if self._passed == self._point:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._passed += 1
+
+
+class Files:
+    """The `ExternalClient` of that system; a disk is called as its object's key."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    async def observe(self, managed: Managed[Disk]) -> Observation:
+        with self._plan.call(managed.key):
+            file = FOLDER / "disks" / managed.external_name
+            if not file.exists():
+                return Observation()
+            return Observation(
+                exists=True, up_to_date=file.read_text() == str(managed.object.spec.size)
+            )
+
+    async def create(self, managed: Managed[Disk]) -> None:
+        with self._plan.call(managed.key):
+            with (FOLDER / "created").open("a") as log:
+                log.write(f"{managed.key}\n")
+            with (FOLDER / "disks" / managed.external_name).open("x") as file:
+                file.write(str(managed.object.spec.size))
+
+    async def update(self, managed: Managed[Disk]) -> None:
+        with self._plan.call(managed.key):
+            (FOLDER / "disks" / managed.external_name).write_text(str(managed.object.spec.size))
+
+    async def delete(self, managed: Managed[Disk]) -> None:
+        with self._plan.call(managed.key):
+            (FOLDER / "disks" / managed.external_name).unlink(missing_ok=True)
+
+
+class Disks(Controller):
+    """Keeps files as the bucket says."""
+
+    disks = primary(DISKS)
+    sync_timeout_s = 120.0
+
+    async def start(self) -> None:
+        plan = Plan()
+        store: Any = MortalStore(self.disks.informer.store, plan.call)
+
+        async def open_records(kind: Kind[Any]) -> Any:
+            assert self.disks.open_store is not None
+            records = await self.disks.open_store(kind)
+            return MortalStore(records, lambda key: plan.call(key.rpartition(".")[2]))
+
+        watched = Primary[Disk](Informer(store, DISKS), Barrier(), open_records)
+        watched.gone = self.disks.gone
+
+        async def connect(_managed: Managed[Disk]) -> Files:
+            return Files(plan)
+
+        self.reconciler = ManagedReconciler(
+            watched,
+            connecter=connect,
+            external_name=lambda managed: managed.key,
+            creation_grace_period_s=0.0,
+        )
+
+    async def sync_handler(self, key: str) -> float | None:
+        return await self.reconciler.reconcile(key)

@@ -1,0 +1,1 @@
+"""A controller on real servers, and the faults that a test injects."""

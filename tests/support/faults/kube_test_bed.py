@@ -1,0 +1,238 @@
+"""A controller at work on a real nats-server and a real kube-apiserver."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import natsctl
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    GarbageLimits,
+    KubeOptions,
+    Object,
+    kube,
+    kv,
+    primary,
+    secondary,
+)
+from tests.support.clients.nats_admin import FAILURES, Admin
+from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
+
+SITES = "sites"
+NAMESPACE = "maps"
+EAGER = GarbageLimits(interval_s=0.3, grace_s=0.6, count_max=100_000, share_max=1.0)
+TEXTS = itertools.count(1)  # no text is ever used again
+
+
+class SiteSpec(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Site(Object, frozen=True):
+    spec: SiteSpec
+
+
+class Maps(Controller):
+    """Every site `shop` becomes the ConfigMap `shop`, whatever others say of it."""
+
+    sites = primary(kv(Site, bucket=SITES))
+    maps = secondary(kube("v1", "ConfigMap", namespace=NAMESPACE))
+    garbage = EAGER
+    workers = 10
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs += 1
+        await self.go_on.wait()
+        site = self.sites.get(key)
+        if site is None:
+            return None
+        manifest = {"metadata": {"name": key}, "data": {"text": site.spec.text}}
+        await self.maps.apply(manifest, force=True)
+        await self.sites.update_status(key, {"said": site.spec.text})
+        return None
+
+
+class KubePlay:
+    """What takes part in a test; made by `kube_playing`. People write past natsctl."""
+
+    def __init__(self, admin: Admin, cluster: KubeServer, controller: Maps) -> None:
+        self.admin = admin
+        self.cluster = cluster
+        self.controller = controller
+
+    @property
+    def runtime(self) -> ControllerRuntime:
+        return self.controller.runtime
+
+    async def put(self, *keys: str) -> None:
+        """Give each site a new text."""
+        for key in keys:
+            text = f"{key} {next(TEXTS)}"
+            await self.admin.put(SITES, key, {"spec": {"text": text}})
+
+    async def delete(self, *keys: str) -> None:
+        for key in keys:
+            await self.admin.delete(SITES, key)
+
+    async def sites(self) -> dict[str, str]:
+        """Return what the sites say, as the bucket has them."""
+        entries = await self.admin.entries(SITES)
+        values = {key: at.value for key, at in entries.items() if not at.marker}
+        return {key: msgspec.json.decode(at)["spec"]["text"] for key, at in values.items()}
+
+    async def maps(self) -> dict[str, str]:
+        """Return what the ConfigMaps of our sites say, as the server has them."""
+        found = await self.documents()
+        return {name: at.get("data", {}).get("text", "") for name, at in found.items()}
+
+    async def documents(self) -> dict[str, dict[str, Any]]:
+        """Return the ConfigMaps of our sites."""
+        listed = await self.cluster.call("GET", self._path("?labelSelector=natsctl.io/owner-kind"))
+        return {at["metadata"]["name"]: at for at in listed["items"]}
+
+    async def uids(self) -> dict[str, str]:
+        """Return which object each ConfigMap is."""
+        return {name: at["metadata"]["uid"] for name, at in (await self.documents()).items()}
+
+    async def equal(self) -> bool:
+        """Assert that the cluster says what the bucket says; for `eventually`."""
+        with suppress(*FAILURES, OSError):
+            sites, maps = await self.sites(), await self.maps()
+            differing = {key: (sites.get(key), maps.get(key)) for key in sites.keys() | maps.keys()}
+            assert not {key: both for key, both in differing.items() if both[0] != both[1]}
+            return True
+        return False
+
+    async def settled(self) -> None:
+        """Wait until the cluster says what the bucket says, and nothing is left to do."""
+        await eventually(self.equal, within_s=120)
+        await eventually(lambda: self.runtime.idle)
+        assert await self.equal()
+
+    async def edit(self, name: str, patch: dict[str, Any]) -> None:
+        """Change a ConfigMap by hand."""
+        await self.cluster.call(
+            "PATCH",
+            self._path(f"/{name}"),
+            patch,
+            content_type="application/merge-patch+json",
+        )
+
+    async def remove(self, name: str) -> None:
+        """Delete a ConfigMap by hand."""
+        await self.cluster.call("DELETE", self._path(f"/{name}"))
+
+    async def plant(self, name: str, owner: str) -> str:
+        """Make a ConfigMap by hand that says it is *owner*'s; return its uid."""
+        assert self.runtime.installation is not None
+        says = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": owner}
+        marked = {**says, "natsctl.io/installation": self.runtime.installation.id}
+        metadata = {"name": name, "labels": says, "annotations": marked}
+        made = await self.cluster.call("POST", self._path(""), {"metadata": metadata, "data": {}})
+        return str(made["metadata"]["uid"])
+
+    def deleted(self, since: int) -> set[str]:
+        """Return the names of the ConfigMaps that anybody deleted since *since*."""
+        writes = self.cluster.writes(since=since, resource="configmaps", namespace=NAMESPACE)
+        return {write.name for write in writes if write.verb == "delete" and write.status < 300}
+
+    def _path(self, rest: str) -> str:
+        return f"/api/v1/namespaces/{NAMESPACE}/configmaps{rest}"
+
+
+@asynccontextmanager
+async def kube_playing(
+    nats_url: str,
+    cluster: KubeServer,
+    *,
+    through: Path | None = None,
+    nats_through: str | None = None,
+    keys: int = 40,
+    watch_timeout_s: float = 60.0,
+) -> AsyncIterator[KubePlay]:
+    """Run the controller with so many sites, all of them synced.
+
+    *through* is a kubeconfig that leads another way than the user's, *nats_through* such a URL.
+    """
+    with suppress(AssertionError):  # it may exist
+        await cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    controller = Maps()
+    async with Admin(nats_url) as admin:
+        play = KubePlay(admin, cluster, controller)
+        kubeconfig = through or cluster.kubeconfig()
+        async with running(controller, nats_through or nats_url, kubeconfig, watch_timeout_s):
+            await play.put(*(f"k{number}" for number in range(keys)))
+            await play.settled()
+            yield play
+
+
+@asynccontextmanager
+async def running(
+    controller: Controller, nats_url: str, kubeconfig: Path, watch_timeout_s: float = 60.0
+) -> AsyncIterator[ControllerRuntime]:
+    """Run the controller while the context lasts; it must not fail meanwhile."""
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(natsctl.connect(nats_url, wait=True))
+        options = KubeOptions(kubeconfig=str(kubeconfig))
+        connection = natsctl.connect_kube(options, wait=True, watch_timeout_s=watch_timeout_s)
+        kube = await stack.enter_async_context(connection)
+        runtime = ControllerRuntime(controller, nats=nats, kube=kube)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(runtime.run(), name="runtime")
+            await runtime.synced.wait()
+            try:
+                yield runtime
+            except BaseException:
+                task.cancel()
+                raise
+            runtime.stop()
+
+
+@asynccontextmanager
+async def meddling(play: KubePlay, keys: list[str], *, seed: int = 0) -> AsyncIterator[None]:
+    """Write sites and spoil their ConfigMaps at random, while the context lasts.
+
+    What the servers do not let us do is given up.
+    """
+    chance = random.Random(seed)
+    enough = asyncio.Event()
+
+    async def act() -> None:
+        key = chance.choice(keys)
+        match chance.randrange(6):
+            case 0:
+                await play.remove(key)
+            case 1:
+                await play.edit(key, {"data": {"text": "spoilt"}})
+            case 2:
+                await play.edit(key, {"metadata": {"labels": {"natsctl.io/owner-key": None}}})
+            case 3 if keys.index(key) % 2:
+                await play.delete(key)
+            case _:
+                await play.put(key)
+
+    async def work() -> None:
+        while not enough.is_set():
+            with suppress(*FAILURES, AssertionError, OSError):
+                await act()
+            await asyncio.sleep(0.002)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work())
+        try:
+            yield
+        finally:
+            enough.set()

@@ -1,0 +1,140 @@
+"""A controller at work on real servers, and everything that a test does to them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+
+import natsctl
+from natsctl import Controller, ControllerRuntime
+from natsctl.jetstream.connection.connection import Connection
+from tests.support.clients.nats_admin import FAILURES, Admin
+from tests.support.controllers.copy_controller import COPIES, Copies
+from tests.support.eventually import eventually
+from tests.support.faults.invariants import Checker
+from tests.support.faults.random_writer import User
+
+SELDOM_S = 3600.0  # no comparison of key sets helps, where a watch must do
+
+
+class Play:
+    """What takes part in a test; made by `playing`."""
+
+    def __init__(
+        self, admin: Admin, user: User, controller: Copies, connection: Connection
+    ) -> None:
+        self.admin = admin
+        self.user = user
+        self.controller = controller
+        self.sights = controller.sights
+        self.connection = connection
+        self.checker = Checker(admin, controller)
+
+    @property
+    def runtime(self) -> ControllerRuntime:
+        return self.controller.runtime
+
+    @property
+    def restarts(self) -> int:
+        """How often a watch broke."""
+        return self.runtime.status().watch_restarts
+
+    async def settled(self) -> None:
+        """Wait until everything is as it must be where nothing was lost."""
+        await self.checker.settled()
+        await self.checker.only_deleted(self.user.mortal, self.user.meddled)
+
+    @asynccontextmanager
+    async def breaking(self, times: int = 1) -> AsyncIterator[None]:
+        """Do what breaks watches; at the end, wait until they broke so many times since."""
+        goal = self.restarts + times
+        yield
+        await eventually(lambda: self.restarts >= goal)
+
+    async def broken(self) -> None:
+        """Wait until a watch breaks once more, where nothing keeps it whole."""
+        async with self.breaking():
+            pass
+
+    async def swept(self) -> bool:
+        """Say whether garbage was looked for since things were there; for `eventually`."""
+        with suppress(*FAILURES):
+            entry = await self.admin.entry("natsctl", f"gc.{self.controller.name}")
+            return bool(msgspec.json.decode(entry.value)["populated"])
+        return False
+
+    async def deleted_copies(self) -> set[str]:
+        """Return the copies that were ever deleted, as long as the bucket remembers it."""
+        return await self.admin.markers(COPIES)
+
+    async def watched(self) -> None:
+        """Wait until both buckets are watched."""
+        await eventually(self._both_watched)
+
+    async def _both_watched(self) -> bool:
+        return len(await self.admin.consumers()) == 2
+
+    async def lost(self) -> None:
+        """Wait until the connection is known to be lost."""
+        await eventually(lambda: not self.connection.connected)
+
+
+@asynccontextmanager
+async def playing(
+    url: str,
+    *,
+    through: str | None = None,
+    of: type[Copies] = Copies,
+    seed: int = 0,
+    keys: int = 60,
+    verify_s: float = SELDOM_S,
+) -> AsyncIterator[Play]:
+    """Run a controller, *through* another way than the user's, with all *keys* written and synced.
+
+    When the context ends well, the controller stops, and no consumer may be left at the server.
+    """
+    controller = of()
+    async with Admin(url) as admin:
+        user = User(admin, seed=seed, keys=keys)
+        async with running(controller, through or url, verify_s=verify_s) as connection:
+            play = Play(admin, user, controller, connection)
+            await play.checker.begin()
+            await user.put_all()
+            await play.settled()
+            yield play
+        await eventually(lambda: no_consumers(admin))
+
+
+@asynccontextmanager
+async def running(
+    controller: Controller, url: str, *, verify_s: float = SELDOM_S
+) -> AsyncIterator[Connection]:
+    """Run the controller over a connection while the context lasts; it must not fail meanwhile."""
+    async with natsctl.connect(url, wait=True, verify_s=verify_s) as nats:
+        runtime = ControllerRuntime(controller, nats=nats)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(runtime.run(), name="runtime")
+            await runtime.synced.wait()
+            try:
+                yield nats.connection
+            except BaseException:
+                task.cancel()
+                raise
+            runtime.stop()
+
+
+async def no_consumers(admin: Admin) -> bool:
+    """Assert that no consumer is at the server; for `eventually`."""
+    with suppress(*FAILURES):
+        left = await admin.consumers()
+        assert not left, f"consumers are left: {left}"
+        return True
+    return False
+
+
+async def delete_consumers(admin: Admin) -> None:
+    """Delete every consumer, as an administrator can."""
+    for stream, names in (await admin.consumers()).items():
+        for name in names:
+            await admin.api(f"CONSUMER.DELETE.{stream}.{name}")

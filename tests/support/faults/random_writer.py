@@ -1,0 +1,87 @@
+"""A user who writes things at random, and meddles with their copies, whatever the servers do."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.support.clients.nats_admin import FAILURES, Admin
+from tests.support.controllers.copy_controller import COPIES, THINGS
+from tests.support.eventually import eventually
+
+TEXTS = itertools.count(1)  # no text is ever used again
+
+
+class User:
+    """Writes with a seed. Half of the keys are never deleted: `mortal` are the others.
+
+    `meddled` are the copies that were changed or deleted by hand.
+    """
+
+    def __init__(self, admin: Admin, *, seed: int = 0, keys: int = 60) -> None:
+        self.admin = admin
+        self.keys = [f"k{number}" for number in range(keys)]
+        self.mortal = set(self.keys[::2])
+        self.meddled: set[str] = set()
+        self.written = 0
+        self.failed = 0
+        self._random = random.Random(seed)
+
+    async def put(self, key: str) -> None:
+        """Give the thing a new text."""
+        spec = {"text": f"{key} {next(TEXTS)}", "copies": 1 + self.keys.index(key) % 3}
+        await self.admin.put(THINGS, key, {"spec": spec})
+
+    async def put_all(self) -> None:
+        """Give every thing a new text."""
+        await asyncio.gather(*(self.put(key) for key in self.keys))
+
+    async def act(self) -> None:
+        """Do one thing at random; raises where the servers do not let us."""
+        key = self._random.choice(self.keys)
+        match self._random.random():
+            case chance if chance < 0.75 or key not in self.mortal:
+                await self.put(key)
+            case chance if chance < 0.92:
+                await self.admin.delete(THINGS, key)
+            case _:
+                await self.meddle(key)
+
+    async def meddle(self, key: str) -> None:
+        """Spoil the first copy of a thing: delete it, or leave its labels and change its text."""
+        name = f"{key}.0"
+        self.meddled.add(name)
+        if self._random.random() < 0.5:
+            await self.admin.delete(COPIES, name)
+        else:
+            entry = await self.admin.entry(COPIES, name)
+            if not entry.marker:
+                value = entry.value.replace(b'"text":"', b'"text":"spoilt ')
+                await self.admin.request(f"$KV.{COPIES}.{name}", value)
+
+    @asynccontextmanager
+    async def writing(self, *, every_s: float = 0.002) -> AsyncIterator[None]:
+        """Act again and again while the context lasts; what fails is given up."""
+        enough = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._write(every_s, enough), name="user")
+            try:
+                yield
+            finally:
+                enough.set()  # cancelled, nats-py may go on
+
+    async def progress(self, count: int = 100) -> None:
+        """Wait until so many more acts have succeeded."""
+        goal = self.written + count
+        await eventually(lambda: self.written >= goal)
+
+    async def _write(self, every_s: float, enough: asyncio.Event) -> None:
+        while not enough.is_set():
+            try:
+                await self.act()
+            except FAILURES:
+                self.failed += 1
+            else:
+                self.written += 1
+            await asyncio.sleep(every_s)

@@ -1,0 +1,1 @@
+"""Pytest plugins: fixtures, and the tests that this machine cannot run."""

@@ -1,0 +1,64 @@
+"""Fixtures for tests that need Kubernetes: a real kube-apiserver, or one loud line."""
+
+import inspect
+from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.plugins.server_location import KUBE, in_container
+from tests.support.servers.docker import engine_answers
+from tests.support.servers.k3s import K3s
+from tests.support.servers.kube_apiserver import KubeServer, assets
+from tests.support.servers.kube_cluster import KubeCluster
+
+ABSENT = (
+    "NO KUBERNETES: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, "
+    "such as `setup-envtest use -p path` prints; most of these tests can do with Docker too"
+)
+
+
+@pytest.fixture(scope="session")
+def kube_assets() -> Path:
+    """Return the folder with etcd and kube-apiserver, for servers that a test starts itself."""
+    folder = assets()
+    if folder is None:
+        pytest.skip(ABSENT)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def kube_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluster]:
+    """Run one server for all tests of this process: not to be killed, stopped or paused."""
+    folder = tmp_path_factory.mktemp("kube")
+    if assets() is not None and not in_container(KUBE):
+        with KubeServer(folder) as server:
+            yield server
+    elif engine_answers():
+        with K3s(folder) as cluster:
+            yield cluster
+    else:
+        pytest.skip(ABSENT)
+
+
+@pytest.fixture
+def kube_namespace(kube_server: KubeCluster) -> str:
+    """Make a namespace of `kube_server` for this test alone."""
+    return kube_server.new_namespace()
+
+
+@pytest.fixture
+async def own_kube_server(kube_assets: Path, tmp_path: Path) -> AsyncIterator[KubeServer]:
+    """Run a server for this test alone, to do anything to."""
+    async with KubeServer(tmp_path / "kube") as server:
+        yield server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let all tests without Kubernetes be told of in one line, as skipped here."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and ABSENT in report.longrepr[2]:
+        _, line = inspect.getsourcelines(kube_assets)
+        report.longrepr = (__file__, line, f"Skipped: {ABSENT}")
+    return report

@@ -1,0 +1,1 @@
+"""Real servers, and what stands before or instead of them."""

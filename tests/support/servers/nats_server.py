@@ -1,0 +1,213 @@
+"""Real NATS servers that tests can kill, stop and pause.
+
+This module does not use natsctl. A server never outlives the process that started it.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.eventually import eventually
+from tests.support.servers.ports import free_port
+from tests.support.servers.process import die_with_parent
+from tests.support.servers.streams import opened
+
+POLL_S = 0.005
+START_S = 60.0
+
+
+def program() -> str:
+    """Return the path of nats-server: the virtual environment's own, or that on the PATH."""
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    assert found, "there is no nats-server: install the dev dependencies"
+    return found
+
+
+class NatsServer:
+    """One server with JetStream, whose data, log and configuration are in a folder.
+
+    `config` is added to its configuration file. The port stays the same over restarts.
+    """
+
+    def __init__(
+        self, folder: Path, *, config: str = "", name: str = "server", jetstream: bool = True
+    ) -> None:
+        self.folder = folder
+        self.name = name
+        self.config = config
+        self.jetstream = jetstream
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._logged = 0  # bytes, before it was last started
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def url(self) -> str:
+        """Where it listens, or would."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The running server's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended since."""
+        return self._process is not None and self._process.poll() is None
+
+    async def start(self) -> None:
+        """Start it, or again with the same data and port, and wait until it is ready."""
+        assert not self.running
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / "server.conf"
+        file.write_text(self._configuration())
+        self._spawn(file)
+        await eventually(self._ready, within_s=START_S, every_s=POLL_S)
+
+    def kill(self) -> None:
+        """Kill it (-9), where it runs."""
+        self._end(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        """Ask it to stop (TERM), and wait until it has."""
+        await asyncio.to_thread(self._end, signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Stop its clock: connections stand, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after a pause."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def log(self) -> str:
+        """Return what it logged, over all its starts."""
+        return (self.folder / "server.log").read_text()
+
+    def _configuration(self) -> str:
+        store = f'jetstream {{ store_dir: "{self.folder}" }}\n' if self.jetstream else ""
+        return f"server_name: {self.name}\nlisten: 127.0.0.1:{self.port}\n{store}{self.config}\n"
+
+    def _spawn(self, file: Path) -> None:
+        with (self.folder / "server.log").open("ab") as log:
+            self._logged = log.tell()
+            self._process = subprocess.Popen(
+                [program(), "-c", str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock
+            )
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            if self.running:
+                self._process.send_signal(how)
+                self._process.send_signal(signal.SIGCONT)
+            self._process.wait(timeout=60)
+
+    def _ready(self) -> bool:
+        log = (self.folder / "server.log").read_bytes()[self._logged :]
+        if not self.running:
+            raise RuntimeError(f"nats-server did not start:\n{log[-2000:].decode()}")
+        return b"Server is ready" in log
+
+
+class NatsCluster:
+    """Three servers that replicate: `nodes`, named n1, n2 and n3, each to be killed or paused."""
+
+    def __init__(self, folder: Path) -> None:
+        self._monitors = {f"n{number}": free_port() for number in (1, 2, 3)}
+        routes = {name: free_port() for name in self._monitors}
+        listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes.values())
+        self.nodes = [
+            NatsServer(
+                folder / name,
+                name=name,
+                config=f"http: 127.0.0.1:{self._monitors[name]}\n"
+                f"cluster {{ name: tests, listen: 127.0.0.1:{port}, routes: [{listed}] }}",
+            )
+            for name, port in routes.items()
+        ]
+
+    async def __aenter__(self) -> Self:
+        try:
+            await asyncio.gather(*(node.start() for node in self.nodes))
+            await self.settled()
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._kill()
+
+    def __getitem__(self, name: str) -> NatsServer:
+        return next(node for node in self.nodes if node.name == name)
+
+    @property
+    def url(self) -> str:
+        """All nodes' URLs, comma-separated."""
+        return ",".join(node.url for node in self.nodes)
+
+    async def settled(self) -> None:
+        """Wait until JetStream has a leader, all nodes are current, and each says it is well."""
+        await eventually(self._settled, within_s=START_S)
+
+    async def leader(self) -> str:
+        """Return the node that leads JetStream, nothing while there is none."""
+        meta = (await _get(self._monitors["n1"], "/jsz")).get("meta_cluster", {})
+        return str(meta.get("leader", ""))
+
+    async def _settled(self) -> bool:
+        for port in self._monitors.values():
+            if (await _get(port, "/healthz")).get("status") != "ok":
+                return False
+        name = await self.leader()
+        if name not in self._monitors:
+            return False
+        leader = (await _get(self._monitors[name], "/jsz"))["meta_cluster"]
+        peers = leader.get("replicas") or []
+        return len(peers) == len(self.nodes) - 1 and all(peer["current"] for peer in peers)
+
+    def _kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+
+async def _get(port: int, path: str) -> dict[str, Any]:
+    """Return the JSON at a monitoring address; nothing where it does not answer."""
+    with suppress(OSError, ValueError):
+        async with opened("127.0.0.1", port) as (reader, writer):
+            writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            _, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        answer = json.loads(body)
+        return answer if isinstance(answer, dict) else {}
+    return {}

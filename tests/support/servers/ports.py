@@ -1,0 +1,46 @@
+"""Ports of 127.0.0.1 that no other test process uses."""
+
+import itertools
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+
+PORTS = 500  # reserved by each process
+
+
+_claims: list[socket.socket] = []
+
+
+def _claimed() -> range:
+    """Return ports that no other process of tests uses, not even while nobody listens on them.
+
+    They are below those that the kernel gives to clients: a client that dials a client's port on
+    which nobody listens may be answered by itself.
+    """
+    for first in range(12_000, 32_000, PORTS):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0natsctl tests: ports from {first}")  # nobody else can, while we live
+        except OSError:
+            claim.close()
+        else:
+            _claims.append(claim)
+            return range(first, first + PORTS)
+    raise AssertionError("too many tests are run at the same time")
+
+
+def _candidates() -> Iterator[int]:
+    yield from itertools.cycle(_claimed())
+
+
+_ports = _candidates()
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nobody listens."""
+    for port in _ports:
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError

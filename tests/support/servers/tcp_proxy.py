@@ -1,0 +1,100 @@
+"""A TCP proxy before a server, which tests can cut or freeze."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from tests.support.servers.ports import free_port
+from tests.support.servers.streams import opened
+
+
+class CutProxy:
+    """A way to a server that can be cut or frozen; used as `async with CutProxy(url) as proxy`."""
+
+    def __init__(self, target: str) -> None:
+        self._target = urlsplit(target)
+        self._port = free_port()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._listener: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.heal()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.cut()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    @property
+    def url(self) -> str:
+        """Where it listens; credentials go before the host as with any URL."""
+        return f"nats://127.0.0.1:{self._port}"
+
+    def cut(self) -> None:
+        """Drop every connection, and refuse new ones."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+        self._listener = None
+        for task in self._tasks:
+            task.cancel()
+
+    async def heal(self) -> None:
+        """Let connections through again after a cut."""
+        if self._listener is None:
+            listener = socket.create_server(("127.0.0.1", self._port), backlog=100)
+            listener.setblocking(False)
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+            self._listener = listener
+
+    def freeze(self) -> None:
+        """Forward nothing any more, and let new connections wait: a network that swallows all."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Forward what waits, and everything from now on."""
+        self._flowing.set()
+
+    def _accept(self, listener: socket.socket) -> None:
+        # not asyncio's server: closing that one leaks a connection that comes in just then
+        with suppress(BlockingIOError):
+            accepted, _ = listener.accept()
+            task = asyncio.create_task(self._serve(accepted))
+            task.add_done_callback(lambda _: accepted.close())
+            self._keep(task)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        with suppress(OSError):
+            async with opened(sock=accepted) as (reader, writer):
+                await self._flowing.wait()
+                host, port = self._target.hostname, self._target.port
+                async with opened(host, port) as (target_reader, target_writer):
+                    there = asyncio.create_task(self._forward(reader, target_writer))
+                    back = asyncio.create_task(self._forward(target_reader, writer))
+                    self._keep(there, back)
+                    await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+                    there.cancel()
+                    back.cancel()
+
+    def _keep(self, *tasks: asyncio.Task[None]) -> None:
+        for task in tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()

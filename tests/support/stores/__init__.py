@@ -1,0 +1,1 @@
+"""Stores and objects to test them with."""
