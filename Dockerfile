@@ -26,6 +26,7 @@ RUN python -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml"
 COPY README.md LICENSE ./
 COPY natsctl_main.py ./
 COPY natsctl natsctl
+COPY controllers controllers
 RUN pip wheel --no-deps --wheel-dir dist . && pip install --no-deps dist/*.whl
 
 FROM python:${PYTHON}

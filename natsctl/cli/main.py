@@ -50,6 +50,7 @@ COMMANDS = {
         "See links to external resources, and settle those that need a person.",
     ),
     "new": ("daemon.new", "Write a controller, its test and a manifest, which run as they are."),
+    "example": ("daemon.example", "List the example controllers, or print one."),
     "config": (
         "setup.config",
         "Show what is set, and where: by a flag, a variable, a line of a file.",

@@ -36,7 +36,7 @@ def test_help_shows_examples_and_where_nats_is(
     shown = capsys.readouterr().out
     assert re.search(rf"Examples:\n    natsctl {' '.join(words)}\s", shown)
     assert ("NATSCTL_SERVER" in shown) is (
-        words not in (["dev"], ["rbac"], ["new"], ["health"], ["help"])
+        words not in (["dev"], ["rbac"], ["new"], ["example"], ["health"], ["help"])
     )
     of_controllers = (
         *(["run"], ["dev"], ["resync"], ["gc", "plan"], ["gc", "apply"], ["rbac"]),
@@ -97,7 +97,7 @@ def test_completion_is_shown_for_the_shell_that_asks(
     ("typed", "completed"),
     [
         ("natsctl he", {"health", "help"}),
-        ("natsctl help ex", {"explain", "external"}),
+        ("natsctl help ex", {"example", "explain", "external"}),
         ("natsctl gc ap", {"apply"}),
         ("natsctl get --outp", {"--output"}),
         ("natsctl get b k --output js", {"json"}),
