@@ -67,7 +67,7 @@ async def test_a_server_that_does_not_answer_fails_the_connection_in_time(
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nats://", "nats://host:port", "::"])
 async def test_a_url_that_is_none_is_a_usage_error(url: str) -> None:
-    with pytest.raises(UsageError, match="no URL of a NATS server"):
+    with pytest.raises(UsageError, match="not the URL of a NATS server"):
         await Connection.open(url)
 
 

@@ -37,7 +37,7 @@ async def test_refusals_become_our_errors(nats_server: NatsServer) -> None:
             await put(connection, "a", bytes(200))
         with pytest.raises(TooLargeError, match="more than the 1048576"):
             await put(connection, "a", bytes(2_000_000))
-        with pytest.raises(StoreError, match="no NATS subject"):
+        with pytest.raises(StoreError, match="not a NATS subject"):
             await put(connection, "a key")
 
 
@@ -48,7 +48,7 @@ async def test_a_request_that_nobody_answers_says_why(tmp_path: Path) -> None:
     ):
         for subject, why in (
             ("$JS.API.INFO", "JetStream is not enabled"),
-            ("$KV.things.a", "its bucket does not exist, or has no leader"),
+            ("$KV.things.a", "the bucket does not exist, or has no leader"),
             ("elsewhere", "nobody listens"),
         ):
             with pytest.raises(StoreError, match=why.replace("$", r"\$")) as caught:
@@ -121,7 +121,7 @@ async def test_a_domain_is_spoken_to_under_its_prefix(tmp_path: Path) -> None:
             assert await messages(connection) == 1
         nowhere = NatsOptions(servers=(server.url,), api_prefix="$JS.nowhere.API.")
         async with connect(nowhere) as connection:
-            with pytest.raises(StoreError, match="answered by no one"):
+            with pytest.raises(StoreError, match="nobody answers"):
                 await connection.api("INFO")
 
 
@@ -135,12 +135,12 @@ async def test_what_may_be_heard_is_found_out(tmp_path: Path) -> None:
         connect(server.url.replace("//", "//a:b@")) as connection,
     ):
         for _ in range(20):
-            assert await connection.may_hear("Known.thing")
-            assert not await connection.may_hear("Secret.thing")
+            assert await connection.may_subscribe("Known.thing")
+            assert not await connection.may_subscribe("Secret.thing")
         assert connection.state().errors == 0
         server.kill()
         with pytest.raises(StoreError):
-            await connection.may_hear("Known.thing")
+            await connection.may_subscribe("Known.thing")
 
 
 async def test_what_may_not_be_heard_is_told_in_the_background_as_it_was_written(

@@ -24,7 +24,9 @@ async def test_a_message_with_an_odd_subject_arrives(nats_server: NatsServer, od
 
     async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
         await connection.client.subscribe("plain.*", cb=note)
-        await connection.client.tap("tapped.*", lambda subject, *_: tapped.append(subject))
+        await connection.client.subscribe_raw(
+            "tapped.*", lambda subject, *_: tapped.append(subject)
+        )
         assert await works(connection)
         for prefix in (b"plain.", b"tapped."):
             other.publish(prefix + odd, b"value")

@@ -88,7 +88,7 @@ async def test_messages_come_whole_and_in_order(size: int) -> None:
         plain.append((msg.subject, msg.data))
 
     async with scripted() as (script, client):
-        await client.tap("inbox", lambda *message: tapped.append(message))
+        await client.subscribe_raw("inbox", lambda *message: tapped.append(message))
         await client.subscribe("other", cb=note)
         data = b"".join(frame(1, message) for message in MESSAGES)
         other = frame(2, (b"other", b"", b"plain", None)) + frame(2, (b"other", b"", b"", HEADERS))
@@ -102,7 +102,7 @@ async def test_messages_come_whole_and_in_order(size: int) -> None:
 async def test_what_comes_after_the_end_of_a_tap_goes_nowhere() -> None:
     tapped: list[Received] = []
     async with scripted() as (script, client):
-        subscription = await client.tap("inbox", lambda *message: tapped.append(message))
+        subscription = await client.subscribe_raw("inbox", lambda *message: tapped.append(message))
         await script.send(frame(1, MESSAGES[1]), 1_000)
         await eventually(lambda: tapped)
         await subscription.unsubscribe()
@@ -119,7 +119,7 @@ async def test_a_real_server_is_understood(nats_server: NatsServer) -> None:
     await client.connect(nats_server.url)
     await other.connect(nats_server.url)
     try:
-        await client.tap("things.>", lambda *message: tapped.append(message))
+        await client.subscribe_raw("things.>", lambda *message: tapped.append(message))
         await client.flush()
         for value in values:
             await other.publish("things.a", value)

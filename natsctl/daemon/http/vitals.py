@@ -21,7 +21,7 @@ class Connected(Protocol):
     """A connection that says how it is; a `natsctl.jetstream.connection.connection.Connection`."""
 
     @property
-    def kept(self) -> bool:
+    def reconnects(self) -> bool:
         """Whether it comes back by itself when it is lost."""
         ...
 
@@ -107,8 +107,8 @@ class Vitals:
         Where not, only another process can. That this is answered shows that the loop goes round.
         """
         connection = self._connection
-        kept = connection is None or connection.kept
-        failure = "" if kept else "it was given up, and does not come back"
+        reconnects = connection is None or connection.reconnects
+        failure = "" if reconnects else "it was given up, and does not come back"
         return Verdict("livez", (Check("ping"), Check("nats", failure)))
 
     def ready(self) -> Verdict:

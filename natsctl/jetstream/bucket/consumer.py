@@ -41,7 +41,7 @@ class _Consumer:
     async def listen(self) -> None:
         """Subscribe to the inbox; messages are taken from now on."""
         try:
-            self._subscription = await self._client.tap(self.inbox, self.feed.receive)
+            self._subscription = await self._client.subscribe_raw(self.inbox, self.feed.receive)
         except NatsError as error:
             raise WatchBrokenError(f"cannot listen to {self.inbox}: {error}") from error
 

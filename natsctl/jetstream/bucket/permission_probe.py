@@ -49,7 +49,7 @@ class Probe:
 
     async def hearing(self, *subjects: str) -> list[str]:
         """Return those of the subjects to which this user may not subscribe."""
-        return [each for each in subjects if not await self._connection.may_hear(each)]
+        return [each for each in subjects if not await self._connection.may_subscribe(each)]
 
     async def _denied(self, *subjects: str) -> list[str]:
         return [subject for subject in subjects if not await self._allowed(subject)]
@@ -62,7 +62,7 @@ class Probe:
         except PermissionDeniedError:
             return False
         except StoreError:
-            return True  # allowed, and answered by no one
+            return True  # allowed, but nobody answers
         return True
 
 

@@ -1,4 +1,4 @@
-"""What the server's answers mean: JSON that is a result, or one of our errors."""
+"""Turns an answer of the JetStream API into a result or into one of natsctl's errors."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _KINDS: dict[int, type[StoreError]] = {
     10054: TooLargeError,
     10059: StoreMissingError,
     10071: ConflictError,  # wrong last sequence
-    10164: ConflictError,  # the same, without saying which it is
+    10164: ConflictError,  # the same, without the sequence that is stored
 }
 _DISABLED = (10039, 10076)
 
@@ -39,11 +39,11 @@ _results = msgspec.json.Decoder(dict[str, Any])
 
 
 def result(data: bytes, about: str) -> dict[str, Any]:
-    """Return the JSON object that answers a request about *about*.
+    """Return the JSON object of an answer; *about* names the request in errors.
 
-    Raises what the server's refusal means: `StoreMissingError` (no such stream),
-    `NotFoundError` (no such message or consumer), `ConflictError` (wrong last sequence),
-    `TooLargeError`, else `StoreError` with the server's description and error code.
+    Raises `StoreMissingError` (no such stream), `NotFoundError` (no such message or consumer),
+    `ConflictError` (wrong last sequence), `TooLargeError`, or `StoreError` with the server's
+    description and error code.
     """
     try:
         refusal = _answers.decode(data).error
@@ -55,7 +55,7 @@ def result(data: bytes, about: str) -> dict[str, Any]:
 
 
 def revision(data: bytes) -> int:
-    """Return the sequence at which a stream took a message; raises as `result` does."""
+    """Return the sequence at which a stream stored a message; raises the errors of `result`."""
     answer = result(data, "publish")
     sequence = answer.get("seq")
     if not isinstance(sequence, int):

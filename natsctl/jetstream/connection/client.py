@@ -1,9 +1,8 @@
-"""nats-py's client, made safe to throw away.
+"""A nats-py client for a single connection, which closes without sending pending commands.
 
-natsctl gives every connection a client of its own and never lets one reconnect: what nats-py
-carries over from one connection to the next (commands not sent yet, subscriptions, half-dead
-tasks) is where ghost writes and silent watches come from. This is the only module that touches
-what nats-py keeps private.
+natsctl makes a new client for every connection and never lets one reconnect. nats-py keeps unsent
+commands, subscriptions and tasks across a reconnect, which can cause writes after a failure was
+reported and watches that receive nothing. Only this module uses nats-py's private attributes.
 """
 
 import asyncio
@@ -22,10 +21,10 @@ from nats.protocol.parser import CRLF_SIZE, Parser
 from natsctl.jetstream.connection.headers import parse_headers
 
 Receive = Callable[[bytes, bytes, bytes, bytes | None], None]
-"""Takes a message as it came: its subject, reply subject, payload and header block."""
+"""Receives the raw parts of a message: subject, reply subject, payload and header block."""
 
 
-# A server separates words by spaces and tabs only: a subject may have any other byte but a newline.
+# Only spaces and tabs separate words. A subject may have any other byte except a newline.
 _MESSAGE = re.compile(rb"MSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?()(\d+)\r\n")
 _WITH_HEADERS = re.compile(
     rb"HMSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
@@ -35,34 +34,34 @@ REFUSED_SUBJECT = "invalid publish subject"  # as the server reports it, in lowe
 
 
 class ReadingStoppedError(NatsError):
-    """Nothing is read from the connection any more, though it is open."""
+    """The client no longer reads from a connection that is open."""
 
     def __str__(self) -> str:
         return "nats: reading stopped unexpectedly"
 
 
 class OneTimeClient(Client):
-    """A client for one connection, whose close throws away what was not sent."""
+    """A client for one connection. Closing the client discards commands that are not sent."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._heard = (0, 0)
-        self._taps: dict[int, Receive] = {}
-        self._ps = _Parser(self, self._taps)
+        self._received = (0, 0)
+        self._receivers: dict[int, Receive] = {}
+        self._ps = _Parser(self, self._receivers)
 
     @property
     def encrypted(self) -> bool:
-        """Whether the connection is a TLS one; one over web sockets says yes."""
+        """True if the connection uses TLS, and for every connection over web sockets."""
         if not isinstance(self._transport, TcpTransport):
             return True
         writer = self._transport._io_writer  # noqa: SLF001 - no public way to it
         return writer is not None and writer.get_extra_info("ssl_object") is not None
 
     def abort(self) -> None:
-        """Cut the connection now, so that a close has nothing to wait for.
+        """Abort the connection, so that `close` does not wait.
 
-        nats-py's close waits until a frozen peer has read everything, and for ever after a TLS
-        handshake that failed.
+        Otherwise nats-py's `close` waits until the server has read everything, even if the server
+        is frozen, and it never returns after a failed TLS handshake.
         """
         if isinstance(self._transport, TcpTransport):
             writer = self._transport._io_writer  # noqa: SLF001 - no public way to it
@@ -70,33 +69,35 @@ class OneTimeClient(Client):
                 writer.transport.abort()
             self._transport = None
 
-    def listen(self) -> None:
-        """Take what came in since the last call for a sign of life, as good as a pong.
+    def count_traffic_as_pong(self) -> None:
+        """Reset the count of unanswered pings if data arrived since the last call.
 
-        Behind a long backlog the pong itself comes late.
+        The pong itself arrives late if a long backlog precedes it.
         """
-        heard = (self.stats["in_msgs"], len(self._ps.buf))
-        if heard != self._heard:
-            self._heard = heard
+        received = (self.stats["in_msgs"], len(self._ps.buf))
+        if received != self._received:
+            self._received = received
             self._pings_outstanding = 0
 
-    async def tap(self, subject: str, receive: Receive, *, queue: str = "") -> Subscription:
-        """Subscribe, and have *receive* called with every message, at once and as it came.
+    async def subscribe_raw(
+        self, subject: str, receive: Receive, *, queue: str = ""
+    ) -> Subscription:
+        """Subscribe, and call *receive* with the raw parts of every message as it is read.
 
-        nats-py would make an object of each and take it through a queue to another task.
-        *receive* must not raise: nothing would be read any more.
+        This skips nats-py's message object, queue and task. *receive* must not raise, because the
+        client would stop reading.
         """
-        subscription = await self.subscribe(subject, queue=queue, cb=_tapped)
-        self._taps[subscription._id] = receive  # noqa: SLF001 - no public way to it
+        subscription = await self.subscribe(subject, queue=queue, cb=_ignore)
+        self._receivers[subscription._id] = receive  # noqa: SLF001 - no public way to it
         return subscription
 
     def subscribed(self, lowered: str) -> str | None:
-        """Return the subject of ours that is this one in lower case; None where none is."""
-        ours = (each.subject for each in self._subs.values())
-        return next((subject for subject in ours if subject.lower() == lowered), None)
+        """Return the subscribed subject whose lower-case form is *lowered*, or None."""
+        subjects = (subscription.subject for subscription in self._subs.values())
+        return next((subject for subject in subjects if subject.lower() == lowered), None)
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
-        self._taps.pop(sid, None)
+        self._receivers.pop(sid, None)
         super()._remove_sub(sid, max_msgs)
 
     def _build_message(
@@ -114,7 +115,7 @@ class OneTimeClient(Client):
 
     async def _process_err(self, err_msg: str) -> None:
         if REFUSED_SUBJECT in err_msg:
-            # the connection is as good as before, but nats-py would close it
+            # the connection still works, but nats-py would close it
             await self._error_cb(NatsError(f"nats: {err_msg}"))
             return
         await super()._process_err(err_msg)
@@ -124,14 +125,14 @@ class OneTimeClient(Client):
         return parse_headers(headers) or None if headers else None
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:  # noqa: FBT001, FBT002
-        # nats-py writes what is pending to the dead connection, and leaves its tasks and
-        # callbacks behind when that fails
+        # nats-py writes pending commands to the dead connection; if that fails, its tasks and
+        # callbacks stay
         self._pending.clear()
         self._pending_data_size = 0
         await super()._close(status, do_cbs)
 
     async def _process_pong(self) -> None:
-        # a flush that was cancelled leaves its future behind, and the read loop dies of it
+        # a cancelled flush leaves its future behind, which would end the read loop
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
@@ -139,61 +140,61 @@ class OneTimeClient(Client):
     async def _read_loop(self) -> None:
         await super()._read_loop()
         if self.is_connected:
-            # it gave up after an error that it only logged
+            # the read loop ended after an error that nats-py only logs
             await self._process_op_err(ReadingStoppedError())
 
 
 class _Parser(Parser):
-    """Splits what a server sends into messages and control lines, exactly as a server reads them.
+    """Splits the server's data into messages and control lines by the server's own rules.
 
-    The messages of taps go straight to them, everything else goes to nats-py. nats-py's own parser
-    takes other white space for a separator too: a subject could end the connection, or send its
-    message to another subscription.
+    Messages of raw subscriptions go to their receivers, and everything else goes to nats-py.
+    nats-py's parser also splits at other white space, so a subject with such a character could end
+    the connection or misdirect its message.
     """
 
-    def __init__(self, client: "OneTimeClient", taps: dict[int, Receive]) -> None:
+    def __init__(self, client: "OneTimeClient", receivers: dict[int, Receive]) -> None:
         super().__init__(client)
-        self._taps = taps
+        self._receivers = receivers
 
     def reset(self) -> None:
         super().reset()
-        self._awaited = 0  # how many bytes the next frame needs in the buffer, as far as is known
+        self._awaited = 0  # bytes that the buffer needs for the next frame; 0 if unknown
 
     async def parse(self, data: bytes = b"") -> None:
         self.buf.extend(data)
         while self.buf and len(self.buf) >= self._awaited:
-            self._hand_out()
-            if self._awaited or not await self._take_one():
+            self._receive_raw()
+            if self._awaited or not await self._pass_on():
                 return
 
-    def _hand_out(self) -> None:
-        """Give the messages at the front of the buffer to their taps."""
-        buffer, at, count = bytes(self.buf), 0, 0
+    def _receive_raw(self) -> None:
+        """Pass the messages at the front of the buffer to their receivers."""
+        buffer, position, count = bytes(self.buf), 0, 0
         self._awaited = 0
-        while frame := _MESSAGE.match(buffer, at) or _WITH_HEADERS.match(buffer, at):
+        while frame := _MESSAGE.match(buffer, position) or _WITH_HEADERS.match(buffer, position):
             subject, sid, reply, header_size, size = frame.groups()
-            receive = self._taps.get(int(sid))
+            receive = self._receivers.get(int(sid))
             if receive is None:
                 break
             start = frame.end()
             end = start + int(size)
             if end + CRLF_SIZE > len(buffer):
-                self._awaited = end + CRLF_SIZE - at
+                self._awaited = end + CRLF_SIZE - position
                 break
             body = start + int(header_size or 0)
             headers = buffer[start:body] if header_size else None
             receive(subject, reply or b"", buffer[body:end], headers)
-            at = end + CRLF_SIZE
+            position = end + CRLF_SIZE
             count += 1
-        del self.buf[:at]
+        del self.buf[:position]
         self.nc.stats["in_msgs"] += count
-        self.nc.stats["in_bytes"] += at
+        self.nc.stats["in_bytes"] += position
 
-    async def _take_one(self) -> bool:
-        """Give the first frame to nats-py; return False if it is not complete yet."""
+    async def _pass_on(self) -> bool:
+        """Pass the first frame to nats-py; return False if the frame is incomplete."""
         frame = _MESSAGE.match(self.buf) or _WITH_HEADERS.match(self.buf)
         if frame is None:
-            return await self._take_line()
+            return await self._control()
         subject, sid, reply, header_size, size = frame.groups()
         start = frame.end()
         end = start + int(size)
@@ -206,8 +207,8 @@ class _Parser(Parser):
         await self.nc._process_msg(int(sid), subject, reply or b"", payload, headers)  # noqa: SLF001 - no public way to it
         return True
 
-    async def _take_line(self) -> bool:
-        """Obey a control line; return False if it is not complete yet."""
+    async def _control(self) -> bool:
+        """Process a control line; return False if the line is incomplete."""
         line, end, _ = self.buf.partition(b"\r\n")
         if not end:
             return False
@@ -229,5 +230,5 @@ class _Parser(Parser):
         return True
 
 
-async def _tapped(_msg: Msg) -> None:
-    """Stand in for the callback that nats-py demands."""
+async def _ignore(_msg: Msg) -> None:
+    """Do nothing; nats-py requires a callback."""

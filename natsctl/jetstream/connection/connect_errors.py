@@ -1,4 +1,4 @@
-"""Why a server could not be connected to, in words that say what to do."""
+"""Explains why a connection failed or ended, and what to do about it."""
 
 import socket
 import ssl
@@ -21,7 +21,7 @@ _CLOSED = (UnexpectedEOF, ConnectionResetError, BrokenPipeError)
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A connection that could not be had. Waiting helps, unless it is `final`."""
+    """A failed attempt to connect. A retry cannot succeed if `final` is true."""
 
     server: Server
     reason: str
@@ -33,13 +33,13 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def explained(error: Exception, server: Server, options: NatsOptions) -> Failure:
-    """Return what *error*, met while connecting to *server*, means to people."""
+    """Return the failure that *error*, raised while connecting to *server*, stands for."""
     final = _final(error, server, options)
     return Failure(server, final or _passing(error, options), final is not None, error)
 
 
 def ending(error: Exception | None) -> str:
-    """Return why an established connection ended, for people."""
+    """Return a short text that explains why an established connection ended."""
     if isinstance(error, _CLOSED):
         return "the server closed the connection"
     if isinstance(error, StaleConnectionError):
@@ -58,7 +58,7 @@ def _final(error: Exception, server: Server, options: NatsOptions) -> str | None
         case ssl.SSLCertVerificationError():
             ca = options.tls_ca or "this machine"
             return (
-                f"{ca} does not vouch for the server's certificate ({error.verify_message}); "
+                f"{ca} does not verify the server's certificate ({error.verify_message}); "
                 "give the CA that does as tls_ca"
             )
         case ssl.SSLError() if "CERTIFICATE_REQUIRED" in str(error):

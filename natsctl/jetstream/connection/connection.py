@@ -1,8 +1,8 @@
-"""A connection to NATS that says how it is.
+"""A connection to NATS that reconnects forever and reports every loss.
 
-It reconnects by itself, for ever, and never quietly: whoever builds on it is told of every loss
-and every return (`on_lost`), what was asked and not answered fails at once, and nothing that
-failed is sent later. Each time it comes back it does so with a new nats-py client.
+A request without an answer fails as soon as the connection is lost, and is never sent later. Every
+reconnect makes a new nats-py client, so subscriptions end with the connection that carried them;
+`Connection.on_lost` reports when to subscribe again.
 """
 
 import asyncio
@@ -30,21 +30,21 @@ from natsctl.telemetry.hiding import Secrets
 log = logging.getLogger(__name__)
 
 PAYLOAD_MAX = 1024 * 1024
-FLUSH_S = 2.0  # how long a close waits for what was published
+FLUSH_S = 2.0  # how long `close` waits until the server has received published messages
 
 OnLost = Callable[[StoreError], None]
 
 
 class ConnectionState(msgspec.Struct, frozen=True):
-    """How a connection is, for health checks and people; no secret in it.
+    """The state of a connection, for health checks and people; contains no secret.
 
     Attributes:
-        connected: whether it stands.
-        server: the address of the server, the last one where it does not stand.
-        losses: how often it was lost so far.
-        since_s: for how many seconds it has been so.
-        errors: how many errors were met in the background.
-        last_error: the newest of them, or why it was lost; None where all was well.
+        connected: whether the connection is up.
+        server: the address of the server, or of the last one if the connection is down.
+        losses: the number of times that the connection was lost.
+        since_s: seconds since the connection went up or down.
+        errors: the number of background errors.
+        last_error: the newest background error, or the reason of the last loss; None if neither.
     """
 
     connected: bool
@@ -59,11 +59,11 @@ class ConnectionState(msgspec.Struct, frozen=True):
 async def connect(
     options: NatsOptions | str | None = None, *, wait: bool = False
 ) -> AsyncIterator["Connection"]:
-    """Connect to NATS, for as long as the context lasts; see `Connection.open`.
+    """Connect to NATS for the duration of the context; see `Connection.open`.
 
-    Meanwhile no text shows the secrets in the options.
+    Logs and errors mask the secrets in the options for as long.
     """
-    options = _resolved(options)
+    options = _checked(options)
     with Secrets(secrets(options)):
         connection = await Connection.open(options, wait=wait)
         try:
@@ -75,12 +75,12 @@ async def connect(
 class Connection:
     """A connection to NATS; made by `connect`, or by `open` and ended by `close`.
 
-    *Guarantees.* A request fails at once with `StoreError` while there is no connection, and is
-    then never sent. A request under way when the connection breaks fails at once with
-    `StoreTimeoutError`. A server that is silent, stopped or cut off is noticed after
-    `silence_s`, a closed connection at once. Reconnecting starts at once and never ends.
+    *Guarantees.* Without a connection, a request fails at once with `StoreError` and is never sent.
+    If the connection is lost, pending requests fail at once with `StoreTimeoutError`. The
+    connection counts as lost as soon as it is closed, or after `silence_s` without data from the
+    server. The connection then reconnects at once, and retries until it succeeds.
 
-    *Assumes* that every use is in the event loop in which it was opened.
+    *Assumes* that all calls are made in the event loop that opened the connection.
     """
 
     def __init__(self, options: NatsOptions) -> None:
@@ -89,10 +89,10 @@ class Connection:
         self._dial = Dial(options, report=self._report, progress=self._waiting)
         self._repeats = Repeats(self._clock)
         self._link: Link | None = None
-        self._standing = asyncio.Event()
+        self._up = asyncio.Event()
         self._closed = False
-        self._keeper: asyncio.Task[None] | None = None
-        self._endings: set[asyncio.Task[None]] = set()
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._listeners: dict[object, OnLost] = {}
         self._since = self._clock()
         self._state = ConnectionState(
@@ -108,104 +108,106 @@ class Connection:
     async def open(
         cls, options: NatsOptions | str | None = None, *, wait: bool = False
     ) -> "Connection":
-        """Connect to the first of the servers that answers.
+        """Connect to the first server that answers.
 
         Args:
-            options: how, or only a URL (or several, comma-separated); None is the default server.
-            wait: keep trying, and say so in the log, for as long as no server can be reached.
+            options: options, or a URL (or several, comma-separated); None is the default server.
+            wait: if no server is reachable, log that and retry until one is.
 
         Raises:
-            UsageError: an option, a context or a file is wrong.
-            ConnectError: no server could be reached within `connect_timeout_s`, or one refused
-                us, which waiting does not change. It names each server and what to do.
+            UsageError: an option, a context or a file is malformed.
+            ConnectError: no server answered within `connect_timeout_s`, or a server rejected the
+                credentials. The message names each server and what to do.
         """
-        connection = cls(_resolved(options))
+        connection = cls(_checked(options))
         dial = connection._dial
         link = await (dial.patiently(refusals_final=True) if wait else dial.once())
-        connection._found(link)
-        connection._keeper = asyncio.create_task(connection._keep(link), name="natsctl-connection")
+        connection._use(link)
+        connection._reconnecting = asyncio.create_task(
+            connection._reconnect(link), name="natsctl-connection"
+        )
         return connection
 
     async def close(self) -> None:
-        """End the connection, in 4 s at most: what was published has reached the server.
+        """Flush and close the connection, within 4 s.
 
-        Requests under way fail, `on_lost` is told, nothing is left running.
+        Pending requests fail, `on_lost` callbacks are called, and no task stays.
         """
         self._closed = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.wait({self._reconnecting})
         link = self._link
         if link is not None:
             await link.flush(FLUSH_S)
             self._lost(link, "it was closed")
-        self._standing.set()
-        if self._endings:
-            await asyncio.wait(self._endings)
+        self._up.set()
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     @property
     def client(self) -> OneTimeClient:
-        """The nats-py client of the connection as it stands; raises `StoreError` where it does not.
+        """The present nats-py client; raises `StoreError` if the connection is down.
 
-        Ask for it again after every `on_lost`: each return brings another client, and what was
-        subscribed on the one before is gone.
+        Every reconnect makes a new client without subscriptions, so read this property again after
+        every call of an `on_lost` callback.
         """
         return self._current().client
 
     @property
     def api_prefix(self) -> str:
-        """The subject prefix of the JetStream API, without a dot at its end."""
+        """The subject prefix of the JetStream API, without a trailing dot."""
         return self._options.prefix
 
     @property
     def publish_prefix(self) -> str:
-        """What goes before a `$KV.…` subject: empty, or the API's prefix of a domain or import."""
+        """The prefix of `$KV.…` subjects: empty, or the API prefix of a domain or import."""
         return "" if self.api_prefix == "$JS.API" else f"{self.api_prefix}."
 
     @property
     def marker_ttl_s(self) -> float:
-        """How long a delete marker stays that may expire; 0 is for ever."""
+        """Seconds until a delete marker that may expire does; 0 is never."""
         return self._options.marker_ttl_s
 
     @property
     def payload_max(self) -> int:
-        """How many bytes a message may have; a server's default where none is connected."""
+        """The maximum size of a message in bytes; the default of servers if not connected."""
         return PAYLOAD_MAX if self._link is None else self._link.client.max_payload
 
     @property
     def connected(self) -> bool:
-        """Whether the connection stands, as far as is known."""
+        """True if the connection is up, as far as the client knows."""
         return self._link is not None and self._link.alive
 
     @property
     def losses(self) -> int:
-        """How often the connection was lost so far."""
+        """The number of times that the connection was lost."""
         return self._state.losses
 
     @property
-    def kept(self) -> bool:
-        """Whether it comes back by itself when it is lost: not at its end, nor by our own fault."""
-        return self._keeper is not None and not self._keeper.done()
+    def reconnects(self) -> bool:
+        """True until `close`; False also if the task that reconnects has failed."""
+        return self._reconnecting is not None and not self._reconnecting.done()
 
     def state(self) -> ConnectionState:
-        """Return how the connection is now."""
+        """Return the present state."""
         return msgspec.structs.replace(
             self._state, connected=self.connected, since_s=self._clock() - self._since
         )
 
     async def wait_connected(self) -> None:
-        """Wait until the connection stands; raises `StoreError` once it was closed for good."""
-        self._look()
-        await self._standing.wait()
+        """Wait until the connection is up; raises `StoreError` after `close`."""
+        self._notice_loss()
+        await self._up.wait()
         if self._closed:
             raise StoreError("the NATS connection was closed")
 
     @contextmanager
     def on_lost(self, callback: OnLost) -> Iterator[None]:
-        """Call *callback* at every loss and every return of the connection, in this context.
+        """Call *callback* at every loss and every reconnect while the context lasts.
 
-        It is called at once, with what happened, in the event loop, and must not block. At a
-        return too, because what was built on the connection before is gone.
+        The callback gets the reason, runs in the event loop and must not block. It is also called
+        at a reconnect, because subscriptions of the previous connection are gone.
         """
         token = object()
         self._listeners[token] = callback
@@ -222,37 +224,38 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Msg:
-        """Send a request and return the answer, after `request_timeout_s` at most by default.
+        """Send a request and return its answer; *timeout_s* is `request_timeout_s` by default.
 
         Raises:
-            StoreTimeoutError: no answer came, or the connection was lost before it did; whether
-                the request took effect is unknown.
-            PermissionDeniedError: the server does not let us send it, or be answered.
-            TooLargeError: the payload is larger than the server takes.
-            StoreError: it was not sent, for there is no connection, or nobody answers on the
-                subject: then nats-py's `NoRespondersError` is its cause.
+            StoreTimeoutError: no answer arrived in time, or the connection was lost; the request
+                may have taken effect.
+            PermissionDeniedError: the server denies the request or its answer.
+            TooLargeError: the payload is larger than the server's `max_payload`.
+            StoreError: the connection is down and the request was not sent, or the subject has no
+                subscriber (the cause is nats-py's `NoRespondersError`).
         """
         if timeout_s is None:
             timeout_s = self._options.request_timeout_s
         return await self._current().requests.ask(subject, payload, headers, timeout_s)
 
     @asynccontextmanager
-    async def asking(self, subject: str, payload: bytes) -> AsyncIterator[NextAnswer]:
-        """Send a request to all who listen, and give what waits for the next answer to it.
+    async def request_many(self, subject: str, payload: bytes) -> AsyncIterator[NextAnswer]:
+        """Send a request to all subscribers, and yield a function that waits for the next answer.
 
-        There is no deadline: whoever waits sets one. Waiting raises as `request` does, except for
-        an answer that does not come.
+        The function has no deadline; the caller sets one. It raises the errors of `request`,
+        except the timeout.
         """
-        async with self._current().requests.asking(subject, payload) as answer:
-            yield answer
+        async with self._current().requests.request_many(subject, payload) as next_answer:
+            yield next_answer
 
-    async def may_hear(self, subject: str) -> bool:
-        """Find out whether this user may subscribe to *subject*, by listening for a moment.
+    async def may_subscribe(self, subject: str) -> bool:
+        """Return whether this user may subscribe to *subject*, by a short subscription.
 
-        Takes nothing from whoever listens there. Raises `StoreTimeoutError` where the server does
-        not say within `request_timeout_s`, `StoreError` while there is no connection.
+        Other subscribers miss no message. Raises `StoreTimeoutError` if the server does not answer
+        within `request_timeout_s`, and `StoreError` if the connection is down.
         """
-        return await self._current().requests.may_hear(subject, self._options.request_timeout_s)
+        requests = self._current().requests
+        return await requests.may_subscribe(subject, self._options.request_timeout_s)
 
     async def api(
         self,
@@ -261,9 +264,9 @@ class Connection:
         *,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Ask the JetStream API, `STREAM.INFO.x` for example, and return its JSON answer.
+        """Call the JetStream API, for example `STREAM.INFO.x`, and return its JSON answer.
 
-        Raises as `request` and `natsctl.jetstream.connection.api_errors.result` do.
+        Raises the errors of `request` and of `natsctl.jetstream.connection.api_errors.result`.
         """
         payload = b"" if body is None else msgspec.json.encode(body)
         subject = f"{self.api_prefix}.{endpoint}"
@@ -273,32 +276,32 @@ class Connection:
 
     @staticmethod
     def acknowledged(reply: Msg) -> int:
-        """Return the revision at which a stream took a message; raises as `api` does."""
+        """Return the revision at which a stream stored a message; raises the errors of `api`."""
         return answers.revision(reply.data)
 
     def _current(self) -> Link:
-        self._look()
+        self._notice_loss()
         if self._closed:
             raise StoreError("the NATS connection was closed")
         if self._link is None:
             raise StoreError(f"not connected to NATS at {self._dial}: {self._state.last_error}")
         return self._link
 
-    def _look(self) -> None:
-        """Believe what nats-py knows already, before it tells."""
+    def _notice_loss(self) -> None:
+        """Notice a loss that nats-py has not reported yet."""
         link = self._link
         if link is not None and not link.alive:
             self._lost(link, link.reason)
 
-    def _found(self, link: Link) -> None:
+    def _use(self, link: Link) -> None:
         self._link = link
         self._since = self._clock()
         self._note(server=link.server.address)
-        self._standing.set()
+        self._up.set()
         log.info("connected to %s", link.server.address)
         if self._state.losses:
             address = link.server.address
-            self._tell(StoreError(f"the connection to NATS is another one, to {address}"))
+            self._notify(StoreError(f"reconnected to NATS at {address}"))
         else:
             self._note(last_error=None)
 
@@ -306,31 +309,31 @@ class Connection:
         if self._link is not link:
             return
         self._link = None
-        self._standing.clear()
+        self._up.clear()
         link.requests.lost(reason)
         ending = asyncio.create_task(link.end())
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
-        self._tell(StoreError(f"the NATS connection to {link.server.address} is lost: {reason}"))
+        self._closing.add(ending)
+        ending.add_done_callback(self._closing.discard)
+        self._notify(StoreError(f"the NATS connection to {link.server.address} is lost: {reason}"))
         if not self._closed:
             self._since = self._clock()
             self._note(losses=self._state.losses + 1, last_error=reason)
             log.warning("lost the connection to %s: %s", link.server.address, reason)
 
-    def _tell(self, error: StoreError) -> None:
+    def _notify(self, error: StoreError) -> None:
         for callback in list(self._listeners.values()):
             try:
                 callback(error)
             except Exception:
-                log.exception("a callback of a lost connection failed")
+                log.exception("an on_lost callback failed")
 
     def _note(self, **changes: object) -> None:
         self._state = msgspec.structs.replace(self._state, **changes)
 
     def _report(self, error: Exception) -> None:
-        """Count what nats-py meets in the background, and log it once in a while."""
+        """Count a background error of nats-py, and log it unless it was logged just now."""
         if self._link is None:
-            return  # of an attempt to connect, which is told as a whole
+            return  # part of an attempt to connect, which is reported as a whole
         message = str(error) or type(error).__name__
         self._note(errors=self._state.errors + 1, last_error=message)
         if self._repeats.due(message):
@@ -341,16 +344,16 @@ class Connection:
         if self._repeats.due(message):
             log.warning("no connection to NATS yet: %s", message)
 
-    async def _keep(self, link: Link) -> None:
+    async def _reconnect(self, link: Link) -> None:
         """Replace the link whenever it ends."""
         while True:
             await link.ended()
             self._lost(link, link.reason)
             link = await self._dial.patiently()
-            self._found(link)
+            self._use(link)
 
 
-def _resolved(options: NatsOptions | str | None) -> NatsOptions:
+def _checked(options: NatsOptions | str | None) -> NatsOptions:
     if isinstance(options, str):
         options = NatsOptions(servers=(options,))
     options = with_context(options or NatsOptions())

@@ -1,4 +1,4 @@
-"""What a client needs to prove who it is: from options and files to nats-py's arguments."""
+"""Turns credentials in options and files into the arguments of nats-py's `connect`."""
 
 import re
 import ssl
@@ -16,10 +16,9 @@ _JWT = re.compile(r"-BEGIN NATS USER JWT-+\s+([\w.-]+?)\s+-+END NATS USER JWT-")
 
 
 def arguments(options: NatsOptions, server: Server) -> dict[str, Any]:
-    """Return what `Client.connect` is to be given for *server*; files are read now.
+    """Return the credential arguments of `Client.connect` for *server*; reads the files.
 
-    Raises `UsageError` naming the file that is missing or not what it should be, never what is
-    in it.
+    Raises `UsageError` that names a file that is missing or malformed, without its content.
     """
     found: dict[str, Any] = {"token": options.token or server.token}
     if options.creds:
@@ -38,7 +37,7 @@ def arguments(options: NatsOptions, server: Server) -> dict[str, Any]:
 
 
 def _creds(file: str) -> RawCredentials:
-    """Return the file's text: nats-py itself reads on for ever in a file without a JWT."""
+    """Return the file's text; checks it first, because nats-py never returns without a JWT."""
     text = _read(file, "creds")
     jwt = _JWT.search(text)
     if jwt is None:
@@ -79,6 +78,6 @@ def _tls(options: NatsOptions) -> ssl.SSLContext:
         except ssl.SSLError as error:
             raise UsageError(
                 f"NATS tls_cert {options.tls_cert} and tls_key {options.tls_key} "
-                f"are no certificate and its key: {error.reason or error}"
+                f"are not a certificate and its key: {error.reason or error}"
             ) from error
     return context

@@ -1,4 +1,4 @@
-"""Getting a link to whichever server answers."""
+"""Connects to the first server that answers."""
 
 import asyncio
 import random
@@ -11,16 +11,16 @@ from natsctl.jetstream.connection.link import Link, Report, open_link
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.connection.servers import Servers
 
-ATTEMPT_MIN_S = 1.0  # the least time that one of several servers has to answer
-PAUSE_MIN_S = 0.1  # between two rounds of all servers, doubling
+ATTEMPT_MIN_S = 1.0  # the least time for an attempt to connect to one of several servers
+PAUSE_MIN_S = 0.1  # between two rounds over all servers; doubles up to `PAUSE_MAX_S`
 PAUSE_MAX_S = 1.0
 
 
 class Dial:
-    """Tries the servers that the options name, and those that they told us of, in turn.
+    """Tries the configured servers, and the cluster members that they announced, in turn.
 
-    `report` is handed to the links; `progress` is told of every round that failed, in words.
-    Making one raises `UsageError` where a URL or a file is wrong.
+    Links pass their background errors to *report*. *progress* gets a text after every failed
+    round. The constructor raises `UsageError` if a URL or a file is malformed.
     """
 
     def __init__(
@@ -42,58 +42,59 @@ class Dial:
         limit_s = self._options.connect_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                found = await self._round()
-                await _end_if_cancelled(found)
+                outcome = await self._round()
+                await _end_if_cancelled(outcome)
         except TimeoutError:
             raise ConnectError(
                 f"cannot connect to NATS: none of {self} answers within {limit_s:g} s"
             ) from None
-        return _link(found)
+        return _link(outcome)
 
     async def patiently(self, *, refusals_final: bool = False) -> Link:
         """Try round after round until a server answers.
 
-        With *refusals_final*, raises `ConnectError` where one refuses us instead.
+        Raises `ConnectError` if *refusals_final* and a server rejects this client.
         """
         pause_s = PAUSE_MIN_S
         while True:
-            found = await self._round()
-            await _end_if_cancelled(found)
-            if isinstance(found, Link) or (refusals_final and any(f.final for f in found)):
-                return _link(found)
-            self._progress("; ".join(map(str, found)))
+            outcome = await self._round()
+            await _end_if_cancelled(outcome)
+            if isinstance(outcome, Link) or (refusals_final and any(f.final for f in outcome)):
+                return _link(outcome)
+            self._progress("; ".join(map(str, outcome)))
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _round(self) -> Link | list[Failure]:
-        if self._last is not None:  # what it was told of its cluster, up to its end
-            self._servers.told(self._last.client.discovered_servers, self._last.server)
+        if self._last is not None:  # the members that the last server announced
+            self._servers.announce(self._last.client.discovered_servers, self._last.server)
         servers = self._servers.round()
         limit_s = max(ATTEMPT_MIN_S, self._options.connect_timeout_s / len(servers))
         failures: list[Failure] = []
         for server in servers:
-            found = await open_link(server, self._options, self._report, limit_s=limit_s)
-            if isinstance(found, Link):
-                self._last = found
-                return found
+            outcome = await open_link(server, self._options, self._report, limit_s=limit_s)
+            if isinstance(outcome, Link):
+                self._last = outcome
+                return outcome
             self._servers.failed(server)
-            failures.append(found)
+            failures.append(outcome)
         return failures
 
 
-def _link(found: Link | list[Failure]) -> Link:
-    if isinstance(found, Link):
-        return found
-    raise ConnectError(f"cannot connect to NATS: {'; '.join(map(str, found))}") from found[-1].error
+def _link(outcome: Link | list[Failure]) -> Link:
+    if isinstance(outcome, Link):
+        return outcome
+    reasons = "; ".join(map(str, outcome))
+    raise ConnectError(f"cannot connect to NATS: {reasons}") from outcome[-1].error
 
 
-async def _end_if_cancelled(found: Link | list[Failure]) -> None:
-    """Be cancelled now, where that came in the moment in which an attempt ended.
+async def _end_if_cancelled(outcome: Link | list[Failure]) -> None:
+    """Raise a cancellation that arrived in the moment in which an attempt ended.
 
-    Python 3.11's `asyncio.wait_for`, through which nats-py connects, loses such a cancellation.
+    Python 3.11's `asyncio.wait_for`, which nats-py uses to connect, loses such a cancellation.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
-        if isinstance(found, Link):
-            await found.end()
+        if isinstance(outcome, Link):
+            await outcome.end()
         raise asyncio.CancelledError

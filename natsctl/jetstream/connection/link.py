@@ -1,4 +1,4 @@
-"""One connection to one server, from its beginning to its end."""
+"""One connection to one server, from connect to close."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from natsctl.jetstream.connection.requests import Requests
 from natsctl.jetstream.connection.servers import Server
 
 PINGS = 2  # how many pings the server may leave unanswered
-LOOKS = 12  # how often, until silence is too long, we look whether something came in
+LOOKS = 12  # checks for received data within `silence_s`
 LOOK_MAX_S = 0.25
-END_S = 2.0  # how long nats-py may take to close
+END_S = 2.0  # the deadline of nats-py's close
 
 Report = Callable[[Exception], None]
 
 
 class Link:
-    """A connection to one server. It never reconnects: after its end comes another link.
+    """A connection to one server. A link never reconnects; a new link replaces it.
 
-    `client` is nats-py's, `requests` are asked over it. `report` is told of every error that
-    nats-py meets in the background, except the end; it must not raise.
+    `client` is the nats-py client and `requests` sends requests over it. *report* gets every
+    background error of nats-py, except the one that ends the connection; it must not raise.
     """
 
     def __init__(self, server: Server, options: NatsOptions, report: Report) -> None:
@@ -43,51 +43,51 @@ class Link:
 
     @property
     def alive(self) -> bool:
-        """Whether the connection stands, as far as is known."""
+        """True if the connection is up, as far as the client knows."""
         return self.client.is_connected and not self._lost.is_set()
 
     @property
     def reason(self) -> str:
-        """Why the connection ended, for people."""
+        """A short text that explains why the connection ended."""
         return ending(self._error or self.client.last_error)
 
     async def establish(self, limit_s: float) -> None:
-        """Connect, and begin to take answers. Whatever nats-py raises comes through."""
+        """Connect and subscribe to the inbox; raises any error of nats-py unchanged."""
         try:
             await self._connect(limit_s)
         except NoServersError as error:
             raise self._error or error from error
         if not self.client.is_connected:
-            # nats-py is content when the server closes instead of answering
+            # nats-py raises nothing if the server closes the connection instead of answering
             raise self._error or UnexpectedEOF()
         await self.requests.start()
         self._established, self._error = True, None
 
     async def ended(self) -> None:
-        """Wait until the connection stands no more."""
+        """Wait until the connection is down."""
         look_s = min(LOOK_MAX_S, self._options.silence_s / LOOKS)
         while self.alive:
-            self.client.listen()
+            self.client.count_traffic_as_pong()
             with suppress(TimeoutError):
                 async with asyncio.timeout(look_s):
                     await self._lost.wait()
 
     async def flush(self, limit_s: float) -> None:
-        """Wait until the server has everything that was published, for *limit_s* at most."""
+        """Wait until the server has received everything published, for at most *limit_s*."""
         if self.alive:
             with suppress(TimeoutError, NatsError):
                 async with asyncio.timeout(limit_s):
                     await self.client.flush()
 
     async def end(self) -> None:
-        """Cut the connection; when this returns, nothing of it runs."""
+        """Abort the connection; no task of it runs after this returns."""
         self.client.abort()
         with suppress(TimeoutError, NatsError, OSError):
             async with asyncio.timeout(END_S):
                 if not self.client.is_closed:
                     await self.client.close()
                 elif self._established:
-                    await self._closed.wait()  # it closes already
+                    await self._closed.wait()  # the client is closing
 
     async def _connect(self, limit_s: float) -> None:
         settings = arguments(self._options, self.server)
@@ -115,22 +115,22 @@ class Link:
             self._over_tls("")()
 
     def _over_tls(self, secret: str) -> Callable[[], str]:
-        """Return what gives nats-py the secret, when it is about to send it, over TLS only.
+        """Return a callable that gives nats-py the secret, but only over TLS.
 
-        Where the server offers no TLS, nats-py goes on without it.
+        If the server offers no TLS, nats-py would send the secret in clear text.
         """
 
-        def given() -> str:
+        def encrypted_only() -> str:
             if not self.client.encrypted:
                 raise SecureConnWantedError
             return secret
 
-        return given
+        return encrypted_only
 
     async def _on_error(self, error: Exception) -> None:
-        """See every error in the background; an exception here would end nats-py's reading."""
+        """Handle a background error; raises nothing, because nats-py would stop reading."""
         if isinstance(error, UnexpectedEOF):
-            self._error = self._told() or error
+            self._error = self._closing_error() or error
             self._lost.set()
             return
         if not self._established:
@@ -142,12 +142,12 @@ class Link:
             self._report(self._named(forbidden, error))
 
     def _named(self, forbidden: Violation, error: Exception) -> Exception:
-        """Return the error with the subject as it is, where we know it."""
+        """Return the error with the subject's original case, if the subject is subscribed."""
         subject = None if forbidden.publishing else self.client.subscribed(forbidden.subject)
         return error if subject is None else may_not_subscribe(subject)
 
-    def _told(self) -> Exception | None:
-        """Return why the server closes the connection, if it said so before."""
+    def _closing_error(self) -> Exception | None:
+        """Return the error that the server reported before it closed the connection, or None."""
         error = self.client.last_error
         return None if "permissions violation" in str(error) else error
 
@@ -159,12 +159,12 @@ class Link:
 async def open_link(
     server: Server, options: NatsOptions, report: Report, *, limit_s: float
 ) -> Link | Failure:
-    """Return a link to *server*, or why there is none within *limit_s*."""
+    """Return a link to *server*, or the failure to connect within *limit_s*."""
     link = Link(server, options, report)
     try:
         async with asyncio.timeout(limit_s):
             await link.establish(limit_s)
-    except Exception as error:  # noqa: BLE001 - nats-py lets through what its parts raise
+    except Exception as error:  # noqa: BLE001 - nats-py raises errors of several libraries
         await link.end()
         return explained(error, server, options)
     except BaseException:

@@ -1,4 +1,4 @@
-"""The contexts of the NATS command line, as options."""
+"""Reads the contexts of the `nats` command line."""
 
 import difflib
 import os
@@ -9,11 +9,11 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, UsageError
 from natsctl.jetstream.connection.options import NatsOptions
 
-_UNREADABLE = ("nsc", "user_jwt", "socks_proxy")  # ways in that natsctl does not know
+_UNREADABLE = ("nsc", "user_jwt", "socks_proxy")  # fields that natsctl does not support
 
 
 class _Context(msgspec.Struct, frozen=True):
-    """A context as `nats context save` writes it; empty means not given."""
+    """A context file of `nats context save`; an empty field is not set."""
 
     url: str = ""
     user: str = ""
@@ -34,9 +34,9 @@ class _Context(msgspec.Struct, frozen=True):
 
 
 def with_context(options: NatsOptions) -> NatsOptions:
-    """Return the options with their context, if they name one, filled in beneath them.
+    """Return the options, with unset ones taken from the context that they name.
 
-    Raises `UsageError` as `load_context` does.
+    Raises the errors of `load_context`.
     """
     if options.context is None:
         return options
@@ -44,10 +44,10 @@ def with_context(options: NatsOptions) -> NatsOptions:
 
 
 def load_context(name: str | None = None) -> NatsOptions:
-    """Return what the named NATS CLI context says; without a name, the selected one.
+    """Return the options of the named context, or of the selected context if *name* is empty.
 
-    Raises `UsageError` naming the file where the context is unknown, unreadable, or asks for
-    something natsctl cannot do; an unknown name lists those that exist, the nearest first.
+    Raises `UsageError` that names the file if the context does not exist, is malformed, or needs a
+    feature that natsctl lacks. For an unknown name, the error lists similar names first.
     """
     name = _selected() if name is None else name
     file = _folder() / "context" / f"{name}.json"
@@ -58,7 +58,7 @@ def load_context(name: str | None = None) -> NatsOptions:
     except OSError as error:
         raise UsageError(f"NATS context {file} cannot be read: {error.strerror}") from error
     except DECODE_ERRORS:
-        # the cause is left out: it may quote the file
+        # without the cause, which may quote the file
         raise UsageError(f"NATS context {file} is no valid JSON of a context") from None
     return _options(context, file)
 
@@ -104,7 +104,7 @@ def _selected() -> str:
         name = ""
     if not name:
         raise UsageError(
-            f"no NATS context is selected in {file}: name one, or say `nats context select`"
+            f"no NATS context is selected in {file}: name one, or run `nats context select`"
         )
     return name
 

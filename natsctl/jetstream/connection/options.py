@@ -1,4 +1,4 @@
-"""How to reach a NATS server, and as whom."""
+"""The options of a connection to NATS: servers, credentials and timeouts."""
 
 import re
 from collections.abc import Iterator
@@ -15,34 +15,34 @@ _TOGETHER = (
     ("domain", "api_prefix"),
 )
 _SECRETS = ("password", "token")
-_USERINFO = re.compile(r"(^|//)((?!//).)*@")  # no URL begins inside
-_COMMA = re.compile(r",(?=\w+://|[^@,]*(?:,|$))")  # none that may be part of a password
+_USERINFO = re.compile(r"(^|//)((?!//).)*@")  # a comma that is not inside a URL
+_COMMA = re.compile(r",(?=\w+://|[^@,]*(?:,|$))")  # an @ that cannot be part of a password
 
 
 class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the servers are, who we are, and how long we wait. Its repr shows no secret.
+    """Servers, credentials and timeouts of a connection. The repr shows no secret.
 
     Attributes:
-        servers: URLs, all tried; none means the context's, or else `nats://127.0.0.1:4222`.
-        context: the name of a NATS CLI context that fills in what is not given here.
-        creds: the path of a credentials file (JWT and seed); read anew at every connect.
+        servers: URLs to try; by default those of the context, or `nats://127.0.0.1:4222`.
+        context: the name of a NATS CLI context that provides options that are not set here.
+        creds: the path of a credentials file (JWT and seed); read again at every connect.
         nkey: the path of a file with a user's nkey seed.
         user: a user name, with `password`.
         password: the user's password.
         token: an authentication token.
-        tls_ca: the path of the certificates (PEM) that vouch for the servers.
-        tls_cert: the path of our own certificate (PEM), with `tls_key`.
-        tls_key: the path of our certificate's key (PEM).
-        tls_first: do the TLS handshake before the server says anything.
-        domain: the JetStream domain to speak to.
-        api_prefix: the JetStream API's subject prefix, where an account imports it elsewhere.
-        inbox_prefix: the first tokens of the subjects on which we are answered.
-        name: what the server calls this connection in its monitoring.
-        connect_timeout_s: seconds in which a first connection is had, or failed.
+        tls_ca: the path of the CA certificates (PEM) that verify the servers.
+        tls_cert: the path of the client certificate (PEM), with `tls_key`.
+        tls_key: the path of the client certificate's key (PEM).
+        tls_first: do the TLS handshake before the server sends its INFO.
+        domain: the JetStream domain.
+        api_prefix: the subject prefix of the JetStream API, if the account imports it elsewhere.
+        inbox_prefix: the first tokens of the subjects that receive answers.
+        name: the name of this connection in the server's monitoring.
+        connect_timeout_s: seconds until the first attempt to connect fails.
         request_timeout_s: seconds that a request waits for its answer.
-        silence_s: seconds without a sign of life after which a server is given up.
-        marker_ttl_s: seconds after which the server forgets that a key was deleted, where it can:
-            longer than any time in which no daemon runs; 0 never.
+        silence_s: seconds without data from the server until the connection counts as lost.
+        marker_ttl_s: seconds until the server removes a delete marker, if it can. Choose a time
+            longer than any in which no daemon runs; 0 keeps markers.
     """
 
     servers: tuple[str, ...] = ()
@@ -85,10 +85,10 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
                 yield field.name, value
 
     def over(self, base: "NatsOptions") -> "NatsOptions":
-        """Return these options, with *base*'s where these say nothing.
+        """Return these options, with unset ones taken from *base*.
 
-        What belongs together comes from one place: who gives any credential here uses none of
-        *base*'s, and so for our certificate and its key, and for domain and prefix.
+        Related options come from one place: if any credential is set here, none is taken from
+        *base*. The same holds for certificate and key, and for domain and prefix.
         """
         given = dict(self._given())
         for names in _TOGETHER:
@@ -98,20 +98,20 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The servers' URLs, at least one; each may be a comma-separated list of them."""
+        """The URLs of the servers, at least one; splits comma-separated items of `servers`."""
         urls = [url.strip() for listed in self.servers for url in _COMMA.split(listed)]
         return tuple(url for url in urls if url) or (DEFAULT_SERVER,)
 
     @property
     def prefix(self) -> str:
-        """The JetStream API's subject prefix, without a dot at its end."""
+        """The subject prefix of the JetStream API, without a trailing dot."""
         if self.api_prefix:
             return self.api_prefix.rstrip(".")
         return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
 
     @property
     def identity(self) -> str | None:
-        """Who these options say we are, for people; no secret in it. A URL may say more."""
+        """A description of the credentials in these options, without secrets or those of URLs."""
         if self.creds:
             return f"the credentials in {self.creds}"
         if self.nkey:
@@ -121,7 +121,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
         return "the token" if self.token else None
 
     def check(self) -> None:
-        """Raise `UsageError` where two options contradict each other, or one lacks another."""
+        """Raise `UsageError` if options contradict each other, or one needs another."""
         chosen = [name for name in ("creds", "nkey", "user") if getattr(self, name)]
         if len(chosen) > 1:
             raise UsageError(f"NATS options {' and '.join(chosen)} exclude each other: give one")

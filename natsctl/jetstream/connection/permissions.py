@@ -1,4 +1,4 @@
-"""What a server keeps a user from, as it says so and as we say it."""
+"""Permission violations that a server reports, and the errors that they become."""
 
 import re
 
@@ -6,40 +6,42 @@ import msgspec
 
 from natsctl.errors import PermissionDeniedError
 
-_TOLD = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE)
+_VIOLATION = re.compile(
+    r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE
+)
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """Something that was tried and is not allowed: publishing, or else subscribing.
+    """A denied publish, or a denied subscription.
 
-    `subject` is in lower case, for nats-py tells no other.
+    `subject` is in lower case, because nats-py reports no other form.
     """
 
     publishing: bool
     subject: str
 
     def concerns(self, subject: str) -> bool:
-        """Say whether it is about this subject."""
+        """Return whether the violation is about *subject*."""
         return self.subject == subject.lower()
 
 
 def violation(error: Exception) -> Violation | None:
-    """Return what the server keeps us from, as nats-py tells it; None: it is another error."""
-    told = _TOLD.search(str(error))
-    if told is None:
+    """Return the violation in an error of nats-py, or None if the error is another one."""
+    match = _VIOLATION.search(str(error))
+    if match is None:
         return None
-    return Violation(told[1].lower() == "publish", told[2].lower())
+    return Violation(match[1].lower() == "publish", match[2].lower())
 
 
 def may_not_publish(subject: str) -> PermissionDeniedError:
-    """Return the error of whoever tried to publish there."""
+    """Return the error of a denied publish."""
     return PermissionDeniedError(
         f"this NATS user may not publish to {subject}: allow it in the user's permissions"
     )
 
 
 def may_not_subscribe(subject: str) -> PermissionDeniedError:
-    """Return the error of whoever tried to listen there."""
+    """Return the error of a denied subscription."""
     return PermissionDeniedError(
         f"this NATS user may not subscribe to {subject}: allow it in the user's permissions"
     )

@@ -1,4 +1,4 @@
-"""Saying the same thing only once in a while."""
+"""Limits how often the same message is logged."""
 
 from collections.abc import Callable
 
@@ -6,22 +6,22 @@ _REMEMBERED = 100
 
 
 class Repeats:
-    """Tells whether a message is worth saying again.
+    """Permits each distinct message once per `quiet_s` seconds.
 
-    Each distinct message is, once per `quiet_s` seconds; a hundred of them are remembered.
+    Forgets all messages when it has a hundred, so that its memory is bounded.
     """
 
     def __init__(self, clock: Callable[[], float], quiet_s: float = 30.0) -> None:
         self._clock = clock
         self._quiet_s = quiet_s
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def due(self, message: str) -> bool:
-        """Whether to say *message* now."""
+        """Return whether *message* should be logged now."""
         now = self._clock()
-        if now - self._said.get(message, -self._quiet_s) < self._quiet_s:
+        if now - self._logged.get(message, -self._quiet_s) < self._quiet_s:
             return False
-        if len(self._said) >= _REMEMBERED:
-            self._said.clear()
-        self._said[message] = now
+        if len(self._logged) >= _REMEMBERED:
+            self._logged.clear()
+        self._logged[message] = now
         return True

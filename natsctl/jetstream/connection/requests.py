@@ -1,4 +1,4 @@
-"""Requests and their answers, over one connection."""
+"""Sends requests over one connection and matches their answers."""
 
 import asyncio
 import secrets
@@ -15,30 +15,33 @@ from natsctl.errors import PermissionDeniedError, StoreError, StoreTimeoutError,
 from natsctl.jetstream.connection.headers import STATUS
 from natsctl.jetstream.connection.permissions import Violation, may_not_publish
 
-ANSWERS_MAX = 1000  # to one question that are heard and not taken yet; others are dropped
+ANSWERS_MAX = 1000  # received answers to one request that wait to be read; more are dropped
 
-TOKEN_BYTES = 12  # of randomness in each reply subject
+TOKEN_BYTES = 12  # of randomness in each reply subject, so that others cannot guess it
 
-NOBODY = "natsctl.nobody"  # where nobody listens
+UNUSED_SUBJECT = "natsctl.nobody"  # a subject without subscribers
 
 NextAnswer = Callable[[], Awaitable[Msg]]
 """Waits for the next answer."""
 
 
 class _Open(msgspec.Struct, frozen=True):
-    """A request that is answered to yet; without `heard` the first answer is all of it."""
+    """A request that waits: for one answer, or for any number if it has a queue.
+
+    `answer` receives the first answer, or the error of the request.
+    """
 
     subject: str
     answer: asyncio.Future[Msg]
-    heard: asyncio.Queue[Msg] | None = None
+    answers: asyncio.Queue[Msg] | None = None
 
 
 class Requests:
-    """Sends requests and matches answers to them; all answers come in on one subscription.
+    """Sends requests and matches their answers, which arrive on one subscription.
 
-    Every request has a reply subject of its own that nobody can guess. A client that may publish to
-    our inbox still cannot answer a request that was sent to another client. Unlike nats-py's own
-    requests, these fail at once when the connection is lost or the server forbids them.
+    Every request has an unguessable reply subject. A client that may publish to this inbox still
+    cannot answer a request that was sent to another client. Unlike nats-py's requests, these fail
+    at once if the connection is lost or the server denies them.
     """
 
     def __init__(self, client: Client) -> None:
@@ -46,20 +49,17 @@ class Requests:
         self._inbox = ""
         self._open: dict[str, _Open] = {}  # by reply subject
         self._failed: Callable[[str], StoreError] | None = None
-        self._tried: dict[str, bool] = {}  # what may perhaps be heard, and whether it may
+        self._probed: dict[str, bool] = {}  # whether a subject is allowed
 
     async def start(self) -> None:
-        """Begin to listen for answers, on a connected client."""
+        """Subscribe to the inbox; the client must be connected."""
         self._inbox = self._client.new_inbox()
         await self._client.subscribe(f"{self._inbox}.*", cb=self._answered)
 
     async def ask(
         self, subject: str, payload: bytes, headers: Mapping[str, str] | None, timeout_s: float
     ) -> Msg:
-        """Send a request and return its answer.
-
-        Raises as `Connection.request` says.
-        """
+        """Send a request and return its answer; raises the errors of `Connection.request`."""
         if self._failed is not None:
             raise self._failed(subject)
         reply = self._new_reply()
@@ -77,39 +77,36 @@ class Requests:
         finally:
             del self._open[reply]
             if not answer.cancel() and not answer.cancelled():
-                answer.exception()  # told or not, it is seen
+                answer.exception()  # marks the error as retrieved
 
     @asynccontextmanager
-    async def asking(self, subject: str, payload: bytes) -> AsyncIterator[NextAnswer]:
-        """Send a request to all who listen, and give what waits for the next answer.
-
-        Raises as `Connection.asking` says.
-        """
+    async def request_many(self, subject: str, payload: bytes) -> AsyncIterator[NextAnswer]:
+        """Send a request to all subscribers; see `Connection.request_many`."""
         if self._failed is not None:
             raise self._failed(subject)
         reply = self._new_reply()
         failure = asyncio.get_running_loop().create_future()
-        heard = asyncio.Queue[Msg](ANSWERS_MAX)
-        self._open[reply] = _Open(subject, failure, heard)
+        answers = asyncio.Queue[Msg](ANSWERS_MAX)
+        self._open[reply] = _Open(subject, failure, answers)
 
-        async def answer() -> Msg:
-            taken = asyncio.ensure_future(heard.get())
+        async def next_answer() -> Msg:
+            received = asyncio.ensure_future(answers.get())
             try:
-                await asyncio.wait((taken, failure), return_when=asyncio.FIRST_COMPLETED)
-                return _answer(taken.result() if taken.done() else failure.result(), subject)
+                await asyncio.wait((received, failure), return_when=asyncio.FIRST_COMPLETED)
+                return _answer(received.result() if received.done() else failure.result(), subject)
             finally:
-                taken.cancel()
+                received.cancel()
 
         try:
             await self._send(subject, payload, reply, None)
-            yield answer
+            yield next_answer
         finally:
             del self._open[reply]
             if not failure.cancel() and not failure.cancelled():
-                failure.exception()  # told or not, it is seen
+                failure.exception()  # marks the error as retrieved
 
     def lost(self, reason: str) -> None:
-        """Fail every request, those that wait and those to come: the connection is gone."""
+        """Fail all pending and future requests, because the connection is lost."""
         self._fail(
             lambda subject: StoreTimeoutError(
                 f"{subject} was not answered: {reason}; whether it took effect is unknown"
@@ -117,29 +114,26 @@ class Requests:
         )
         self._failed = lambda subject: StoreError(f"{subject} was not sent: {reason}")
 
-    async def may_hear(self, subject: str, timeout_s: float) -> bool:
-        """Find out whether the server lets us listen there, by doing so for a moment.
-
-        Raises as `Connection.may_hear` says.
-        """
-        self._tried[subject.lower()] = True
+    async def may_subscribe(self, subject: str, timeout_s: float) -> bool:
+        """Return whether the server permits the subscription; see `Connection.may_subscribe`."""
+        self._probed[subject.lower()] = True
         try:
-            listening = await self._client.subscribe(subject, cb=_unheard)
-            await self._there_and_back(timeout_s)  # by then the server has said what it thinks
-            await listening.unsubscribe()
+            subscription = await self._client.subscribe(subject, cb=_ignore)
+            await self._round_trip(timeout_s)  # a violation arrives before the answer
+            await subscription.unsubscribe()
         except NatsError as error:
-            raise StoreError(f"it is unknown whether {subject} may be heard: {error}") from error
+            raise StoreError(f"cannot try to subscribe to {subject}: {error}") from error
         finally:
-            allowed = self._tried.pop(subject.lower())
+            allowed = self._probed.pop(subject.lower())
         return allowed
 
-    async def _there_and_back(self, timeout_s: float) -> None:
-        """Wait until the server has seen all that was sent, and we what it sent before.
+    async def _round_trip(self, timeout_s: float) -> None:
+        """Wait until the server has processed all commands sent before, and answered them.
 
-        A ping would overtake what nats-py has not written yet.
+        A ping does not suffice: nats-py may send it before commands that are still buffered.
         """
         try:
-            await self.ask(NOBODY, b"", None, timeout_s)
+            await self.ask(UNUSED_SUBJECT, b"", None, timeout_s)
         except StoreTimeoutError:
             raise
         except StoreError:
@@ -147,20 +141,20 @@ class Requests:
                 raise
 
     def denied(self, violation: Violation) -> bool:
-        """Fail the requests that the server forbade; say whether it is known to anybody now."""
+        """Fail the requests that the server denied; return whether the violation concerns any."""
         if violation.publishing:
             return self._fail(may_not_publish, violation)
         if violation.concerns(f"{self._inbox}.*"):
             self._failed = _answers_denied
             self._fail(_answers_denied)
             return True
-        if violation.subject in self._tried:
-            self._tried[violation.subject] = False
+        if violation.subject in self._probed:
+            self._probed[violation.subject] = False
             return True
         return False
 
     def _fail(self, error: Callable[[str], StoreError], violation: Violation | None = None) -> bool:
-        """Fail all requests, or those that the violation is about; say whether there are any."""
+        """Fail all requests, or only those of the violation; return whether there are any."""
         concerned = [
             request
             for request in self._open.values()
@@ -184,7 +178,7 @@ class Requests:
                 f"{self._client.max_payload} that the server takes"
             ) from error
         except BadSubjectError as error:
-            raise StoreError(f"{subject!r} is no NATS subject") from error
+            raise StoreError(f"{subject!r} is not a NATS subject") from error
         except NatsError as error:
             raise StoreError(f"{subject} was not sent: {error}") from error
 
@@ -195,30 +189,30 @@ class Requests:
         request = self._open.get(msg.subject)
         if request is None or request.answer.done():
             return
-        if request.heard is None:
+        if request.answers is None:
             request.answer.set_result(msg)
-        elif not request.heard.full():
-            request.heard.put_nowait(msg)
+        elif not request.answers.full():
+            request.answers.put_nowait(msg)
 
 
 def _answer(msg: Msg, subject: str) -> Msg:
     if msg.data or not msg.headers or not msg.headers.get(STATUS, "").startswith("503"):
         return msg
     if "$KV." in subject:
-        why = "its bucket does not exist, or has no leader now"
+        reason = "the bucket does not exist, or has no leader now"
     elif "$JS." in subject:
-        why = "JetStream is not enabled there, or not reachable from this account"
+        reason = "JetStream is not enabled, or this account cannot reach it"
     else:
-        why = "nobody listens"
-    raise StoreError(f"{subject} is answered by no one: {why}") from NoRespondersError()
+        reason = "nobody subscribes to it"
+    raise StoreError(f"nobody answers {subject}: {reason}") from NoRespondersError()
 
 
-async def _unheard(_msg: Msg) -> None:
-    """Leave what others are asked to them."""
+async def _ignore(_msg: Msg) -> None:
+    """Do nothing; other subscribers answer."""
 
 
 def _answers_denied(subject: str) -> StoreError:
     return PermissionDeniedError(
         f"{subject} cannot be answered: this NATS user may not subscribe to its inbox; allow "
-        "_INBOX.> in the user's permissions, or name an inbox prefix that is allowed"
+        "_INBOX.> in the user's permissions, or set an inbox prefix that is allowed"
     )

@@ -1,4 +1,4 @@
-"""Which NATS servers there are, and in which order they are tried."""
+"""The NATS servers to try, and their order."""
 
 import ipaddress
 import random
@@ -14,7 +14,7 @@ _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 
 
 class Server(msgspec.Struct, frozen=True):
-    """One server's address, and what its URL says about us. Only the address is ever shown."""
+    """A server's address and the credentials of its URL. The repr shows only the address."""
 
     address: str
     user: str | None = None
@@ -30,12 +30,12 @@ class Server(msgspec.Struct, frozen=True):
 
     @property
     def secure(self) -> bool:
-        """Whether the URL itself asks for TLS."""
+        """True if the scheme of the URL requires TLS."""
         return self.address.startswith(("tls://", "wss://"))
 
 
 def parse(url: str) -> Server:
-    """Return the server that a URL names; `UsageError` where it is none.
+    """Return the server of a URL; raises `UsageError` if the URL is malformed.
 
     User information is percent-decoded; a name without a password is a token.
     """
@@ -48,40 +48,40 @@ def parse(url: str) -> Server:
 
 
 def secrets(options: NatsOptions) -> Iterator[str]:
-    """Return the secrets in these options, those in URLs too; raises as `parse` does."""
+    """Return the secrets in these options and their URLs; raises the errors of `parse`."""
     servers = [parse(url) for url in options.urls]
     in_urls = [secret for server in servers for secret in (server.password, server.token)]
     yield from filter(None, (options.password, options.token, *in_urls))
 
 
 class Servers:
-    """The servers that the options name, in random order, and those that they told us of."""
+    """The configured servers, in random order, and the cluster members that they announced."""
 
     def __init__(self, urls: Iterable[str]) -> None:
-        self._named = [parse(url) for url in urls]
-        self._told: list[Server] = []
-        random.shuffle(self._named)
+        self._configured = [parse(url) for url in urls]
+        self._announced: list[Server] = []
+        random.shuffle(self._configured)
 
     def __str__(self) -> str:
-        return ", ".join(server.address for server in self._named)
+        return ", ".join(server.address for server in self._configured)
 
     def round(self) -> tuple[Server, ...]:
-        """Return every server once, in the order in which they are to be tried."""
-        return (*self._named, *self._told)
+        """Return every server once, in the order of attempts."""
+        return (*self._configured, *self._announced)
 
     def failed(self, server: Server) -> None:
         """Try *server* last from now on."""
-        for listed in (self._named, self._told):
+        for listed in (self._configured, self._announced):
             if server in listed:
                 listed.remove(server)
                 listed.append(server)
 
-    def told(self, urls: Iterable[ParseResult], by: Server) -> None:
-        """Take in the other servers of a cluster, as one of them told us."""
-        addresses = {server.address for server in self._named}
-        told = [_peer(url, by) for url in urls]
-        self._told = [server for server in told if server.address not in addresses]
-        random.shuffle(self._told)
+    def announce(self, urls: Iterable[ParseResult], by: Server) -> None:
+        """Replace the announced members by those in the INFO of server *by*."""
+        configured = {server.address for server in self._configured}
+        peers = [_peer(url, by) for url in urls]
+        self._announced = [server for server in peers if server.address not in configured]
+        random.shuffle(self._announced)
 
 
 def _split(url: str) -> SplitResult:
@@ -92,7 +92,7 @@ def _split(url: str) -> SplitResult:
         usable = None
     if not usable:
         raise UsageError(
-            f"{redacted(url)!r} is no URL of a NATS server: write nats://host:port or tls://host:port"
+            f"{redacted(url)!r} is not the URL of a NATS server: write nats://host:port or tls://host:port"
         ) from None
     return parts
 
@@ -106,7 +106,7 @@ def _host(host: str) -> str:
 
 
 def _peer(url: ParseResult, by: Server) -> Server:
-    """Return the server at *url*, where we say who we are as we did to *by*."""
+    """Return the server at *url*, with the credentials of *by*."""
     address = f"{urlsplit(by.address).scheme}://{url.netloc}"
     named = by.tls_name or urlsplit(by.address).hostname
     return msgspec.structs.replace(

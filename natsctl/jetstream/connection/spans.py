@@ -1,4 +1,4 @@
-"""The spans of what is asked of NATS: operations on keys, and calls of the JetStream API."""
+"""Tracing spans for operations on keys and calls of the JetStream API."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ def kv_span(operation: str, bucket: str, key: str) -> Span:
 
 
 def api_span(endpoint: str) -> Span:
-    """Return the span of a call of the JetStream API, `STREAM.INFO.KV_orders` for example.
+    """Return the span of a JetStream API call, for example `STREAM.INFO.KV_orders`.
 
     Source: OpenTelemetry's semantic conventions for RPC clients.
     """
@@ -32,6 +32,6 @@ def _operation(operation: str, bucket: str, key: str) -> tuple[str, Facts]:
 
 
 def _call(endpoint: str) -> tuple[str, Facts]:
-    verb = endpoint.partition(".KV_")[0]  # a name for all buckets together
+    verb = endpoint.partition(".KV_")[0]  # one name for all buckets
     facts = {"rpc.system": "nats", "rpc.service": "jetstream", "rpc.method": endpoint}
     return f"jetstream {verb}", facts

@@ -81,7 +81,7 @@ async def _ask_all_once(
 ) -> list[Answer]:
     found: list[Msg] = []
     try:
-        async with asyncio.timeout(timeout_s), connection.asking(subject, payload) as answer:
+        async with asyncio.timeout(timeout_s), connection.request_many(subject, payload) as answer:
             while expected is None or len(found) < expected:
                 quiet_s = QUIET_S if found and expected is None else None
                 async with asyncio.timeout(quiet_s):

@@ -136,7 +136,7 @@ class Service:
             endpoint = self._endpoints.get(subject)
             group = "" if endpoint is None else endpoint.group
             heard = partial(self._receive, subject)
-            self._listening[subject] = await client.tap(subject, heard, queue=group)
+            self._listening[subject] = await client.subscribe_raw(subject, heard, queue=group)
 
     def _receive(
         self, listening: str, subject: bytes, reply: bytes, data: bytes, _: bytes | None

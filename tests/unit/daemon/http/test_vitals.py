@@ -32,7 +32,7 @@ class Wire:
     """A connection that is as it is told to be."""
 
     def __init__(self) -> None:
-        self.kept = True
+        self.reconnects = True
         self.connected = True
 
     def state(self) -> ConnectionState:
@@ -141,7 +141,7 @@ async def test_a_lost_connection_is_no_reason_to_be_killed_but_one_given_up_is(
 ) -> None:
     wire.connected = False
     assert of.live().text(verbose=True) == "[+]ping ok\n[+]nats ok\nlivez check passed\n"
-    wire.kept = False
+    wire.reconnects = False
     assert not of.live().passed
     assert "[-]nats failed: it was given up" in of.live().text()
 

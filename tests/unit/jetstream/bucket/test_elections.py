@@ -87,7 +87,7 @@ class Cluster:
 
     async def request(self, subject: str, *_: object, **__: object) -> None:
         """Answer as a server does that knows of no leader."""
-        raise StoreError(f"{subject} is answered by no one") from NoRespondersError()
+        raise StoreError(f"{subject} has no answer: nobody answers") from NoRespondersError()
 
     async def publish(self, subject: str) -> None:
         if not self.leaderless:
@@ -103,7 +103,7 @@ class Cluster:
     def new_inbox(self) -> str:
         return f"_INBOX.{next(self._numbers)}"
 
-    async def tap(self, _subject: str, _receive: object) -> "Cluster":
+    async def subscribe_raw(self, _subject: str, _receive: object) -> "Cluster":
         self.listening += 1
         return self
 
@@ -236,7 +236,7 @@ async def test_a_consumer_that_is_made_slowly_is_not_taken_for_a_silent_one() ->
 async def test_a_write_that_no_leader_took_has_a_known_outcome(electing_s: float) -> None:
     cluster = Cluster(electing_s=electing_s)
     store = KvStore(bucket(cluster), natsctl.kv(bytes, bucket="b"))
-    with pytest.raises(StoreError, match="answered by no one") as raised:
+    with pytest.raises(StoreError, match="nobody answers") as raised:
         await store.update("a", b"", revision=1)
     assert not isinstance(raised.value, StoreTimeoutError)
 

@@ -30,7 +30,7 @@ def test_a_url_names_a_server_and_may_say_who_we_are(url: str, server: Server) -
     ["", "http://one", "nats://", "nats://one:port", "nats://ann:s3cret@one:port", "nats://["],
 )
 def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="no URL of a NATS server") as caught:
+    with pytest.raises(UsageError, match="not the URL of a NATS server") as caught:
         parse(url)
     assert "s3cret" not in str(caught.value)
 
@@ -45,7 +45,7 @@ def test_a_server_that_failed_is_tried_last() -> None:
 def test_the_servers_of_a_cluster_come_after_those_that_were_named() -> None:
     servers = Servers(["nats://ann:s3cret@one"])
     (one,) = servers.round()
-    servers.told([urlparse("nats://one:4222"), urlparse("nats://10.0.0.2:4222")], one)
+    servers.announce([urlparse("nats://one:4222"), urlparse("nats://10.0.0.2:4222")], one)
     assert servers.round() == (
         one,
         Server("nats://10.0.0.2:4222", user="ann", password="s3cret", tls_name="one"),
@@ -56,6 +56,6 @@ def test_the_servers_of_a_cluster_come_after_those_that_were_named() -> None:
 def test_what_was_told_before_is_forgotten() -> None:
     servers = Servers(["nats://one"])
     (one,) = servers.round()
-    servers.told([urlparse("nats://two:4222")], one)
-    servers.told([urlparse("nats://three:4222")], one)
+    servers.announce([urlparse("nats://two:4222")], one)
+    servers.announce([urlparse("nats://three:4222")], one)
     assert [server.address for server in servers.round()][1:] == ["nats://three:4222"]
