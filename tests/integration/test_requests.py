@@ -49,7 +49,7 @@ async def test_a_request_that_nobody_answers_says_why(tmp_path: Path) -> None:
         for subject, why in (
             ("$JS.API.INFO", "JetStream is not enabled"),
             ("$KV.things.a", "the bucket does not exist, or has no leader"),
-            ("elsewhere", "nobody listens"),
+            ("elsewhere", "nobody subscribes"),
         ):
             with pytest.raises(StoreError, match=why.replace("$", r"\$")) as caught:
                 await connection.request(subject, b"")
