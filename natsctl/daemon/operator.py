@@ -19,7 +19,7 @@ from natsctl.errors import NatsctlError, UsageError
 from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
-from natsctl.telemetry.log_context import bind
+from natsctl.telemetry.logger import bind_log_context
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class Operator:
     async def _go(self, running: Running) -> None:
         for runtime in self.runtimes:
             context = contextvars.copy_context()
-            context.run(bind, controller=runtime.name)
+            context.run(bind_log_context, controller=runtime.name)
             name = f"controller {runtime.name}"
             work, begun = self._work(runtime)
             task = asyncio.create_task(work, name=name, context=context)

@@ -31,7 +31,7 @@ from natsctl.model.discovery import Cluster
 from natsctl.model.documents import Document
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Stores
-from natsctl.telemetry.log_context import about
+from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import sync_span
 
 log = logging.getLogger(__name__)
@@ -278,7 +278,7 @@ class DynamicWatcher:
         self._loop.queue.add(watcher, priority=urgency)
 
     async def _visit(self, watcher: ObjectIdentifier) -> float | None:
-        with sync_span(NAME, about):
+        with sync_span(NAME, log_context):
             try:
                 after = await self._calls.delay(watcher, self._reconcile, watcher)
             except Exception as error:

@@ -35,7 +35,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, Stores
-from natsctl.telemetry.log_context import about
+from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import sync_span
 
 log = logging.getLogger(__name__)
@@ -296,7 +296,7 @@ class ManagedController(Generic[T]):
         self._primary.skipped.discard(key)
         last, stored = self._primary.gone.get(key), cache.get(key)
         revision = None if stored is None else stored.revision
-        with sync_span(self.name, about), self._journal.noting(key, operation, revision):
+        with sync_span(self.name, log_context), self._journal.noting(key, operation, revision):
             try:
                 after_s = await self._calls.delay(key, self._reconciler.reconcile, key)
             except Exception as error:

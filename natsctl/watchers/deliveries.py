@@ -26,7 +26,7 @@ from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import RetryAfter, StoppedError, StoreError
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import told
-from natsctl.telemetry.log_context import about
+from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import sync_span
 from natsctl.watchers.merged_changes import News, followed
 from natsctl.watchers.retries import RetryDequeuePolicy
@@ -319,7 +319,11 @@ class Deliveries:
 
 def _told_of(news: News, watcher: ResourceWatcher) -> Mapping[str, object]:
     """Return what a span says of telling *watcher* the news."""
-    return {**about(), "operation": news.action.value.lower(), "watcher": type(watcher).__name__}
+    return {
+        **log_context(),
+        "operation": news.action.value.lower(),
+        "watcher": type(watcher).__name__,
+    }
 
 
 async def _call(watcher: ResourceWatcher, news: News) -> None:

@@ -197,7 +197,7 @@ async def test_a_failure_on_the_way_to_an_answer_is_told_and_logged(
     async with serving(HERE, Broken()) as at:
         answer = await ask(at, "/livez")
         assert (answer.status, answer.body) == (500, "no answer\n")
-    assert "no answer to /livez" in caplog.text
+    assert "cannot answer request path=/livez" in caplog.text
     assert "broken on purpose" in caplog.text
 
 

@@ -13,7 +13,7 @@ from natsctl.core.coordination.lease import Claim
 from natsctl.core.objects.primary import Primary
 from natsctl.daemon.operator import Operator
 from natsctl.managed import ManagedController, ManagedReconciler
-from natsctl.telemetry.log_context import about
+from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import trace_ids
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
@@ -133,7 +133,7 @@ async def test_a_log_line_of_a_sync_belongs_to_its_trace(
     class Noting(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "failed" in record.getMessage():
-                ids.append({**trace_ids(), "key": str(about()["key"])})
+                ids.append({**trace_ids(), "key": str(log_context()["key"])})
 
     noting = Noting()
     logging.getLogger("natsctl.controller.sync.events").addHandler(noting)

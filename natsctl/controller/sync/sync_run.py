@@ -19,7 +19,7 @@ from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.store import Stored
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import told
-from natsctl.telemetry.log_context import about, bind
+from natsctl.telemetry.logger import bind_log_context, log_context
 from natsctl.telemetry.tracing import sync_span
 
 DeletionPolicy = Literal["delete", "orphan"]
@@ -87,12 +87,15 @@ class Visits:
         Left alone are keys whose newest state is invalid, or failed for good and is still the
         same, unless a person asks.
         """
-        bind(operation=operation)
+        bind_log_context(operation=operation)
         if self._to_be_left_alone(key, operation):
             return None
         self._primary.skipped.discard(key)
         condemned = self._condemned.pop(key, None)
-        with sync_span(self._name, about), _Visit(key, operation, condemned, self._clock) as visit:
+        with (
+            sync_span(self._name, log_context),
+            _Visit(key, operation, condemned, self._clock) as visit,
+        ):
             try:
                 if self._barrier.awaits(key):
                     await self._barrier.wait(key)

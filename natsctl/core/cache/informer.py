@@ -12,7 +12,7 @@ from natsctl.core.queue.retry import backoff
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Listed, Listing, Store, WatchEvent
-from natsctl.telemetry.log_context import detach
+from natsctl.telemetry.logger import unbind_sync
 from natsctl.telemetry.tracing import Span, watch_span
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Informer(Generic[T]):
 
         A failure that is the end, as *over* says, is raised; by default none is.
         """
-        detach()
+        unbind_sync()
         with closing(self._invalid_log):
             await self._run(over)
 

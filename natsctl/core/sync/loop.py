@@ -20,7 +20,7 @@ from natsctl.core.sync.follow_up import Failed, Outcome, Synced, settle
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError
 from natsctl.model.store import Change
-from natsctl.telemetry.log_context import bind
+from natsctl.telemetry.logger import bind_log_context
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class SyncLoop(Generic[K]):
                 self.queue.drop(key)
                 self.queue.done(key)
                 continue
-            bind(key=key, attempt=self.queue.failures(key) + 1)
+            bind_log_context(key=key, attempt=self.queue.failures(key) + 1)
             begun, changed = clock(), self.tally.begin(key)
             outcome = await self._sync(key)
             now = clock()

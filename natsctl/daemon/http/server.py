@@ -21,8 +21,9 @@ from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 from natsctl.telemetry.health import Verdict
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CONNECTIONS_MAX = 64  # at a time; further ones are closed at once
 CONNECTION_S = 10.0
@@ -56,7 +57,7 @@ async def serving(
         server = web.Server(answers, access_log=None, logger=_UNHEARD, lingering_time=0)
         listener = await _listening(address, _Door(server, patience_s))
         bound = Address(address.host, listener.sockets[0].getsockname()[1])
-        log.info("answering /livez, /readyz and /metrics on %s", bound)
+        log.info("serving /livez, /readyz and /metrics", address=bound)
         cutting = group.create_task(_cut_late(server, connection_s), name="HTTP deadlines")
         try:
             with vitals.watchdog.standing_in(http_stand_in(listener.sockets)):
@@ -83,7 +84,7 @@ class _Answers:
                 async with asyncio.timeout(ANSWER_S):
                     response = await self._answer(request)
             except Exception:  # whatever it is, who asks is told that there is no answer
-                log.exception("no answer to %s", request.path)
+                log.exception("cannot answer request", path=request.path)
                 response = web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="no answer\n")
         else:
             response = web.Response(

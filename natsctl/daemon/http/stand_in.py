@@ -1,7 +1,6 @@
 """Answers for a process while its event loop is blocked: probes over HTTP, and people over NATS."""
 
 import asyncio
-import logging
 import os
 import select
 import socket
@@ -20,8 +19,9 @@ from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.service.server import Endpoint, serving
 from natsctl.telemetry.health import Check, Verdict
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 DEAD_S = 60.0  # a loop that is blocked for longer than this is not live
 CHECK_S = 0.1
@@ -91,7 +91,9 @@ def nats_stand_in(
             try:
                 asyncio.run(_report(stall))
             except NatsctlError as error:
-                log.debug("no status over NATS while the event loop is blocked: %s", error)
+                log.debug(
+                    "cannot report status over NATS while the event loop is blocked", error=error
+                )
 
     async def _report(stall: Stall) -> None:
         async with (

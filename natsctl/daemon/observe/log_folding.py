@@ -1,10 +1,10 @@
 """Writes repeated log lines once a second, with their count.
 
-Two thousand keys that fail for one reason log two thousand lines at once. Lines of natsctl's own
-loggers, warnings and worse, are folded if they have the same logger, level and format, are about
-the same controller or kind, and show the same traceback, if any. The first is written at once. Of
-those that follow within a second the newest is written when the second ends, with `repeated`: for
-how many lines it stands.
+If two thousand keys fail for the same reason, two thousand lines are logged at once. Warnings and
+errors of natsctl's own loggers are folded if they have the same logger, level and event, the same
+`controller`, `kind` and `bucket`, and the same traceback. The first line is written at once. Of the
+lines that follow within a second, the newest is written at the end of the second, and its field
+`repeated` is the number of lines that it stands for.
 """
 
 import asyncio
@@ -17,17 +17,18 @@ from typing import TextIO
 
 import msgspec
 
-from natsctl.telemetry.log_context import about
+from natsctl.telemetry.logger import LogEvent, log_context
 
 INTERVAL_S = 1.0
-KINDS_MAX = 1000  # of lines that are remembered; the oldest is written and forgotten first
-SUBJECT_MAX = 200  # characters of what a line is about
+KINDS_MAX = 1000  # kinds of lines that are remembered
+SUBJECTS = ("controller", "kind", "bucket")  # the fields that distinguish kinds of lines
+SUBJECT_MAX = 200  # characters that are compared
 
 Folded = tuple[logging.LogRecord, Context]
 
 
 class _Fold(msgspec.Struct):
-    """Lines of one kind: until when they are held back, how many are, and the newest of them."""
+    """Lines of one kind that are held back until a time of the loop's clock."""
 
     until: float
     count: int = 0
@@ -35,10 +36,10 @@ class _Fold(msgspec.Struct):
 
 
 class FoldingHandler(logging.StreamHandler[TextIO]):
-    """Writes records to a stream; see above.
+    """Writes records to a stream, and folds repeated ones.
 
-    It goes by the clock of the event loop, so by virtual time too. Other threads may log. Closing
-    the handler writes all lines that it holds back.
+    The handler uses the clock of the event loop, which may be virtual. Records of other threads are
+    folded too. Closing the handler writes all lines that are held back.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -47,17 +48,17 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, or count it."""
-        kind = _kind(record)
+        """Write the record, or hold it back and count it."""
+        kind = _line_kind(record)
         if kind is None:
             super().emit(record)
             return
         now = self._now()
         fold = self._folds.get(kind)
         if fold is None or now >= fold.until:
-            before = 0 if fold is None else fold.count
+            held_back = 0 if fold is None else fold.count
             self._begin(kind, now)
-            self._write(record, before + 1)
+            self._write(record, held_back + 1)
             return
         fold.count += 1
         fold.newest = record, copy_context()
@@ -65,7 +66,7 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
             self._end_at(fold.until, kind)
 
     def close(self) -> None:
-        """Write all lines that are held back, and close."""
+        """Write all lines that are held back, and close the handler."""
         if not self.stream.closed:
             self._write_all()
         super().close()
@@ -78,7 +79,7 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
             self._write_newest(oldest)
 
     def _end(self, kind: Hashable) -> None:
-        """Write the newest line of a kind, and hold back the next ones for as long again."""
+        """Write the newest line of a kind, and hold back the next lines for another interval."""
         self.acquire()
         try:
             fold = self._folds.get(kind)
@@ -108,42 +109,53 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            known = self._loop
-            return time.monotonic() if known is None or known.is_closed() else known.time()
+            last = self._loop
+            return time.monotonic() if last is None or last.is_closed() else last.time()
         if loop is not self._loop:
             self._write_all()  # another loop has another clock
             self._loop = loop
         return loop.time()
 
     def _end_at(self, when: float, kind: Hashable) -> None:
-        """Have the loop end the second; without a loop, the next such line or `close` does."""
+        """Schedule the end of the interval on the loop.
+
+        Without a loop, the next line of the same kind or `close` ends the interval.
+        """
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(loop.call_at, when, self._end, kind)
 
 
-def _kind(record: logging.LogRecord) -> Hashable:
-    """Return which lines are the same; None for a line that is always written."""
+def _line_kind(record: logging.LogRecord) -> Hashable:
+    """Return a value that is equal for lines of the same kind; None if the line is not folded."""
     ours = record.name == "natsctl" or record.name.startswith("natsctl.")
-    if not ours or record.levelno < logging.WARNING or not isinstance(record.msg, str):
+    if not ours or record.levelno < logging.WARNING:
         return None
-    return record.name, record.levelno, record.msg, _subject(record), _trace(record)
+    match record.msg:
+        case LogEvent(event, fields):
+            subject = {**log_context(), **fields}
+            subjects = tuple(str(subject.get(name, ""))[:SUBJECT_MAX] for name in SUBJECTS)
+            return record.name, record.levelno, event, subjects, _raised_at(record)
+        case str(message):
+            return record.name, record.levelno, message, _subject(record), _raised_at(record)
+        case _:
+            return None
 
 
 def _subject(record: logging.LogRecord) -> str:
-    """Return what the line is about, which comes first in it, but for the key of its task."""
+    """Return the first argument of a message, unless the argument names the key of the task."""
     args = record.args if isinstance(record.args, tuple) else ()
     first = str(args[0])[:SUBJECT_MAX] if args else ""
-    key = about().get("key")
+    key = log_context().get("key")
     return "" if key is not None and str(key) in first.split() else first
 
 
-def _trace(record: logging.LogRecord) -> Hashable:
-    """Return the type of the error whose traceback is shown, and the line that raised it."""
+def _raised_at(record: logging.LogRecord) -> Hashable:
+    """Return the type of the error whose traceback is logged, and the line that raised it."""
     if not record.exc_info or record.exc_info[1] is None:
         return None
-    error, frame = record.exc_info[1], record.exc_info[2]
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    place = None if frame is None else (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
+    error, trace = record.exc_info[1], record.exc_info[2]
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
     return type(error), place

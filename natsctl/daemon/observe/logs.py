@@ -1,4 +1,7 @@
-"""Log lines: one fact each, for people or for machines, on standard error."""
+"""Writes log lines to standard error, as text for people or as JSON for programs.
+
+`natsctl.telemetry.logger` states how a module logs an event with fields.
+"""
 
 import logging
 import os
@@ -16,130 +19,136 @@ from natsctl.daemon.observe.secrets import Hider
 from natsctl.daemon.settings.settings import LogSettings
 from natsctl.telemetry.escaping import escaped_lines, json_escaped
 from natsctl.telemetry.hiding import TEXT_MAX, TRACEBACK_MAX
-from natsctl.telemetry.log_context import about
+from natsctl.telemetry.logger import LogEvent, field_text, log_context, value_text
 from natsctl.telemetry.tracing import trace_ids
 
 _COLOURS = {"warning": "33", "error": "31", "critical": "31"}
 _FIRST = ("time", "level", "logger", "message")
 _WORD = re.compile(r"[^\s:'\",()]+(?<![.;])")
-_PLAIN = re.compile(r"[^\s\"=]+")
 
 
 def log_to_stderr(settings: LogSettings, secrets: Iterable[str] = ()) -> None:
-    """Have every logger write its lines to standard error as *settings* say, none of *secrets*.
+    """Configure all loggers of the process to write to standard error.
 
-    *Guarantees.* A line says which controller, key, operation and attempt it is about, where its
-    task knows, and which trace and span it is part of, where those are recorded. What looks like a
-    secret is hidden as well, in messages, facts and tracebacks. Loggers of the standard library and
-    of structlog are written alike. Warnings and errors that repeat are folded, see `folding`.
+    *Guarantees.* Each line has the fields of its event, the log context of its task, and the ids of
+    the trace and span that are being recorded. *secrets*, and texts that look like a secret, are
+    hidden in messages, fields and tracebacks. Loggers of the standard library and of structlog
+    write the same form. Repeated warnings and errors are folded (see `log_folding`).
     """
-    before: list[Processor] = [structlog.contextvars.merge_contextvars, _about]
+    shared: list[Processor] = [structlog.contextvars.merge_contextvars, _with_context]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.stdlib.PositionalArgumentsFormatter(),
-            *before,
+            *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     handler = FoldingHandler(sys.stderr)
-    handler.setFormatter(_formatter(settings, before, Hider(secrets)))
-    least, *others = settings.level.split(",")
-    logging.basicConfig(level=least.upper(), handlers=[handler], force=True)
-    for name, _, level in (other.partition("=") for other in others):
+    handler.setFormatter(_formatter(settings, shared, Hider(secrets)))
+    root_level, *logger_levels = settings.level.split(",")
+    logging.basicConfig(level=root_level.upper(), handlers=[handler], force=True)
+    for name, _, level in (logger_level.partition("=") for logger_level in logger_levels):
         logging.getLogger(name).setLevel(level.upper())
 
 
 def _formatter(
-    settings: LogSettings, before: list[Processor], hide: Hider
+    settings: LogSettings, shared: list[Processor], hide: Hider
 ) -> structlog.stdlib.ProcessorFormatter:
-    rendered = _json if settings.format == "json" else _Text(colour=_in_colour())
+    render = _json if settings.format == "json" else _Text(colour=_terminal_has_colour())
 
-    def hidden(_: WrappedLogger, __: str, fact: EventDict) -> str:
-        return rendered({name: _shown(name, value, hide) for name, value in fact.items()})
+    def render_hidden(_: WrappedLogger, __: str, line: EventDict) -> str:
+        return render({name: _hidden(name, value, hide) for name, value in line.items()})
 
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *before],
-        processors=[_stamp, structlog.processors.format_exc_info, _in_order, hidden],
+        foreign_pre_chain=[structlog.stdlib.ExtraAdder(), _with_fields, *shared],
+        processors=[_with_origin, structlog.processors.format_exc_info, _in_order, render_hidden],
     )
 
 
-# ---- what a line says
+# ---- the content of a line
 
 
-def _about(_: WrappedLogger, __: str, fact: EventDict) -> EventDict:
-    """Add what the current task is about; what the line itself says is not written over."""
-    return {**about(), **trace_ids(), **fact}
+def _with_fields(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
+    """Split the event of a natsctl logger into its text and its fields."""
+    message = line["_record"].msg
+    if not isinstance(message, LogEvent):
+        return line
+    return {**line, **message.fields, "event": message.event}
 
 
-def _stamp(_: WrappedLogger, __: str, fact: EventDict) -> EventDict:
-    record: logging.LogRecord = fact.pop("_record")
-    fact.pop("_from_structlog")
-    fact.update(time=record.created, level=record.levelname.lower(), logger=record.name)
-    return fact
+def _with_context(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
+    """Add the log context and the ids of the trace; the line's own fields win."""
+    return {**log_context(), **trace_ids(), **line}
 
 
-def _in_order(_: WrappedLogger, __: str, fact: EventDict) -> EventDict:
-    fact["message"] = fact.pop("event", "")
-    first = {name: fact.pop(name) for name in _FIRST}
-    last = {"exception": fact.pop("exception")} if "exception" in fact else {}
-    return {**first, **fact, **last}
+def _with_origin(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
+    record: logging.LogRecord = line.pop("_record")
+    line.pop("_from_structlog")
+    line.update(time=record.created, level=record.levelname.lower(), logger=record.name)
+    return line
 
 
-def _shown(name: str, value: object, hide: Hider) -> object:
-    """Return the value as it may be shown: numbers as they are, all else as a text that is cut."""
+def _in_order(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
+    line["message"] = line.pop("event", "")
+    first = {name: line.pop(name) for name in _FIRST}
+    last = {"exception": line.pop("exception")} if "exception" in line else {}
+    return {**first, **line, **last}
+
+
+def _hidden(name: str, value: object, hide: Hider) -> object:
+    """Return a number as it is, and any other value as a text without secrets, cut to a limit."""
     if value is None or isinstance(value, bool | int | float):
         return value
     limit = TRACEBACK_MAX if name == "exception" else TEXT_MAX
-    return hide(str(value), limit=limit).encode(errors="replace").decode()
+    return hide(value_text(value), limit=limit).encode(errors="replace").decode()
 
 
-# ---- how it is written
+# ---- the two forms of a line
 
 
-def _json(fact: EventDict) -> str:
+def _json(line: EventDict) -> str:
     """Return one JSON object; `time` is RFC 3339 in UTC."""
-    fact["time"] = datetime.fromtimestamp(fact["time"], UTC).isoformat(timespec="milliseconds")
-    fact["time"] = fact["time"].replace("+00:00", "Z")
-    return json_escaped(msgspec.json.encode(fact).decode())
+    line["time"] = datetime.fromtimestamp(line["time"], UTC).isoformat(timespec="milliseconds")
+    line["time"] = line["time"].replace("+00:00", "Z")
+    return json_escaped(msgspec.json.encode(line).decode())
 
 
 class _Text:
-    """`12:34:56.789 INFO    message  fact=value`, in local time; then the traceback.
+    """Renders `12:34:56.789 INFO    message  field=value` in local time.
 
-    Further lines of a message are indented, as the traceback is: none looks like another fact. A
-    controller and a key that the message names are not told again. Levels are coloured where
-    *colour*; what would control a terminal is escaped.
+    Values of several lines, and the traceback, follow below. All lines but the first are indented,
+    so that none looks like another event. A controller and a key that the message names are not
+    repeated as fields. Characters that control a terminal are escaped.
     """
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
 
-    def __call__(self, fact: EventDict) -> str:
-        at = datetime.fromtimestamp(fact.pop("time"), UTC).astimezone()
-        level, _, message = (str(fact.pop(name)) for name in _FIRST[1:])
-        traceback = fact.pop("exception", None)
+    def __call__(self, line: EventDict) -> str:
+        time = datetime.fromtimestamp(line.pop("time"), UTC).astimezone()
+        level, _, message = (str(line.pop(name)) for name in _FIRST[1:])
+        traceback = line.pop("exception", None)
         for name in ("controller", "key"):
-            if name in fact and str(fact[name]) in _WORD.findall(message):
-                del fact[name]
-        told = " ".join(f"{name}={_quoted(value)}" for name, value in fact.items())
-        lines = [f"{message}  {told}" if told else message, *([traceback] if traceback else ())]
-        text = escaped_lines("\n".join(lines))
-        return f"{at:%H:%M:%S}.{at.microsecond // 1000:03} {self._level(level)} {text}"
+            if name in line and str(line[name]) in _WORD.findall(message):
+                del line[name]
+        blocks = {n: value for n, value in line.items() if isinstance(value, str) and "\n" in value}
+        fields = " ".join(field_text(n, value) for n, value in line.items() if n not in blocks)
+        text = [f"{message}  {fields}" if fields else message]
+        text += [f"{name}:\n{value}" for name, value in blocks.items()]
+        text += [traceback] if traceback else []
+        return (
+            f"{time:%H:%M:%S}.{time.microsecond // 1000:03} {self._level(level)} "
+            f"{escaped_lines(chr(10).join(text))}"
+        )
 
     def _level(self, level: str) -> str:
         code, padded = _COLOURS.get(level), f"{level.upper():<7}"
         return padded if code is None or not self._colour else f"\x1b[{code}m{padded}\x1b[0m"
 
 
-def _quoted(value: object) -> str:
-    text = str(value)
-    return text if _PLAIN.fullmatch(text) else repr(text)
-
-
-def _in_colour() -> bool:
-    """Say whether standard error shows colours."""
+def _terminal_has_colour() -> bool:
     wanted = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     return wanted and sys.stderr.isatty()

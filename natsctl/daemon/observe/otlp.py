@@ -25,9 +25,10 @@ from opentelemetry.trace import Status
 from opentelemetry.util.types import AttributeValue
 
 from natsctl.telemetry.hiding import TRACEBACK_MAX, Secrets, hidden
+from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.tracing import collected_by
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PATH = "/v1/traces"
 FLUSH_S = 3.0  # how long the last spans may take
@@ -56,7 +57,7 @@ async def sending(url: str) -> AsyncIterator[None]:
                 yield
             finally:
                 if not await _flushed(provider):
-                    log.warning("the last spans were not taken in time")
+                    log.warning("cannot send the last spans in time", timeout_s=FLUSH_S)
                     exporter.shutdown()
 
 
@@ -77,13 +78,13 @@ class Trouble(logging.Filter):
         """Note that spans were not taken."""
         if not self._told:
             self._told = True
-            log.warning("spans are not taken at %s; syncing goes on: %s", self._where, why)
+            log.warning("cannot send spans, syncing continues", url=self._where, error=why)
 
     def over(self) -> None:
         """Note that they were."""
         if self._told:
             self._told = False
-            log.info("spans are taken at %s again", self._where)
+            log.info("sending spans again", url=self._where)
 
 
 class HidingExporter(SpanExporter):
@@ -104,7 +105,7 @@ class HidingExporter(SpanExporter):
         if result is SpanExportResult.SUCCESS:
             self._trouble.over()
         else:
-            self._trouble.met("they were refused")
+            self._trouble.met("the collector rejected them")
         return result
 
     def shutdown(self) -> None:

@@ -1,7 +1,6 @@
 """Notices that the event loop is blocked, and by which key."""
 
 import asyncio
-import logging
 import threading
 import time
 import traceback
@@ -12,8 +11,9 @@ import msgspec
 
 from natsctl.core.sync.calls import Call, calls, current_call
 from natsctl.telemetry.frames import own, thread_frames
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 BLOCKED_S = 1.0  # the loop is blocked once it has not gone round for so long
 CHECK_S = 0.25
@@ -125,9 +125,13 @@ class Watchdog:
         controller, key = ("", "") if call is None else (call.owner, str(call.key))
         stall = Stall(controller, key, _line(ident), begun)
         if self._is_new(stall.line):
-            facts = {"controller": controller, "key": key} if controller else {}
             log.warning(
-                "event loop %s; run what blocks with `await self.blocking(…)`", stall, extra=facts
+                "event loop blocked",
+                controller=controller or None,
+                key=key or None,
+                line=stall.line,
+                duration_s=round(stall.duration_s, 1),
+                hint="call it with `await self.blocking(…)`",
             )
         for stand_in in self._stand_ins:
             threading.Thread(target=stand_in, args=(stall,), daemon=True, name="stand-in").start()
@@ -138,7 +142,13 @@ class Watchdog:
             return
         stall.over.set()
         if self._logged.get(stall.line, 0.0) > stall.began:
-            log.warning("the event loop goes on: it was %s", stall)
+            log.warning(
+                "event loop unblocked",
+                controller=stall.controller or None,
+                key=stall.key or None,
+                line=stall.line,
+                duration_s=round(stall.duration_s, 1),
+            )
         before = self.stalls.get(stall.controller, Stalls())
         after = Stalls(before.count + 1, before.seconds + stall.duration_s)
         self.stalls = {**self.stalls, stall.controller: after}

@@ -12,7 +12,7 @@ from natsctl import Controller, primary
 from natsctl.daemon.observe.logs import log_to_stderr
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import LogSettings
-from natsctl.telemetry.log_context import about
+from natsctl.telemetry.logger import log_context
 from natsctl.testing.memory import MemoryStores
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, value
@@ -25,7 +25,7 @@ class Shops(Controller):
 
     async def sync_handler(self, key: str) -> float | None:
         log.info("looking")
-        if key == "broken" and about()["attempt"] == 1:
+        if key == "broken" and log_context()["attempt"] == 1:
             raise ValueError("with nats://ann:hush@hub")
 
 

@@ -11,7 +11,7 @@ import pytest
 from natsctl.daemon.observe.log_folding import KINDS_MAX
 from natsctl.daemon.observe.logs import log_to_stderr
 from natsctl.daemon.settings.settings import LogSettings
-from natsctl.telemetry.log_context import bind
+from natsctl.telemetry.logger import bind_log_context, get_logger
 
 log = logging.getLogger("natsctl.some")
 
@@ -71,11 +71,26 @@ async def test_other_kinds_levels_and_formats_are_other_lines(
     assert len(told(capsys)) == 4
 
 
+async def test_events_are_folded_by_controller_kind_and_bucket(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log_to_stderr(JSON)
+    events = get_logger("natsctl.some")
+    for controller, kind, bucket in (("a", "b", "c"), ("A", "b", "c"), ("a", "B", "c"), (1, 2, 3)):
+        for number in range(3):
+            events.warning(
+                "watch broke", controller=controller, kind=kind, bucket=bucket, error=f"no {number}"
+            )
+    assert [fact["error"] for fact in facts(capsys)] == ["no 0"] * 4
+    await asyncio.sleep(1.1)
+    assert [(fact["error"], fact["repeated"]) for fact in facts(capsys)] == [("no 2", 2)] * 4
+
+
 async def test_lines_about_many_keys_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(JSON)
 
     async def fail(key: str) -> None:
-        bind(key=key)
+        bind_log_context(key=key)
         log.error("%s failed: %s", f"shops: sync of {key}", "denied")
 
     await asyncio.gather(*(fail(f"k{number}") for number in range(100)))

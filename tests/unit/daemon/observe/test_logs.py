@@ -11,7 +11,7 @@ import structlog
 
 from natsctl.daemon.observe.logs import log_to_stderr
 from natsctl.daemon.settings.settings import LogFormat, LogSettings
-from natsctl.telemetry.log_context import bind
+from natsctl.telemetry.logger import bind_log_context, get_logger
 from natsctl.telemetry.tracing import sync_span
 from tests.support.clients.span_recorder import recording
 
@@ -57,7 +57,7 @@ def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None
 
 async def test_a_line_says_what_its_task_is_about(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings(format="json"))
-    bind(controller="greetings", key="shop", operation="put", attempt=2)
+    bind_log_context(controller="greetings", key="shop", operation="put", attempt=2)
     log.info("told")
     (fact,) = facts(capsys)
     about = {name: fact[name] for name in ("controller", "key", "operation", "attempt")}
@@ -85,7 +85,7 @@ async def test_a_line_says_of_which_trace_it_is_while_that_is_recorded(
 
 async def test_people_are_not_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings())
-    bind(controller="greetings", key="shop", attempt=1)
+    bind_log_context(controller="greetings", key="shop", attempt=1)
     log.info("greetings: sync of shop failed: no")
     log.info("the workshop is closed")
     told = [line[21:] for line in capsys.readouterr().err.splitlines()]
@@ -107,6 +107,39 @@ async def test_what_is_not_plain_is_quoted(capsys: pytest.CaptureFixture[str]) -
     log_to_stderr(LogSettings())
     log.info("told", extra={"a": "b c", "d": "e=f", "g": 7})
     assert capsys.readouterr().err[21:] == "told  a='b c' d='e=f' g=7\n"
+
+
+async def test_an_event_has_the_fields_of_its_task_and_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = get_logger("natsctl.some")
+    bind_log_context(controller="greetings", key="shop")
+    log_to_stderr(LogSettings())
+    log.info("lost leadership", epoch=41, key="market")
+    assert capsys.readouterr().err[21:] == (
+        "lost leadership  controller=greetings key=market epoch=41\n"
+    )
+    log_to_stderr(LogSettings(format="json"))
+    log.info("lost leadership", epoch=41, error=ValueError("no luck"))
+    (fact,) = facts(capsys)
+    fact.pop("time")
+    assert fact == {
+        "level": "info",
+        "logger": "natsctl.some",
+        "message": "lost leadership",
+        "controller": "greetings",
+        "key": "shop",
+        "epoch": 41,
+        "error": "no luck",
+    }
+
+
+def test_a_field_of_several_lines_is_below_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(LogSettings())
+    get_logger("natsctl.some").error("handler did not end", stack="one\ntwo", timeout_s=5)
+    assert capsys.readouterr().err[21:] == (
+        "handler did not end  timeout_s=5\n  stack:\n  one\n  two\n"
+    )
 
 
 def test_loggers_of_structlog_write_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +196,7 @@ async def test_no_secret_is_in_messages_facts_and_tracebacks(
     style: LogFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_to_stderr(LogSettings(format=style), ["hush of 7"])
-    bind(key="nats://ann:hush1@hub")
+    bind_log_context(key="nats://ann:hush1@hub")
     error = ConnectionError("refused: hush of 7, nats://ann:hush2@hub:4222")
     log.error("with %s: %r", "hush of 7", error, exc_info=error, extra={"mine": "hush of 7"})
     told = capsys.readouterr().err

@@ -73,9 +73,9 @@ def test_trouble_is_told_once_until_it_is_over(caplog: pytest.LogCaptureFixture)
         kept.answer = answer
         exporter.export(())
     assert caplog.messages == [
-        "spans are not taken at there; syncing goes on: they were refused",
-        "spans are taken at there again",
-        "spans are not taken at there; syncing goes on: OSError: no route",
+        "cannot send spans, syncing continues url=there error='the collector rejected them'",
+        "sending spans again url=there",
+        "cannot send spans, syncing continues url=there error='OSError: no route'",
     ]
 
 
@@ -86,7 +86,7 @@ def test_what_the_exporter_logs_is_told_in_our_words(caplog: pytest.LogCaptureFi
     theirs.error("no %s", "route")
     theirs.error("again")
     theirs.removeFilter(trouble)
-    assert caplog.messages == ["spans are not taken at there; syncing goes on: no route"]
+    assert caplog.messages == ["cannot send spans, syncing continues url=there error='no route'"]
 
 
 def test_an_end_is_one_end() -> None:

@@ -1,0 +1,87 @@
+"""The loggers of natsctl: an event in plain words, plus fields.
+
+```python
+log = get_logger(__name__)
+log.warning("lost leadership", controller=name, epoch=epoch, error=error)
+```
+
+The first argument is a constant text without `%s`, names or numbers. Everything else is a field,
+with its unit last in its name (`wait_s`); `error` is the last field. A field that is None is left
+out. A field cannot be named `msg`, `level`, `message`, `event`, `time`, `logger`, `exception` or
+`repeated`. `exc_info`, `extra`, `stack_info` and `stacklevel` mean the same as for the standard
+library's loggers.
+
+The log context holds the fields that belong to every line of a task: `controller`, `key`,
+`operation` and `attempt`. A new task inherits the context of the task that creates it.
+
+`natsctl.daemon.observe.logs` writes the lines of `natsctl run`. In a program with its own logging
+setup, the record's message is `lost leadership controller=greetings epoch=41`, and `record.msg` is
+a `LogEvent`.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+
+_LOGGING_OPTIONS = ("exc_info", "extra", "stack_info", "stacklevel")
+_PLAIN = re.compile(r"[^\s\"=]+")
+
+_context: ContextVar[Mapping[str, object]] = ContextVar("log_context")
+_EMPTY: Mapping[str, object] = {}
+
+
+class LogEvent(msgspec.Struct, frozen=True):
+    """The message of a log record: what happened, and the fields that describe it."""
+
+    event: str
+    fields: Mapping[str, object]
+
+    def __str__(self) -> str:
+        return " ".join((self.event, *(field_text(*field) for field in self.fields.items())))
+
+
+class EventLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger of the standard library whose methods take the fields of an event as keywords."""
+
+    def process(
+        self, msg: object, kwargs: MutableMapping[str, Any]
+    ) -> tuple[LogEvent, MutableMapping[str, Any]]:
+        """Return the event with its fields, and the options that logging itself understands."""
+        options = {name: kwargs.pop(name) for name in _LOGGING_OPTIONS if name in kwargs}
+        fields = {name: value for name, value in kwargs.items() if value is not None}
+        return LogEvent(str(msg), fields), options
+
+
+def get_logger(name: str) -> EventLogger:
+    """Return the logger of a module: `get_logger(__name__)`."""
+    return EventLogger(logging.getLogger(name), {})
+
+
+def value_text(value: object) -> str:
+    """Return the value of a field as text; an exception without a text is its type."""
+    return str(value) or (type(value).__name__ if isinstance(value, BaseException) else "")
+
+
+def field_text(name: str, value: object) -> str:
+    """Return `name=value`; a value with spaces, quotes or `=` is in quotes."""
+    text = value_text(value)
+    return f"{name}={text if _PLAIN.fullmatch(text) else repr(text)}"
+
+
+def log_context() -> Mapping[str, object]:
+    """Return the fields that belong to every log line of the current task."""
+    return _context.get(_EMPTY)
+
+
+def bind_log_context(**fields: object) -> None:
+    """Add fields to the log context of the current task."""
+    _context.set({**log_context(), **fields})
+
+
+def unbind_sync() -> None:
+    """Remove every field but `controller`, in a task that outlives the sync that started it."""
+    _context.set({name: value for name, value in log_context().items() if name == "controller"})

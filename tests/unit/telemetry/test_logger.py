@@ -1,0 +1,109 @@
+"""A log line is an event with fields, those of its task among them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.queue.retry import Retry
+from natsctl.core.sync.loop import SyncLoop
+from natsctl.errors import StoreError
+from natsctl.model.store import WatchEvent
+from natsctl.telemetry.logger import (
+    LogEvent,
+    bind_log_context,
+    get_logger,
+    log_context,
+    unbind_sync,
+)
+from natsctl.testing.memory import MemoryStore
+from tests.support.stores.sample_objects import THINGS, informed
+
+
+async def test_a_task_hands_on_what_it_is_about_and_keeps_its_own_apart() -> None:
+    async def child() -> Mapping[str, object]:
+        inherited = log_context()
+        bind_log_context(key="b")
+        return inherited
+
+    bind_log_context(controller="c", key="a")
+    assert await asyncio.create_task(child()) == {"controller": "c", "key": "a"}
+    assert log_context() == {"controller": "c", "key": "a"}
+
+
+async def test_what_outlives_a_visit_is_about_its_controller_only() -> None:
+    bind_log_context(controller="c", key="a", attempt=1)
+    unbind_sync()
+    assert log_context() == {"controller": "c"}
+
+
+async def test_a_worker_is_about_its_key_and_how_often_it_was_tried() -> None:
+    seen: list[Mapping[str, object]] = []
+
+    async def handler(key: str) -> None:
+        seen.append(log_context())
+        if len(seen) > 2:
+            loop.queue.shut_down(drain=False)
+        elif key == "a":
+            raise ValueError
+
+    async def ready() -> None:
+        """Be ready."""
+
+    loop = SyncLoop(handler, retry=lambda error, failures: Retry(1))
+    loop.queue.add("a")
+    loop.queue.add("b")
+    await loop.run(ready)
+    assert seen == [
+        {"key": "a", "attempt": 1},
+        {"key": "b", "attempt": 1},
+        {"key": "a", "attempt": 2},
+    ]
+
+
+async def test_a_watch_that_a_visit_began_is_not_about_its_key() -> None:
+    seen: list[Mapping[str, object]] = []
+
+    class Noting(MemoryStore):
+        @asynccontextmanager
+        async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+            seen.append(log_context())
+            async with super().watch() as events:
+                yield events
+
+    bind_log_context(controller="c", key="a")
+    async with informed(Informer(Noting(THINGS), THINGS)):
+        assert seen == [{"controller": "c"}]
+
+
+def test_a_record_has_the_event_and_its_fields(caplog: pytest.LogCaptureFixture) -> None:
+    log = get_logger("some")
+    log.warning("lost leadership", controller="greetings", epoch=41, key=None, reason="100 % late")
+    (record,) = caplog.records
+    assert (record.name, record.funcName) == (
+        "some",
+        "test_a_record_has_the_event_and_its_fields",
+    )
+    assert record.msg == LogEvent(
+        "lost leadership", {"controller": "greetings", "epoch": 41, "reason": "100 % late"}
+    )
+    assert caplog.messages == [
+        "lost leadership controller=greetings epoch=41 reason='100 % late'",
+    ]
+
+
+def test_an_error_is_a_field_and_a_traceback_an_option(caplog: pytest.LogCaptureFixture) -> None:
+    log = get_logger("some")
+    log.error("sync failed", error=StoreError(), exc_info=ValueError("no luck"))
+    assert caplog.messages == ["sync failed error=StoreError"]
+    assert "ValueError: no luck" in caplog.text
+
+
+def test_a_logger_formats_nothing_below_its_level() -> None:
+    class Unread:
+        def __str__(self) -> str:
+            raise AssertionError("nobody reads this")
+
+    get_logger("some").debug("cache synced", kind=Unread())
