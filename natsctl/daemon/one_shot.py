@@ -1,9 +1,8 @@
 """Doing a controller's work once, without a daemon: looking, syncing, collecting."""
 
 import asyncio
-import copy
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -15,9 +14,9 @@ from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.primary import Primary
 from natsctl.core.task_group import together
 from natsctl.errors import InvalidObjectError, NotFoundError
-from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.recorder import Recorder
-from natsctl.model.store import JetStream, ManifestStores, Store, Stores
+from natsctl.model.kinds import KvKind
+from natsctl.model.store import ManifestStores, Stores
+from natsctl.model.write_guard import WriteGuard
 
 PATIENCE_S = 5.0  # how long a broken watch may stay broken before that is the answer
 
@@ -29,35 +28,11 @@ class Visited(msgspec.Struct, frozen=True):
     error: Exception | None
 
 
-class Existing:
-    """Stores that make no bucket that is missing; a `Stores`."""
+class _NoNewBuckets(WriteGuard):
+    """Forbids the creation of buckets, except the one in which natsctl keeps its own records."""
 
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    async def open(self, kind: Kind[Any]) -> Store:
-        """See `Stores.open`; raises `StoreMissingError` where the bucket does not exist."""
-        if isinstance(kind, KvKind) and kind.bucket != MEMORY.bucket:
-            existing: KvKind[Any] = copy.copy(kind)
-            existing.create = False
-            return await self._stores.open(existing)
-        return await self._stores.open(kind)
-
-    def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
-        """See `Stores.recorder`."""
-        return self._stores.recorder(controller)
-
-
-class ExistingNats(Existing):
-    """The same of a `JetStream`, which it is too."""
-
-    def __init__(self, stores: Stores, jetstream: JetStream) -> None:
-        super().__init__(stores)
-        self._jetstream = jetstream
-
-    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """See `JetStream.api`."""
-        return await self._jetstream.api(endpoint, body)
+    def may_create(self, kind: KvKind[Any]) -> bool:
+        return kind.bucket == MEMORY.bucket
 
 
 @asynccontextmanager
@@ -75,7 +50,7 @@ async def looking(
     the cluster that does not exist, and why a cache cannot be had.
     """
     controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
-    existing = ExistingNats(nats, nats) if isinstance(nats, JetStream) else Existing(nats)
+    existing = nats.guarded(_NoNewBuckets())
     runtime = ControllerRuntime(controller, nats=existing, kube=kube, owner_names=owner_names)
     async with runtime.opened():
         await _complete(runtime)

@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 from natsctl.controller.runtime import Controller, ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.core.coordination.election import Election
-from natsctl.core.coordination.fenced_stores import FencedCluster, fenced
 from natsctl.core.coordination.participant import Participation
 from natsctl.core.coordination.sharding import Shard
+from natsctl.core.coordination.term_guard import TermGuard
 from natsctl.core.sync.calls import report_stuck
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, UsageError
@@ -212,7 +212,8 @@ class Operator:
         part = self._part(name)
         if part is None:
             return nats, kube
-        return nats and fenced(nats, part.leadership), kube and FencedCluster(kube, part.leadership)
+        guard = TermGuard(part.leadership)
+        return nats and nats.guarded(guard), kube and kube.guarded(guard)
 
     def _work(self, runtime: Runnable) -> tuple[Coroutine[None, None, None], asyncio.Event]:
         """Return what runs it, and what tells that the next one may start."""

@@ -1,8 +1,9 @@
 """NATS as a system that keeps objects of many kinds: the way in for everyone above."""
 
+import copy
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.bucket import Bucket
@@ -14,6 +15,9 @@ from natsctl.jetstream.connection.connection import connect as connected
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.events.recorder import EventRecorder, recording
 from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
+
+_READS = ("INFO", "NAMES", "LIST", "MSG.GET")  # of the JetStream API, after the type's name
 
 
 class Nats:
@@ -22,17 +26,26 @@ class Nats:
     def __init__(self, connection: Connection, *, verify_s: float = VERIFY_S) -> None:
         self.connection = connection
         self._verify_s = verify_s
+        self.guard = UNGUARDED
+
+    def guarded(self, guard: WriteGuard) -> Self:
+        """See `Stores.guarded`; requests to the JetStream API that change something ask it too."""
+        guarded = copy.copy(self)
+        guarded.guard = guard
+        return guarded
 
     async def open(self, kind: Kind[Any]) -> KvStore:
         """Return the kind's store, its bucket made and checked as declared."""
         if not isinstance(kind, KvKind):
             raise UsageError(f"{kind.name} is not kept in NATS")
         bucket = Bucket(self.connection, kind.bucket)
-        await bucket.ensure(kind)
-        return KvStore(bucket, kind, verify_s=self._verify_s)
+        await bucket.ensure(kind if self.guard.may_create(kind) else kind.existing())
+        return KvStore(bucket, kind, verify_s=self._verify_s, guard=self.guard)
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """See `JetStream.api`."""
+        if not _reads(endpoint):
+            self.guard.check(None)
         return await self.connection.api(endpoint, body)
 
     def leases(self, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> LeaseStore:
@@ -45,8 +58,14 @@ class Nats:
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[EventRecorder]:
         """Return where the controller's events go: the stream `natsctl_events`."""
-        async with recording(self.connection, controller) as recorder:
+        async with recording(self.connection, controller, self.guard) as recorder:
             yield recorder
+
+
+def _reads(endpoint: str) -> bool:
+    """Return whether a request to this endpoint of the JetStream API changes nothing."""
+    action = endpoint.partition(".")[2] or endpoint
+    return any(action == verb or action.startswith(f"{verb}.") for verb in _READS)
 
 
 @asynccontextmanager

@@ -1,11 +1,12 @@
 """Kubernetes as a system that keeps objects of many kinds: the way in for everyone above."""
 
 import asyncio
+import copy
 import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from natsctl.errors import ConnectError, PermissionDeniedError, StoreError, UsageError
@@ -19,6 +20,7 @@ from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.kubernetes.watch.stream import TIMEOUT_S
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,13 @@ class Kube:
         self._asking = Discovery(transport, ttl_s=0.0)  # for those who remember it themselves
         self._watch_timeout_s = watch_timeout_s
         self._incarnations: dict[str, Incarnation] = {}
+        self.guard = UNGUARDED
+
+    def guarded(self, guard: WriteGuard) -> Self:
+        """See `Stores.guarded`."""
+        guarded = copy.copy(self)
+        guarded.guard = guard
+        return guarded
 
     async def open(self, kind: Kind[Any]) -> KubeStore:
         """Return the kind's store; the server is asked nothing.
@@ -45,7 +54,7 @@ class Kube:
             raise UsageError(f"{kind.name} is not kept in Kubernetes")
         incarnation = self._incarnations.setdefault(kind.name, Incarnation(self.transport.server))
         return KubeStore(
-            KindWire(self.transport, self.discovery, kind.api_version),
+            KindWire(self.transport, self.discovery, kind, self.guard),
             kind,
             self.discovery.find,
             incarnation,
@@ -67,7 +76,7 @@ class Kube:
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[KubeRecorder]:
         """Return where the controller's events go: to Events of the objects that they are about."""
-        async with recording(self.transport, controller) as recorder:
+        async with recording(self.transport, controller, self.guard) as recorder:
             yield recorder
 
 

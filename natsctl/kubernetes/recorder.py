@@ -19,6 +19,7 @@ from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
 from natsctl.kubernetes.http.wire import Wire
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import QUIET_S, EventType, Outbox, sending
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.hiding import hidden
 
 PAUSE_S = 0.05  # between two Events: objects come first
@@ -58,9 +59,10 @@ class KubeEvent(msgspec.Struct, frozen=True):
 class KubeRecorder:
     """Sends a controller's Events, in the background; a `Recorder`. Made by `recording`."""
 
-    def __init__(self, wire: Wire, controller: str) -> None:
+    def __init__(self, wire: Wire, controller: str, guard: WriteGuard = UNGUARDED) -> None:
         self.outbox = Outbox(self._send, repeat_s=SERIES_S, pause_s=PAUSE_S, quiet_s=QUIET_S)
         self._wire = wire
+        self._guard = guard
         legal = re.sub(r"[^A-Za-z0-9_.-]", "-", controller)[:CONTROLLER_MAX].strip("_.-")
         self._controller = f"natsctl/{legal or 'controller'}"
         self._instance = f"{legal}-{socket.gethostname()}"[:INSTANCE_MAX]
@@ -72,13 +74,15 @@ class KubeRecorder:
 
     def event(
         self,
-        key: str,  # noqa: ARG002 - an Event is about objects of the cluster
+        key: str,
         type: EventType,  # noqa: A002 - the field's word
         reason: str,
         message: str,
         regarding: Sequence[Reference] = (),
     ) -> None:
         """See `Recorder.event`: one for each object; without any there is nothing to tell."""
+        if not self._guard.may_record(key):
+            return
         message = hidden(message)
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         for about in regarding:
@@ -161,8 +165,10 @@ def _shortened(message: str) -> str:
 
 
 @asynccontextmanager
-async def recording(wire: Wire, controller: str) -> AsyncIterator[KubeRecorder]:
+async def recording(
+    wire: Wire, controller: str, guard: WriteGuard = UNGUARDED
+) -> AsyncIterator[KubeRecorder]:
     """Return a recorder that sends while the context lasts, and what is left at its end."""
-    recorder = KubeRecorder(wire, controller)
+    recorder = KubeRecorder(wire, controller, guard)
     async with sending(recorder.outbox):
         yield recorder

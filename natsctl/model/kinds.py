@@ -175,6 +175,12 @@ class KvKind(Kind[T]):
         part.keys = keys
         return part
 
+    def existing(self) -> "KvKind[T]":
+        """Return this kind, but the bucket must exist."""
+        existing: KvKind[T] = copy.copy(self)
+        existing.create = False
+        return existing
+
     def likely_cause(self, value: bytes) -> str:
         """See `Kind.likely_cause`."""
         if self._custom:

@@ -7,7 +7,7 @@ cross the seam as bytes, so that nothing is decoded that nobody reads.
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -16,6 +16,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.managed_fields import ManagedFields
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
+from natsctl.model.write_guard import WriteGuard
 
 T = TypeVar("T")
 
@@ -232,6 +233,13 @@ class Stores(Protocol):
 
     def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
         """Return where events of a controller go; leaving the context sends what is left."""
+        ...
+
+    def guarded(self, guard: WriteGuard) -> Self:
+        """Return the same system, which asks *guard* before it sends a write or records an event.
+
+        The guard takes the place of an earlier one.
+        """
         ...
 
 

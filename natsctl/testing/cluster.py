@@ -5,9 +5,10 @@ nothing is defaulted, and every kind exists and has a status.
 """
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from natsctl.errors import (
     ConflictError,
@@ -25,6 +26,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.managed_fields import FieldManager, ManagedFields, same_family
 from natsctl.model.manifests import KubeKind, joined, split
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.testing.fields import SERVERS_OWN, Path, fields_v1, leaves, without
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.objects import MANAGER, ClusterObjects, Watch, now
@@ -38,8 +40,16 @@ class MemoryManifestStore:
     that refuses everything.
     """
 
-    def __init__(self, kind: KubeKind[Any], objects: ClusterObjects, kinds: MemoryKinds) -> None:
+    def __init__(
+        self,
+        kind: KubeKind[Any],
+        objects: ClusterObjects,
+        kinds: MemoryKinds,
+        *,
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
         self.kind = kind
+        self._guard = guard
         self._objects = objects
         self._kinds = kinds
 
@@ -50,7 +60,7 @@ class MemoryManifestStore:
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`."""
-        await self._pass()
+        await self._pass(writes=True)
         self._expect_none(key)
         made = self._named(key, documents.parse(value))
         self._objects.take_over(key, {}, made)
@@ -58,7 +68,7 @@ class MemoryManifestStore:
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
-        await self._pass()
+        await self._pass(writes=True)
         before = self._expect(key, revision)
         after = self._named(key, {**documents.parse(value), "status": before.get("status")})
         self._check_immutable(before, after)
@@ -74,7 +84,7 @@ class MemoryManifestStore:
         purge: bool = False,  # noqa: ARG002 - there is no history
     ) -> int:
         """See `Store.delete`; an object with finalizers is marked, and goes with the last."""
-        await self._pass()
+        await self._pass(writes=True)
         before = self._existing(key)
         if revision is not None:
             self._expect(key, revision)
@@ -120,7 +130,7 @@ class MemoryManifestStore:
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
         """See `ManifestStore.apply`."""
-        await self._pass()
+        await self._pass(writes=True)
         key = await self.locate(manifest)
         before = self._objects.at.get(key)
         if (before is None) != (not uid) or (before and _meta(before)["uid"] != uid):
@@ -153,7 +163,7 @@ class MemoryManifestStore:
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Stored:
         """See `ManifestStore.patch_status`."""
-        await self._pass()
+        await self._pass(writes=True)
         before = self._existing(key) if revision is None else self._expect(key, revision)
         return self._stored(self._objects.put(key, documents.with_status(before, patch)))
 
@@ -198,11 +208,13 @@ class MemoryManifestStore:
         if error is not None:
             self.break_watches()
 
-    async def _pass(self) -> None:
+    async def _pass(self, *, writes: bool = False) -> None:
         """Let others run, as a real store would, and refuse where told to."""
         await asyncio.sleep(0)
         if self._objects.failure is not None:
             raise self._objects.failure
+        if writes:
+            self._guard.check(self.kind)
 
     def _existing(self, key: str) -> Document:
         split(key)
@@ -300,6 +312,13 @@ class MemoryCluster:
         self.events = events
         self.kinds = MemoryKinds()
         self._kinds: dict[tuple[str, str], ClusterObjects] = {}
+        self.guard = UNGUARDED
+
+    def guarded(self, guard: WriteGuard) -> Self:
+        """See `Stores.guarded`."""
+        guarded = copy.copy(self)
+        guarded.guard = guard
+        return guarded
 
     async def open(self, kind: Kind[Any]) -> MemoryManifestStore:
         """See `ManifestStores.open`."""
@@ -311,7 +330,7 @@ class MemoryCluster:
         """Return the kind's store."""
         named = kind.api_version, kind.kind
         objects = self._kinds.setdefault(named, ClusterObjects())
-        return MemoryManifestStore(kind, objects, self.kinds)
+        return MemoryManifestStore(kind, objects, self.kinds, guard=self.guard)
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
         """See `Discovers.resource`."""
@@ -321,7 +340,7 @@ class MemoryCluster:
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[MemoryRecorder]:  # noqa: ARG002 - one recorder serves all
         """See `Stores.recorder`."""
-        yield self.events
+        yield self.events.guarded(self.guard)
 
 
 def _changed(before: Document, wanted: dict[Path, object]) -> set[Path]:

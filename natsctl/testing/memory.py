@@ -1,10 +1,11 @@
 """Stores in memory, with a real store's rules: revisions, compare-and-set, markers, watches."""
 
 import asyncio
+import copy
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -20,6 +21,7 @@ from natsctl.jetstream.bucket.codec import stream_of
 from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.recorder import MemoryRecorder
 
@@ -35,11 +37,18 @@ class MemoryStore:
     refuses everything. They befall every kind that is kept in the same *bucket*.
     """
 
-    def __init__(self, kind: Kind[Any], bucket: "_Bucket | None" = None) -> None:
+    def __init__(
+        self,
+        kind: Kind[Any],
+        bucket: "_Bucket | None" = None,
+        *,
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
         self.kind = kind
         self._name = kind.bucket if isinstance(kind, KvKind) else kind.name
         self._pattern = kind.keys if isinstance(kind, KvKind) else ">"
         self._bucket = _Bucket(kind) if bucket is None else bucket
+        self._guard = guard
         self._fallbacks: int | None = None  # of the bucket, when it was first listed here
 
     async def get(self, key: str) -> Stored:
@@ -49,14 +58,14 @@ class MemoryStore:
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`."""
-        await self._pass()
+        await self._pass(writes=True)
         if isinstance(self._bucket.last(self._own(key)), Stored):
             raise ConflictError(f"{key} exists in {self._name}")
         return self._write(key, value)
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
-        await self._pass()
+        await self._pass(writes=True)
         self._expect(self._own(key), revision)
         return self._write(key, value)
 
@@ -69,7 +78,7 @@ class MemoryStore:
         purge: bool = False,
     ) -> int:
         """See `Store.delete`."""
-        await self._pass()
+        await self._pass(writes=True)
         last = self._bucket.last(self._own(key))
         if revision is not None:
             self._expect(key, revision)
@@ -142,11 +151,13 @@ class MemoryStore:
         if error is not None:
             self.break_watches()
 
-    async def _pass(self) -> None:
+    async def _pass(self, *, writes: bool = False) -> None:
         """Let others run, as a real store would, and refuse where told to."""
         await asyncio.sleep(0)
         if self._bucket.failure is not None:
             raise self._bucket.failure
+        if writes:
+            self._guard.check(self.kind)
 
     def _own(self, key: str) -> str:
         if not matches(self._pattern, check_key(key)):
@@ -280,6 +291,13 @@ class MemoryStores:
         self.events = MemoryRecorder()
         self.kube = MemoryCluster(self.events) if kube is None else kube
         self._buckets: dict[str, _Bucket] = {}
+        self.guard = UNGUARDED
+
+    def guarded(self, guard: WriteGuard) -> Self:
+        """See `Stores.guarded`; `kube` has a guard of its own."""
+        guarded = copy.copy(self)
+        guarded.guard = guard
+        return guarded
 
     async def open(self, kind: Kind[Any]) -> MemoryStore:
         """See `Stores.open`."""
@@ -288,9 +306,10 @@ class MemoryStores:
     def store(self, kind: Kind[Any]) -> MemoryStore:
         """Return the kind's store; its bucket is made at the first call."""
         name = stream_of(kind.bucket) if isinstance(kind, KvKind) else kind.name
-        return MemoryStore(kind, self._buckets.setdefault(name, _Bucket(kind)))
+        bucket = self._buckets.setdefault(name, _Bucket(kind))
+        return MemoryStore(kind, bucket, guard=self.guard)
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[MemoryRecorder]:  # noqa: ARG002 - one recorder serves all
         """See `Stores.recorder`."""
-        yield self.events
+        yield self.events.guarded(self.guard)

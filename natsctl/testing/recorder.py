@@ -1,11 +1,13 @@
 """Events that are kept in memory."""
 
+import copy
 from collections.abc import Sequence
 
 import msgspec
 
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -23,6 +25,13 @@ class MemoryRecorder:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.guard = UNGUARDED
+
+    def guarded(self, guard: WriteGuard) -> "MemoryRecorder":
+        """Return a recorder with the same list, which asks *guard* before it records."""
+        guarded = copy.copy(self)
+        guarded.guard = guard
+        return guarded
 
     def event(
         self,
@@ -33,4 +42,5 @@ class MemoryRecorder:
         regarding: Sequence[Reference] = (),
     ) -> None:
         """See `Recorder.event`."""
-        self.events.append(Event(key, type, reason, message, tuple(regarding)))
+        if self.guard.may_record(key):
+            self.events.append(Event(key, type, reason, message, tuple(regarding)))

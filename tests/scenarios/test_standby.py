@@ -1,19 +1,22 @@
 """Whatever runs controllers stands by as they do: watchers, kinds of a cluster, events, streams."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from natsctl import Controller, Object, StoreError, kube, kv, primary, secondary
 from natsctl.core.coordination.election import Election, elections
-from natsctl.core.coordination.fenced_stores import FencedNats, FencedStores, fenced
 from natsctl.core.coordination.lease import Claim
 from natsctl.core.coordination.term import Leadership
+from natsctl.core.coordination.term_guard import TermGuard
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.errors import NotLeadingError
-from natsctl.model.store import Stored
+from natsctl.kubernetes.http.wire import Reply
+from natsctl.kubernetes.resources.discovery import KindWire
+from natsctl.model.recorder import EventType
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.recording_watcher import SITES, Notes, put, site
@@ -178,11 +181,11 @@ async def test_a_store_that_does_not_say_how_far_it_is_holds_up_no_leader(
     await process.stop()
 
 
-async def test_every_write_is_fenced_and_no_read_is() -> None:
+async def test_every_write_of_a_standby_is_refused_and_no_read_is() -> None:
     leadership = Leadership("sites", asyncio.get_running_loop().time)
     stores = MemoryStores()
     stored = await stores.store(SITES).create("a", site())
-    store = await FencedStores(stores, leadership).open(SITES)
+    store = await stores.guarded(TermGuard(leadership)).open(SITES)
     for write in (
         store.create("b", site()),
         store.update("a", site("ho"), revision=stored.revision),
@@ -200,58 +203,51 @@ async def test_every_write_is_fenced_and_no_read_is() -> None:
 
 
 async def test_a_write_that_waits_is_not_sent_after_its_term() -> None:
-    class Busy(MemoryStore):
-        async def create(self, key: str, value: bytes) -> Stored:
-            await asyncio.sleep(5)  # for its turn, or until it is tried again
-            return await super().create(key, value)
+    sent: list[str] = []
 
-    class BusyStores(MemoryStores):
-        async def open(self, kind: Any) -> MemoryStore:
-            return busy
+    async def busy(key: str) -> None:
+        await asyncio.sleep(5)  # for its turn, or until it is tried again
+        sent.append(key)
 
-    busy = Busy(SITES)
     leadership = Leadership("sites", asyncio.get_running_loop().time)
-    store = await FencedStores(BusyStores(), leadership).open(SITES)
+    guard = TermGuard(leadership)
     leadership.begin(1, until=9)
-    early = asyncio.create_task(store.create("early", site()))
+    early = asyncio.create_task(guard.send(SITES, partial(busy, "early")))
     await asyncio.sleep(8)
-    late = asyncio.create_task(store.create("late", site()))
+    late = asyncio.create_task(guard.send(SITES, partial(busy, "late")))
     await asyncio.wait((early, late))
     assert (early.cancelled(), late.cancelled()) == (False, True)
-    assert busy.keys() == ["early"]
+    assert sent == ["early"]
+    with pytest.raises(NotLeadingError):
+        await guard.send(SITES, partial(busy, "later"))
+    assert sent == ["early"]
 
 
-class Api:
-    """A `JetStream` that is a `Stores` too, and notes what it is asked."""
+async def test_a_request_to_a_cluster_that_waits_is_not_sent_after_its_term() -> None:
+    sent: list[str] = []
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
+    class Busy:
+        async def call(self, method: str, path: str, **_options: Any) -> Reply:
+            await asyncio.sleep(5)  # until fewer requests are on their way, or before a retry
+            sent.append(method)
+            return Reply(200, b"{}")
 
-    async def open(self, kind: Any) -> MemoryStore:
-        return MemoryStores().store(kind)
-
-    def recorder(self, controller: str) -> Any:
-        raise NotImplementedError
-
-    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        self.asked.append(endpoint)
-        return {}
+    leadership = Leadership("sites", asyncio.get_running_loop().time)
+    leadership.begin(1, until=4)
+    wire = KindWire(Busy(), None, CONFIGS, TermGuard(leadership))  # type: ignore[arg-type]  # no request finds a kind missing
+    requests = [asyncio.create_task(wire.call(method, "/")) for method in ("GET", "PATCH")]
+    await asyncio.wait(requests)
+    assert [request.cancelled() for request in requests] == [False, True]
+    assert sent == ["GET"]
 
 
-async def test_of_jetstream_a_standby_may_ask_but_change_nothing() -> None:
-    leadership = Leadership("streams", asyncio.get_running_loop().time)
-    api = Api()
-    jetstream = fenced(api, leadership)
-    assert isinstance(jetstream, FencedNats)
-    reads = ["INFO", "STREAM.INFO.x", "STREAM.NAMES", "CONSUMER.LIST.x", "STREAM.MSG.GET.x"]
-    writes = ["STREAM.CREATE.x", "STREAM.DELETE.LIST", "STREAM.MSG.DELETE.x", "CONSUMER.CREATE.x"]
-    for read in reads:
-        await jetstream.api(read)
-    for write in writes:
-        with pytest.raises(NotLeadingError):
-            await jetstream.api(write)
-    assert api.asked == reads
-    leadership.begin(1, until=1)
-    for write in writes:
-        await jetstream.api(write)
-    assert api.asked == reads + writes
+async def test_events_are_recorded_of_keys_that_this_process_has() -> None:
+    leadership = Leadership("sites", asyncio.get_running_loop().time)
+    stores = MemoryStores()
+    async with stores.guarded(TermGuard(leadership)).recorder("sites") as recorder:
+        recorder.event("a", EventType.NORMAL, "Early", "not recorded")
+        leadership.begin(1, until=10)
+        recorder.event("a", EventType.NORMAL, "Leads", "recorded")
+        await asyncio.sleep(10)
+        recorder.event("a", EventType.NORMAL, "Late", "not recorded")
+    assert [event.reason for event in stores.events.events] == ["Leads"]

@@ -10,8 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from natsctl.core.cache.catch_up import catch_up
 from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.assignment import NONE, Holdings, Portion
-from natsctl.core.coordination.guarded_steps import Steps
 from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.coordination.term_guard import GuardedSteps
 from natsctl.core.queue.retry import RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import failure_of
@@ -225,7 +225,7 @@ class SyncLoop(Generic[K]):
     async def _shared(self, leadership: Leadership, key: K) -> float | None:
         """Sync a key that others may have at other times, and give it to nobody meanwhile."""
         with leadership.at(key):
-            return await Steps(self._handler(key), self._may)
+            return await GuardedSteps(self._handler(key), self._may)
 
     def _may(self) -> bool:
         return self._leadership is None or self._leadership.leads

@@ -23,13 +23,22 @@ from natsctl.jetstream.connection.spans import kv_span
 from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import Deleted, Stored, WatchEvent
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 
 class KvStore:
     """The `Store` of one KV kind; made by `KvStores.open`."""
 
-    def __init__(self, bucket: Bucket, kind: KvKind[Any], *, verify_s: float = VERIFY_S) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        kind: KvKind[Any],
+        *,
+        verify_s: float = VERIFY_S,
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
         self.kind: Kind[Any] = kind
+        self._guard = guard
         self._bucket = bucket
         self._pattern = kind.keys
         self._watch = KvWatch(bucket, kind.keys, verify_s=verify_s)
@@ -138,6 +147,7 @@ class KvStore:
         if len(value) + header_size(headers) > connection.client.max_payload:
             # the server would close the connection
             raise self._too_large(key, value, "server takes: raise its max_payload")
+        self._guard.check(self.kind)
         try:
             reply = await connection.request(subject, value, headers=headers)
             return connection.acknowledged(reply)

@@ -16,6 +16,7 @@ from natsctl.jetstream.bucket.bucket import NANOSECONDS, create_stream
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import BURST, QUIET_S, EventType, Outbox, sending
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.hiding import hidden
 
 STREAM = "natsctl_events"
@@ -42,10 +43,13 @@ class KvEvent(msgspec.Struct, frozen=True, rename="camel"):
 class EventRecorder:
     """Sends a controller's events, in the background; a `Recorder`. Made by `recording`."""
 
-    def __init__(self, connection: Connection, controller: str) -> None:
+    def __init__(
+        self, connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
+    ) -> None:
         self.outbox = Outbox(self._send, repeat_s=REPEAT_S, pause_s=PAUSE_S, quiet_s=QUIET_S)
         self._connection = connection
         self._controller = controller
+        self._guard = guard
         self._ready = False
 
     @property
@@ -62,6 +66,8 @@ class EventRecorder:
         regarding: Sequence[Reference] = (),  # noqa: ARG002 - the message is about the key
     ) -> None:
         """See `Recorder.event`; beyond the key's rate, or too many pending, it is dropped."""
+        if not self._guard.may_record(key):
+            return
         message = hidden(message)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.outbox.add(
@@ -98,8 +104,10 @@ class EventRecorder:
 
 
 @asynccontextmanager
-async def recording(connection: Connection, controller: str) -> AsyncIterator[EventRecorder]:
+async def recording(
+    connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
+) -> AsyncIterator[EventRecorder]:
     """Return a recorder that sends while the context lasts, and what is left at its end."""
-    recorder = EventRecorder(connection, controller)
+    recorder = EventRecorder(connection, controller, guard)
     async with sending(recorder.outbox):
         yield recorder

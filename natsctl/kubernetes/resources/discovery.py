@@ -4,6 +4,7 @@ import asyncio
 import difflib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,8 +13,13 @@ from natsctl.errors import DECODE_ERRORS, StoreError, StoreMissingError
 from natsctl.kubernetes.http.api_errors import KindMissingError
 from natsctl.kubernetes.http.transport import Transport
 from natsctl.kubernetes.http.wire import Reply, Wire
+from natsctl.model.manifests import KubeKind
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 T = TypeVar("T")
+
+
+READS = ("GET", "HEAD")
 
 
 class ApiResource(msgspec.Struct, frozen=True):
@@ -132,23 +138,31 @@ class Discovery:
 
 
 class KindWire:
-    """Carries the requests of one group version; a `Wire`.
+    """Carries the requests of one kind; a `Wire`. A write asks *guard* before it is sent.
 
     If the server no longer serves a kind's path, discovery forgets the group version. The next
     request then finds a kind that was defined again with another plural, scope or status.
     """
 
-    def __init__(self, wire: Wire, discovery: Discovery, api_version: str) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        discovery: Discovery,
+        kind: KubeKind[Any],
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
         self._wire = wire
         self._discovery = discovery
-        self._api_version = api_version
+        self._kind = kind
+        self._guard = guard
 
     async def call(self, method: str, path: str, **options: Any) -> Reply:
         """See `Wire.call`."""
+        call = partial(self._wire.call, method, path, **options)
         try:
-            return await self._wire.call(method, path, **options)
+            return await (call() if method in READS else self._guard.send(self._kind, call))
         except KindMissingError:
-            self._discovery.forget(self._api_version)
+            self._discovery.forget(self._kind.api_version)
             raise
 
     @asynccontextmanager
@@ -158,7 +172,7 @@ class KindWire:
             async with self._wire.stream(path, **options) as lines:
                 yield lines
         except KindMissingError:
-            self._discovery.forget(self._api_version)
+            self._discovery.forget(self._kind.api_version)
             raise
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from natsctl.core.coordination.guarded_steps import Steps
+from natsctl.core.coordination.term_guard import GuardedSteps
 
 
 class Switch:
@@ -24,14 +24,14 @@ async def later(told: list[str], *, pause_s: float = 1.0) -> str:
 
 async def test_what_may_goes_on_to_its_end() -> None:
     told: list[str] = []
-    assert await Steps(later(told), lambda: True) == "result"
+    assert await GuardedSteps(later(told), lambda: True) == "result"
     assert told == ["begun", "went on", "ended"]
 
 
 async def test_what_may_not_does_not_begin() -> None:
     told: list[str] = []
     with pytest.raises(asyncio.CancelledError):
-        await Steps(later(told), lambda: False)
+        await GuardedSteps(later(told), lambda: False)
     assert told == []
 
 
@@ -40,7 +40,7 @@ async def test_what_may_no_more_is_cancelled_where_it_would_go_on() -> None:
     switch = Switch()
     asyncio.get_running_loop().call_later(0.5, setattr, switch, "on", False)
     with pytest.raises(asyncio.CancelledError):
-        await Steps(later(told), lambda: switch.on)
+        await GuardedSteps(later(told), lambda: switch.on)
     assert told == ["begun", "ended"]
     assert asyncio.get_running_loop().time() == 1.0
 
@@ -58,7 +58,7 @@ async def test_one_that_does_not_heed_it_is_cancelled_again_at_each_step() -> No
 
     switch = Switch()
     asyncio.get_running_loop().call_later(0.5, setattr, switch, "on", False)
-    await Steps(stubborn(), lambda: switch.on)
+    await GuardedSteps(stubborn(), lambda: switch.on)
     assert cancelled == 3
 
 
@@ -72,14 +72,14 @@ async def test_errors_of_what_it_waits_for_reach_it_and_its_own_come_out() -> No
     future = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(1, future.set_exception, ValueError("asked"))
     with pytest.raises(KeyError, match="translated"):
-        await Steps(asks(future), lambda: True)
+        await GuardedSteps(asks(future), lambda: True)
 
 
 async def test_it_can_be_cancelled_like_any_other() -> None:
     told: list[str] = []
 
     async def run() -> None:
-        await Steps(later(told), lambda: True)
+        await GuardedSteps(later(told), lambda: True)
 
     task = asyncio.create_task(run())
     await asyncio.sleep(0.5)
@@ -97,5 +97,5 @@ async def test_it_has_a_time_limit_like_any_other() -> None:
             await later(told, pause_s=5)
 
     with pytest.raises(TimeoutError):
-        await Steps(limited(), lambda: True)
+        await GuardedSteps(limited(), lambda: True)
     assert told == ["begun", "ended"]

@@ -1,0 +1,42 @@
+"""Decides which writes a process may send."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from natsctl.model.kinds import Kind, KvKind
+
+T = TypeVar("T")
+
+
+class WriteGuard:
+    """Permits every write; subclasses forbid some.
+
+    `Stores.guarded` returns stores that ask the guard before they send a write. Reads and watches
+    do not ask it.
+    """
+
+    def check(self, kind: Kind[Any] | None) -> None:
+        """Raise a `StoreError` if a write of an object of this kind may not be sent now.
+
+        *kind* is None for a request to the JetStream API that changes something.
+        """
+
+    async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:
+        """Call *write*, which may wait before it sends something, and return its result.
+
+        Raises what `check` raises. A subclass that forbids writes after a while cancels *write*
+        instead of letting it go on after that.
+        """
+        self.check(kind)
+        return await write()
+
+    def may_record(self, key: str) -> bool:  # noqa: ARG002 - every key
+        """Return whether events about this key of the controller may be recorded now."""
+        return True
+
+    def may_create(self, kind: KvKind[Any]) -> bool:  # noqa: ARG002 - every kind
+        """Return whether the bucket of this kind may be created if it does not exist."""
+        return True
+
+
+UNGUARDED = WriteGuard()
