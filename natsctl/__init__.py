@@ -1,403 +1,103 @@
 """natsctl: controllers whose primary resources live in NATS JetStream KV."""
 
-from typing import TYPE_CHECKING, Any
-
-from natsctl.controller.finalized import finalized
-from natsctl.controller.runtime import Controller, ControllerRuntime
-from natsctl.controller.slots.declare import primary, secondary, tertiary
-from natsctl.controller.slots.kube_secondary import KubeSecondary
-from natsctl.controller.slots.owners import KUMORI, OwnerNames
-from natsctl.controller.slots.reads import Reads
-from natsctl.controller.slots.secondary import Secondary
-from natsctl.core.cache.cache import Invalid
-from natsctl.core.insight.explain import Explanation, Status
-from natsctl.core.objects.primary import Primary, Tertiary
-from natsctl.core.queue.retry import (
-    Drop,
-    ExponentialLimiter,
-    RateLimit,
-    Retry,
-    RetryPolicy,
-    Stop,
-    TokenBucket,
-    always_retry,
-    exponential,
-    give_up_after,
-    retry_up_to,
-)
-from natsctl.core.sync.calls import blocking
-from natsctl.core.sync.operation import Operation
-from natsctl.errors import (
-    CacheDisabledError,
-    ConflictError,
-    ConnectError,
-    EventNotDoneError,
-    ExistsError,
-    FieldConflictError,
-    HandlerError,
-    ImmutableFieldError,
-    InformerAlreadyAddedError,
-    InvalidInputError,
-    InvalidKeyError,
-    InvalidObjectError,
-    NatsctlError,
-    NoCacheEntryError,
-    NoDaemonError,
-    NotFoundError,
-    NotLeadingError,
-    NotStartedError,
-    NoVersionedResourceError,
-    PermanentError,
-    PermissionDeniedError,
-    QueryBatchInProgressError,
-    QueryBatchNotStartedError,
-    QueueShutDownError,
-    RetryAfter,
-    StoppedError,
-    StoreDiffersError,
-    StoreError,
-    StoreMissingError,
-    StoreTimeoutError,
-    SyncTimeoutError,
-    TooLargeError,
-    TooManyRequestsError,
-    UsageError,
-    WatchBrokenError,
-    WatchStoppingError,
-)
-from natsctl.model.garbage import GarbageLimits, GarbagePlan, Orphan
-from natsctl.model.kinds import Kind, KvKind, kv
-from natsctl.model.manifests import KubeKind, KubeMetadata, KubeObject, Manifest, Reference, kube
-from natsctl.model.objects import Metadata, Object
-from natsctl.model.recorder import EventType
-from natsctl.model.selectors import Selector
-from natsctl.model.store import Change, ChangeType, JetStream, Stores
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from natsctl.daemon.operator import (
-        Operator,
-    )
-    from natsctl.dynamic import (
-        ControllerRuntimeSourceReconciler,
-        DynamicOptions,
-        DynamicWatcher,
-        EventSource,
-        GenericEvent,
-        GroupVersionKind,
-        ObjectCache,
-        ObjectCacheOptions,
-        ObjectIdentifier,
-        Objects,
-        Reconcile,
-        Reconciler,
-        ScopedGVR,
-        controller_runtime_source,
-        kv_kind,
-    )
-    from natsctl.jetstream.connection.options import (
-        NatsOptions,
-    )
-    from natsctl.jetstream.stores import (
-        connect,
-    )
-    from natsctl.kubernetes.access.options import (
-        KubeOptions,
-    )
-    from natsctl.kubernetes.cluster import (
-        connect_kube,
-    )
-    from natsctl.managed import (
-        FINALIZER_NAME,
-        AnnotationNames,
-        Condition,
-        CriticalAnnotationUpdateFn,
-        CriticalAnnotationUpdater,
-        ExternalClient,
-        ExternalClientFns,
-        ExternalConnectDisconnecter,
-        ExternalConnectDisconnecterFns,
-        ExternalConnecter,
-        ExternalConnectorFn,
-        ExternalDisconnecter,
-        ExternalDisconnectorFn,
-        Managed,
-        ManagedController,
-        ManagedReconciler,
-        NopClient,
-        NopConnecter,
-        NopDisconnecter,
-        Observation,
-        PollIntervalHook,
-        RetryingCriticalAnnotationUpdater,
-        controller_name,
-    )
-    from natsctl.resource import (
-        ErrorAction,
-        ErrorHandler,
-        Event,
-        EventKind,
-        EventStream,
-        Key,
-        PerKey,
-        RateLimiter,
-        Resource,
-        ResourceStore,
-    )
-    from natsctl.watchers import (
-        DEFAULT_RETRY_POLICY,
-        FinalizerSupplier,
-        InformerController,
-        OpinionatedWatcher,
-        RecallingWatcher,
-        ResourceAction,
-        ResourceWatcher,
-        RetryDequeuePolicy,
-        SimpleWatcher,
-        Snapshot,
-        default_finalizer_supplier,
-        exponential_backoff_retry_policy,
-        opinionated_retry_dequeue_policy,
-    )
+    from natsctl.controller.finalized import finalized as finalized
+    from natsctl.controller.runtime import Controller as Controller
+    from natsctl.controller.runtime import ControllerRuntime as ControllerRuntime
+    from natsctl.controller.slots.declare import primary as primary
+    from natsctl.controller.slots.declare import secondary as secondary
+    from natsctl.controller.slots.declare import tertiary as tertiary
+    from natsctl.controller.slots.kube_secondary import KubeSecondary as KubeSecondary
+    from natsctl.controller.slots.owners import KUMORI as KUMORI
+    from natsctl.controller.slots.owners import OwnerNames as OwnerNames
+    from natsctl.controller.slots.reads import Reads as Reads
+    from natsctl.controller.slots.secondary import Secondary as Secondary
+    from natsctl.core.cache.cache import Invalid as Invalid
+    from natsctl.core.insight.explain import Explanation as Explanation
+    from natsctl.core.insight.explain import Status as Status
+    from natsctl.core.objects.primary import Primary as Primary
+    from natsctl.core.objects.primary import Tertiary as Tertiary
+    from natsctl.core.queue.retry import Drop as Drop
+    from natsctl.core.queue.retry import ExponentialLimiter as ExponentialLimiter
+    from natsctl.core.queue.retry import RateLimit as RateLimit
+    from natsctl.core.queue.retry import Retry as Retry
+    from natsctl.core.queue.retry import RetryPolicy as RetryPolicy
+    from natsctl.core.queue.retry import Stop as Stop
+    from natsctl.core.queue.retry import TokenBucket as TokenBucket
+    from natsctl.core.queue.retry import always_retry as always_retry
+    from natsctl.core.queue.retry import exponential as exponential
+    from natsctl.core.queue.retry import give_up_after as give_up_after
+    from natsctl.core.queue.retry import retry_up_to as retry_up_to
+    from natsctl.core.sync.calls import blocking as blocking
+    from natsctl.core.sync.operation import Operation as Operation
+    from natsctl.daemon.operator import Operator as Operator
+    from natsctl.dynamic import *
+    from natsctl.errors import CacheDisabledError as CacheDisabledError
+    from natsctl.errors import ConflictError as ConflictError
+    from natsctl.errors import ConnectError as ConnectError
+    from natsctl.errors import EventNotDoneError as EventNotDoneError
+    from natsctl.errors import ExistsError as ExistsError
+    from natsctl.errors import FieldConflictError as FieldConflictError
+    from natsctl.errors import HandlerError as HandlerError
+    from natsctl.errors import ImmutableFieldError as ImmutableFieldError
+    from natsctl.errors import InformerAlreadyAddedError as InformerAlreadyAddedError
+    from natsctl.errors import InvalidInputError as InvalidInputError
+    from natsctl.errors import InvalidKeyError as InvalidKeyError
+    from natsctl.errors import InvalidObjectError as InvalidObjectError
+    from natsctl.errors import NatsctlError as NatsctlError
+    from natsctl.errors import NoCacheEntryError as NoCacheEntryError
+    from natsctl.errors import NoDaemonError as NoDaemonError
+    from natsctl.errors import NotFoundError as NotFoundError
+    from natsctl.errors import NotLeadingError as NotLeadingError
+    from natsctl.errors import NotStartedError as NotStartedError
+    from natsctl.errors import NoVersionedResourceError as NoVersionedResourceError
+    from natsctl.errors import PermanentError as PermanentError
+    from natsctl.errors import PermissionDeniedError as PermissionDeniedError
+    from natsctl.errors import QueryBatchInProgressError as QueryBatchInProgressError
+    from natsctl.errors import QueryBatchNotStartedError as QueryBatchNotStartedError
+    from natsctl.errors import QueueShutDownError as QueueShutDownError
+    from natsctl.errors import RetryAfter as RetryAfter
+    from natsctl.errors import StoppedError as StoppedError
+    from natsctl.errors import StoreDiffersError as StoreDiffersError
+    from natsctl.errors import StoreError as StoreError
+    from natsctl.errors import StoreMissingError as StoreMissingError
+    from natsctl.errors import StoreTimeoutError as StoreTimeoutError
+    from natsctl.errors import SyncTimeoutError as SyncTimeoutError
+    from natsctl.errors import TooLargeError as TooLargeError
+    from natsctl.errors import TooManyRequestsError as TooManyRequestsError
+    from natsctl.errors import UsageError as UsageError
+    from natsctl.errors import WatchBrokenError as WatchBrokenError
+    from natsctl.errors import WatchStoppingError as WatchStoppingError
+    from natsctl.jetstream.connection.options import NatsOptions as NatsOptions
+    from natsctl.jetstream.stores import connect as connect
+    from natsctl.kubernetes.access.options import KubeOptions as KubeOptions
+    from natsctl.kubernetes.cluster import connect_kube as connect_kube
+    from natsctl.managed import *
+    from natsctl.model.garbage import GarbageLimits as GarbageLimits
+    from natsctl.model.garbage import GarbagePlan as GarbagePlan
+    from natsctl.model.garbage import Orphan as Orphan
+    from natsctl.model.kinds import Kind as Kind
+    from natsctl.model.kinds import KvKind as KvKind
+    from natsctl.model.kinds import kv as kv
+    from natsctl.model.manifests import KubeKind as KubeKind
+    from natsctl.model.manifests import KubeMetadata as KubeMetadata
+    from natsctl.model.manifests import KubeObject as KubeObject
+    from natsctl.model.manifests import Manifest as Manifest
+    from natsctl.model.manifests import Reference as Reference
+    from natsctl.model.manifests import kube as kube
+    from natsctl.model.objects import Metadata as Metadata
+    from natsctl.model.objects import Object as Object
+    from natsctl.model.recorder import EventType as EventType
+    from natsctl.model.selectors import Selector as Selector
+    from natsctl.model.store import Change as Change
+    from natsctl.model.store import ChangeType as ChangeType
+    from natsctl.model.store import JetStream as JetStream
+    from natsctl.model.store import Stores as Stores
+    from natsctl.resource import *
+    from natsctl.watchers import *
+else:
+    from natsctl.public_names import load_on_first_use
 
-__all__ = [
-    "DEFAULT_RETRY_POLICY",
-    "FINALIZER_NAME",
-    "KUMORI",
-    "AnnotationNames",
-    "CacheDisabledError",
-    "Change",
-    "ChangeType",
-    "Condition",
-    "ConflictError",
-    "ConnectError",
-    "Controller",
-    "ControllerRuntime",
-    "ControllerRuntimeSourceReconciler",
-    "CriticalAnnotationUpdateFn",
-    "CriticalAnnotationUpdater",
-    "Drop",
-    "DynamicOptions",
-    "DynamicWatcher",
-    "ErrorAction",
-    "ErrorHandler",
-    "Event",
-    "EventKind",
-    "EventNotDoneError",
-    "EventSource",
-    "EventStream",
-    "EventType",
-    "ExistsError",
-    "Explanation",
-    "ExponentialLimiter",
-    "ExternalClient",
-    "ExternalClientFns",
-    "ExternalConnectDisconnecter",
-    "ExternalConnectDisconnecterFns",
-    "ExternalConnecter",
-    "ExternalConnectorFn",
-    "ExternalDisconnecter",
-    "ExternalDisconnectorFn",
-    "FieldConflictError",
-    "FinalizerSupplier",
-    "GarbageLimits",
-    "GarbagePlan",
-    "GenericEvent",
-    "GroupVersionKind",
-    "HandlerError",
-    "ImmutableFieldError",
-    "InformerAlreadyAddedError",
-    "InformerController",
-    "Invalid",
-    "InvalidInputError",
-    "InvalidKeyError",
-    "InvalidObjectError",
-    "JetStream",
-    "Key",
-    "Kind",
-    "KubeKind",
-    "KubeMetadata",
-    "KubeObject",
-    "KubeOptions",
-    "KubeSecondary",
-    "KvKind",
-    "Managed",
-    "ManagedController",
-    "ManagedReconciler",
-    "Manifest",
-    "Metadata",
-    "NatsOptions",
-    "NatsctlError",
-    "NoCacheEntryError",
-    "NoDaemonError",
-    "NoVersionedResourceError",
-    "NopClient",
-    "NopConnecter",
-    "NopDisconnecter",
-    "NotFoundError",
-    "NotLeadingError",
-    "NotStartedError",
-    "Object",
-    "ObjectCache",
-    "ObjectCacheOptions",
-    "ObjectIdentifier",
-    "Objects",
-    "Observation",
-    "Operation",
-    "Operator",
-    "OpinionatedWatcher",
-    "Orphan",
-    "OwnerNames",
-    "PerKey",
-    "PermanentError",
-    "PermissionDeniedError",
-    "PollIntervalHook",
-    "Primary",
-    "QueryBatchInProgressError",
-    "QueryBatchNotStartedError",
-    "QueueShutDownError",
-    "RateLimit",
-    "RateLimiter",
-    "Reads",
-    "RecallingWatcher",
-    "Reconcile",
-    "Reconciler",
-    "Reference",
-    "Resource",
-    "ResourceAction",
-    "ResourceStore",
-    "ResourceWatcher",
-    "Retry",
-    "RetryAfter",
-    "RetryDequeuePolicy",
-    "RetryPolicy",
-    "RetryingCriticalAnnotationUpdater",
-    "ScopedGVR",
-    "Secondary",
-    "Selector",
-    "SimpleWatcher",
-    "Snapshot",
-    "Status",
-    "Stop",
-    "StoppedError",
-    "StoreDiffersError",
-    "StoreError",
-    "StoreMissingError",
-    "StoreTimeoutError",
-    "Stores",
-    "SyncTimeoutError",
-    "Tertiary",
-    "TokenBucket",
-    "TooLargeError",
-    "TooManyRequestsError",
-    "UsageError",
-    "WatchBrokenError",
-    "WatchStoppingError",
-    "always_retry",
-    "blocking",
-    "connect",
-    "connect_kube",
-    "controller_name",
-    "controller_runtime_source",
-    "default_finalizer_supplier",
-    "exponential",
-    "exponential_backoff_retry_policy",
-    "finalized",
-    "give_up_after",
-    "kube",
-    "kv",
-    "kv_kind",
-    "opinionated_retry_dequeue_policy",
-    "primary",
-    "retry_up_to",
-    "secondary",
-    "tertiary",
-]
-
-_LATE = {
-    "natsctl.daemon.operator": ("Operator",),
-    "natsctl.dynamic": (
-        "ControllerRuntimeSourceReconciler",
-        "DynamicOptions",
-        "DynamicWatcher",
-        "EventSource",
-        "GenericEvent",
-        "GroupVersionKind",
-        "ObjectCache",
-        "ObjectCacheOptions",
-        "ObjectIdentifier",
-        "Objects",
-        "Reconcile",
-        "Reconciler",
-        "ScopedGVR",
-        "controller_runtime_source",
-        "kv_kind",
-    ),
-    "natsctl.kubernetes.access.options": ("KubeOptions",),
-    "natsctl.kubernetes.cluster": ("connect_kube",),
-    "natsctl.jetstream.connection.options": ("NatsOptions",),
-    "natsctl.jetstream.stores": ("connect",),
-    "natsctl.managed": (
-        "AnnotationNames",
-        "Condition",
-        "CriticalAnnotationUpdateFn",
-        "CriticalAnnotationUpdater",
-        "ExternalClient",
-        "ExternalClientFns",
-        "ExternalConnectDisconnecter",
-        "ExternalConnectDisconnecterFns",
-        "ExternalConnecter",
-        "ExternalConnectorFn",
-        "ExternalDisconnecter",
-        "ExternalDisconnectorFn",
-        "FINALIZER_NAME",
-        "Managed",
-        "ManagedController",
-        "ManagedReconciler",
-        "NopClient",
-        "NopConnecter",
-        "NopDisconnecter",
-        "Observation",
-        "PollIntervalHook",
-        "RetryingCriticalAnnotationUpdater",
-        "controller_name",
-    ),
-    "natsctl.resource": (
-        "ErrorAction",
-        "ErrorHandler",
-        "Event",
-        "EventKind",
-        "EventStream",
-        "Key",
-        "PerKey",
-        "RateLimiter",
-        "Resource",
-        "ResourceStore",
-    ),
-    "natsctl.watchers": (
-        "DEFAULT_RETRY_POLICY",
-        "FinalizerSupplier",
-        "InformerController",
-        "OpinionatedWatcher",
-        "RecallingWatcher",
-        "ResourceAction",
-        "ResourceWatcher",
-        "RetryDequeuePolicy",
-        "SimpleWatcher",
-        "Snapshot",
-        "default_finalizer_supplier",
-        "exponential_backoff_retry_policy",
-        "opinionated_retry_dequeue_policy",
-    ),
-}
-"""What is loaded only when it is asked for: whoever wants one surface need not wait for all."""
-
-_MODULES = {name: module for module, names in _LATE.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what a name stands for."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'natsctl' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - only where it is needed
-
-    return getattr(import_module(_MODULES[name]), name)
+    __getattr__, __dir__ = load_on_first_use(__name__)

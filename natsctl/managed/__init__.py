@@ -6,60 +6,38 @@ clients of the outside system, and with nothing left over or made twice when som
 Seed: krateo provider-runtime `reconciler`, which is Crossplane's.
 """
 
-from natsctl.managed.conditions import Condition
-from natsctl.managed.controller import ManagedController
-from natsctl.managed.critical import (
-    CriticalAnnotationUpdateFn,
-    CriticalAnnotationUpdater,
-    RetryingCriticalAnnotationUpdater,
-)
-from natsctl.managed.external import (
-    ExternalClient,
-    ExternalClientFns,
-    ExternalConnectDisconnecter,
-    ExternalConnectDisconnecterFns,
-    ExternalConnecter,
-    ExternalConnectorFn,
-    ExternalDisconnecter,
-    ExternalDisconnectorFn,
-    NopClient,
-    NopConnecter,
-    NopDisconnecter,
-    Observation,
-)
-from natsctl.managed.names import (
-    FINALIZER_NAME,
-    KRATEO,
-    AnnotationNames,
-    controller_name,
-)
-from natsctl.managed.objects import Managed
-from natsctl.managed.polling import PollIntervalHook
-from natsctl.managed.reconciler import ManagedReconciler
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "FINALIZER_NAME",
-    "KRATEO",
-    "AnnotationNames",
-    "Condition",
-    "CriticalAnnotationUpdateFn",
-    "CriticalAnnotationUpdater",
-    "ExternalClient",
-    "ExternalClientFns",
-    "ExternalConnectDisconnecter",
-    "ExternalConnectDisconnecterFns",
-    "ExternalConnecter",
-    "ExternalConnectorFn",
-    "ExternalDisconnecter",
-    "ExternalDisconnectorFn",
-    "Managed",
-    "ManagedController",
-    "ManagedReconciler",
-    "NopClient",
-    "NopConnecter",
-    "NopDisconnecter",
-    "Observation",
-    "PollIntervalHook",
-    "RetryingCriticalAnnotationUpdater",
-    "controller_name",
-]
+if TYPE_CHECKING:
+    from natsctl.managed.conditions import Condition as Condition
+    from natsctl.managed.controller import ManagedController as ManagedController
+    from natsctl.managed.critical import CriticalAnnotationUpdateFn as CriticalAnnotationUpdateFn
+    from natsctl.managed.critical import CriticalAnnotationUpdater as CriticalAnnotationUpdater
+    from natsctl.managed.critical import (
+        RetryingCriticalAnnotationUpdater as RetryingCriticalAnnotationUpdater,
+    )
+    from natsctl.managed.external import ExternalClient as ExternalClient
+    from natsctl.managed.external import ExternalClientFns as ExternalClientFns
+    from natsctl.managed.external import ExternalConnectDisconnecter as ExternalConnectDisconnecter
+    from natsctl.managed.external import (
+        ExternalConnectDisconnecterFns as ExternalConnectDisconnecterFns,
+    )
+    from natsctl.managed.external import ExternalConnecter as ExternalConnecter
+    from natsctl.managed.external import ExternalConnectorFn as ExternalConnectorFn
+    from natsctl.managed.external import ExternalDisconnecter as ExternalDisconnecter
+    from natsctl.managed.external import ExternalDisconnectorFn as ExternalDisconnectorFn
+    from natsctl.managed.external import NopClient as NopClient
+    from natsctl.managed.external import NopConnecter as NopConnecter
+    from natsctl.managed.external import NopDisconnecter as NopDisconnecter
+    from natsctl.managed.external import Observation as Observation
+    from natsctl.managed.names import FINALIZER_NAME as FINALIZER_NAME
+    from natsctl.managed.names import KRATEO as KRATEO
+    from natsctl.managed.names import AnnotationNames as AnnotationNames
+    from natsctl.managed.names import controller_name as controller_name
+    from natsctl.managed.objects import Managed as Managed
+    from natsctl.managed.polling import PollIntervalHook as PollIntervalHook
+    from natsctl.managed.reconciler import ManagedReconciler as ManagedReconciler
+else:
+    from natsctl.public_names import load_on_first_use
+
+    __getattr__, __dir__ = load_on_first_use(__name__)

@@ -8,20 +8,20 @@ upsert, delete, or nothing. `done` settles the key as the subscriber's error han
 Seed: a Cilium-style resource package, whose channels are streams here and whose hive is a `with`.
 """
 
-from natsctl.resource.event import Event, EventKind, Key
-from natsctl.resource.failing import ErrorAction, ErrorHandler, PerKey, RateLimiter
-from natsctl.resource.resource import EventStream, Resource
-from natsctl.resource.store import ResourceStore
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ErrorAction",
-    "ErrorHandler",
-    "Event",
-    "EventKind",
-    "EventStream",
-    "Key",
-    "PerKey",
-    "RateLimiter",
-    "Resource",
-    "ResourceStore",
-]
+if TYPE_CHECKING:
+    from natsctl.resource.event import Event as Event
+    from natsctl.resource.event import EventKind as EventKind
+    from natsctl.resource.event import Key as Key
+    from natsctl.resource.failing import ErrorAction as ErrorAction
+    from natsctl.resource.failing import ErrorHandler as ErrorHandler
+    from natsctl.resource.failing import PerKey as PerKey
+    from natsctl.resource.failing import RateLimiter as RateLimiter
+    from natsctl.resource.resource import EventStream as EventStream
+    from natsctl.resource.resource import Resource as Resource
+    from natsctl.resource.store import ResourceStore as ResourceStore
+else:
+    from natsctl.public_names import load_on_first_use
+
+    __getattr__, __dir__ = load_on_first_use(__name__)

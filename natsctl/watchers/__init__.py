@@ -3,38 +3,29 @@
 Seed: grafana-app-sdk operator v0.9.10.
 """
 
-from natsctl.watchers.controller import InformerController
-from natsctl.watchers.opinionated import (
-    FinalizerSupplier,
-    OpinionatedWatcher,
-    default_finalizer_supplier,
-)
-from natsctl.watchers.retries import (
-    DEFAULT_RETRY_POLICY,
-    RetryDequeuePolicy,
-    exponential_backoff_retry_policy,
-    opinionated_retry_dequeue_policy,
-)
-from natsctl.watchers.watcher import (
-    RecallingWatcher,
-    ResourceAction,
-    ResourceWatcher,
-    SimpleWatcher,
-    Snapshot,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DEFAULT_RETRY_POLICY",
-    "FinalizerSupplier",
-    "InformerController",
-    "OpinionatedWatcher",
-    "RecallingWatcher",
-    "ResourceAction",
-    "ResourceWatcher",
-    "RetryDequeuePolicy",
-    "SimpleWatcher",
-    "Snapshot",
-    "default_finalizer_supplier",
-    "exponential_backoff_retry_policy",
-    "opinionated_retry_dequeue_policy",
-]
+if TYPE_CHECKING:
+    from natsctl.watchers.controller import InformerController as InformerController
+    from natsctl.watchers.opinionated import FinalizerSupplier as FinalizerSupplier
+    from natsctl.watchers.opinionated import OpinionatedWatcher as OpinionatedWatcher
+    from natsctl.watchers.opinionated import (
+        default_finalizer_supplier as default_finalizer_supplier,
+    )
+    from natsctl.watchers.retries import DEFAULT_RETRY_POLICY as DEFAULT_RETRY_POLICY
+    from natsctl.watchers.retries import RetryDequeuePolicy as RetryDequeuePolicy
+    from natsctl.watchers.retries import (
+        exponential_backoff_retry_policy as exponential_backoff_retry_policy,
+    )
+    from natsctl.watchers.retries import (
+        opinionated_retry_dequeue_policy as opinionated_retry_dequeue_policy,
+    )
+    from natsctl.watchers.watcher import RecallingWatcher as RecallingWatcher
+    from natsctl.watchers.watcher import ResourceAction as ResourceAction
+    from natsctl.watchers.watcher import ResourceWatcher as ResourceWatcher
+    from natsctl.watchers.watcher import SimpleWatcher as SimpleWatcher
+    from natsctl.watchers.watcher import Snapshot as Snapshot
+else:
+    from natsctl.public_names import load_on_first_use
+
+    __getattr__, __dir__ = load_on_first_use(__name__)

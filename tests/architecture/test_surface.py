@@ -27,22 +27,29 @@ def test_every_error_of_ours_is_public() -> None:
 
 
 def test_the_public_names_are_sorted_and_unique() -> None:
-    upper = [name for name in natsctl.__all__ if name.isupper()]
-    classes = [name for name in natsctl.__all__ if name[0].isupper() and not name.isupper()]
-    functions = [name for name in natsctl.__all__ if name[0].islower()]
-    assert natsctl.__all__ == [*sorted(upper), *sorted(classes), *sorted(functions)]
-    assert len(set(natsctl.__all__)) == len(natsctl.__all__)
+    assert natsctl.__all__ == sorted(set(natsctl.__all__))
+
+
+def test_an_import_of_everything_gives_every_public_name() -> None:
+    namespace: dict[str, object] = {}
+    exec("from natsctl import *", namespace)
+    assert set(natsctl.__all__) <= namespace.keys() & set(dir(natsctl))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'natsctl' has no attribute 'Contoller'"):
+        _ = natsctl.Contoller  # type: ignore[attr-defined]  # it does not exist
 
 
 def test_nothing_else_is_public() -> None:
     surfaces = {"controller", "dynamic", "managed", "resource", "watchers"}
     parts = {
         *("cli", "core", "daemon", "errors", "jetstream", "kubernetes"),
-        *("model", "telemetry", "testing"),
+        *("model", "public_names", "telemetry", "testing"),
     }
     modules = parts | surfaces
     public = {name for name in vars(natsctl) if not name.startswith("_")}
-    assert public - set(natsctl.__all__) - modules == {"TYPE_CHECKING", "Any"}
+    assert public - set(natsctl.__all__) - modules == {"TYPE_CHECKING", "load_on_first_use"}
 
 
 def test_the_name_kv_is_the_kind_even_after_its_package_was_imported() -> None:
