@@ -1,58 +1,61 @@
-"""The way to a cluster: its address, our credentials and TLS, and connections.
+"""Connects to a cluster: address, credentials, TLS, and HTTP connections.
 
-The official client's asyncio half makes them of a kubeconfig or of a pod's service account. Its
-generated calls are not used: they encode bodies that are encoded already, and decode answers into
-model classes that nobody here reads. aiohttp, on which it stands itself, carries the bytes. Nor
-does it read kubeconfigs for us: it merges several in another order than kubectl, quotes users in
-its errors, keeps their keys in files until the process ends, and goes on without credentials where
-a plugin fails.
+This is the only module that imports the official Kubernetes client, whose asyncio half turns a
+kubeconfig or a pod's service account into an address, credentials and TLS settings. aiohttp, which
+the client uses too, sends the requests: the client's generated calls encode every body again and
+decode every response into model classes. natsctl also reads kubeconfig files itself, because the
+client merges files in another order than kubectl, quotes users in errors, keeps their keys in files
+until the process ends, and continues without credentials if a plugin fails.
 """
 
+import asyncio
 import hashlib
 import os
+import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import aiohttp
 import msgspec
 
 from natsctl.errors import ConnectError, UsageError
-from natsctl.kubernetes.access.credentials import Proof, prove
+from natsctl.kubernetes.access.credentials import ResolvedCredentials, resolve_credentials
 from natsctl.kubernetes.access.kubeconfig import ClusterTarget, User, find_target, read_file
 from natsctl.kubernetes.access.login import Access, Login
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.access.proxies import proxy_for
-from natsctl.kubernetes.http.sockets import Sockets
 from natsctl.kubernetes.http.transport import Transport
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
 
-IDLE_S = 60.0  # how long a connection is kept that nobody uses
-BUFFER_BYTES = 256 * 1024  # of an answer that are taken in before somebody reads them
+IDLE_S = 60.0  # an unused connection is closed after this time
+BUFFER_BYTES = 256 * 1024  # read ahead of each response
+CLOSE_S = 2.0  # for all connections to close at the end
 
 
 @asynccontextmanager
 async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transport]:
-    """Give a transport to the cluster that the options, the environment or the pod name.
+    """Yield a transport to the cluster that the options, the environment or the pod select.
 
-    Credentials and files are read now; the server is spoken to at the first call. Leaving closes
-    every connection. Meanwhile no text shows the credentials.
+    Entering reads credentials and files; the first call connects to the server. Leaving closes
+    every connection. While the context is open, no text shows the credentials.
 
-    Raises `UsageError` where an option, a kubeconfig or a file is wrong or there is no cluster at
-    all, and `ConnectError` where a credential plugin fails.
+    Raises `UsageError` if an option, a kubeconfig or a file is invalid or if there is no cluster,
+    and `ConnectError` if a credential plugin fails.
     """
     options = KubeOptions() if options is None else options
     options.check()
 
-    def load(before: Access | None) -> Awaitable[Access]:
-        return load_access(options, before)
+    def load(previous: Access | None) -> Awaitable[Access]:
+        return load_access(options, previous)
 
     access = await load(None)
     login = Login(access, load, again_s=options.reread_s)
@@ -64,10 +67,10 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
 @asynccontextmanager
 async def _session(options: KubeOptions) -> AsyncIterator[aiohttp.ClientSession]:
     async with (
-        Sockets() as sockets,
+        _tracked_sockets() as make_socket,
         aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=IDLE_S, socket_factory=sockets.make
+                limit=0, keepalive_timeout=IDLE_S, socket_factory=make_socket
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": f"natsctl/{version('natsctl')}"},
@@ -75,27 +78,59 @@ async def _session(options: KubeOptions) -> AsyncIterator[aiohttp.ClientSession]
             read_bufsize=BUFFER_BYTES,
         ) as session,
     ):
-        session._retry_connection = False  # noqa: SLF001 - what is repeated is decided here alone
+        session._retry_connection = False  # noqa: SLF001 - only Transport decides about retries
         yield session
 
 
-async def load_access(options: KubeOptions, before: Access | None) -> Access:
-    """Return what reaches the cluster now; given the one *before*, in the same place.
+@asynccontextmanager
+async def _tracked_sockets() -> AsyncIterator[aiohttp.SocketFactoryType]:
+    """Yield a socket factory, and shut down the sockets that are still open at the end.
 
-    Raises as `connecting` says.
+    aiohttp closes a TLS connection with a handshake. A server that does not answer would keep the
+    socket open beyond the end of the event loop.
     """
-    if before is not None:
-        options = msgspec.structs.replace(options, context=before.context)
-    way = None if before is not None and before.in_pod else find_target(options)
+    sockets = WeakSet[socket.socket]()
+
+    def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        sockets.add(made)
+        return made
+
+    def still_open() -> list[socket.socket]:
+        return [made for made in sockets if made.fileno() != -1]
+
+    try:
+        yield make_socket
+    finally:
+        for made in still_open():
+            with suppress(OSError):
+                made.shutdown(socket.SHUT_RDWR)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                while still_open():  # noqa: ASYNC110 - the event loop reports no closed socket
+                    await asyncio.sleep(0)
+
+
+async def load_access(options: KubeOptions, previous: Access | None) -> Access:
+    """Return the access for the cluster; with a *previous* access, for the same context.
+
+    Raises the errors of `connecting`.
+    """
+    if previous is not None:
+        options = msgspec.structs.replace(options, context=previous.context)
+    target = None if previous is not None and previous.in_pod else find_target(options)
     with tempfile.TemporaryDirectory(prefix="natsctl-") as folder:
-        if way is None:
-            return await _access(_from_pod(options), options, before)
-        proof = await prove(way, Path(folder), options)
-        return await _access(await _from_kubeconfig(way, proof), options, before)
+        if target is None:
+            configured = _from_pod(options)
+        else:
+            credentials = await resolve_credentials(target, Path(folder), options)
+            configured = await _from_kubeconfig(target, credentials)
+        return await _access(configured, options, previous)
 
 
 class _Configured(msgspec.Struct, frozen=True):
-    """What the official client made of where we are to go."""
+    """The official client's configuration, and the values that it does not have."""
 
     client: "Configuration"
     context: str | None
@@ -106,19 +141,19 @@ class _Configured(msgspec.Struct, frozen=True):
 
 
 def _from_pod(options: KubeOptions) -> _Configured:
-    # here and below, because a start without Kubernetes need not wait a third of a second
+    # imported here and below because the import takes a third of a second
     from kubernetes.aio.client import Configuration  # noqa: PLC0415
     from kubernetes.aio.config import ConfigException  # noqa: PLC0415
     from kubernetes.aio.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415
 
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         raise UsageError(
-            "there is no Kubernetes cluster to speak to: KUBECONFIG names none, ~/.kube/config "
-            "names none, and this is no pod. Name a kubeconfig, or a server and a token"
+            "there is no Kubernetes cluster to connect to: neither KUBECONFIG nor ~/.kube/config "
+            "names one, and this process is not in a pod. Set a kubeconfig, or a server and a token"
         )
     folder, client = Path(options.service_account), Configuration()
     try:
-        loader: Any = InClusterConfigLoader  # untyped, as what it returns
+        loader: Any = InClusterConfigLoader  # untyped
         files = {"token_filename": folder / "token", "cert_filename": folder / "ca.crt"}
         loader(**files).load_and_set(client)
         file = folder / "namespace"
@@ -130,53 +165,58 @@ def _from_pod(options: KubeOptions) -> _Configured:
     return _Configured(client, None, True, namespace, options.reread_s)
 
 
-async def _from_kubeconfig(way: ClusterTarget, proof: Proof) -> _Configured:
+async def _from_kubeconfig(target: ClusterTarget, credentials: ResolvedCredentials) -> _Configured:
     from kubernetes.aio.client import Configuration  # noqa: PLC0415
     from kubernetes.aio.config import ConfigException, load_kube_config_from_dict  # noqa: PLC0415
 
-    client, only = Configuration(), "chosen"
+    client, name = Configuration(), "selected"
     kubeconfig = {
-        "current-context": only,
-        "contexts": [{"name": only, "context": {"cluster": only, "user": only}}],
-        "clusters": [{"name": only, "cluster": msgspec.to_builtins(proof.cluster)}],
-        "users": [{"name": only, "user": msgspec.to_builtins(proof.user)}],
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "clusters": [{"name": name, "cluster": msgspec.to_builtins(credentials.cluster)}],
+        "users": [{"name": name, "user": msgspec.to_builtins(credentials.user)}],
     }
     try:
         load: Any = load_kube_config_from_dict  # untyped
         await load(kubeconfig, client_configuration=client)
     except ConfigException as error:
-        raise UsageError(f"{way.source}: {error}") from error
+        raise UsageError(f"{target.source}: {error}") from error
     except (aiohttp.ClientError, OSError) as error:
         raise ConnectError(
-            f"{way.source}: the auth-provider does not answer ({type(error).__name__})"
+            f"{target.source}: the auth-provider does not answer ({type(error).__name__})"
         ) from error
     except (ValueError, TypeError, LookupError):
-        raise UsageError(f"{way.source}: the auth-provider makes no sense") from None
+        raise UsageError(f"{target.source}: the auth-provider is invalid") from None
     return _Configured(
-        client, way.context, False, way.namespace, proof.good_for_s, _impersonation(proof.user)
+        client,
+        target.context,
+        False,
+        target.namespace,
+        credentials.good_for_s,
+        _impersonation_headers(credentials.user),
     )
 
 
-def _impersonation(user: User) -> tuple[tuple[str, str], ...]:
-    found = (("Impersonate-User", user.impersonate), ("Impersonate-Uid", user.impersonate_uid))
+def _impersonation_headers(user: User) -> tuple[tuple[str, str], ...]:
+    headers = (("Impersonate-User", user.impersonate), ("Impersonate-Uid", user.impersonate_uid))
     groups = [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
-    return (*((name, value) for name, value in found if value), *groups)
+    return (*((name, value) for name, value in headers if value), *groups)
 
 
-async def _access(configured: _Configured, options: KubeOptions, before: Access | None) -> Access:
+async def _access(configured: _Configured, options: KubeOptions, previous: Access | None) -> Access:
     client = configured.client
     server = client.host.rstrip("/")
     url = urlsplit(server)
     if url.scheme not in ("http", "https") or not url.hostname or url.username is not None:
         raise UsageError("the server's URL is not https://HOST:PORT, without user or password")
     headers, secret = configured.headers, ""
-    found = await client.get_api_key_with_prefix("BearerToken")
-    if found:
-        scheme, _, secret = found.strip().partition(" ")
-        headers = (("Authorization", f"{scheme} {_one_line(secret)}"), *headers)
-    digest, tls = _tls(client, before) if url.scheme == "https" else (b"", True)
+    authorization = await client.get_api_key_with_prefix("BearerToken")
+    if authorization:
+        scheme, _, secret = authorization.strip().partition(" ")
+        headers = (("Authorization", f"{scheme} {_checked_token(secret)}"), *headers)
+    digest, tls = _tls(client, previous) if url.scheme == "https" else (b"", True)
     return Access(
-        server=server if before is None else before.server,
+        server=server if previous is None else previous.server,
         namespace=options.namespace or configured.namespace or "default",
         context=configured.context,
         in_pod=configured.in_pod,
@@ -190,29 +230,29 @@ async def _access(configured: _Configured, options: KubeOptions, before: Access 
     )
 
 
-def _one_line(secret: str) -> str:
-    if not secret.isascii() or not secret.isprintable() or " " in secret:
-        raise UsageError("a token has spaces or other characters in it that no token has")
-    return secret
+def _checked_token(token: str) -> str:
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError("the token has spaces or other characters that are not allowed in a token")
+    return token
 
 
-def _tls(client: "Configuration", before: Access | None) -> tuple[bytes, ssl.SSLContext | bool]:
-    """Return how the server is known; the same as before where the files are the same.
+def _tls(client: "Configuration", previous: Access | None) -> tuple[bytes, ssl.SSLContext | bool]:
+    """Return the digest of the TLS files, and the TLS context.
 
-    So connections that are open go on to be used.
+    If the files did not change, the context is the previous one, so open connections stay in use.
     """
     from kubernetes.aio.client.rest import RESTClientObject  # noqa: PLC0415
 
-    client.disable_strict_ssl_verification = True  # as kubectl: many clusters' own CAs are lax
+    client.disable_strict_ssl_verification = True  # as kubectl: many cluster CAs are not strict
     files = (client.ssl_ca_cert, client.cert_file, client.key_file)
     content = [read_file(file) if file else b"" for file in files]
-    known = hashlib.sha256(repr((client.verify_ssl, content)).encode()).digest()
-    if before is not None and before.tls_digest == known:
-        return known, before.tls
+    digest = hashlib.sha256(repr((client.verify_ssl, content)).encode()).digest()
+    if previous is not None and previous.tls_digest == digest:
+        return digest, previous.tls
     try:
-        return known, RESTClientObject(client).ssl_context
+        return digest, RESTClientObject(client).ssl_context
     except ssl.SSLError as error:
         raise UsageError(
-            "the CA, or our certificate and its key, are not in PEM or do not belong together: "
-            f"{error.reason or error}"
+            "the CA, or the client certificate and its key, are not in PEM or do not belong "
+            f"together: {error.reason or error}"
         ) from error

@@ -628,7 +628,7 @@ async def test_a_cluster_that_is_not_there(natsctl: Natsctl, folder: Path) -> No
     words = ("-c", "known:Things")
     none = await examined(natsctl, *words)
     assert unwell(none) == ["kubernetes"]
-    assert "there is no Kubernetes cluster to speak to" in none["kubernetes"][1]
+    assert "there is no Kubernetes cluster to connect to" in none["kubernetes"][1]
     away = await examined(natsctl, *words, "--kubeconfig", str(unreachable(folder)))
     assert unwell(away) == ["kubernetes"]
     assert "https://127.0.0.1:1" in away["kubernetes"][1]

@@ -140,7 +140,11 @@ async def test_without_credentials_we_are_nobody(kubeconfigs: Kubeconfigs) -> No
         ({}, {"server": "kube.test"}, "is not https://HOST:PORT"),
         ({}, {"proxy-url": "socks5://s3cret@one.test"}, "socks5"),
         ({"exec": {"apiVersion": "v1", "command": "x", "interactiveMode": "Always"}}, {}, "termin"),
-        ({"auth-provider": {"name": "oidc", "config": {"id-token": "s3cret"}}}, {}, "makes no sen"),
+        (
+            {"auth-provider": {"name": "oidc", "config": {"id-token": "s3cret"}}},
+            {},
+            "auth-provider is invalid",
+        ),
     ],
 )
 async def test_credentials_that_make_no_sense_are_said_and_not_quoted(
@@ -290,8 +294,8 @@ async def test_a_refusal_says_why_there_are_no_new_credentials(kubeconfigs: Kube
         ("exit 3", "failed with status 3"),
         ("echo s3cret", "prints no ExecCredential"),
         ('echo \'{"kind": 7, "status": "s3cret"}\'', "prints no ExecCredential"),
-        ("yes s3cret", "prints without end"),
-        ("sleep 3600; echo late", "not done within 0.2 s"),
+        ("yes s3cret", "prints more than 1048576 bytes"),
+        ("sleep 3600; echo late", "did not end within 0.2 s"),
     ],
 )
 async def test_a_plugin_that_fails_is_named_and_not_quoted(
@@ -453,7 +457,7 @@ async def test_a_kubeconfig_names_its_proxy(kubeconfigs: Kubeconfigs) -> None:
         assert proxy.asked == [urlsplit(kubeconfigs.server.url).netloc]
         assert proxy.credentials == ["Basic " + base64.b64encode(b"ann:s3cret").decode()]
     path = kubeconfigs.write({"token": token}, **{"proxy-url": named}).kubeconfig
-    with pytest.raises(StoreError, match="its proxy: connection refused") as raised:
+    with pytest.raises(StoreError, match="the proxy: connection refused") as raised:
         await is_admin(KubeOptions(kubeconfig=path, attempts_max=1))
     assert "s3cret" not in str(raised.value)
 

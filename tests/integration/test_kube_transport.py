@@ -81,7 +81,10 @@ async def test_what_the_server_warns_of_is_logged_once(caplog: pytest.LogCapture
         with pytest.raises(StoreError):
             await transport.call("GET", PATH)
     logged = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert logged == ["Warning: batch/v1beta1 CronJob is deprecated", 'Warning: say "no"']
+    assert logged == [
+        "server sent a warning warning='batch/v1beta1 CronJob is deprecated'",
+        """server sent a warning warning='say "no"'""",
+    ]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
@@ -286,7 +289,7 @@ async def test_a_watch_gives_whole_lines_and_ends_with_the_server() -> None:
     ("handler", "why"),
     [
         (lines(b"{}\n", then=hang), "nothing came for 0.2 s"),
-        (lines(b"{}\n", then=reset), "the connection ended within the answer"),
+        (lines(b"{}\n", then=reset), "the connection ended within the response"),
         (lines(b"{}\n", b"{"), "middle of a line"),
         (lines(b"{}\n", b"x" * 2000), "longer than 1000 bytes"),
     ],

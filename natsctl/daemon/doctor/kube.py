@@ -14,7 +14,7 @@ from natsctl.daemon.rbac import Need, Role, roles
 from natsctl.daemon.resource_names import Names
 from natsctl.errors import DECODE_ERRORS, ConnectError, StoreError, StoreMissingError, UsageError
 from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.http.request import Asked
+from natsctl.kubernetes.http.request import RequestInfo
 from natsctl.kubernetes.resources.names import ResourceName
 from natsctl.model import documents
 
@@ -151,7 +151,9 @@ async def _permissions(transport: "Transport", wanted: Iterable[Role]) -> AsyncI
         if not answer.result():
             denied.setdefault(wish._replace(verb=""), []).append(wish.verb)
     for wish, verbs in denied.items():
-        what = Asked(", ".join(verbs), wish.group, wish.plural, wish.namespace or "", wish.name)
+        what = RequestInfo(
+            ", ".join(verbs), wish.group, wish.plural, wish.namespace or "", wish.name
+        )
         advice = "natsctl rbac prints what is needed, for kubectl apply -f -"
         yield failed(PERMISSIONS, f"may not {what}", advice)
     if wishes and not denied:

@@ -1,1 +1,1 @@
-"""Credentials and addresses of clusters."""
+"""Cluster addresses and credentials."""

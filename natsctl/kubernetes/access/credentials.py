@@ -1,7 +1,6 @@
-"""What proves to a cluster who we are, and how long that holds.
+"""Turns the credentials of a kubeconfig's user into a token and certificate files.
 
-A kubeconfig's user may keep a token in a file, or have a plugin that prints one; certificates may
-be written out in it. Here all of it becomes tokens, and paths of files.
+A user may have a token in a file, a credential plugin, or certificates inside the kubeconfig.
 """
 
 import base64
@@ -12,38 +11,40 @@ from pathlib import Path
 import msgspec
 
 from natsctl.errors import UsageError
-from natsctl.kubernetes.access.exec_plugin import ask_plugin
+from natsctl.kubernetes.access.exec_plugin import Credential, run_plugin
 from natsctl.kubernetes.access.kubeconfig import ClusterEntry, ClusterTarget, User, read_file
 from natsctl.kubernetes.access.options import KubeOptions
 
-EARLY_S = 60.0  # how long before it expires a credential is replaced, half its time at most
-RENEW_MIN_S = 1.0  # however short a credential lasts
+EARLY_S = 60.0  # a credential is renewed this long before it expires, or half its lifetime
+RENEW_MIN_S = 1.0  # the shortest time between two renewals
 
 
-class Proof(msgspec.Struct, frozen=True):
-    """A cluster and a user with neither plugins nor data left, good for so many seconds."""
+class ResolvedCredentials(msgspec.Struct, frozen=True):
+    """A cluster and a user without plugins and inline data, valid for `good_for_s` seconds."""
 
     cluster: ClusterEntry
     user: User
     good_for_s: float
 
 
-async def prove(way: ClusterTarget, folder: Path, options: KubeOptions) -> Proof:
-    """Ask the plugin, read the token's file, and write certificates into *folder*.
+async def resolve_credentials(
+    target: ClusterTarget, folder: Path, options: KubeOptions
+) -> ResolvedCredentials:
+    """Run the plugin, read the token file, and write inline certificates into *folder*.
 
-    Raises `UsageError` where a file cannot be read or is not what it should be, and what
-    `ask_plugin` raises.
+    Raises `UsageError` if a file cannot be read or is invalid, and the errors of `run_plugin`.
     """
-    user, good_for_s = _from_files(way.user, options)
+    user, good_for_s = _read_token_file(target.user, options)
     if user.exec is not None:
-        user, good_for_s = await _from_plugin(user, way, options)
-    certificate = _as_file(user.client_certificate_data, folder / "tls.crt")
-    key = _as_file(user.client_key_data, folder / "tls.key")
-    authority = _as_file(way.cluster.certificate_authority_data, folder / "ca.crt")
-    return Proof(
+        credential = await run_plugin(user.exec, target.cluster, timeout_s=options.plugin_timeout_s)
+        user, good_for_s = _with_credential(user, credential), _renewal_s(credential)
+    certificate = _write_data(user.client_certificate_data, folder / "tls.crt")
+    key = _write_data(user.client_key_data, folder / "tls.key")
+    authority = _write_data(target.cluster.certificate_authority_data, folder / "ca.crt")
+    return ResolvedCredentials(
         msgspec.structs.replace(
-            way.cluster,
-            certificate_authority=authority or way.cluster.certificate_authority,
+            target.cluster,
+            certificate_authority=authority or target.cluster.certificate_authority,
             certificate_authority_data=None,
         ),
         msgspec.structs.replace(
@@ -57,7 +58,7 @@ async def prove(way: ClusterTarget, folder: Path, options: KubeOptions) -> Proof
     )
 
 
-def _from_files(user: User, options: KubeOptions) -> tuple[User, float]:
+def _read_token_file(user: User, options: KubeOptions) -> tuple[User, float]:
     if not user.token_file:
         return user, options.reread_s if user.client_certificate else math.inf
     token = read_file(user.token_file).decode("utf-8", "replace").strip()
@@ -66,27 +67,29 @@ def _from_files(user: User, options: KubeOptions) -> tuple[User, float]:
     return msgspec.structs.replace(user, token=token, token_file=None), options.reread_s
 
 
-async def _from_plugin(user: User, way: ClusterTarget, options: KubeOptions) -> tuple[User, float]:
-    if user.exec is None:
-        return user, math.inf
-    found = await ask_plugin(user.exec, way.cluster, timeout_s=options.plugin_timeout_s)
-    lasts_s = found.lasts_s
-    good_for_s = math.inf if lasts_s is None else lasts_s - min(EARLY_S, lasts_s / 2)
-    proven = msgspec.structs.replace(user, exec=None, token=found.token or user.token)
-    if found.client_certificate_data and found.client_key_data:
-        proven = msgspec.structs.replace(
-            proven,
-            client_certificate_data=_encoded(found.client_certificate_data),
-            client_key_data=_encoded(found.client_key_data),
-        )
-    return proven, max(RENEW_MIN_S, good_for_s)
+def _with_credential(user: User, credential: Credential) -> User:
+    user = msgspec.structs.replace(user, exec=None, token=credential.token or user.token)
+    if not (credential.client_certificate_data and credential.client_key_data):
+        return user
+    return msgspec.structs.replace(
+        user,
+        client_certificate_data=_base64(credential.client_certificate_data),
+        client_key_data=_base64(credential.client_key_data),
+    )
 
 
-def _encoded(text: str) -> str:
+def _renewal_s(credential: Credential) -> float:
+    lifetime_s = credential.lifetime_s
+    if lifetime_s is None:
+        return math.inf
+    return max(RENEW_MIN_S, lifetime_s - min(EARLY_S, lifetime_s / 2))
+
+
+def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _as_file(data: str | None, file: Path) -> str | None:
+def _write_data(data: str | None, file: Path) -> str | None:
     if not data:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a credential plugin of a kubeconfig says who we are."""
+"""Runs the credential plugin of a kubeconfig and reads the credential that it prints."""
 
 import asyncio
 import json
@@ -12,14 +12,14 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, ConnectError, UsageError
 from natsctl.kubernetes.access.kubeconfig import ClusterEntry, Exec
 
-OUTPUT_MAX = 1024 * 1024  # bytes of a credential
-END_S = 5.0  # in which one that was killed is gone
+OUTPUT_MAX = 1024 * 1024  # bytes of a plugin's output
+END_S = 5.0  # for a killed plugin to end
 
-_CONFIG = "client.authentication.k8s.io/exec"  # the cluster's extension meant for plugins
+_CONFIG = "client.authentication.k8s.io/exec"  # the cluster extension for plugins
 
 
 class Credential(msgspec.Struct, frozen=True, rename="camel"):
-    """What proves who we are: a token, or a certificate and its key (PEM), or both."""
+    """A token, or a certificate and its key (PEM), or both."""
 
     token: str | None = None
     client_certificate_data: str | None = None
@@ -30,8 +30,8 @@ class Credential(msgspec.Struct, frozen=True, rename="camel"):
         return "Credential(***)"
 
     @property
-    def lasts_s(self) -> float | None:
-        """The seconds until it expires, below 0 if it has; None: nobody knows."""
+    def lifetime_s(self) -> float | None:
+        """Seconds until the credential expires, below 0 if it has; None if it does not say."""
         if self.expiration_timestamp is None:
             return None
         expires_at = self.expiration_timestamp
@@ -40,32 +40,30 @@ class Credential(msgspec.Struct, frozen=True, rename="camel"):
         return (expires_at - datetime.now(UTC)).total_seconds()
 
 
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str
     kind: str
     status: Credential
 
 
-async def ask_plugin(plugin: Exec, cluster: ClusterEntry, *, timeout_s: float) -> Credential:
+async def run_plugin(plugin: Exec, cluster: ClusterEntry, *, timeout_s: float) -> Credential:
     """Run the plugin and return the credential that it prints.
 
-    What it says on standard error goes to ours: it is meant for people. It gets no input, and
-    does not outlive this call.
+    The plugin gets no input, writes its messages to the standard error of this process, and ends
+    with this call.
 
-    Raises `UsageError` where there is no such program, and `ConnectError` where it fails, takes
-    longer than *timeout_s*, or prints something else. Texts never quote what it prints.
+    Raises `UsageError` if the program does not exist, and `ConnectError` if the plugin fails, takes
+    longer than *timeout_s*, or prints no credential. Error texts never quote its output.
     """
     if plugin.interactive_mode == "Always":
-        raise UsageError(f"credential plugin {plugin.command} wants a terminal, and gets none")
+        raise UsageError(f"{plugin} needs a terminal, and natsctl has none for it")
     try:
         async with asyncio.timeout(timeout_s):
             status, output = await _run(plugin, _environment(plugin, cluster))
     except TimeoutError as error:
-        raise ConnectError(
-            f"credential plugin {plugin.command} is not done within {timeout_s:g} s"
-        ) from error
+        raise ConnectError(f"{plugin} did not end within {timeout_s:g} s") from error
     if status != 0:
-        raise ConnectError(f"credential plugin {plugin.command} failed with status {status}")
+        raise ConnectError(f"{plugin} failed with status {status}")
     return _credential(plugin, output)
 
 
@@ -81,26 +79,24 @@ async def _run(plugin: Exec, environment: dict[str, str]) -> tuple[int, bytes]:
         )
     except OSError as error:
         hint = f"; {plugin.install_hint.strip()}" if plugin.install_hint else ""
-        raise UsageError(
-            f"credential plugin {plugin.command} cannot be run: {error.strerror}{hint}"
-        ) from error
+        raise UsageError(f"{plugin} cannot be run: {error.strerror}{hint}") from error
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     try:
         output = bytearray()
         while len(output) <= OUTPUT_MAX and (chunk := await process.stdout.read(65_536)):
             output += chunk
         if len(output) > OUTPUT_MAX:
-            raise ConnectError(f"credential plugin {plugin.command} prints without end")
+            raise ConnectError(f"{plugin} prints more than {OUTPUT_MAX} bytes")
         return await process.wait(), bytes(output)
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await _ended(process, process.stdout)
+            await _wait_for_end(process, process.stdout)
 
 
-async def _ended(process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
-    """Wait until the process is gone; as long as its output is not read, its pipe stays open."""
+async def _wait_for_end(process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
+    """Wait until the process has ended; its pipe stays open until its output is read."""
     with suppress(TimeoutError):
         async with asyncio.timeout(END_S):
             while await output.read(OUTPUT_MAX):
@@ -111,14 +107,14 @@ async def _ended(process: asyncio.subprocess.Process, output: asyncio.StreamRead
 def _environment(plugin: Exec, cluster: ClusterEntry) -> dict[str, str]:
     spec: dict[str, object] = {"interactive": False}
     if plugin.provide_cluster_info:
-        spec["cluster"] = _about(cluster)
-    told = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
-    own = {variable.name: variable.value for variable in plugin.env or ()}
-    return {**os.environ, **own, "KUBERNETES_EXEC_INFO": json.dumps(told)}
+        spec["cluster"] = _cluster_info(cluster)
+    info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
+    plugin_variables = {variable.name: variable.value for variable in plugin.env or ()}
+    return {**os.environ, **plugin_variables, "KUBERNETES_EXEC_INFO": json.dumps(info)}
 
 
-def _about(cluster: ClusterEntry) -> dict[str, object]:
-    about: dict[str, object] = {
+def _cluster_info(cluster: ClusterEntry) -> dict[str, object]:
+    info: dict[str, object] = {
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,
         "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify or None,
@@ -128,26 +124,23 @@ def _about(cluster: ClusterEntry) -> dict[str, object]:
             (entry.extension for entry in cluster.extensions or () if entry.name == _CONFIG), None
         ),
     }
-    return {name: value for name, value in about.items() if value is not None}
+    return {name: value for name, value in info.items() if value is not None}
 
 
 def _credential(plugin: Exec, output: bytes) -> Credential:
     try:
-        answer = msgspec.json.decode(output, type=_Answer)
+        printed = msgspec.json.decode(output, type=_ExecCredential)
     except DECODE_ERRORS:
+        # the cause may quote a secret
+        raise ConnectError(f"{plugin} prints no ExecCredential with a status") from None
+    if printed.kind != "ExecCredential" or printed.api_version != plugin.api_version:
         raise ConnectError(
-            f"credential plugin {plugin.command} prints no ExecCredential with a status"
-        ) from None  # the cause may quote a secret
-    if answer.kind != "ExecCredential" or answer.api_version != plugin.api_version:
-        raise ConnectError(
-            f"credential plugin {plugin.command} prints {answer.kind} {answer.api_version}, "
+            f"{plugin} prints {printed.kind} {printed.api_version}, "
             f"not ExecCredential {plugin.api_version}"
         )
-    found = answer.status
-    if bool(found.client_certificate_data) != bool(found.client_key_data):
-        raise ConnectError(
-            f"credential plugin {plugin.command} prints a certificate without key, or a key alone"
-        )
-    if not found.token and not found.client_certificate_data:
-        raise ConnectError(f"credential plugin {plugin.command} prints no credential")
-    return found
+    credential = printed.status
+    if bool(credential.client_certificate_data) != bool(credential.client_key_data):
+        raise ConnectError(f"{plugin} prints only one of clientCertificateData and clientKeyData")
+    if not credential.token and not credential.client_certificate_data:
+        raise ConnectError(f"{plugin} prints no credential")
+    return credential

@@ -1,7 +1,7 @@
-"""Which cluster and which user a kubeconfig names.
+"""Reads the cluster and the user that a kubeconfig's context names.
 
-Files are merged as kubectl does: of what several say, the first counts. Texts never quote a file,
-because there are secrets in it.
+Files are merged as kubectl merges them: the first file that has a name wins. Error texts never
+quote a file, because it may contain secrets.
 """
 
 import base64
@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 import yaml
+from msgspec.structs import replace
 
 from natsctl.errors import UsageError
 from natsctl.kubernetes.access.options import KubeOptions
@@ -27,14 +28,14 @@ N = TypeVar("N", bound=_Named)
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """Whatever somebody adds to a cluster."""
+    """Additional data of a cluster entry."""
 
     name: str
     extension: object = None
 
 
 class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
-    """Where a cluster is, and how it is known. Paths are absolute."""
+    """The address of a cluster and its TLS settings. Paths are absolute."""
 
     server: str = ""
     certificate_authority: str | None = None
@@ -45,9 +46,9 @@ class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=Tr
     extensions: list[Extension] | None = None
 
     def authority_data(self) -> str | None:
-        """Return the certificates that vouch for it, in base64, as a kubeconfig holds them.
+        """Return the CA certificates in base64, as a kubeconfig has them.
 
-        Raises `UsageError` where their file cannot be read.
+        Raises `UsageError` if their file cannot be read.
         """
         if self.certificate_authority_data or not self.certificate_authority:
             return self.certificate_authority_data
@@ -55,14 +56,14 @@ class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=Tr
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """A variable of a plugin's environment."""
+    """An environment variable for a plugin."""
 
     name: str
     value: str
 
 
 class Exec(msgspec.Struct, frozen=True, rename="camel"):
-    """A plugin that says who we are."""
+    """A credential plugin. Its text has no arguments, because they may contain secrets."""
 
     api_version: str
     command: str
@@ -72,9 +73,12 @@ class Exec(msgspec.Struct, frozen=True, rename="camel"):
     provide_cluster_info: bool = False
     interactive_mode: str | None = None
 
+    def __str__(self) -> str:
+        return f"credential plugin {self.command}"
+
 
 class User(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
-    """Who we are, and how we prove it. Paths are absolute. Its repr shows nothing."""
+    """The credentials of a user. Paths are absolute. The repr shows nothing."""
 
     token: str | None = None
     token_file: str | None = msgspec.field(default=None, name="tokenFile")
@@ -98,7 +102,10 @@ class User(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
 
 
 class ClusterTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to a cluster: `source` says for people where it was found."""
+    """The cluster and the user to connect with.
+
+    `source` names the files for messages; `context` is None if there is no kubeconfig.
+    """
 
     source: str
     context: str | None
@@ -136,7 +143,7 @@ class _File(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 def read_file(path: str) -> bytes:
-    """Return what is in a file that a kubeconfig names; `UsageError` where it cannot be read."""
+    """Return the content of a file named in a kubeconfig; raises `UsageError`."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -144,56 +151,60 @@ def read_file(path: str) -> bytes:
 
 
 def find_target(options: KubeOptions) -> ClusterTarget | None:
-    """Return the way that the options, KUBECONFIG or `~/.kube/config` name; None: there is none.
+    """Return the cluster and the user that the options, KUBECONFIG or `~/.kube/config` select.
 
-    Raises `UsageError` naming the file, where one that is named is missing or makes no sense; an
-    unknown context lists those that exist, the nearest first.
+    Returns None if none of them names a server. Raises `UsageError` that names the file if a
+    kubeconfig is missing or invalid. If a context is unknown, the error lists the existing
+    contexts, the most similar first.
     """
-    alone = options.server and options.token and not (options.kubeconfig or options.context)
-    paths = [] if alone else _paths(options)
-    if not paths:
-        return _over(
-            ClusterTarget(source="the options", context=None, cluster=ClusterEntry(), user=User()),
-            options,
+    complete = options.server and options.token and not (options.kubeconfig or options.context)
+    paths = [] if complete else _paths(options)
+    if paths:
+        source = os.pathsep.join(map(str, paths))
+        target = _select([_read(path) for path in paths], source, options.context)
+    else:
+        target = ClusterTarget(
+            source="the options", context=None, cluster=ClusterEntry(), user=User()
         )
-    source = os.pathsep.join(map(str, paths))
-    return _over(_chosen([_read(path) for path in paths], source, options.context), options)
+    return _override(target, options)
 
 
-def _over(way: ClusterTarget, options: KubeOptions) -> ClusterTarget | None:
-    """Return the way with what the options say instead; None where nobody names a server."""
-    cluster, user = way.cluster, way.user
+def _override(target: ClusterTarget, options: KubeOptions) -> ClusterTarget | None:
+    """Return the target with the values of the options; None if it has no server."""
+    cluster, user = target.cluster, target.user
     if options.server:
-        cluster = msgspec.structs.replace(cluster, server=options.server)
+        cluster = replace(cluster, server=options.server)
     if options.tls_ca:
-        cluster = msgspec.structs.replace(
+        cluster = replace(
             cluster,
             certificate_authority=str(Path(options.tls_ca).expanduser()),
             certificate_authority_data=None,
             insecure_skip_tls_verify=False,
         )
     if options.tls_insecure:
-        cluster = msgspec.structs.replace(cluster, insecure_skip_tls_verify=True)
+        cluster = replace(cluster, insecure_skip_tls_verify=True)
     if options.token is not None:
         user = User(token=options.token)
     if not cluster.server:
-        if way.context is None:
+        if target.context is None:
             return None
-        raise UsageError(f"{way.source}: the cluster of context {way.context!r} has no server")
-    return msgspec.structs.replace(way, cluster=cluster, user=user)
+        raise UsageError(
+            f"{target.source}: the cluster of context {target.context!r} has no server"
+        )
+    return replace(target, cluster=cluster, user=user)
 
 
 def _paths(options: KubeOptions) -> list[Path]:
     if options.kubeconfig:
         return [Path(path).expanduser() for path in _split(options.kubeconfig)]
-    named = _split(os.environ.get("KUBECONFIG", ""))
-    if named:
-        found = [path for path in map(Path, named) if path.exists()]
-        if not found and not options.server:
-            raise UsageError(f"KUBECONFIG names no file that exists: {os.pathsep.join(named)}")
-        return found
-    usual = Path("~/.kube/config").expanduser()
-    return [usual] if usual.exists() else []
+    variable = _split(os.environ.get("KUBECONFIG", ""))
+    if variable:
+        existing = [path for path in map(Path, variable) if path.exists()]
+        if not existing and not options.server:
+            raise UsageError(f"KUBECONFIG names no file that exists: {os.pathsep.join(variable)}")
+        return existing
+    default = Path("~/.kube/config").expanduser()
+    return [default] if default.exists() else []
 
 
 def _split(paths: str) -> list[str]:
@@ -203,66 +214,63 @@ def _split(paths: str) -> list[str]:
 def _read(path: Path) -> _File:
     try:
         content = yaml.safe_load(path.read_bytes())
-        read = msgspec.convert({} if content is None else content, type=_File)
+        file = msgspec.convert({} if content is None else content, type=_File)
     except OSError as error:
         raise UsageError(f"kubeconfig {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError):
-        raise UsageError(f"kubeconfig {path} is no valid YAML") from None  # it quotes the file
+        # the cause quotes the file
+        raise UsageError(f"kubeconfig {path} is not valid YAML") from None
     except msgspec.ValidationError as error:
-        raise UsageError(f"kubeconfig {path} is not as it should be: {error}") from None
-    return _rooted(read, path.absolute().parent)
+        raise UsageError(f"kubeconfig {path} is invalid: {error}") from None
+    return _with_absolute_paths(file, path.absolute().parent)
 
 
-def _rooted(file: _File, folder: Path) -> _File:
-    """Return the file with absolute paths."""
-
-    def rooted(path: str | None) -> str | None:
+def _with_absolute_paths(file: _File, folder: Path) -> _File:
+    def absolute(path: str | None) -> str | None:
         return str(folder / path) if path else None
 
-    clusters = [
-        msgspec.structs.replace(
-            named,
-            cluster=msgspec.structs.replace(
-                named.cluster,
-                certificate_authority=rooted(named.cluster.certificate_authority),
-            ),
-        )
-        for named in file.clusters or ()
-    ]
+    clusters = []
+    for named_cluster in file.clusters or ():
+        cluster = named_cluster.cluster
+        authority = absolute(cluster.certificate_authority)
+        cluster = replace(cluster, certificate_authority=authority)
+        clusters.append(_NamedCluster(named_cluster.name, cluster))
     users = []
-    for named in file.users or ():
-        user = named.user or User()
+    for named_user in file.users or ():
+        user = named_user.user or User()
         plugin = user.exec
         if plugin is not None and os.sep in plugin.command:
-            plugin = msgspec.structs.replace(plugin, command=str(folder / plugin.command))
-        user = msgspec.structs.replace(
+            plugin = replace(plugin, command=str(folder / plugin.command))
+        user = replace(
             user,
-            token_file=rooted(user.token_file),
-            client_certificate=rooted(user.client_certificate),
-            client_key=rooted(user.client_key),
+            token_file=absolute(user.token_file),
+            client_certificate=absolute(user.client_certificate),
+            client_key=absolute(user.client_key),
             exec=plugin,
         )
-        users.append(_NamedUser(named.name, user))
-    return msgspec.structs.replace(file, clusters=clusters, users=users)
+        users.append(_NamedUser(named_user.name, user))
+    return replace(file, clusters=clusters, users=users)
 
 
-def _chosen(files: list[_File], source: str, wanted: str | None) -> ClusterTarget:
-    name = wanted or next((file.current_context for file in files if file.current_context), None)
+def _select(files: list[_File], source: str, context_name: str | None) -> ClusterTarget:
+    current = (file.current_context for file in files if file.current_context)
+    name = context_name or next(current, None)
     contexts = [context for file in files for context in file.contexts or ()]
     if name is None:
         if not contexts:
             return ClusterTarget(source=source, context=None, cluster=ClusterEntry(), user=User())
-        raise UsageError(f"{source} has no current context: name one of {_known(contexts, '')}")
-    context = _named(contexts, name)
+        raise UsageError(f"{source} has no current context: choose one of {_similar(contexts, '')}")
+    context = _find(contexts, name)
     if context is None:
-        raise UsageError(f"{source} has no context {name!r}; known are {_known(contexts, name)}")
-    at, who = context.context.cluster, context.context.user
-    cluster = _named([one for file in files for one in file.clusters or ()], at)
-    user = _named([one for file in files for one in file.users or ()], who)
+        known = _similar(contexts, name)
+        raise UsageError(f"{source} has no context {name!r}; known are {known}")
+    cluster_name, user_name = context.context.cluster, context.context.user
+    cluster = _find([entry for file in files for entry in file.clusters or ()], cluster_name)
+    user = _find([entry for file in files for entry in file.users or ()], user_name)
     if cluster is None:
-        raise UsageError(f"{source}: context {name!r} names cluster {at!r}, which is not there")
-    if user is None and who:
-        raise UsageError(f"{source}: context {name!r} names user {who!r}, who is not there")
+        raise UsageError(f"{source}: context {name!r} names the unknown cluster {cluster_name!r}")
+    if user is None and user_name:
+        raise UsageError(f"{source}: context {name!r} names the unknown user {user_name!r}")
     return ClusterTarget(
         source=source,
         context=name,
@@ -272,12 +280,14 @@ def _chosen(files: list[_File], source: str, wanted: str | None) -> ClusterTarge
     )
 
 
-def _named(entries: Iterable[N], name: str) -> N | None:
+def _find(entries: Iterable[N], name: str) -> N | None:
     return next((entry for entry in entries if entry.name == name), None)
 
 
-def _known(contexts: Iterable[_NamedContext], wanted: str) -> str:
-    def unlike(name: str) -> tuple[float, str]:
+def _similar(contexts: Iterable[_NamedContext], wanted: str) -> str:
+    """Return the names of the contexts, the most similar to *wanted* first."""
+
+    def dissimilarity(name: str) -> tuple[float, str]:
         return -difflib.SequenceMatcher(None, wanted, name).ratio(), name
 
-    return ", ".join(sorted({context.name for context in contexts}, key=unlike)) or "none"
+    return ", ".join(sorted({context.name for context in contexts}, key=dissimilarity)) or "none"

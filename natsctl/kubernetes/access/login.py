@@ -1,8 +1,7 @@
-"""Which credentials are good now, and when they are replaced."""
+"""Keeps the current credentials for a cluster and replaces them in time."""
 
 import asyncio
 import base64
-import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -11,25 +10,26 @@ import msgspec
 
 from natsctl.errors import NatsctlError
 from natsctl.telemetry.hiding import Secrets
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a request needs to reach the cluster and to be taken for us. Its repr is empty.
+    """The address, the credentials and the TLS settings of a request. Its repr shows no secret.
 
     Attributes:
         server: the URL, without a slash at its end.
-        namespace: that of what names none.
-        context: the kubeconfig's context; None where there is none.
-        in_pod: whether all this is a pod's.
-        headers: those that say who we are.
-        secret: the credential in them, to be kept out of texts; may be empty.
-        tls: how the server is known, and we to it.
-        tls_digest: tells whether two are the same.
-        server_name: whose certificate the server shows, where it is not the URL's host.
-        proxy: the URL of the proxy on the way.
-        good_for_s: the seconds after which it is to be had anew.
+        namespace: the default namespace.
+        context: the kubeconfig's context; None if there is no kubeconfig.
+        in_pod: whether the values come from a pod's service account.
+        headers: the headers that authenticate the user.
+        secret: the credential in `headers`, which no text may show; it may be empty.
+        tls: the TLS context with the trusted CA and the client certificate.
+        tls_digest: equal for two accesses that have the same TLS settings.
+        server_name: the host name in the server's certificate, if it is not the URL's host.
+        proxy: the URL of the HTTP proxy.
+        good_for_s: seconds after which the access must be loaded again.
     """
 
     server: str
@@ -48,7 +48,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return f"Access({self.server})"
 
     def secrets(self) -> Iterator[str]:
-        """Return the credential, and the password where it is one, in base64 with its user."""
+        """Yield the credential and, if it is basic authentication, the password."""
         yield self.secret
         with suppress(ValueError):
             user, _, password = base64.b64decode(self.secret, validate=True).decode().partition(":")
@@ -60,10 +60,10 @@ Load = Callable[[Access | None], Awaitable[Access]]
 
 
 class Login:
-    """Keeps the access that is good now; *load* makes one, given the one before it.
+    """Keeps the current access. *load* returns a new one, given the previous one.
 
-    An access is replaced when its time is over, and when the server no longer takes it; by one
-    of those who need it, while the others wait. `secrets` are the credentials so far.
+    An access is replaced when it expires and when the server rejects it. One caller loads the new
+    access while the others wait for it. `secrets` has every credential so far.
     """
 
     def __init__(self, access: Access, load: Load, *, again_s: float) -> None:
@@ -72,13 +72,13 @@ class Login:
         self._lock = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
         self.secrets = Secrets()
-        self._take(access, access.good_for_s)
+        self._use(access, access.good_for_s)
 
     async def current(self) -> Access:
-        """Return the access that is good now.
+        """Return the current access, and renew it first if it has expired.
 
-        Where it cannot be replaced in time, that is logged, and the old one stays for a while:
-        only the server knows whether it still holds.
+        If renewal fails, the failure is logged and the old access is used for *again_s* seconds
+        more, because only the server knows whether it is still valid.
         """
         access = self._access
         if self._clock() < self._good_until:
@@ -88,22 +88,22 @@ class Login:
                 try:
                     await self._replace()
                 except NatsctlError as error:
-                    log.warning("credentials for %s were not renewed: %s", access.server, error)
-                    self._take(access, self._again_s)
+                    log.warning("cannot renew credentials", server=access.server, error=error)
+                    self._use(access, self._again_s)
         return self._access
 
-    async def renewed(self, refused: Access) -> Access:
-        """Return an access that is newer than the *refused* one; raises what *load* raises."""
+    async def renewed(self, rejected: Access) -> Access:
+        """Return an access newer than the *rejected* one; raises the errors of *load*."""
         async with self._lock:
-            if self._access is refused:
+            if self._access is rejected:
                 await self._replace()
         return self._access
 
     async def _replace(self) -> None:
         access = await self._load(self._access)
-        self._take(access, access.good_for_s)
+        self._use(access, access.good_for_s)
 
-    def _take(self, access: Access, good_for_s: float) -> None:
+    def _use(self, access: Access, good_for_s: float) -> None:
         self._access = access
         self.secrets.keep(*access.secrets())
         self._good_until = self._clock() + good_for_s

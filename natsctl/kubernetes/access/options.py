@@ -1,4 +1,4 @@
-"""How to reach a Kubernetes cluster, and as whom."""
+"""The options of a connection to a Kubernetes cluster."""
 
 from collections.abc import Iterator
 
@@ -15,28 +15,29 @@ _POSITIVE = (
 
 
 class KubeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the cluster is, who we are there, and how long we wait. Its repr shows no secret.
+    """The address of a cluster, the credentials for it, and limits. Its repr shows no secret.
 
-    Without any, the cluster is the one that kubectl would speak to: that of the files in
-    KUBECONFIG, or else of `~/.kube/config`, or else the one whose pod we run in.
+    Without options, the cluster is the one that kubectl uses: from the files in KUBECONFIG, else
+    from `~/.kube/config`, else the cluster of the pod in which the process runs.
 
     Attributes:
-        kubeconfig: the path of a kubeconfig, or several as in KUBECONFIG; its files must exist.
-        context: the context of the kubeconfig; none means its current one.
-        server: the kube-apiserver's URL, instead of the kubeconfig's.
-        token: a bearer token, instead of the kubeconfig's user. With `server`, and neither
-            `kubeconfig` nor `context`, no kubeconfig is read at all.
-        tls_ca: the path of the certificates (PEM) that vouch for the server.
-        tls_insecure: do not check the server's certificate: for experiments.
-        namespace: the namespace of what names none; none means the context's, or `default`.
-        service_account: the folder of the pod's token, CA and namespace.
-        timeout_s: seconds that a call may take, with everything that is tried again.
-        connect_timeout_s: seconds in which a connection is had, or failed.
-        plugin_timeout_s: seconds that a credential plugin may take, a person's login included.
-        reread_s: seconds after which credentials that are kept in files are read anew.
-        in_flight_max: calls on their way at once; the others wait. Watches do not count.
-        attempts_max: how often a call that may be repeated is sent, all in all.
-        answer_max_bytes: the largest answer that is taken, and the longest line of a watch.
+        kubeconfig: the path of a kubeconfig file, or several paths as in KUBECONFIG. The files must
+            exist.
+        context: the context of the kubeconfig; None means its current context.
+        server: the URL of the kube-apiserver; it overrides the kubeconfig.
+        token: a bearer token; it overrides the kubeconfig's user. With `server`, and without
+            `kubeconfig` and `context`, no kubeconfig is read.
+        tls_ca: the path of the CA certificates (PEM) that signed the server's certificate.
+        tls_insecure: do not verify the server's certificate; only for experiments.
+        namespace: the default namespace; None means the context's namespace, or `default`.
+        service_account: the directory with the pod's token, CA and namespace.
+        timeout_s: seconds for a call with all its retries.
+        connect_timeout_s: seconds to establish a connection.
+        plugin_timeout_s: seconds for a credential plugin, including an interactive login.
+        reread_s: seconds after which credentials in files are read again.
+        in_flight_max: concurrent calls; further calls wait. Watches do not count.
+        attempts_max: attempts of a call that may be retried.
+        answer_max_bytes: the largest response, and the longest line of a watch.
     """
 
     kubeconfig: str | None = None
@@ -66,13 +67,13 @@ class KubeOptions(msgspec.Struct, frozen=True, kw_only=True):
                 yield field.name, "***" if field.name == "token" else value
 
     def check(self) -> None:
-        """Raise `UsageError` where an option makes no sense, or contradicts another."""
+        """Raise `UsageError` if an option is invalid or contradicts another one."""
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise UsageError(f"Kubernetes option {name} must be above 0")
         if self.tls_ca and self.tls_insecure:
             raise UsageError("Kubernetes options tls_ca and tls_insecure exclude each other")
         if self.server and "://" not in self.server:
-            raise UsageError("Kubernetes option server is no URL: say https://HOST:PORT")
+            raise UsageError("Kubernetes option server is not a URL: use https://HOST:PORT")
         if self.token is not None and not self.token.strip():
             raise UsageError("Kubernetes option token is empty")

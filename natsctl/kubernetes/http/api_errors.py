@@ -1,6 +1,6 @@
-"""What a kube-apiserver's refusal means, as one of our errors.
+"""Turns an error response of a kube-apiserver into one of natsctl's errors.
 
-A refusal is a `metav1.Status` in JSON, or whatever a proxy on the way says in plain text.
+The body of such a response is a `metav1.Status` in JSON, or plain text from a proxy.
 """
 
 import re
@@ -24,21 +24,21 @@ from natsctl.errors import (
     TooLargeError,
     WatchBrokenError,
 )
-from natsctl.kubernetes.http.request import Asked
+from natsctl.kubernetes.http.request import RequestInfo
 from natsctl.telemetry.shortening import shortened
 
-TEXT_MAX = 500  # characters of a server's answer that an error shows
-CAUSES_MAX = 10  # fields at fault that an error names
-CAUSE_MIN = 80  # characters of each of these, however many there are
+TEXT_MAX = 500  # characters of the server's message in an error
+CAUSES_MAX = 10  # invalid fields that an error names
+CAUSE_MIN = 80  # characters of each cause, however many causes there are
 
 RBAC = "`natsctl rbac` prints the permissions that are needed"
 
-_NO_PATH = "could not find the requested resource"
+_PATH_NOT_SERVED = "could not find the requested resource"
 _TOO_LARGE = ("request is too large", "trying to send message larger than max")
-_NO_SCHEMA = "failed to create typed patch object"  # older servers report it as 500
+_NO_SCHEMA = "failed to create typed patch object"  # older servers answer with status 500
 _CANNOT = re.compile(r"\bcannot (\S+) (?:resource|path)\b")
 _WEBHOOK = "admission webhook"
-_NOT_ALLOWED = "Forbidden: "  # begins a reason that quotes no value
+_FORBIDDEN = "Forbidden: "  # the beginning of a reason that quotes no value
 _IMMUTABLE = re.compile(
     r"\bimmutable\b|\bupdates to .* are forbidden|\b(?:may not|cannot) (?:be )?(?:change|update)",
     re.IGNORECASE,
@@ -47,15 +47,15 @@ _MANAGER = re.compile(r'conflict with "([^"]*)"')
 
 
 class ExpiredError(WatchBrokenError):
-    """The server no longer has the revision that was asked for: list anew."""
+    """The server no longer has the requested revision, so the client must list again."""
 
 
 class KindMissingError(StoreMissingError):
-    """The server does not serve the path of a kind: the kind is gone, or has another path."""
+    """The server does not serve the path of a kind: the kind was removed, or its path changed."""
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """One reason of a refusal."""
+    """One cause in a `metav1.Status`."""
 
     reason: str = ""
     message: str = ""
@@ -75,10 +75,10 @@ class _Status(msgspec.Struct, frozen=True):
     details: _Details | None = None
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """What the server said instead of doing what was asked.
+class ApiStatus(msgspec.Struct, frozen=True):
+    """The content of an error response.
 
-    `name` and `resource` are of the object that it speaks of, where it says so.
+    `name` and `resource` identify the object that the error is about; they may be empty.
     """
 
     code: int
@@ -88,20 +88,35 @@ class Refusal(msgspec.Struct, frozen=True):
     resource: str = ""
     causes: tuple[StatusCause, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The server's message, or the HTTP status if there is no message."""
+        if self.message:
+            return self.message
+        try:
+            return f"{self.code} {HTTPStatus(self.code).phrase}"
+        except ValueError:
+            return f"status {self.code}"
 
-def read_refusal(code: int, body: bytes) -> Refusal:
-    """Return what an answer with this HTTP status says; never raises.
+    @property
+    def field_causes(self) -> list[StatusCause]:
+        """The causes that name a field."""
+        return [cause for cause in self.causes if cause.field]
 
-    `code` 0 means that the body says it: the object of a watch's ERROR event.
+
+def read_status(code: int, body: bytes) -> ApiStatus:
+    """Return the content of an error response; never raises.
+
+    If *code* is 0, the code in the body is used, as for the ERROR event of a watch.
     """
     try:
         status = msgspec.json.decode(body, type=_Status)
     except DECODE_ERRORS:
-        return Refusal(code, _shortened(body.decode("utf-8", "replace")))
+        return ApiStatus(code, _one_line(body.decode("utf-8", "replace")))
     details = status.details or _Details()
-    return Refusal(
+    return ApiStatus(
         code or status.code,
-        _shortened(status.message),
+        _one_line(status.message),
         status.reason,
         details.name,
         details.kind,
@@ -109,138 +124,134 @@ def read_refusal(code: int, body: bytes) -> Refusal:
     )
 
 
-def error_of(refusal: Refusal, what: Asked) -> StoreError:
-    """Return the error to raise for a refusal of *what* was asked.
+def error_for(status: ApiStatus, request: RequestInfo) -> StoreError:
+    """Return the error to raise for an error response.
 
-    Its text names what was asked for, says what the server said, and what can be done.
+    Its text has the request, the server's message, and how to fix the problem if that is known.
     """
-    if any(sign in refusal.message for sign in _TOO_LARGE):
-        return _too_large(refusal, what)
-    if _NO_SCHEMA in refusal.message:
-        return _invalid(refusal, what)
-    return _MEANINGS.get(refusal.code, _failed)(refusal, what)
+    if any(text in status.message for text in _TOO_LARGE):
+        return _too_large(status, request)
+    if _NO_SCHEMA in status.message:
+        return _invalid(status, request)
+    return _ERRORS.get(status.code, _other)(status, request)
 
 
-def _failed(refusal: Refusal, what: Asked) -> StoreError:
-    return StoreError(f"cannot {what}: {_said(refusal)}")
+def _other(status: ApiStatus, request: RequestInfo) -> StoreError:
+    return StoreError(f"cannot {request}: {status.text}")
 
 
-def _too_large(refusal: Refusal, what: Asked) -> StoreError:
-    return TooLargeError(f"cannot {what}: {_said(refusal)}")
+def _too_large(status: ApiStatus, request: RequestInfo) -> StoreError:
+    return TooLargeError(f"cannot {request}: {status.text}")
 
 
-def _invalid(refusal: Refusal, what: Asked) -> StoreError:
-    text = f"cannot {what}: {_at_fault(refusal)}"
-    causes = [cause for cause in refusal.causes if cause.field]
-    reasons = [cause.message for cause in causes] or [refusal.message]
-    if all(_IMMUTABLE.search(_reason(message)) for message in reasons):
+def _expired(status: ApiStatus, request: RequestInfo) -> StoreError:
+    return ExpiredError(f"cannot {request}: {status.text}")
+
+
+def _timed_out(status: ApiStatus, request: RequestInfo) -> StoreError:
+    return StoreTimeoutError(f"{request}: {status.text}; whether it took effect is unknown")
+
+
+def _invalid(status: ApiStatus, request: RequestInfo) -> StoreError:
+    text = f"cannot {request}: {_invalid_fields(status)}"
+    causes = status.field_causes
+    messages = [cause.message for cause in causes] or [status.message]
+    if all(_IMMUTABLE.search(_reason(message)) for message in messages):
         return ImmutableFieldError(text, tuple(dict.fromkeys(cause.field for cause in causes)))
     return InvalidObjectError(text)
 
 
 def _reason(message: str) -> str:
-    """Return the server's own words in *message*, without the value that they are about."""
-    if message.startswith(_NOT_ALLOWED):
+    """Return the server's reason in *message*, without the value that it quotes."""
+    if message.startswith(_FORBIDDEN):
         return message.partition("\n")[0]
     return message.rpartition(": ")[2]
 
 
-def _expired(refusal: Refusal, what: Asked) -> StoreError:
-    return ExpiredError(f"cannot {what}: {_said(refusal)}")
-
-
-def _late(refusal: Refusal, what: Asked) -> StoreError:
-    return StoreTimeoutError(f"{what}: {_said(refusal)}; whether it took effect is unknown")
-
-
-def _unauthorized(refusal: Refusal, what: Asked) -> StoreError:
+def _unauthorized(status: ApiStatus, request: RequestInfo) -> StoreError:
     return PermissionDeniedError(
-        f"cannot {what}: the server does not accept our credentials ({_said(refusal)}); "
-        "log in anew, or see which user the kubeconfig's context names. "
-        "`natsctl rbac` prints the permissions that are needed"
+        f"cannot {request}: the server does not accept our credentials ({status.text}); log in "
+        f"again, or check the user of the kubeconfig's context. {RBAC}"
     )
 
 
-def _forbidden(refusal: Refusal, what: Asked) -> StoreError:
-    denied = _CANNOT.search(refusal.message)
-    if what.verb == "patch" and refusal.message.endswith("is forbidden:"):
-        # an older server's whole answer to an apply by a user who may patch but not create
-        return PermissionDeniedError(f"may not {replace(what, verb='create')}; {RBAC}")
-    if denied is None and (refusal.reason or _WEBHOOK in refusal.message):
-        # a quota, a policy, a webhook, a namespace that is being deleted
-        return PermissionDeniedError(f"may not {what}: {_said(refusal)}")
-    # an apply that would create needs both verbs: the server names the one that is missing
-    create = denied is not None and what.verb == "patch" and denied[1] == "create"
-    missing = replace(what, verb="create") if create else what
-    return PermissionDeniedError(f"may not {missing}: {_said(refusal)}; {RBAC}")
+def _forbidden(status: ApiStatus, request: RequestInfo) -> StoreError:
+    create = replace(request, verb="create")
+    if request.verb == "patch" and status.message.endswith("is forbidden:"):
+        # the complete message of an older server if the user may patch but not create
+        return PermissionDeniedError(f"may not {create}; {RBAC}")
+    denied = _CANNOT.search(status.message)
+    if denied is None and (status.reason or _WEBHOOK in status.message):
+        # a quota, a policy, a webhook, or a namespace that is being deleted: not RBAC
+        return PermissionDeniedError(f"may not {request}: {status.text}")
+    # an apply that creates an object needs both verbs; the message names the missing one
+    creates = denied is not None and request.verb == "patch" and denied[1] == "create"
+    missing = create if creates else request
+    return PermissionDeniedError(f"may not {missing}: {status.text}; {RBAC}")
 
 
-def _not_found(refusal: Refusal, what: Asked) -> StoreError:
-    if refusal.resource == "namespaces" and what.resource != "namespaces":
-        return StoreMissingError(f"cannot {what}: there is no namespace {refusal.name!r}")
-    if not refusal.name or _NO_PATH in refusal.message:
+def _not_found(status: ApiStatus, request: RequestInfo) -> StoreError:
+    if status.resource == "namespaces" and request.resource != "namespaces":
+        return StoreMissingError(f"cannot {request}: there is no namespace {status.name!r}")
+    if not status.name or _PATH_NOT_SERVED in status.message:
         return KindMissingError(
-            f"cannot {what}: the server has no such kind; is its CustomResourceDefinition there?"
+            f"cannot {request}: the server has no such kind; check that its "
+            "CustomResourceDefinition is installed"
         )
-    return NotFoundError(f"cannot {what}: it does not exist")
+    return NotFoundError(f"cannot {request}: it does not exist")
 
 
-def _conflict(refusal: Refusal, what: Asked) -> StoreError:
-    rivals: dict[str, list[str]] = {}
-    for cause in refusal.causes:
+def _conflict(status: ApiStatus, request: RequestInfo) -> StoreError:
+    fields_by_manager: dict[str, list[str]] = {}
+    for cause in status.causes:
         if cause.reason == "FieldManagerConflict":
             manager = _MANAGER.search(cause.message)
-            rivals.setdefault(manager[1] if manager else "another", []).append(cause.field)
-    if not rivals:
-        return ConflictError(f"cannot {what}: {_said(refusal)}")
-    told = "; ".join(f"{name} owns {_listed(fields)}" for name, fields in rivals.items())
+            name = manager[1] if manager else "another"
+            fields_by_manager.setdefault(name, []).append(cause.field)
+    if not fields_by_manager:
+        return ConflictError(f"cannot {request}: {status.text}")
+    owners = "; ".join(
+        f"{name} owns {_enumerated(fields)}" for name, fields in fields_by_manager.items()
+    )
     return FieldConflictError(
-        f"cannot {what}: {told}. Leave these fields out of the manifest, or apply by force",
-        managers=tuple(rivals),
-        fields=tuple(dict.fromkeys(field for fields in rivals.values() for field in fields)),
+        f"cannot {request}: {owners}. Remove these fields from the manifest, or apply with force",
+        managers=tuple(fields_by_manager),
+        fields=tuple(
+            dict.fromkeys(field for fields in fields_by_manager.values() for field in fields)
+        ),
     )
 
 
-def _at_fault(refusal: Refusal) -> str:
-    """Return the fields at fault, each with its reason.
+def _invalid_fields(status: ApiStatus) -> str:
+    """Return the invalid fields, each with its reason.
 
-    A reason may be a dump of the whole value with the words that matter at its end.
+    A reason may dump the whole value before it names the problem.
     """
-    causes = [cause for cause in refusal.causes if cause.field]
+    causes = status.field_causes
     if not causes:
-        return _said(refusal)
+        return status.text
     limit = max(CAUSE_MIN, TEXT_MAX // min(len(causes), CAUSES_MAX))
-    faults = [_shortened(f"{cause.field}: {cause.message}", limit) for cause in causes]
-    return _listed(faults)
+    return _enumerated([_one_line(f"{cause.field}: {cause.message}", limit) for cause in causes])
 
 
-def _listed(texts: list[str]) -> str:
+def _enumerated(texts: list[str]) -> str:
     more = f" and {len(texts) - CAUSES_MAX} more" if len(texts) > CAUSES_MAX else ""
     return ", ".join(texts[:CAUSES_MAX]) + more
 
 
-def _said(refusal: Refusal) -> str:
-    if refusal.message:
-        return refusal.message
-    try:
-        return f"{refusal.code} {HTTPStatus(refusal.code).phrase}"
-    except ValueError:
-        return f"status {refusal.code}"
-
-
-def _shortened(text: str, limit: int = TEXT_MAX) -> str:
+def _one_line(text: str, limit: int = TEXT_MAX) -> str:
     return shortened(" ".join(text.split()), limit)
 
 
-_MEANINGS: dict[int, Callable[[Refusal, Asked], StoreError]] = {
+_ERRORS: dict[int, Callable[[ApiStatus, RequestInfo], StoreError]] = {
     HTTPStatus.BAD_REQUEST: _invalid,
     HTTPStatus.UNAUTHORIZED: _unauthorized,
     HTTPStatus.FORBIDDEN: _forbidden,
     HTTPStatus.NOT_FOUND: _not_found,
-    HTTPStatus.REQUEST_TIMEOUT: _late,
+    HTTPStatus.REQUEST_TIMEOUT: _timed_out,
     HTTPStatus.CONFLICT: _conflict,
     HTTPStatus.GONE: _expired,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: _too_large,
     HTTPStatus.UNPROCESSABLE_ENTITY: _invalid,
-    HTTPStatus.GATEWAY_TIMEOUT: _late,
+    HTTPStatus.GATEWAY_TIMEOUT: _timed_out,
 }

@@ -1,85 +1,72 @@
-"""Where the lines end in a stream that comes in pieces."""
+"""Reads the lines of a response that arrives in chunks."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import aiohttp
 
 from natsctl.errors import WatchBrokenError
-from natsctl.kubernetes.http.connection_errors import explained
-from natsctl.kubernetes.http.request import Asked
+from natsctl.kubernetes.http.connection_errors import explain_failure
+from natsctl.kubernetes.http.request import RequestInfo
 
 
-class Lines:
-    """Splits pieces into lines; takes no line longer than *line_max_bytes*."""
+class LineSplitter:
+    """Splits chunks into lines. No line is longer than *line_max_bytes*."""
 
     def __init__(self, *, line_max_bytes: int) -> None:
         self._line_max_bytes = line_max_bytes
-        self._rest: list[bytes] = []
-        self._size = 0
+        self._partial: list[bytes] = []  # the beginning of a line that is not complete
+        self._partial_bytes = 0
 
-    def feed(self, piece: bytes) -> list[bytes]:
-        """Return the lines that this piece completes, without their ends; empty ones are left out.
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk completes, without line ends and without empty lines.
 
-        Raises `WatchBrokenError` for a line that is too long.
+        Raises `WatchBrokenError` if a line is too long.
         """
-        first, *others = piece.split(b"\n")
-        self._rest.append(first)
-        self._size += len(first)
-        self._check()
+        first, *others = chunk.split(b"\n")
+        self._partial.append(first)
+        self._partial_bytes += len(first)
+        self._check_length()
         if not others:
             return []
-        *lines, rest = b"".join(self._rest), *others
-        self._rest, self._size = [rest], len(rest)
+        *lines, rest = b"".join(self._partial), *others
+        self._partial, self._partial_bytes = [rest], len(rest)
         return [line for line in lines if line]
 
     def end(self) -> None:
-        """Raise `WatchBrokenError` where the stream ends within a line."""
-        self._check()
-        if self._size:
+        """Raise `WatchBrokenError` if the stream ends in the middle of a line."""
+        self._check_length()
+        if self._partial_bytes:
             raise WatchBrokenError("the stream ended in the middle of a line")
 
-    def _check(self) -> None:
-        if self._size > self._line_max_bytes:
+    def _check_length(self) -> None:
+        if self._partial_bytes > self._line_max_bytes:
             raise WatchBrokenError(f"a line is longer than {self._line_max_bytes} bytes")
 
 
-class LineStream:
-    """The lines of an answer, as they come.
+async def read_lines(
+    content: aiohttp.StreamReader, request: RequestInfo, *, silence_s: float, line_max_bytes: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a response until the server ends it.
 
-    Iterating raises `WatchBrokenError` where it breaks, ends within a line or is silent for longer
-    than *silence_s* seconds; however long its decoder takes, that is no silence.
+    Raises `WatchBrokenError` if the connection breaks, if the stream ends in the middle of a line,
+    if a line is too long, or if no byte arrives for *silence_s* seconds. Only time spent waiting
+    for the server counts, however slow the consumer is.
     """
+    splitter = LineSplitter(line_max_bytes=line_max_bytes)
+    while chunk := await _read_chunk(content, request, silence_s):
+        for line in splitter.feed(chunk):
+            yield line
+    splitter.end()
 
-    def __init__(
-        self, content: aiohttp.StreamReader, what: Asked, silence_s: float, line_max_bytes: int
-    ) -> None:
-        self._content = content
-        self._what = what
-        self._silence_s = silence_s
-        self._lines = Lines(line_max_bytes=line_max_bytes)
-        self._ready: deque[bytes] = deque()
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while not self._ready:
-            piece = await self._next_piece()
-            if not piece:
-                self._lines.end()
-                raise StopAsyncIteration
-            self._ready.extend(self._lines.feed(piece))
-        return self._ready.popleft()
-
-    async def _next_piece(self) -> bytes:
-        try:
-            async with asyncio.timeout(self._silence_s):
-                return await self._content.readany()
-        except TimeoutError as error:
-            raise WatchBrokenError(
-                f"{self._what}: nothing came for {self._silence_s:g} s"
-            ) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise WatchBrokenError(f"{self._what}: {explained(error).reason}") from error
+async def _read_chunk(
+    content: aiohttp.StreamReader, request: RequestInfo, silence_s: float
+) -> bytes:
+    try:
+        async with asyncio.timeout(silence_s):
+            return await content.readany()
+    except TimeoutError as error:
+        raise WatchBrokenError(f"{request}: nothing came for {silence_s:g} s") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise WatchBrokenError(f"{request}: {explain_failure(error).reason}") from error

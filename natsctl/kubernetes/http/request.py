@@ -1,4 +1,4 @@
-"""What a request asks of a kube-apiserver, in the words of its permissions."""
+"""Describes a request to a kube-apiserver by the verb and the resource that RBAC checks."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,11 +16,14 @@ _VERBS = {
     "PATCH": "patch",
     "DELETE": "delete",
 }
-_OF_MANY = {"get": "list", "delete": "deletecollection"}
+_COLLECTION_VERBS = {"get": "list", "delete": "deletecollection"}
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A verb on a resource, as a Role names them; empty where the request has no such thing."""
+class RequestInfo(msgspec.Struct, frozen=True):
+    """The verb and the resource of a request, as in a Role. A part that the request lacks is empty.
+
+    As text: `patch deployments/status.apps 'web' in namespace 'shop'`.
+    """
 
     verb: str
     group: str = ""
@@ -34,59 +37,61 @@ class Asked(msgspec.Struct, frozen=True):
             return f"{self.verb} {self.path}"
         group = f".{self.group}" if self.group else ""
         name = f" {self.name!r}" if self.name else ""
-        place = f" in namespace {self.namespace!r}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{group}{name}{place}"
+        namespace = f" in namespace {self.namespace!r}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{group}{name}{namespace}"
 
 
-def asked(method: str, path: str, query: Mapping[str, str] | None = None) -> Asked:
-    """Return what a request with this method, path and query asks for."""
+def request_info(method: str, path: str, query: Mapping[str, str] | None = None) -> RequestInfo:
+    """Return the verb and the resource of a request with this method, path and query."""
     verb = _VERBS.get(method, method.lower())
     match path.strip("/").split("/"):
-        case ["api", _, *rest]:
+        case ["api", _, *segments]:
             group = ""
-        case ["apis", group, _, *rest]:
+        case ["apis", group, _, *segments]:
             pass
         case _:
-            rest, group = [], ""
+            segments, group = [], ""
     namespace = ""
-    match rest:
-        case ["namespaces" as resource, one, ("status" | "finalize") as part]:
-            after = [one, part]
-        case ["namespaces", namespace, resource, *after]:
+    match segments:
+        case ["namespaces" as resource, _, "status" | "finalize"]:
+            object_path = segments[1:]
+        case ["namespaces", namespace, resource, *object_path]:
             pass
-        case [resource, *after]:
+        case [resource, *object_path]:
             pass
         case _:
-            return Asked(verb, path=path)
-    if not after:
-        verb = _OF_MANY.get(verb, verb)
+            return RequestInfo(verb, path=path)
+    if not object_path:
+        verb = _COLLECTION_VERBS.get(verb, verb)
     if query and query.get("watch", "").lower() in ("1", "true"):
         verb = "watch"
-    name, sub = [*after, "", ""][:2]
-    return Asked(verb, group, f"{resource}/{sub}" if sub else resource, namespace, name, path)
+    name, subresource = [*object_path, "", ""][:2]
+    if subresource:
+        resource = f"{resource}/{subresource}"
+    return RequestInfo(verb, group, resource, namespace, name, path)
 
 
-def http_span(method: str, asked_for: Callable[[], Asked], server: str, path: str) -> Span:
-    """Return the span of sending a request; *asked_for* is called where somebody records.
+def request_span(method: str, server: str, path: str, info: Callable[[], RequestInfo]) -> Span:
+    """Return the span of one attempt to send a request; *info* is called only if it is recorded.
 
-    Source: OpenTelemetry's semantic conventions for HTTP clients, and for Kubernetes.
+    Source: OpenTelemetry's semantic conventions for HTTP clients and for Kubernetes.
     """
-    return call_span(partial(_request, method, asked_for, server, path))
+    return call_span(partial(_attributes, method, server, path, info))
 
 
-def _request(
-    method: str, asked_for: Callable[[], Asked], server: str, path: str
+def _attributes(
+    method: str, server: str, path: str, info: Callable[[], RequestInfo]
 ) -> tuple[str, Facts]:
-    what, url = asked_for(), urlsplit(server)
-    in_namespace = {"k8s.namespace.name": what.namespace} if what.namespace else {}
-    return f"{method} {what.resource}".rstrip(), {
+    request, url = info(), urlsplit(server)
+    namespace = {"k8s.namespace.name": request.namespace} if request.namespace else {}
+    return f"{method} {request.resource}".rstrip(), {
         "http.request.method": method,
         "url.full": f"{server}{path}",
         "server.address": url.hostname or "",
         "server.port": url.port or (443 if url.scheme == "https" else 80),
-        "natsctl.kube.verb": what.verb,
-        "natsctl.kube.group": what.group,
-        "natsctl.kube.resource": what.resource,
-        "natsctl.kube.name": what.name,
-        **in_namespace,
+        "natsctl.kube.verb": request.verb,
+        "natsctl.kube.group": request.group,
+        "natsctl.kube.resource": request.resource,
+        "natsctl.kube.name": request.name,
+        **namespace,
     }

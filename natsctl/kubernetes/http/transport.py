@@ -1,12 +1,11 @@
-"""Requests to a kube-apiserver and their answers, as bytes."""
+"""Sends requests to a kube-apiserver within a deadline, and retries them if that is safe."""
 
 import asyncio
 import io
-import logging
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TypeVar
@@ -27,66 +26,69 @@ from natsctl.errors import (
 )
 from natsctl.kubernetes.access.login import Access, Login
 from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.http.api_errors import error_of, read_refusal
-from natsctl.kubernetes.http.connection_errors import explained
-from natsctl.kubernetes.http.lines import LineStream
-from natsctl.kubernetes.http.request import Asked, asked, http_span
+from natsctl.kubernetes.http.api_errors import error_for, read_status
+from natsctl.kubernetes.http.connection_errors import explain_failure
+from natsctl.kubernetes.http.lines import read_lines
+from natsctl.kubernetes.http.request import RequestInfo, request_info, request_span
 from natsctl.kubernetes.http.server_warnings import ServerWarnings
 from natsctl.kubernetes.http.wire import Reply
+from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.tracing import Span, trace_headers
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-PAUSE_MIN_S = 0.1  # before a call is sent again, doubling
+PAUSE_MIN_S = 0.1  # before the first retry; it doubles with each
 PAUSE_MAX_S = 5.0
-REFUSAL_MAX_BYTES = 64 * 1024
-PIECE_BYTES = 1024 * 1024  # the largest body that is sent as a whole
+ERROR_BODY_MAX_BYTES = 64 * 1024
+CHUNK_BYTES = 1024 * 1024  # a larger request body is sent in chunks
 
 _READS = ("GET", "HEAD")
-_PASSING = (429, 500, 502, 503, 504)
-_LASTING = (TooLargeError, InvalidObjectError)  # reported as 500, but no retry changes them
+_TRANSIENT = (429, 500, 502, 503, 504)
+_PERMANENT = (TooLargeError, InvalidObjectError)  # some servers answer these with status 500
 _SUCCESS = range(200, 300)
 
-NO_ANSWER = "<error>"  # in the place of a status, as client-go counts it
+NO_RESPONSE = "<error>"  # counted instead of a status, as client-go does
 
 
-class _Ask(msgspec.Struct, frozen=True, gc=False):
-    """A request to be made, once or several times."""
+class _Request(msgspec.Struct, frozen=True, gc=False):
+    """A request, which is sent once or several times."""
 
     method: str
     path: str
     query: Mapping[str, str] | None
     headers: tuple[tuple[str, str], ...]
     body: bytes | None
-    safe: bool  # to be repeated although it may have been done
+    safe: bool  # safe to repeat although an earlier attempt may have taken effect
 
     @property
-    def what(self) -> Asked:
-        return asked(self.method, self.path, self.query)
+    def info(self) -> RequestInfo:
+        return request_info(self.method, self.path, self.query)
 
 
-class _Failed(msgspec.Struct, frozen=True):
-    """An attempt that came to nothing."""
+class _Failure(msgspec.Struct, frozen=True):
+    """A failed attempt."""
 
     error: StoreError
-    again: bool = False
-    after_s: float | None = None  # as the server asks
-    stale: bool = False  # our credentials, or what we trust, may be out of date
-    status: int | None = None  # what the server answered, if it did
+    retry: bool = False
+    retry_after_s: float | None = None  # from the Retry-After header
+    renew_access: bool = False  # the credentials, or the trusted CA, may be out of date
+    status: int | None = None  # of the response, if there is one
 
 
-Outcome = TypeVar("Outcome", Reply | _Failed, aiohttp.ClientResponse | _Failed)
+Outcome = TypeVar("Outcome", Reply | _Failure, aiohttp.ClientResponse | _Failure)
 
 
 class Transport:
-    """Calls and watch streams to one cluster, as one user; made by `transport.connecting`.
+    """Calls and watch streams to one cluster as one user. `connect.connecting` makes it.
 
-    `server` is its URL, without secrets; `namespace` that of what names none. `answers` counts
-    attempts by the status of the answer, `<error>` where none came or it broke off, and the method.
+    *Guarantees.* Every call ends within its deadline. At most `in_flight_max` calls are in flight.
+    A write that may have taken effect is not sent again unless the caller marks it as safe. No
+    error text holds a credential.
 
-    *Guarantees.* Every call ends within its deadline. Not more calls than the options say are on
-    their way at once. What may have been done is never sent twice, unless it reads, or the caller
-    says that this is safe. No text of an error holds a credential.
+    Attributes:
+        server: the URL, without secrets.
+        namespace: the default namespace.
+        answers: attempts by method and by the status of the response, `<error>` if there is none.
     """
 
     def __init__(
@@ -114,245 +116,263 @@ class Transport:
         safe: bool | None = None,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Send a request and return its 2xx answer.
+        """Send a request and return its 2xx response.
 
         Args:
-            method: GET, POST, PATCH and so on, in capitals.
-            path: the path, percent-encoded where it has to be.
-            query: names and values, as they are.
-            body: the body, encoded.
-            content_type: what the body is.
-            accept: what the answer shall be.
-            safe: doing it twice does no harm; None means that only what reads is safe. Safe calls
-                are repeated, later and later, after a connection that broke, 500, 502, 503 and
-                504; any call is after 429, and where the server was not reached.
-            timeout_s: the seconds that all of it may take; None means the options'.
+            method: the HTTP method in capitals.
+            path: the path, percent-encoded.
+            query: query parameters, not encoded.
+            body: the encoded body.
+            content_type: the media type of the body.
+            accept: the media type of the response.
+            safe: whether a repeated request does no harm; None means that only GET and HEAD are
+                safe. A safe request is retried with backoff after a broken connection, 500, 502,
+                503 and 504. Any request is retried after 429, and if the server was not reached.
+            timeout_s: seconds for all attempts together; None means `KubeOptions.timeout_s`.
 
-        Raises what `failures.error_of` says for a refusal; `StoreTimeoutError` where no answer
-        came in time, or the connection broke, and whether it was done is unknown; `StoreError`
-        where the server was not reached; `TooLargeError` for an answer that is too large.
+        Raises the error that `api_errors.error_for` returns for an error response;
+        `StoreTimeoutError` if no response arrives in time or the connection breaks, so that the
+        outcome is unknown; `StoreError` if the server is not reached; `TooLargeError` for a
+        response that is too large.
         """
         limit_s = self._options.timeout_s if timeout_s is None else timeout_s
         safe = method in _READS if safe is None else safe
         content = () if body is None else (("Content-Type", content_type),)
-        ask = _Ask(method, path, query, (("Accept", accept), *content), body, safe)
+        request = _Request(method, path, query, (("Accept", accept), *content), body, safe)
         deadline = self._clock() + limit_s
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._persist(ask, deadline)
+                return await self._send_until_answered(request, deadline)
         except TimeoutError as error:
-            self.answers[NO_ANSWER, method] += 1
-            raise _unknown(ask, f"{self.server} does not answer within {limit_s:g} s") from error
+            self.answers[NO_RESPONSE, method] += 1
+            reason = f"{self.server} does not answer within {limit_s:g} s"
+            raise _unknown_outcome(request, reason) from error
 
-    def stream(
+    @asynccontextmanager
+    async def stream(
         self,
         path: str,
         *,
         query: Mapping[str, str],
         accept: str = "application/json",
         silence_s: float,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a watch; give its lines, which end when the server ends it.
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch and yield its lines until the server ends it. Nothing is retried.
 
-        Entering raises what `failures.error_of` says for a refusal. Entering and iterating raise
-        `WatchBrokenError` where the connection cannot be had or breaks, where nothing comes for
-        *silence_s* seconds, not a byte, and where a line is longer than the options allow.
-        Nothing is repeated. Leaving closes the connection.
+        Leaving the context closes the connection. Entering raises the error that
+        `api_errors.error_for` returns for an error response. Entering and iterating raise
+        `WatchBrokenError` if the connection fails or breaks, if no byte arrives for *silence_s*
+        seconds, or if a line is longer than `KubeOptions.answer_max_bytes`.
         """
-        ask = _Ask("GET", path, query, (("Accept", accept),), None, safe=True)
-        return self._streaming(ask, silence_s)
+        request = _Request("GET", path, query, (("Accept", accept),), None, safe=True)
+        try:
+            async with asyncio.timeout(silence_s):
+                response = await self._open_stream(request)
+        except TimeoutError as error:
+            raise WatchBrokenError(
+                f"cannot {request.info}: {self.server} does not answer within {silence_s:g} s"
+            ) from error
+        try:
+            lines = read_lines(
+                response.content,
+                request.info,
+                silence_s=silence_s,
+                line_max_bytes=self._options.answer_max_bytes,
+            )
+            async with aclosing(lines):
+                yield lines
+        finally:
+            _abort(response)
 
-    async def _persist(self, ask: _Ask, deadline: float) -> Reply:
-        """Try until it is answered, refused for good, or no time is left."""
-        renewed, unsure, attempt = False, False, 1
+    async def _send_until_answered(self, request: _Request, deadline: float) -> Reply:
+        """Retry until the request succeeds, fails permanently, or has no time left."""
+        renewed, maybe_done, attempt = False, False, 1
         while True:
             access = await self._login.current()
-            outcome = await self._attempt(ask, access)
+            outcome = await self._attempt(request, access)
             if isinstance(outcome, Reply):
                 return outcome
-            if outcome.stale and not renewed:
+            if outcome.renew_access and not renewed:
                 renewed = True
                 await self._renew(access, outcome)
                 continue
-            unsure = unsure or isinstance(outcome.error, StoreTimeoutError)
-            pause_s = _pause_s(attempt) if outcome.after_s is None else outcome.after_s
+            maybe_done = maybe_done or isinstance(outcome.error, StoreTimeoutError)
+            pause_s = outcome.retry_after_s
+            if pause_s is None:
+                pause_s = _backoff_s(attempt)
             in_time = self._clock() + pause_s < deadline
-            if not (outcome.again and in_time and attempt < self._options.attempts_max):
-                raise _given_up(ask, outcome, unsure=unsure)
-            log.debug("again in %.1f s: %s", pause_s, outcome.error)
+            if not (outcome.retry and in_time and attempt < self._options.attempts_max):
+                raise _final_error(request, outcome, maybe_done=maybe_done)
+            log.debug("retrying request", wait_s=round(pause_s, 1), error=outcome.error)
             await asyncio.sleep(pause_s)
             attempt += 1
 
-    async def _renew(self, access: Access, refused: _Failed) -> None:
-        """Have new credentials; where there are none, the refusal stands, and says why."""
+    async def _renew(self, access: Access, failure: _Failure) -> None:
+        """Replace the credentials; if that fails, raise the server's error with the reason."""
         try:
             await self._login.renewed(access)
         except NatsctlError as error:
             raise PermissionDeniedError(
-                f"{refused.error}; no new credentials can be had: {error}"
+                f"{failure.error}; the credentials cannot be renewed: {error}"
             ) from error
 
-    async def _attempt(self, ask: _Ask, access: Access) -> Reply | _Failed:
+    async def _attempt(self, request: _Request, access: Access) -> Reply | _Failure:
         async with self._slots:
-            with _span(ask, access) as span:
-                return _told(span, await self._send(ask, access))
+            with _span(request, access) as span:
+                return _recorded(span, await self._send(request, access))
 
-    async def _send(self, ask: _Ask, access: Access) -> Reply | _Failed:
+    async def _send(self, request: _Request, access: Access) -> Reply | _Failure:
         try:
-            async with self._request(ask, access) as response:
-                return await self._answer(ask, access, response)
+            async with self._start(request, access) as response:
+                self._count(request, response)
+                if response.status not in _SUCCESS:
+                    return await _error_response(request, access, response)
+                return await self._read_reply(request, response)
         except (aiohttp.ClientError, OSError) as error:
-            return self._unanswered(ask, error)
+            return self._no_response(request, error)
 
-    def _request(
-        self, ask: _Ask, access: Access
+    def _start(
+        self, request: _Request, access: Access
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        query = _encoded(tuple(ask.query.items())) if ask.query else ""
+        query = _encoded(tuple(request.query.items())) if request.query else ""
         return self._session.request(
-            ask.method,
-            URL(f"{access.server}{ask.path}{query}", encoded=True),
-            data=_sendable(ask.body),
-            headers=access.headers + ask.headers + trace_headers(),
+            request.method,
+            URL(f"{access.server}{request.path}{query}", encoded=True),
+            data=_payload(request.body),
+            headers=access.headers + request.headers + trace_headers(),
             allow_redirects=False,
             ssl=access.tls,
             server_hostname=access.server_name,
             proxy=access.proxy,
         )
 
-    async def _answer(
-        self, ask: _Ask, access: Access, response: aiohttp.ClientResponse
-    ) -> Reply | _Failed:
-        self._note(ask, response)
-        if response.status not in _SUCCESS:
-            return _refused(ask, access, response, await _read(response, REFUSAL_MAX_BYTES))
-        body = await _read(response, self._options.answer_max_bytes)
-        if len(body) > self._options.answer_max_bytes:
-            return _Failed(
+    async def _read_reply(
+        self, request: _Request, response: aiohttp.ClientResponse
+    ) -> Reply | _Failure:
+        limit = self._options.answer_max_bytes
+        body = await _read(response, limit)
+        if len(body) > limit:
+            return _Failure(
                 TooLargeError(
-                    f"cannot {ask.what}: the answer is larger than "
-                    f"{self._options.answer_max_bytes} bytes; ask for less at a time"
+                    f"cannot {request.info}: the response is larger than {limit} bytes; request "
+                    "less at a time"
                 )
             )
         return Reply(response.status, body, response.headers.get("Date", ""))
 
-    def _note(self, ask: _Ask, response: aiohttp.ClientResponse) -> None:
-        """Count the answer, and log what the server warns of."""
-        self.answers[str(response.status), ask.method] += 1
+    def _count(self, request: _Request, response: aiohttp.ClientResponse) -> None:
+        """Count the response, and log the warnings in its headers."""
+        self.answers[str(response.status), request.method] += 1
         self._warnings.log(response.headers.getall("Warning", ()))
 
-    def _unanswered(self, ask: _Ask, error: Exception) -> _Failed:
-        self.answers[NO_ANSWER, ask.method] += 1
-        broken = explained(error)
-        if not broken.sent:
-            told = f"cannot {ask.what}: {self.server} is not reached: {broken.reason}"
-            failed: StoreError = StoreError(told)
+    def _no_response(self, request: _Request, error: Exception) -> _Failure:
+        self.answers[NO_RESPONSE, request.method] += 1
+        failure = explain_failure(error)
+        if failure.sent:
+            reason = f"the connection to {self.server} broke: {failure.reason}"
+            store_error: StoreError = _unknown_outcome(request, reason)
         else:
-            failed = _unknown(ask, f"the connection to {self.server} broke: {broken.reason}")
-        failed.__cause__ = error
-        again = not broken.certificate and (ask.safe or not broken.sent)
-        return _Failed(failed, again=again, stale=broken.certificate)
+            store_error = StoreError(
+                f"cannot {request.info}: {self.server} is not reached: {failure.reason}"
+            )
+        store_error.__cause__ = error
+        retry = not failure.certificate and (request.safe or not failure.sent)
+        return _Failure(store_error, retry=retry, renew_access=failure.certificate)
 
-    @asynccontextmanager
-    async def _streaming(self, ask: _Ask, silence_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        try:
-            async with asyncio.timeout(silence_s):
-                response = await self._open(ask)
-        except TimeoutError as error:
-            raise WatchBrokenError(
-                f"cannot {ask.what}: {self.server} does not answer within {silence_s:g} s"
-            ) from error
-        try:
-            yield LineStream(response.content, ask.what, silence_s, self._options.answer_max_bytes)
-        finally:
-            _cut(response)
-
-    async def _open(self, ask: _Ask) -> aiohttp.ClientResponse:
+    async def _open_stream(self, request: _Request) -> aiohttp.ClientResponse:
         access = await self._login.current()
-        opened = await self._begin(ask, access)
-        if isinstance(opened, _Failed) and opened.stale:
-            await self._renew(access, opened)
-            opened = await self._begin(ask, await self._login.current())
-        if isinstance(opened, _Failed):
-            raise opened.error
-        return opened
+        outcome = await self._attempt_stream(request, access)
+        if isinstance(outcome, _Failure) and outcome.renew_access:
+            await self._renew(access, outcome)
+            outcome = await self._attempt_stream(request, await self._login.current())
+        if isinstance(outcome, _Failure):
+            raise outcome.error
+        return outcome
 
-    async def _begin(self, ask: _Ask, access: Access) -> aiohttp.ClientResponse | _Failed:
-        """Send the request and return the response, whose body is still to come."""
-        with _span(ask, access) as span:
-            return _told(span, await self._respond(ask, access))
+    async def _attempt_stream(
+        self, request: _Request, access: Access
+    ) -> aiohttp.ClientResponse | _Failure:
+        """Send the request and return the response before its body arrives."""
+        with _span(request, access) as span:
+            return _recorded(span, await self._send_stream(request, access))
 
-    async def _respond(self, ask: _Ask, access: Access) -> aiohttp.ClientResponse | _Failed:
+    async def _send_stream(
+        self, request: _Request, access: Access
+    ) -> aiohttp.ClientResponse | _Failure:
         try:
-            response = await self._request(ask, access).__aenter__()
-            self._note(ask, response)
+            response = await self._start(request, access).__aenter__()
+            self._count(request, response)
             if response.status in _SUCCESS:
                 return response
             async with response:
-                return _refused(ask, access, response, await _read(response, REFUSAL_MAX_BYTES))
+                return await _error_response(request, access, response)
         except (aiohttp.ClientError, OSError) as error:
-            failed = self._unanswered(ask, error)
-            broken = WatchBrokenError(str(failed.error))
+            failure = self._no_response(request, error)
+            broken = WatchBrokenError(str(failure.error))
             broken.__cause__ = error
-            return msgspec.structs.replace(failed, error=broken)
+            return msgspec.structs.replace(failure, error=broken)
 
 
 @lru_cache(maxsize=256)
 def _encoded(query: tuple[tuple[str, str], ...]) -> str:
-    """Return the end of a URL; that of writes is the same again and again."""
+    """Return the query of a URL. The cache saves time, because writes repeat a few queries."""
     return f"?{urlencode(query)}"
 
 
-def _sendable(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Return a large body as one that aiohttp sends piece by piece."""
-    return body if body is None or len(body) <= PIECE_BYTES else io.BytesIO(body)
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    """Return the body, or a stream that aiohttp sends in chunks if the body is large."""
+    return body if body is None or len(body) <= CHUNK_BYTES else io.BytesIO(body)
 
 
-def _refused(ask: _Ask, access: Access, response: aiohttp.ClientResponse, body: bytes) -> _Failed:
+async def _error_response(
+    request: _Request, access: Access, response: aiohttp.ClientResponse
+) -> _Failure:
+    body = await _read(response, ERROR_BODY_MAX_BYTES)
     if access.secret:
         body = body.replace(access.secret.encode(), b"***")
-    error = error_of(read_refusal(response.status, body), ask.what)
-    nothing_done = response.status == HTTPStatus.TOO_MANY_REQUESTS
-    passing = response.status in _PASSING and not isinstance(error, _LASTING)
-    after = response.headers.get("Retry-After", "")
-    return _Failed(
+    error = error_for(read_status(response.status, body), request.info)
+    not_processed = response.status == HTTPStatus.TOO_MANY_REQUESTS
+    transient = response.status in _TRANSIENT and not isinstance(error, _PERMANENT)
+    retry_after = response.headers.get("Retry-After", "")
+    return _Failure(
         error,
-        again=passing and (ask.safe or nothing_done),
-        after_s=float(after) if after.isdecimal() else None,
-        stale=response.status == HTTPStatus.UNAUTHORIZED,
+        retry=transient and (request.safe or not_processed),
+        retry_after_s=float(retry_after) if retry_after.isdecimal() else None,
+        renew_access=response.status == HTTPStatus.UNAUTHORIZED,
         status=response.status,
     )
 
 
-def _span(ask: _Ask, access: Access) -> Span:
-    return http_span(ask.method, lambda: ask.what, access.server, ask.path)
+def _span(request: _Request, access: Access) -> Span:
+    return request_span(request.method, access.server, request.path, lambda: request.info)
 
 
-def _told(span: Span, outcome: Outcome) -> Outcome:
-    """Return the outcome of a request, and tell its span."""
+def _recorded(span: Span, outcome: Outcome) -> Outcome:
+    """Return the outcome of an attempt after adding it to the attempt's span."""
     if outcome.status is not None:
         span.note({"http.response.status_code": outcome.status})
-    if isinstance(outcome, _Failed):
+    if isinstance(outcome, _Failure):
         span.fail(outcome.error)
     return outcome
 
 
-def _unknown(ask: _Ask, why: str) -> StoreTimeoutError:
-    unknown = "" if ask.method in _READS else "; whether it took effect is unknown"
-    return StoreTimeoutError(f"cannot {ask.what}: {why}{unknown}")
+def _unknown_outcome(request: _Request, reason: str) -> StoreTimeoutError:
+    unknown = "" if request.method in _READS else "; whether it took effect is unknown"
+    return StoreTimeoutError(f"cannot {request.info}: {reason}{unknown}")
 
 
-def _given_up(ask: _Ask, last: _Failed, *, unsure: bool) -> StoreError:
-    """Return the error to raise; what an earlier attempt may have done is still unknown."""
-    told = ask.method in _READS or isinstance(last.error, StoreTimeoutError)
-    if told or not (last.again and unsure):
+def _final_error(request: _Request, last: _Failure, *, maybe_done: bool) -> StoreError:
+    """Return the error of the last attempt; it says if an earlier write may have taken effect."""
+    known = request.method in _READS or isinstance(last.error, StoreTimeoutError)
+    if known or not (last.retry and maybe_done):
         return last.error
     unknown = StoreTimeoutError(f"{last.error}; whether it took effect is unknown")
     unknown.__cause__ = last.error
     return unknown
 
 
-def _cut(response: aiohttp.ClientResponse) -> None:
-    """Close the connection at once, whether or not the other side agrees."""
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Close the connection at once, without the closing handshake of TLS."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
@@ -360,17 +380,17 @@ def _cut(response: aiohttp.ClientResponse) -> None:
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Return the body, or a little more than *limit* bytes of a larger one."""
-    pieces, size = [], 0
-    async for piece in response.content.iter_any():
-        pieces.append(piece)
-        size += len(piece)
+    """Return the body; of a body larger than *limit* bytes, the first part that exceeds them."""
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
         if size > limit:
-            _cut(response)
+            _abort(response)
             break
-    return b"".join(pieces)
+    return b"".join(chunks)
 
 
-def _pause_s(attempt: int) -> float:
+def _backoff_s(attempt: int) -> float:
     longest = min(PAUSE_MAX_S, PAUSE_MIN_S * 2.0 ** (attempt - 1))
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter only

@@ -1,4 +1,4 @@
-"""What store and watch need of a connection to a kube-apiserver."""
+"""The seam between Kubernetes objects and the HTTP connection to a kube-apiserver."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """What the server answered: a status of 2xx, the body, and when, as HTTP says it."""
+    """A successful response: its 2xx status, its body, and its `Date` header."""
 
     status: int
     body: bytes
@@ -16,7 +16,10 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 class Wire(Protocol):
-    """Carries requests and answers; `Transport` is one. Every call raises a `StoreError`."""
+    """Sends requests and returns responses. All errors are `StoreError`s.
+
+    `Transport` is the implementation; tests have others.
+    """
 
     async def call(
         self,
@@ -30,7 +33,7 @@ class Wire(Protocol):
         safe: bool | None = None,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Ask once, or again where the request is *safe* to repeat; the answer is a success."""
+        """Send a request, retry it if it is *safe* to repeat, and return the 2xx response."""
         ...
 
     def stream(
@@ -41,8 +44,9 @@ class Wire(Protocol):
         accept: str = "application/json",
         silence_s: float,
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Give the lines of an answer as they come, until the server ends it.
+        """Send a GET request and yield the lines of its response until the server ends it.
 
-        Raises `WatchBrokenError` where the connection breaks, or is silent for *silence_s*.
+        Raises `WatchBrokenError` if the connection breaks, or if no byte arrives for *silence_s*
+        seconds.
         """
         ...

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Mapping
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS, WatchBrokenError
-from natsctl.kubernetes.http.api_errors import ExpiredError, error_of, read_refusal
-from natsctl.kubernetes.http.request import Asked
+from natsctl.kubernetes.http.api_errors import ExpiredError, error_for, read_status
+from natsctl.kubernetes.http.request import RequestInfo
 from natsctl.kubernetes.http.wire import Wire
 from natsctl.kubernetes.resources.codec import Bookmark, Frame, ObjectDecoder, revision_of
 from natsctl.model.store import Applied, Deleted, Listed, WatchEvent
@@ -76,9 +76,9 @@ class Streams:
         except DECODE_ERRORS as error:
             raise WatchBrokenError(f"a line of a watch makes no sense: {error}") from error
         if frame.type == "ERROR":
-            refusal = read_refusal(0, bytes(frame.object))
+            status = read_status(0, bytes(frame.object))
             # whatever it is, we cannot know what is missing from here on
-            raise ExpiredError(str(error_of(refusal, Asked("go on with the watch"))))
+            raise ExpiredError(str(error_for(status, RequestInfo("continue the watch"))))
         stored = self._decoder.stored(frame.object)
         if self.revision:
             self.revision = stored.revision

@@ -125,19 +125,19 @@ def test_a_server_and_a_token_need_no_file(home: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("{", "is no valid YAML"),
-        ("- s3cret", "is not as it should be"),
-        ({"users": "s3cret"}, "is not as it should be.*users"),
+        ("{", "is not valid YAML"),
+        ("- s3cret", "is invalid"),
+        ({"users": "s3cret"}, "is invalid.*users"),
         ({"users": [{"name": "a", "user": {"token": ["s3cret"]}}]}, r"users\[0\]\.user\.token"),
-        (config("one", token="s3cret"), "no current context: name one of one"),
+        (config("one", token="s3cret"), "no current context: choose one of one"),
         (config("one", current="two", token="s3cret"), "no context 'two'; known are one"),
         (
             {**config("one", current="one", token="s3cret"), "clusters": []},
-            "names cluster 'one', which is not there",
+            "names the unknown cluster 'one'",
         ),
         (
             {**config("one", current="one", token="s3cret"), "users": None},
-            "names user 'one', who is not there",
+            "names the unknown user 'one'",
         ),
         (
             {

@@ -81,7 +81,7 @@ async def test_where_none_can_be_had_the_old_one_stays_for_a_while(
         assert await asyncio.gather(*(login.current() for _ in range(5))) == [FIRST] * 5
     assert source.made == 1
     assert caplog.messages == [
-        "credentials for https://kube.test were not renewed: the plugin fails"
+        "cannot renew credentials server=https://kube.test error='the plugin fails'"
     ]
     source.failing = False
     await asyncio.sleep(10)

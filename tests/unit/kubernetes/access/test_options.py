@@ -34,7 +34,7 @@ def test_the_defaults_make_sense() -> None:
         (KubeOptions(in_flight_max=0), "in_flight_max must be above 0"),
         (KubeOptions(attempts_max=0), "attempts_max must be above 0"),
         (KubeOptions(tls_ca="ca.pem", tls_insecure=True), "exclude each other"),
-        (KubeOptions(server="one:6443"), "no URL"),
+        (KubeOptions(server="one:6443"), "not a URL"),
         (KubeOptions(token=" "), "token is empty"),
     ],
 )

@@ -18,18 +18,18 @@ from natsctl.errors import (
 from natsctl.kubernetes.http.api_errors import (
     ExpiredError,
     KindMissingError,
-    error_of,
-    read_refusal,
+    error_for,
+    read_status,
 )
-from natsctl.kubernetes.http.request import Asked, asked
+from natsctl.kubernetes.http.request import RequestInfo, request_info
 
-GET = asked("GET", "/api/v1/namespaces/shop/configmaps/one")
-CREATE = asked("POST", "/api/v1/namespaces/shop/configmaps")
-APPLY = asked("PATCH", "/api/v1/namespaces/shop/configmaps/one")
+GET = request_info("GET", "/api/v1/namespaces/shop/configmaps/one")
+CREATE = request_info("POST", "/api/v1/namespaces/shop/configmaps")
+APPLY = request_info("PATCH", "/api/v1/namespaces/shop/configmaps/one")
 
 
-def refused(code: int, body: bytes, what: Asked = GET) -> StoreError:
-    return error_of(read_refusal(code, body), what)
+def refused(code: int, body: bytes, request: RequestInfo = GET) -> StoreError:
+    return error_for(read_status(code, body), request)
 
 
 def status(message: str = "", reason: str = "", **details: object) -> bytes:
@@ -91,7 +91,7 @@ def test_what_is_missing_is_the_object_or_its_kind_or_its_namespace() -> None:
     assert "no such kind" in str(refused(404, of_kind))
     of_namespace = status('namespaces "shop" not found', name="shop", kind="namespaces")
     assert "no namespace 'shop'" in str(refused(404, of_namespace, CREATE))
-    namespace = asked("GET", "/api/v1/namespaces/shop")
+    namespace = request_info("GET", "/api/v1/namespaces/shop")
     assert type(refused(404, of_namespace, namespace)) is NotFoundError
 
 

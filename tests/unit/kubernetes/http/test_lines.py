@@ -1,11 +1,11 @@
-"""Lines are whole, however the stream is cut into pieces."""
+"""LineSplitter are whole, however the stream is cut into pieces."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.errors import WatchBrokenError
-from natsctl.kubernetes.http.lines import Lines
+from natsctl.kubernetes.http.lines import LineSplitter
 
 
 @given(st.lists(st.binary(min_size=1).filter(lambda line: b"\n" not in line)), st.data())
@@ -17,24 +17,24 @@ def test_whatever_the_pieces_the_lines_are_the_same(
     pieces = [
         stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
     ]
-    split = Lines(line_max_bytes=1000)
+    split = LineSplitter(line_max_bytes=1000)
     assert [line for piece in pieces for line in split.feed(piece)] == lines
     split.end()
 
 
 def test_empty_lines_are_signs_of_life_and_nothing_more() -> None:
-    assert Lines(line_max_bytes=10).feed(b"\n\na\n\n") == [b"a"]
+    assert LineSplitter(line_max_bytes=10).feed(b"\n\na\n\n") == [b"a"]
 
 
 def test_a_stream_that_ends_within_a_line_is_broken() -> None:
-    split = Lines(line_max_bytes=10)
+    split = LineSplitter(line_max_bytes=10)
     assert split.feed(b"a\nb") == [b"a"]
     with pytest.raises(WatchBrokenError, match="middle of a line"):
         split.end()
 
 
 def test_a_line_without_end_is_not_kept() -> None:
-    split = Lines(line_max_bytes=10)
+    split = LineSplitter(line_max_bytes=10)
     assert split.feed(b"x" * 10) == []
     with pytest.raises(WatchBrokenError, match="longer than 10 bytes"):
         split.feed(b"x")

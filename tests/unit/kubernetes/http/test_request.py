@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.kubernetes.http.request import asked
+from natsctl.kubernetes.http.request import request_info
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ from natsctl.kubernetes.http.request import asked
 )
 def test_a_request_is_named(method: str, path: str, told: str) -> None:
     path, _, watch = path.partition("?")
-    assert str(asked(method, path, {"watch": "true"} if watch else {})) == told
+    assert str(request_info(method, path, {"watch": "true"} if watch else {})) == told
 
 
 def test_only_a_true_watch_is_one() -> None:
-    assert asked("GET", "/api/v1/pods", {"watch": "1"}).verb == "watch"
-    assert asked("GET", "/api/v1/pods", {"watch": "false"}).verb == "list"
+    assert request_info("GET", "/api/v1/pods", {"watch": "1"}).verb == "watch"
+    assert request_info("GET", "/api/v1/pods", {"watch": "false"}).verb == "list"

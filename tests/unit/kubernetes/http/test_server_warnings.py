@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.kubernetes.http.server_warnings import REMEMBERED_MAX, ServerWarnings, texts
+from natsctl.kubernetes.http.server_warnings import REMEMBERED_MAX, ServerWarnings, warning_texts
 
 
 @pytest.mark.parametrize(
@@ -19,14 +19,17 @@ from natsctl.kubernetes.http.server_warnings import REMEMBERED_MAX, ServerWarnin
     ],
 )
 def test_the_texts_of_a_header_are_read(header: str, found: list[str]) -> None:
-    assert texts([header]) == found
+    assert warning_texts([header]) == found
 
 
 def test_each_text_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     warnings = ServerWarnings()
     for _ in range(5):
         warnings.log(['299 - "one"', '299 - "two"'])
-    assert caplog.messages == ["Warning: one", "Warning: two"]
+    assert caplog.messages == [
+        "server sent a warning warning=one",
+        "server sent a warning warning=two",
+    ]
 
 
 def test_only_the_newest_texts_are_remembered(caplog: pytest.LogCaptureFixture) -> None:
@@ -37,4 +40,4 @@ def test_only_the_newest_texts_are_remembered(caplog: pytest.LogCaptureFixture) 
     warnings.log(['299 - "text 1"'])
     assert caplog.messages == []
     warnings.log(['299 - "text 0"'])
-    assert caplog.messages == ["Warning: text 0"]
+    assert caplog.messages == ["server sent a warning warning='text 0'"]
