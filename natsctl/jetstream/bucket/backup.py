@@ -1,4 +1,4 @@
-"""Moves a whole bucket: its options and every value, into a backup and back."""
+"""Backs up a bucket, its options and all values, to a file and restores it."""
 
 import asyncio
 import hashlib
@@ -27,8 +27,8 @@ from natsctl.model.keys import check_key
 from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Stored
 
 ATTEMPTS = 5
-AT_ONCE = 64  # writes that are under way
-HELD_MAX_BYTES = 16 * 1024 * 1024  # of values that are being written
+AT_ONCE = 64  # concurrent writes
+HELD_MAX_BYTES = 16 * 1024 * 1024  # size of the values in concurrent writes
 
 OPTIONS = (
     *("description", "metadata", "max_msgs_per_subject", "max_age", "max_bytes", "max_msg_size"),
@@ -36,13 +36,13 @@ OPTIONS = (
     *("allow_msg_ttl", "subject_delete_marker_ttl", "duplicate_window"),
     *("allow_direct", "allow_rollup_hdrs", "deny_delete", "deny_purge"),
 )
-"""What a backup keeps of the configuration of a bucket's stream."""
+"""The fields of a stream's configuration that a backup contains."""
 
 Step = Callable[[], None]
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A backup: how many keys it has, and the names in the bucket that are no legal keys."""
+    """The result of a backup: the number of keys, and names in the bucket that are not keys."""
 
     keys: int
     illegal: tuple[str, ...]
@@ -60,7 +60,7 @@ class Outcome(Enum):
 class Restored(msgspec.Struct):
     """The results of a restore.
 
-    `revisions` has the revision and the checksum of each key that holds the value of the backup.
+    `revisions` contains the revision and checksum of each key that has the value of the backup.
     """
 
     counts: dict[Outcome, int]
@@ -71,7 +71,7 @@ class Restored(msgspec.Struct):
 async def back_up(bucket: Bucket, file: BinaryIO, step: Step) -> Made:
     """Write the bucket to *file*, and call *step* for each key.
 
-    Memory grows with the number of keys, not with their values. A watch that breaks begins again.
+    Memory grows with the number of keys, not with their values. Restarts if the watch breaks.
     """
     created = datetime.now(UTC).isoformat(timespec="seconds")
     options = await options_of(bucket)
@@ -81,7 +81,7 @@ async def back_up(bucket: Bucket, file: BinaryIO, step: Step) -> Made:
         try:
             return await _back_up(bucket, archive, step)
         except WatchBrokenError:
-            archive.begin_again()
+            archive.restart()
     return await _back_up(bucket, archive, step)
 
 
@@ -111,16 +111,16 @@ def _entry(store: BucketStore, stored: Stored) -> Entry:
 
 
 async def options_of(bucket: Bucket) -> dict[str, object]:
-    """Return the bucket's options; the server's own notes among its metadata are left out."""
+    """Return the bucket's options, without the metadata that the server adds."""
     info = await bucket.connection.api(f"STREAM.INFO.{bucket.stream}")
-    found = {name: info["config"][name] for name in OPTIONS if name in info["config"]}
-    metadata = found.pop("metadata", None) or {}
+    options = {name: info["config"][name] for name in OPTIONS if name in info["config"]}
+    metadata = options.pop("metadata", None) or {}
     kept = {name: text for name, text in metadata.items() if not name.startswith("_nats.")}
-    return {**found, "metadata": kept} if kept else found
+    return {**options, "metadata": kept} if kept else options
 
 
 async def make_bucket(connection: Connection, name: str, options: Mapping[str, object]) -> Bucket:
-    """Make a bucket with these options; one that cannot have the replicas has a single one."""
+    """Create a bucket with these options, with one replica if the server rejects more."""
     known = {option: options[option] for option in OPTIONS if option in options}
     config = {**known, "name": stream_of(name), "subjects": [f"{prefix_of(name)}>"]}
     replicas = options.get("num_replicas")
@@ -137,7 +137,7 @@ async def make_bucket(connection: Connection, name: str, options: Mapping[str, o
 
 
 async def is_empty(bucket: Bucket) -> bool:
-    """Say whether the bucket has no value; delete markers are none."""
+    """Return whether the bucket has no value; delete markers do not count."""
     async with BucketStore(bucket).watch() as events:
         async for event in events:
             match event:
@@ -155,8 +155,8 @@ async def restore(
 ) -> Restored:
     """Write the entries into the bucket, and call *step* for each.
 
-    A key that has another value is kept, or replaced if *overwrite*. No other key is touched. An
-    entry that cannot be stored is reported among the failures, unless the connection fails.
+    Keeps a key that has another value, unless *overwrite*. Does not change other keys. Returns
+    entries that cannot be stored among the failures; raises only if the connection fails.
     """
     store = BucketStore(bucket)
     done = Restored(dict.fromkeys(Outcome, 0), {}, {})
@@ -182,9 +182,9 @@ async def restore(
 
 
 async def verify(bucket: Bucket, written: dict[str, tuple[int, bytes]], step: Step) -> list[str]:
-    """Return the keys that do not hold the value that was written; empties *written*.
+    """Return the keys that do not have the value that was written; empties *written*.
 
-    A key that others have written or deleted since is not one of them.
+    Keys that others have written or deleted since are not included.
     """
     wrong: list[str] = []
     for _ in range(ATTEMPTS - 1):

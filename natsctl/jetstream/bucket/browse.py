@@ -1,4 +1,4 @@
-"""Any bucket as it is, declared or not: for people who look into it and change it by hand."""
+"""Reads and changes any bucket, declared or not, for the commands that people use."""
 
 import itertools
 import logging
@@ -30,29 +30,31 @@ from natsctl.model.store import (
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-SHOWN_MAX = 3  # illegal keys that are named
+SHOWN_MAX = 3  # illegal keys in a log line
 NAME_MAX = 200  # characters of their names
 
 
 class BucketStore(KvStore):
-    """What a bucket holds, and since when. The bucket is neither made nor compared with anything.
+    """A store for a bucket without a declaration, which also knows when values were written.
+
+    Neither creates the bucket nor compares its options.
 
     Args:
-        bucket: which one.
-        of: what its values are, to whoever writes: `bytes`, or `Object` where they have metadata.
-        keys: only keys that match this pattern.
+        bucket: the bucket.
+        of: the type of values for writes: `bytes`, or `Object` if they have metadata.
+        keys: the pattern of the keys to read.
     """
 
     def __init__(self, bucket: Bucket, of: type = bytes, *, keys: str = ">") -> None:
         kind: KvKind[Any] = KvKind(of, bucket=bucket.name, keys=keys)
-        kind.name = bucket.name  # what people know it by
+        kind.name = bucket.name
         super().__init__(bucket, kind)
         self._times: dict[str, int] = {}
         self._ttls: dict[str, str] = {}
         self._dated = KvWatch(bucket, keys, feed=self._feed)
 
     async def find(self, key: str) -> Message:
-        """Return what the bucket has under *key*; raises `NotFoundError`."""
+        """Return the newest value of *key*; raises `NotFoundError`."""
         message = await self._bucket.last(check_key(key))
         if message.marker:
             raise NotFoundError(
@@ -61,7 +63,7 @@ class BucketStore(KvStore):
         return message
 
     async def listing(self) -> list[Message]:
-        """Return everything that the bucket holds now, in the order of keys."""
+        """Return the newest value of every key, sorted by key."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return await self._listing()
@@ -74,25 +76,25 @@ class BucketStore(KvStore):
         return self._dated()
 
     def dated(self, stored: Stored) -> Message:
-        """Return what a watch of this store has told, with when it was written, if told."""
+        """Return *stored* as a message, with the time at which a watch saw it written, if any."""
         ns = self._times.get(stored.key)
         created = "" if ns is None else datetime.fromtimestamp(ns / NANOSECONDS, UTC).isoformat()
         return Message(stored.key, stored.revision, stored.value, marker=None, created=created)
 
     def ttl(self, key: str) -> str:
-        """Return the time to live that the key's value has of its own; empty if it has none."""
+        """Return the time to live of the key's newest value; empty if it has none."""
         return self._ttls.get(key, "")
 
     async def write(self, key: str, value: bytes, *, revision: int, ttl: str = "") -> int:
-        """Store the value, with a time to live if *ttl* says one; return its revision.
+        """Write the value, with a time to live if *ttl* is not empty; return its revision.
 
-        Raises `ConflictError` unless *revision* is the newest; 0 means that the key has none.
+        Raises `ConflictError` unless *revision* is the newest; 0 stands for a key without one.
         """
         headers = {TTL: ttl} if ttl else {}
         return await self._publish(check_key(key), value, revision, headers)
 
     async def _listing(self) -> list[Message]:
-        found: dict[str, Stored] = {}
+        values: dict[str, Stored] = {}
         illegal: dict[str, None] = {}
         async with self.watch() as events:
             async for event in events:
@@ -101,17 +103,17 @@ class BucketStore(KvStore):
                         if exists:
                             illegal[key] = None
                     case Applied(stored):
-                        found[stored.key] = stored
+                        values[stored.key] = stored
                     case Deleted(key):
-                        found.pop(key, None)
+                        values.pop(key, None)
                     case Listed():
                         break
                     case Listing():
-                        found.clear()
+                        values.clear()
                         illegal.clear()
         if illegal:
             log.warning("%s of bucket %s skipped: %s", _named(illegal), self._bucket.name, KEY_RULE)
-        return [self.dated(found[key]) for key in sorted(found)]
+        return [self.dated(values[key]) for key in sorted(values)]
 
     def _feed(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> Feed:
         return _DatedFeed(prefix, answer, self._times, self._ttls)
@@ -125,7 +127,7 @@ def _named(illegal: Collection[str]) -> str:
 
 
 class _DatedFeed(Feed):
-    """Notes when each key was written last, and the time to live of its value."""
+    """A feed that also records when each key was written, and the time to live of its value."""
 
     def __init__(
         self,
@@ -135,14 +137,14 @@ class _DatedFeed(Feed):
         ttls: dict[str, str],
     ) -> None:
         super().__init__(prefix, answer)
-        self._key_at = len(prefix)
+        self._prefix_length = len(prefix)
         self._times = times
         self._ttls = ttls
 
     def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         """See `Feed.receive`."""
         if reply.startswith(b"$JS.ACK."):
-            key = subject[self._key_at :].decode(errors="replace")
+            key = subject[self._prefix_length :].decode(errors="replace")
             self._times[key] = written_ns(reply)
             ttl = parse_headers(headers).get(TTL) if headers else None
             if ttl:
@@ -153,14 +155,14 @@ class _DatedFeed(Feed):
 
 
 async def bucket_names(connection: Connection) -> list[str]:
-    """Return the names of all buckets that this user may see, in order."""
-    found: list[str] = []
+    """Return the names of all buckets that this user may list, sorted."""
+    streams: list[str] = []
     total = 1
-    while len(found) < total:
-        answer = await connection.api("STREAM.NAMES", {"offset": len(found)})
+    while len(streams) < total:
+        answer = await connection.api("STREAM.NAMES", {"offset": len(streams)})
         page = answer.get("streams") or []
         if not page:
             break
-        found.extend(page)
+        streams.extend(page)
         total = answer.get("total", 0)
-    return sorted(name.removeprefix("KV_") for name in found if name.startswith("KV_"))
+    return sorted(name.removeprefix("KV_") for name in streams if name.startswith("KV_"))

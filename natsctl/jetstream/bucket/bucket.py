@@ -1,4 +1,4 @@
-"""A JetStream KV bucket as a stream: made as declared, asked about, never guessed at."""
+"""Creates, configures and reads the stream of a JetStream KV bucket."""
 
 import asyncio
 import base64
@@ -29,18 +29,21 @@ from natsctl.model.store import Deleted
 log = logging.getLogger(__name__)
 
 NANOSECONDS = 1_000_000_000
-MARKER_TTL_S = 30 * 24 * 3600  # how long the server's own delete markers stay
-ANSWER_S = 2.0  # how long a leader has to answer; while there is none, nobody does
-ELECTION_S = 20.0  # within which there is one again
-OVERLAP = 1000  # keys that two pages of a hundred thousand have in common
-READS = 32  # messages that are asked for at once
+MARKER_TTL_S = 30 * 24 * 3600  # the time to live of the server's delete markers
+ANSWER_S = 2.0  # the deadline of a read; a stream without a leader does not answer
+ELECTION_S = 20.0  # the deadline of a stream's leader election
+OVERLAP = 1000  # keys that two pages of 100,000 names have in common
+READS = 32  # concurrent reads of messages
 REPLICAS = 3  # of a new bucket in a cluster
 HISTORY = 5  # of a new bucket
-DUPLICATES_S = 120  # the server's window for repeated message ids; no longer than the TTL
+DUPLICATES_S = 120  # the server's window for duplicate message ids; at most the bucket's TTL
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One stored message: a value, or the marker of a deletion."""
+    """A stored message: a value, or a delete marker.
+
+    `created` is when the server stored it (RFC 3339).
+    """
 
     key: str
     revision: int
@@ -50,14 +53,15 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def deleted(self) -> Deleted:
-        """What the marker says."""
+        """The deletion that the marker stands for."""
         return Deleted(self.key, self.revision, self.marker is Marker.PURGED)
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """Which stream this is, how far it has come, and how many keys it has, deleted ones too.
+    """The state of a stream.
 
-    `forgets` is true if values expire and leave no delete marker. `prefix` stands before its keys.
+    `created` identifies the stream, and `subjects` counts its keys, deleted ones included.
+    `forgets` is true if values expire without a delete marker. `prefix` precedes each key.
     """
 
     created: str
@@ -68,7 +72,7 @@ class StreamState(msgspec.Struct, frozen=True):
 
 
 class Bucket:
-    """Reads and administers one bucket, always at the stream's leader."""
+    """Reads and administers one bucket. Every read asks the stream's leader."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self.connection = connection
@@ -78,29 +82,29 @@ class Bucket:
 
     @property
     def prefix(self) -> str:
-        """What stands before each key in the stream's subjects."""
+        """The part of the stream's subjects that precedes each key."""
         return self.layout.prefix
 
     async def ensure(self, kind: KvKind[Any]) -> None:
         """Create the bucket as *kind* declares, if it does not exist.
 
-        An existing bucket may have any value for an option that *kind* does not give; raises
-        `StoreDiffersError` if an option that is given differs. While a cluster has no leader, the
-        request is repeated for `ELECTION_S`.
+        An existing bucket may have any value for an option that *kind* does not set. Raises
+        `StoreDiffersError` if an option that is set differs. Retries for `ELECTION_S` while the
+        cluster has no leader.
         """
-        info = await self._found_in_the_end(kind)
-        different = self.difference(kind, info["config"])
-        if different is not None:
-            raise StoreDiffersError(different)
+        info = await self._created_in_time(kind)
+        difference = self.difference(kind, info["config"])
+        if difference is not None:
+            raise StoreDiffersError(difference)
         if not (info["config"].get("deny_delete") or self.layout.origin):
             log.warning(
-                "%s lets single messages be deleted. Where that brings an older revision of a key "
-                "back, nobody who watches is told: make the bucket with `nats kv add`",
+                "%s permits the deletion of single messages, which can restore an older revision "
+                "of a key without an event: make the bucket with `nats kv add`",
                 self.stream,
             )
 
     async def state(self) -> StreamState:
-        """Return the stream's identity, last sequence and size."""
+        """Return the stream's identity, last sequence and number of keys."""
         info = await self.info()
         state, config = info["state"], info["config"]
         return StreamState(
@@ -112,39 +116,39 @@ class Bucket:
         )
 
     async def info(self) -> dict[str, Any]:
-        """Return what the server reports of the stream, and learn the bucket's layout from it.
+        """Return the server's STREAM.INFO, and update the bucket's layout from it.
 
         Raises `StoreDiffersError` if the bucket's keys cannot all be read.
         """
-        return await self._learnt(await self._info(timeout_s=ANSWER_S))
+        return await self._with_layout(await self._info(timeout_s=ANSWER_S))
 
-    async def _learnt(self, info: dict[str, Any]) -> dict[str, Any]:
+    async def _with_layout(self, info: dict[str, Any]) -> dict[str, Any]:
         layout = layout_of(self.name, info["config"])
         if not layout.settled and info["state"].get("messages"):
-            layout = await self._settled(layout)
+            layout = await self._with_prefix(layout)
         self.layout = layout
         return info
 
     def marker_ttl_s(self, *, purge: bool) -> int | None:
-        """Return how long the marker of a deletion may stay; None if it must not expire.
+        """Return the time to live of a delete marker in seconds; None if it must not expire.
 
-        If a marker expires, the server shows the revision before it again. So a marker expires
-        only if it is all that the bucket keeps of its key: after a purge, or with history 1.
+        If a marker expires, the server shows the previous revision again. So a marker expires only
+        if the bucket keeps no other revision of the key: after a purge, or with history 1.
         """
         ttl_s = math.ceil(self.connection.marker_ttl_s)
-        alone = purge or self.layout.history == 1
-        return ttl_s if ttl_s and alone and self.layout.expiring else None
+        only_revision = purge or self.layout.history == 1
+        return ttl_s if ttl_s and only_revision and self.layout.expiring else None
 
     def check_writable(self) -> None:
-        """Raise `StoreError` if the bucket is a mirror, which nobody can write."""
+        """Raise `StoreError` if the bucket is a mirror, which accepts no writes."""
         if self.layout.origin:
             origin = bucket_in(self.layout.origin)
             raise StoreError(
-                f"bucket {self.name} is a mirror of {origin} and is only read: write to {origin}"
+                f"bucket {self.name} is a read-only mirror of {origin}: write to {origin}"
             )
 
-    async def _settled(self, layout: Layout) -> Layout:
-        """Return the layout with the subjects that a mirror's messages have."""
+    async def _with_prefix(self, layout: Layout) -> Layout:
+        """Return the layout with the prefix of a mirror's messages."""
         if self.layout.settled and self.layout.origin == layout.origin:
             return replace(layout, prefix=self.prefix, settled=True)
         query: dict[str, object] = {"last_by_subj": ">"}
@@ -156,44 +160,44 @@ class Bucket:
         return replace(layout, prefix=prefix_in(reply["message"]["subject"]), settled=True)
 
     async def keys(self, pattern: str = ">") -> set[str]:
-        """Return every legal key with a message, deleted ones with their marker too.
+        """Return every legal key that has a message, including deleted keys with a marker.
 
-        The server lists names in order, in pages. A key that goes between two pages moves the rest
-        forward, so the pages overlap; if they do not, the listing starts again. Names that are not
-        UTF-8 may look the same in a page, which then has fewer names than its limit.
+        The server lists names in order, in pages. If a key vanishes between two pages, the names
+        after it move forward. So the pages overlap, and the listing starts again if they do not.
+        Names that are not UTF-8 can be equal in a page, which then has fewer names than its limit.
         """
-        found, offset = set[str](), 0
+        listed, offset = set[str](), 0
         while True:
             query = {"subjects_filter": self.prefix + pattern, "offset": offset}
             info = await self._info(query)
             page = info["state"].get("subjects") or {}
-            if offset and found.isdisjoint(page):
-                found, offset = set(), 0
+            if offset and listed.isdisjoint(page):
+                listed, offset = set(), 0
                 continue
-            found.update(page)
+            listed.update(page)
             offset += max(len(page), info.get("limit", 0))
             if offset >= info.get("total", 0):
-                names = (subject[len(self.prefix) :] for subject in found)
+                names = (subject[len(self.prefix) :] for subject in listed)
                 return {name for name in names if legal(name)}
             offset -= OVERLAP
 
     async def last(self, key: str) -> Message:
-        """Return the newest message of *key* (or matching it); raises `NotFoundError`."""
+        """Return the newest message of a key or pattern; raises `NotFoundError`."""
         return await self._message({"last_by_subj": self.prefix + key}, key)
 
     async def newest(self, keys: Iterable[str]) -> list[Message]:
-        """Return the newest message of each of these keys that has one, in no order."""
-        remaining, found = iter(keys), list[Message]()
+        """Return the newest message of each key that has one, in no particular order."""
+        remaining, messages = iter(keys), list[Message]()
 
         async def read() -> None:
             for key in remaining:
                 with suppress(NotFoundError):
-                    found.append(await self.last(key))
+                    messages.append(await self.last(key))
 
         reads = await asyncio.gather(*(read() for _ in range(READS)), return_exceptions=True)
         for failure in filter(None, reads):
             raise failure
-        return found
+        return messages
 
     async def after(self, revision: int, key: str) -> Message:
         """Return the first message of *key* after *revision*; raises `NotFoundError`."""
@@ -229,31 +233,31 @@ class Bucket:
         except StoreMissingError as error:
             raise self._missing() from error
 
-    async def _found_in_the_end(self, kind: KvKind[Any]) -> dict[str, Any]:
+    async def _created_in_time(self, kind: KvKind[Any]) -> dict[str, Any]:
         clock = asyncio.get_running_loop().time
         deadline = clock() + ELECTION_S
         while True:
             try:
-                return await self._found(kind)
+                return await self._info_or_create(kind)
             except StoreTimeoutError:
                 if clock() >= deadline:
                     raise
-                log.warning("nobody answers for bucket %s; it is asked for again", self.name)
+                log.warning("bucket does not answer, retrying bucket=%s", self.name)
 
-    async def _found(self, kind: KvKind[Any]) -> dict[str, Any]:
+    async def _info_or_create(self, kind: KvKind[Any]) -> dict[str, Any]:
         try:
             return await self.info()
         except StoreMissingError:
             if not kind.create:
                 raise
-            return await self._learnt(await self._create(kind))
+            return await self._with_layout(await self._create(kind))
 
     async def _create(self, kind: KvKind[Any]) -> dict[str, Any]:
         try:
             return await create_stream(self.connection, self._config(kind), replicas=kind.replicas)
         except StoreError as error:
             try:
-                return await self._info()  # another client may have created it since we looked
+                return await self._info()  # another client may have created it at the same time
             except StoreMissingError:
                 raise error from None
 
@@ -282,14 +286,14 @@ class Bucket:
         return config
 
     def difference(self, kind: KvKind[Any], config: Mapping[str, Any]) -> str | None:
-        """Return how this configuration differs from the options that *kind* gives, None if not."""
-        wanted = self._config(kind)
+        """Return how *config* differs from the options that *kind* sets, or None."""
+        declared = self._config(kind)
         for option, field in _DECLARED.items():
-            has = config.get(field, 0)
-            if getattr(kind, option) is not None and has != wanted[field]:
+            actual = config.get(field, 0)
+            if getattr(kind, option) is not None and actual != declared[field]:
                 return (
-                    f"bucket {self.name} exists with {option} {_shown(option, has)}"
-                    f", but {_shown(option, wanted[field])} is declared: change the declaration, "
+                    f"bucket {self.name} exists with {option} {_shown(option, actual)}"
+                    f", but {_shown(option, declared[field])} is declared: change the declaration, "
                     f"or the bucket with `nats stream edit {self.stream}`"
                 )
         return None
@@ -319,7 +323,7 @@ def _shown(option: str, value: Any) -> str:
 async def create_stream(
     connection: Connection, config: Mapping[str, object], *, replicas: int | None
 ) -> dict[str, Any]:
-    """Create a stream; None makes three replicas in a cluster and one on a single server."""
+    """Create a stream; without *replicas*, it has three in a cluster and one on a single server."""
     endpoint = f"STREAM.CREATE.{config['name']}"
     if replicas is None:
         try:
@@ -327,5 +331,5 @@ async def create_stream(
         except StoreTimeoutError:
             raise
         except StoreError:
-            replicas = 1  # a server on its own refuses
+            replicas = 1  # a single server rejects more
     return await connection.api(endpoint, {**config, "num_replicas": replicas})

@@ -1,4 +1,4 @@
-"""How keys, delivery positions and delete markers are written in NATS subjects and headers."""
+"""Parses and formats keys, delivery positions and delete markers of NATS messages."""
 
 import re
 from collections.abc import Mapping
@@ -22,14 +22,17 @@ _TOKENS_PLAIN = 9
 
 
 class Marker(Enum):
-    """What became of a key."""
+    """The kind of a delete marker."""
 
     DELETED = "deleted"
     PURGED = "purged"
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """Where a delivered message stands, as its reply subject says."""
+    """The position of a delivered message, from its reply subject.
+
+    `stream` and `consumer` are sequences; `pending` counts the messages that follow.
+    """
 
     stream: int
     consumer: int
@@ -40,37 +43,37 @@ def stream_of(bucket: str) -> str:
     """Return the name of the bucket's stream; raises `UsageError` for an illegal bucket name."""
     if not _BUCKET.match(bucket):
         raise UsageError(
-            f"bucket {bucket!r}: a bucket's name has letters, digits, '_' and '-' only"
+            f"bucket {bucket!r}: a bucket's name has only letters, digits, '_' and '-'"
         )
     return f"KV_{bucket}"
 
 
 def prefix_of(bucket: str) -> str:
-    """Return what stands before the key in the bucket's subjects."""
+    """Return the part of the bucket's subjects that precedes the key."""
     return f"$KV.{bucket}."
 
 
 def position(reply: bytes) -> Position:
-    """Return what *reply* says of the delivery: 9 tokens, or 11 and 12 with a domain.
+    """Return the position in a reply subject of 9 tokens, or 11 or 12 with a domain.
 
     Source: the JetStream acknowledgement subject, ADR-15 of nats-architecture-and-design.
     """
     tokens = reply.split(b".")
-    at = 5 if len(tokens) == _TOKENS_PLAIN else 7
-    return Position(int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 3]))
+    first = 5 if len(tokens) == _TOKENS_PLAIN else 7
+    return Position(int(tokens[first]), int(tokens[first + 1]), int(tokens[first + 3]))
 
 
 def written_ns(reply: bytes) -> int:
-    """Return when the delivered message was stored, in nanoseconds since the epoch; see above."""
+    """Return when the message was stored, in nanoseconds since 1970, from its reply subject."""
     tokens = reply.split(b".")
     return int(tokens[7 if len(tokens) == _TOKENS_PLAIN else 9])
 
 
 def marker(headers: Mapping[str, str] | None) -> Marker | None:
-    """Return what a message with these headers marks, None where it is a value.
+    """Return the kind of delete marker that has these headers, or None for a value.
 
-    A client wrote `KV-Operation: DEL` or `PURGE`, or the server put a marker where a limit, or
-    somebody's purge, took the last value away.
+    A client writes `KV-Operation: DEL` or `PURGE`. The server writes a marker if a limit or a purge
+    removes the last value of a key.
     """
     if not headers:
         return None
@@ -81,6 +84,6 @@ def marker(headers: Mapping[str, str] | None) -> Marker | None:
 
 
 def header_size(headers: Mapping[str, str]) -> int:
-    """Return how many bytes these headers take in a message; a server's limits count them too."""
+    """Return the size of these headers in a message in bytes; server limits include it."""
     lines = (f"{name}: {value}\r\n" for name, value in headers.items())
     return len("NATS/1.0\r\n") + sum(map(len, lines)) + len("\r\n")

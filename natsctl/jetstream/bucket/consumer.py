@@ -1,8 +1,9 @@
-"""Makes the push consumer of a watch, and leaves none behind.
+"""Creates the push consumer of a watch, and deletes it afterwards.
 
-In a cluster, NATS may place a consumer on a server that has just died. Then nobody answers the
-request that creates it. So a second consumer is requested while the first one is awaited, and the
-first that exists is used. Each consumer has its own subject, so the others disturb nothing.
+In a cluster, NATS may place a consumer on a server that has just failed. Then the request that
+creates the consumer has no answer. So the watch requests another consumer while it waits for the
+first, and uses the one that exists first. Each consumer has its own delivery subject, so the
+messages of the others do not interfere.
 """
 
 import asyncio
@@ -18,15 +19,15 @@ from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket
 from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed
 from natsctl.jetstream.bucket.hedge import hedged
 
-HEDGE_S = 0.4  # how long a consumer is awaited before another one is requested
-ABANDONED_S = 10.0  # how long the server keeps a consumer that nobody listens to
-ABANDONED_MAX = 16  # names of consumers that the server may still have
+HEDGE_S = 0.4  # the wait for a consumer before the next request
+ABANDONED_S = 10.0  # the server deletes a consumer without a subscriber after this time
+ABANDONED_MAX = 16  # remembered names of consumers that may still exist
 
 FeedMaker = Callable[[str, Callable[[str], Awaitable[None]]], Feed]
 
 
 class _Consumer:
-    """One push consumer: the subject to which it sends, and the feed of its messages."""
+    """A push consumer: its delivery subject and the feed of its messages."""
 
     def __init__(self, bucket: Bucket, feed: FeedMaker) -> None:
         connection = bucket.connection
@@ -35,19 +36,19 @@ class _Consumer:
         self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
         self.feed = feed(bucket.prefix, self._client.publish)
         self._subscription: Subscription | None = None
-        self._listeners = ExitStack()
-        self._listeners.enter_context(connection.on_lost(lambda error: self.feed.fail(str(error))))
+        self._on_lost = ExitStack()
+        self._on_lost.enter_context(connection.on_lost(lambda error: self.feed.fail(str(error))))
 
-    async def listen(self) -> None:
-        """Subscribe to the inbox; messages are taken from now on."""
+    async def subscribe(self) -> None:
+        """Subscribe to the delivery subject; the feed receives messages from now on."""
         try:
             self._subscription = await self._client.subscribe_raw(self.inbox, self.feed.receive)
         except NatsError as error:
-            raise WatchBrokenError(f"cannot listen to {self.inbox}: {error}") from error
+            raise WatchBrokenError(f"cannot subscribe to {self.inbox}: {error}") from error
 
     async def close(self) -> None:
-        """Stop listening; the server may still have the consumer."""
-        self._listeners.close()
+        """Unsubscribe; the consumer may still exist on the server."""
+        self._on_lost.close()
         self.feed.close()
         if self._subscription is not None:
             with suppress(NatsError):
@@ -55,7 +56,7 @@ class _Consumer:
 
 
 class Consumers:
-    """Makes the consumers of one watch, one after another."""
+    """Creates the consumers of one watch, one after another."""
 
     def __init__(self, bucket: Bucket, pattern: str, feed: FeedMaker = Feed) -> None:
         self._bucket = bucket
@@ -65,14 +66,14 @@ class Consumers:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Feed]:
-        """Make a consumer and return its feed; leaving the context deletes the consumer.
+        """Create a consumer and yield its feed; leaving the context deletes the consumer.
 
-        A consumer that broke may not answer, so its deletion is only requested: now, and again
-        with the next consumer. The server deletes it after `ABANDONED_S` in any case.
+        A broken consumer may not answer, so its deletion is requested without waiting: now, and
+        again with the next consumer. The server deletes it after `ABANDONED_S` in any case.
         """
         requested: list[_Consumer] = []
         try:
-            yield await self._first(requested)
+            yield await self._first_feed(requested)
         except StoreError:
             self._abandoned.extend(consumer.name for consumer in requested)
             raise
@@ -89,23 +90,23 @@ class Consumers:
             with suppress(StoreError):
                 await asyncio.shield(self._delete_abandoned())
 
-    async def _first(self, requested: list[_Consumer]) -> Feed:
+    async def _first_feed(self, requested: list[_Consumer]) -> Feed:
         """Request consumers until one exists, return its feed and abandon the others.
 
-        Every consumer that may exist is in *requested*, from before it is requested.
+        Adds each consumer to *requested* before its request, so that all that may exist are there.
         """
 
         async def request() -> _Consumer:
             consumer = _Consumer(self._bucket, self._feed)
             requested.append(consumer)
-            await consumer.listen()
+            await consumer.subscribe()
             await self._create(consumer)
             return consumer
 
         chosen = await hedged(request, every_s=HEDGE_S)
         chosen.feed.begin()
         await self._delete_abandoned()
-        self._abandoned.clear()  # a server that makes consumers hears deletions too
+        self._abandoned.clear()  # the server creates consumers, so it also deletes them
         others = [consumer for consumer in requested if consumer is not chosen]
         requested[:] = [chosen]
         self._abandoned.extend(other.name for other in others)
@@ -135,7 +136,7 @@ class Consumers:
         await self._bucket.connection.api(f"CONSUMER.CREATE.{endpoint}", body)
 
     async def _end(self, consumers: Iterable[_Consumer]) -> None:
-        """Stop listening, and delete the consumers that are not abandoned."""
+        """Unsubscribe, and delete the consumers that are not abandoned."""
         await asyncio.gather(*(self._delete(consumer) for consumer in consumers))
 
     async def _delete(self, consumer: _Consumer) -> None:
@@ -146,10 +147,10 @@ class Consumers:
                 await self._bucket.connection.api(endpoint)
 
     async def _delete_abandoned(self) -> None:
-        """Request the deletion of abandoned consumers, without waiting for an answer.
+        """Request the deletion of abandoned consumers without waiting for answers.
 
-        A cluster without a leader does not hear the request, and a consumer on a dead server
-        cannot answer it.
+        A cluster without a leader ignores the request, and a consumer on a failed server does not
+        answer it.
         """
         connection = self._bucket.connection
         try:
@@ -157,4 +158,4 @@ class Consumers:
                 endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"
                 await connection.client.publish(f"{connection.api_prefix}.{endpoint}")
         except NatsError as error:
-            raise WatchBrokenError(f"consumers that broke cannot be deleted: {error}") from error
+            raise WatchBrokenError(f"cannot delete abandoned consumers: {error}") from error

@@ -1,8 +1,8 @@
-"""The messages of one push consumer: in order, without a gap, or a failure.
+"""Receives the messages of one push consumer in order, and fails at the first gap.
 
-The consumer's sequence is contiguous on every message and equal on every heartbeat, else something
-was lost. What was received waits here, and flow control is answered only once everything before
-it was taken in, so the server sends no more than its window ahead of us.
+The consumer's sequence must be contiguous in messages and equal in heartbeats; otherwise messages
+were lost. The feed buffers messages and answers the server's flow control only after the messages
+before it are processed, so the server never sends more than its window ahead.
 """
 
 import asyncio
@@ -18,85 +18,91 @@ from natsctl.model.store import Deleted, IllegalKey, Stored
 
 Item = Stored | Deleted | IllegalKey
 
-HEARTBEAT_S = 0.5  # how often the server shows that an idle consumer lives
-SILENCE = 3  # missing heartbeats in a row after which the consumer counts as dead
-BEGIN = 20  # the same, until the server has made the consumer
+HEARTBEAT_S = 0.5  # the interval of an idle consumer's heartbeats
+SILENCE = 3  # missing heartbeats in a row after which the feed fails
+BEGIN = 20  # the same, until the server has created the consumer
 BUFFERED_MAX = 1_000_000  # messages; far above the server's flow control window of 32 MiB
 
 
 class Feed:
-    """Takes the consumer's messages in and hands them out. `prefix` stands before every key."""
+    """Buffers the messages of a consumer.
+
+    Args:
+        prefix: the part of the subjects that precedes each key.
+        answer: publishes an empty message to a flow control subject.
+    """
 
     def __init__(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> None:
         self._prefix = prefix.encode()
         self._answer = answer
-        self._items: list[Item] = []  # received, not taken
-        self._controls: list[str] = []  # flow control that came with them
-        self._due: list[str] = []  # flow control that came with what was taken
-        self._consumed = 0  # the consumer's sequence of the last message received
-        self._pending = 0  # how many messages followed it then
+        self._items: list[Item] = []  # received and not taken
+        self._controls: list[str] = []  # flow control requests received with the items
+        self._due: list[str] = []  # flow control requests of the items that were taken
+        self._consumed = 0  # the consumer sequence of the last message
+        self._pending = 0  # messages that the server had after the last one
         self._failure: WatchBrokenError | None = None
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
-        self._silent = SILENCE - BEGIN  # heartbeats that are missing
+        self._silent = SILENCE - BEGIN  # missing heartbeats
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
 
     @property
     def exhausted(self) -> bool:
-        """Whether everything was taken that there is for now."""
+        """True if all messages that the server has were taken."""
         return not (self._items or self._pending)
 
     def begin(self) -> None:
-        """Expect heartbeats from now on: the server has made the consumer."""
+        """Expect heartbeats from now on, because the consumer exists."""
         self._silent = 0
 
     def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        """Take a message in, as it came; a gap fails the feed, and so does nonsense."""
+        """Buffer a raw message; a gap or a malformed message fails the feed."""
         try:
             self._receive(subject, reply, data, headers)
-        except Exception as error:  # noqa: BLE001 - a message is not understood, so it would be lost
-            self.fail(f"the message {reply!r} makes no sense: {error!r}")
+        except Exception as error:  # noqa: BLE001 - a skipped message would be a lost change
+            self.fail(f"message {reply!r} is malformed: {error!r}")
 
     def _receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         self._silent = 0
         mark = None
         if headers is not None:
-            told = parse_headers(headers)
+            parsed = parse_headers(headers)
             if not subject.startswith(self._prefix):
-                self._control(reply.decode(), told)
+                self._control(reply.decode(), parsed)
                 return
-            mark = marker(told)
-        at = position(reply)
-        if at.consumer != self._consumed + 1:
-            self.fail(f"messages {self._consumed + 1} to {at.consumer - 1} were lost")
+            mark = marker(parsed)
+        delivery = position(reply)
+        if delivery.consumer != self._consumed + 1:
+            self.fail(f"messages {self._consumed + 1} to {delivery.consumer - 1} were lost")
             return
-        self._consumed, self._pending = at.consumer, at.pending
+        self._consumed, self._pending = delivery.consumer, delivery.pending
         name = subject[len(self._prefix) :]
         if not legal(name):
-            self._items.append(IllegalKey(printable(name), at.stream, mark is None))
+            self._items.append(IllegalKey(printable(name), delivery.stream, mark is None))
         elif mark is None:
-            self._items.append(Stored(name.decode(), at.stream, data))
+            self._items.append(Stored(name.decode(), delivery.stream, data))
         else:
-            self._items.append(Deleted(name.decode(), at.stream, mark is Marker.PURGED))
+            self._items.append(Deleted(name.decode(), delivery.stream, mark is Marker.PURGED))
         if len(self._items) > BUFFERED_MAX:
-            self.fail(f"{BUFFERED_MAX} messages wait to be taken in")
+            self.fail(f"more than {BUFFERED_MAX} messages wait to be processed")
         self._wake()
 
     def fail(self, reason: str) -> None:
-        """Make every take from now on raise `WatchBrokenError`."""
+        """Make all calls of `take` from now on raise `WatchBrokenError`."""
         if self._failure is None:
             self._failure = WatchBrokenError(reason)
         self._wake()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop the heartbeat timer and discard buffered messages."""
         self._timer.cancel()
         self._items.clear()
 
     async def take(self) -> list[Item]:
-        """Return what was received, as soon as there is something; nothing after a heartbeat.
+        """Wait for messages and return them; returns an empty list after a heartbeat.
 
-        Who takes again has taken in what it took before.
+        Calling `take` again acknowledges the previous batch. Raises `WatchBrokenError` after a gap,
+        missing heartbeats or a lost connection.
         """
         await self._answer_due()
         if not (self._items or self._failure):
@@ -114,7 +120,7 @@ class Feed:
             for reply in due:
                 await self._answer(reply)
         except NatsError as error:
-            self.fail(f"flow control cannot be answered: {error}")
+            self.fail(f"cannot answer flow control: {error}")
 
     def _wake(self) -> None:
         if self._waiter is not None:
@@ -126,9 +132,9 @@ class Feed:
         if not headers[STATUS].startswith("100"):
             self.fail(f"the server ended the consumer: {headers[STATUS]}")
             return
-        told = headers.get(LAST_CONSUMER)
-        if told is not None and int(told) != self._consumed:
-            self.fail(f"the server has sent {told} messages, {self._consumed} came")
+        sent = headers.get(LAST_CONSUMER)
+        if sent is not None and int(sent) != self._consumed:
+            self.fail(f"the server has sent {sent} messages, {self._consumed} arrived")
             return
         reply = reply or headers.get(STALLED, "")
         if reply:
@@ -136,13 +142,13 @@ class Feed:
             self._wake()
 
     def _beat(self) -> None:
-        """Count a heartbeat that may be missing.
+        """Count a heartbeat as missing, until the next message resets the count.
 
-        If the event loop was blocked for longer than that, it counts only one.
+        Counts one if the event loop was blocked for several intervals.
         """
         self._silent += 1
         if self._silent == SILENCE:
-            self.fail(f"nothing was heard of the consumer for {SILENCE * HEARTBEAT_S:g} s")
+            self.fail(f"the consumer sent nothing for {SILENCE * HEARTBEAT_S:g} s")
             return
         self._wake()
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)

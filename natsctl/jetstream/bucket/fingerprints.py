@@ -1,16 +1,16 @@
-"""A set of keys in eight bytes each, for keys that only have to be recognized."""
+"""A set that stores only an eight-byte hash of each key."""
 
 from array import array
 from bisect import bisect_left
 
-_SHARDS = 4096  # keeps each sorted array short, so that an insertion moves little
+_SHARDS = 4096  # many short sorted arrays, so that an insertion moves few items
 
 
 class Fingerprints:
-    """Remembers keys by their hash.
+    """A set of key hashes.
 
-    Two keys with the same hash count as one. In a million keys, the chance of such a pair is about
-    one in thirty million.
+    Two keys with the same hash count as one. The probability of such a pair among a million keys is
+    about one in thirty million.
     """
 
     def __init__(self) -> None:
@@ -23,24 +23,24 @@ class Fingerprints:
     def __contains__(self, key: str) -> bool:
         fingerprint = hash(key)
         shard = self._shards.get(fingerprint % _SHARDS)
-        return shard is not None and _at(shard, fingerprint)[1]
+        return shard is not None and _locate(shard, fingerprint)[1]
 
     def add(self, key: str) -> None:
-        """Remember *key*."""
+        """Add *key*."""
         fingerprint = hash(key)
         shard = self._shards.setdefault(fingerprint % _SHARDS, array("q"))
-        index, known = _at(shard, fingerprint)
+        index, known = _locate(shard, fingerprint)
         if not known:
             shard.insert(index, fingerprint)
             self._count += 1
 
     def discard(self, key: str) -> None:
-        """Forget *key*."""
+        """Remove *key*, if present."""
         fingerprint = hash(key)
         shard = self._shards.get(fingerprint % _SHARDS)
         if shard is None:
             return
-        index, known = _at(shard, fingerprint)
+        index, known = _locate(shard, fingerprint)
         if known:
             del shard[index]
             self._count -= 1
@@ -48,7 +48,7 @@ class Fingerprints:
                 del self._shards[fingerprint % _SHARDS]
 
 
-def _at(shard: "array[int]", fingerprint: int) -> tuple[int, bool]:
-    """Return where the fingerprint is, or belongs, and whether it is there."""
+def _locate(shard: "array[int]", fingerprint: int) -> tuple[int, bool]:
+    """Return the index of the fingerprint or of its insertion, and whether it is present."""
     index = bisect_left(shard, fingerprint)
     return index, index < len(shard) and shard[index] == fingerprint

@@ -1,4 +1,4 @@
-"""Repeats a request that is not answered soon, and takes the first answer."""
+"""Repeats a slow request and uses the first answer."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -6,14 +6,14 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-AGAIN_S = 0.5  # how long an answer to a read is awaited before the same is requested again
+AGAIN_S = 0.5  # the wait for the answer to a read before the read is repeated
 
 
 async def hedged(attempt: Callable[[], Coroutine[Any, Any, T]], *, every_s: float) -> T:
-    """Start *attempt*, and one more after every *every_s* seconds while none has ended.
+    """Start an *attempt*, and another one every *every_s* seconds until one ends.
 
-    Returns the result of the first that ends, or raises its error. The others are cancelled and
-    have ended when this returns. Every attempt must have a deadline.
+    Returns the result of the first attempt that ends, or raises its error. Cancels the other
+    attempts and waits for their end. Every attempt must have a deadline.
     """
     running: set[asyncio.Task[T]] = set()
     try:

@@ -1,7 +1,7 @@
-"""Finds the keys of a bucket in its stream: under its own subjects, or those of its origin.
+"""Determines the subjects under which a stream keeps the keys of a bucket.
 
-A mirror keeps the subjects of the stream that it mirrors. A stream that takes messages of other
-streams keeps theirs too, unless it renames them.
+A mirror keeps the subjects of the stream that it mirrors. A stream with sources keeps the subjects
+of its sources, unless a subject transform renames them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,18 +12,18 @@ import msgspec
 from natsctl.errors import StoreDiffersError
 from natsctl.jetstream.bucket.codec import prefix_of, stream_of
 
-_TOKENS = 2  # of a bucket's prefix: `$KV` and the bucket
+_TOKENS = 2  # in the prefix of a bucket: `$KV` and the bucket's name
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How a bucket keeps its keys.
+    """The layout of a bucket's stream.
 
     Attributes:
-        prefix: what stands before each key in the stream's subjects.
-        origin: the stream that this one mirrors; empty if it is no mirror.
-        history: how many revisions the bucket keeps of each key; 0 or less keeps all.
+        prefix: the part of the stream's subjects that precedes each key.
+        origin: the stream that this one mirrors; empty if the stream is not a mirror.
+        history: the number of revisions per key; 0 or less keeps all.
         expiring: whether a single message may have a time to live.
-        settled: whether *prefix* cannot change any more.
+        settled: whether *prefix* is final.
     """
 
     prefix: str
@@ -34,10 +34,9 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
-    """Return the layout that the stream's configuration gives.
+    """Return the layout of a stream with this configuration.
 
-    Raises `StoreDiffersError` if keys of the bucket have different subjects, so that some of them
-    would be missing.
+    Raises `StoreDiffersError` if the keys have several prefixes, because some would be missing.
     """
     mirror = config.get("mirror") or {}
     history, expiring = config.get("max_msgs_per_subject", -1), bool(config.get("allow_msg_ttl"))
@@ -53,25 +52,25 @@ def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
         shown = " and ".join(sorted(prefixes))
         raise StoreDiffersError(
             f"bucket {bucket} mirrors {mirror['name']} under several subjects, {shown}: "
-            "natsctl reads a bucket under one; mirror it without renaming subjects"
+            "natsctl reads one subject prefix per bucket; mirror it without renaming subjects"
         )
-    # the origin may be a mirror too, with the subjects of its own origin
+    # the origin may be a mirror too, with the subjects of the stream that it mirrors
     settled = bool(mirror.get("subject_transforms"))
     return Layout(prefixes.pop(), mirror["name"], history, expiring, settled)
 
 
 def prefix_in(subject: str) -> str:
-    """Return what stands before the key in this subject of a bucket."""
+    """Return the prefix in the subject of a key."""
     return "".join(f"{token}." for token in subject.split(".")[:_TOKENS])
 
 
 def bucket_in(stream: str) -> str:
-    """Return the name of the bucket that this stream is, as people know it."""
+    """Return the name of the bucket that this stream holds."""
     return stream.removeprefix("KV_")
 
 
 def _prefixes(upstream: Mapping[str, Any]) -> Iterator[str]:
-    """Return what stands before keys that come from this stream."""
+    """Return the prefixes of the keys that come from *upstream*."""
     transforms = upstream.get("subject_transforms") or ()
     for transform in transforms:
         yield prefix_in(transform.get("dest") or transform.get("src") or "")

@@ -1,4 +1,4 @@
-"""Where leases are kept: a bucket in which everything expires that is not written again."""
+"""The store of leases: a bucket whose values expire unless they are renewed."""
 
 import math
 from datetime import datetime
@@ -13,48 +13,48 @@ from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Stored
 
 LEASES: KvKind[bytes] = kv(bytes, bucket="natsctl_leases", history=1, replicas=None)
-EXPIRE = 2.0  # of a lease's time to live: long after others may have taken it
+EXPIRE = 2.0  # times to live until the server deletes a lease; others may acquire it earlier
 
 
 class LeaseStore(KvStore):
     """The bucket of leases; a `Store`.
 
-    A process that waits for a lease decides by its own clock when to take it. The server forgets
-    the lease later than that, so that nothing stays of processes that have no successor. Every
-    write sets that time again, a deletion too.
+    A process decides by its own clock when a lease of another process has expired. The server
+    deletes the lease later, only to leave nothing behind if no process acquires it. Every write,
+    including a deletion, restarts that time.
 
     Args:
-        connection: to NATS.
-        ttl_s: of the leases; the server forgets them after twice that.
-        kind: what a part of the bucket holds, where it is not the bytes of all of it.
+        connection: the connection to NATS.
+        ttl_s: the time to live of a lease; the server deletes it after twice that time.
+        kind: a part of the bucket, or by default all of it as bytes.
     """
 
     def __init__(self, connection: Connection, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> None:
         super().__init__(Bucket(connection, LEASES.bucket), kind)
-        self._expire_s = max(1, math.ceil(EXPIRE * ttl_s))  # a server counts whole seconds
+        self._expire_s = max(1, math.ceil(EXPIRE * ttl_s))  # the server's resolution is one second
 
     async def get(self, key: str) -> Stored:
-        """See `Store.get`; nobody has a lease where there is no bucket."""
+        """See `Store.get`; raises `NotFoundError` also if the bucket does not exist."""
         try:
             return await super().get(key)
         except StoreMissingError as error:
             raise NotFoundError(str(error)) from error
 
     async def living(self, pattern: str) -> list[Stored]:
-        """Return the objects whose keys match, in the order of keys; none without the bucket."""
+        """Return the objects whose keys match, sorted by key; none if the bucket does not exist."""
         try:
             newest = await self._bucket.newest(await self._bucket.keys(pattern))
         except StoreMissingError:
             return []
         living = [message for message in newest if message.marker is None]
-        found = (Stored(message.key, message.revision, message.value) for message in living)
-        return sorted(found, key=lambda stored: stored.key)
+        objects = (Stored(message.key, message.revision, message.value) for message in living)
+        return sorted(objects, key=lambda stored: stored.key)
 
     async def quiet_s(self) -> float:
-        """Return for how many seconds nothing was written here, by the server's clock.
+        """Return the seconds since the last write to the bucket, by the server's clock.
 
-        Returns 0 if the bucket does not exist, and never more than the bucket's age: after it was
-        made again, the server does not know of earlier writes.
+        Returns 0 if the bucket does not exist, and at most the bucket's age, because a recreated
+        bucket has no record of earlier writes.
         """
         bucket = self._bucket
         try:
@@ -68,7 +68,7 @@ class LeaseStore(KvStore):
         return (datetime.fromisoformat(now) - since).total_seconds()
 
     async def create(self, key: str, value: bytes) -> Stored:
-        """See `Store.create`; makes the bucket where it is missing."""
+        """See `Store.create`; creates the bucket if it does not exist."""
         try:
             return await super().create(key, value)
         except StoreMissingError:

@@ -1,7 +1,7 @@
-"""What a NATS user may do, found out without doing it.
+"""Finds out which NATS permissions a user lacks, without side effects.
 
-A server says of what is forbidden that it is, and of anything else something else. So each probe
-is a request that changes nothing even where it is allowed.
+Each probe sends a request that the server rejects as invalid if it is permitted, so the request
+changes nothing. The server answers a denied request with a permission violation instead.
 """
 
 from typing import Final
@@ -11,45 +11,49 @@ from natsctl.jetstream.bucket.bucket import ANSWER_S, Bucket
 from natsctl.jetstream.bucket.codec import EXPECTED
 from natsctl.jetstream.connection.connection import Connection
 
-PROBE: Final = "natsctl-doctor"  # a key, a consumer, a token: nobody else's
-NEVER: Final = str(2**62)  # the revision of nothing
-BROKEN: Final = b"{"  # no JSON: what it asks for is refused, whatever that is
+PROBE: Final = "natsctl-doctor"  # a name for keys, consumers and tokens that nothing else uses
+NEVER: Final = str(2**62)  # a revision that no key has
+BROKEN: Final = b"{"  # invalid JSON, which every API endpoint rejects
 
 
 class Probe:
-    """Finds out what may be published and heard, over one connection."""
+    """Probes the permissions of one connection's user.
+
+    Every method returns the subjects that the user needs for an action and may not use.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._api = connection.api_prefix
 
-    async def looking(self, bucket: Bucket) -> list[str]:
-        """Return the subject that whoever reads single keys needs, where it may not be used."""
+    async def getting(self, bucket: Bucket) -> list[str]:
+        """Probe reads of single keys."""
         return await self._denied(f"{self._api}.STREAM.MSG.GET.{bucket.stream}")
 
-    async def reading(self, bucket: Bucket, keys: str) -> list[str]:
-        """Return the subjects that whoever reads and watches these keys needs and may not use."""
-        return await self.looking(bucket) + await self._denied(
+    async def watching(self, bucket: Bucket, keys: str) -> list[str]:
+        """Probe reads and watches of these keys."""
+        return await self.getting(bucket) + await self._denied(
             f"{self._api}.CONSUMER.CREATE.{bucket.stream}.{PROBE}.{bucket.prefix}{keys}",
             f"{self._api}.CONSUMER.DELETE.{bucket.stream}.{PROBE}",
             f"$JS.FC.{bucket.stream}.{PROBE}",
         )
 
-    async def making(self, stream: str) -> list[str]:
-        """Return the subject that whoever makes the stream needs, where it may not be used."""
+    async def creating(self, stream: str) -> list[str]:
+        """Probe the creation of a stream."""
         return await self._denied(f"{self._api}.STREAM.CREATE.{stream}")
 
     async def writing(self, subject: str) -> list[str]:
-        """Return the subject, where it may not be written to."""
+        """Probe writes to a stream's subject."""
         return await self._denied(self._connection.publish_prefix + subject)
 
-    async def asking(self, *subjects: str) -> list[str]:
-        """Return those of the subjects on which this user may ask nothing."""
+    async def requesting(self, *subjects: str) -> list[str]:
+        """Probe requests to these subjects."""
         return await self._denied(*subjects)
 
-    async def hearing(self, *subjects: str) -> list[str]:
-        """Return those of the subjects to which this user may not subscribe."""
-        return [each for each in subjects if not await self._connection.may_subscribe(each)]
+    async def subscribing(self, *subjects: str) -> list[str]:
+        """Probe subscriptions to these subjects."""
+        may_subscribe = self._connection.may_subscribe
+        return [subject for subject in subjects if not await may_subscribe(subject)]
 
     async def _denied(self, *subjects: str) -> list[str]:
         return [subject for subject in subjects if not await self._allowed(subject)]
@@ -66,6 +70,6 @@ class Probe:
         return True
 
 
-def one_of(keys: str) -> str:
-    """Return a key that matches the pattern, and that nobody has."""
+def unused_key(keys: str) -> str:
+    """Return a key that matches the pattern *keys* and that no object has."""
     return ".".join(PROBE if token in {"*", ">"} else token for token in keys.split("."))

@@ -1,4 +1,4 @@
-"""Objects in JetStream KV buckets: compare-and-set writes, reads from the leader."""
+"""Stores objects in JetStream KV buckets, with compare-and-set writes and reads at the leader."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, suppress
@@ -27,7 +27,7 @@ from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 
 class KvStore:
-    """The `Store` of one KV kind; made by `KvStores.open`."""
+    """The `Store` of one KV kind; made by `Nats.open`."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class KvStore:
         self._watch = KvWatch(bucket, kind.keys, verify_s=verify_s)
 
     async def get(self, key: str) -> Stored:
-        """See `Store.get`: a delete marker is told apart from a key without a trace."""
+        """See `Store.get`; `NotFoundError.deleted_at` is the revision of a delete marker."""
         with kv_span("get", self._bucket.name, key):
-            message = await self._bucket.last(self._own(key))
+            message = await self._bucket.last(self._checked(key))
             if message.marker:
                 raise NotFoundError(
                     f"{self._bucket.name} has no {key}: it was deleted", deleted_at=message.revision
@@ -57,7 +57,7 @@ class KvStore:
         """See `Store.create`; a deleted key can be created again."""
         with kv_span("create", self._bucket.name, key):
             try:
-                return await self._put(self._own(key), value, 0)
+                return await self._put(self._checked(key), value, 0)
             except ConflictError as conflict:
                 try:
                     await self.get(key)
@@ -68,7 +68,7 @@ class KvStore:
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
         with kv_span("update", self._bucket.name, key):
-            return await self._put(self._own(key), value, revision)
+            return await self._put(self._checked(key), value, revision)
 
     async def delete(
         self,
@@ -78,7 +78,7 @@ class KvStore:
         uid: str = "",  # noqa: ARG002 - a revision is of one object only
         purge: bool = False,
     ) -> int:
-        """See `Store.delete`: leaves a marker, so that who was away sees the deletion."""
+        """See `Store.delete`; leaves a delete marker for watches that are disconnected now."""
         if revision is None:
             try:
                 revision = (await self.get(key)).revision
@@ -91,27 +91,28 @@ class KvStore:
         if ttl_s is not None:
             headers[TTL] = f"{ttl_s}s"
         with kv_span("purge" if purge else "delete", self._bucket.name, key):
-            return await self._publish(self._own(key), b"", revision, headers)
+            return await self._publish(self._checked(key), b"", revision, headers)
 
     async def history(self, key: str) -> list[Stored | Deleted]:
-        """See `Store.history`: at most as many as the bucket's history."""
+        """See `Store.history`; returns at most as many revisions as the bucket keeps."""
         return [
             message.deleted if message.marker else Stored(key, message.revision, message.value)
             for message in await self.messages(key)
         ]
 
     async def messages(self, key: str) -> list[Message]:
-        """Return the key's messages as the bucket keeps them, oldest first."""
-        found: list[Message] = []
-        self._own(key)
+        """Return all messages that the bucket keeps of the key, oldest first."""
+        messages: list[Message] = []
+        self._checked(key)
         while True:
             try:
-                found.append(await self._bucket.after(found[-1].revision if found else 0, key))
+                newest = messages[-1].revision if messages else 0
+                messages.append(await self._bucket.after(newest, key))
             except NotFoundError:
-                return found
+                return messages
 
     async def newest_revision(self) -> int:
-        """Return the revision of the newest message of any key here, 0 where there is none."""
+        """Return the revision of the newest message of this kind, or 0 if there is none."""
         try:
             return (await self._bucket.last(self._pattern)).revision
         except NotFoundError:
@@ -121,9 +122,11 @@ class KvStore:
         """See `Store.watch` and `KvWatch`."""
         return self._watch()
 
-    def _own(self, key: str) -> str:
+    def _checked(self, key: str) -> str:
         if not matches(self._pattern, check_key(key)):
-            raise InvalidKeyError(f"key {key!r} is none of {self._bucket.name}: {self._pattern}")
+            raise InvalidKeyError(
+                f"key {key!r} does not match {self._pattern} of {self._bucket.name}"
+            )
         return key
 
     async def _put(self, key: str, value: bytes, revision: int) -> Stored:
@@ -159,13 +162,14 @@ class KvStore:
             ) from error
         except StoreError as error:
             if isinstance(error.__cause__, NoRespondersError):
-                with suppress(StoreTimeoutError):  # its leader is being elected
-                    await hedged(self._bucket.state, every_s=AGAIN_S)  # raises if it is missing
+                # raises if the bucket does not exist, and times out during a leader election
+                with suppress(StoreTimeoutError):
+                    await hedged(self._bucket.state, every_s=AGAIN_S)
                 self._bucket.check_writable()
             raise
 
     def _too_large(self, key: str, value: bytes, limit: str) -> TooLargeError:
         return TooLargeError(
-            f"{key} of {self._bucket.name} has {len(value)} bytes, and headers beside them, which "
-            f"is more than the {limit}, or store less"
+            f"{key} of {self._bucket.name} has {len(value)} bytes plus headers, which is more than "
+            f"the {limit}, or store less"
         )

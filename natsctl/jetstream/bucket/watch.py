@@ -1,7 +1,7 @@
-"""A watch of a bucket that loses nothing: a full listing, then every change, or a failure.
+"""Watches a bucket without losing a change: a full list, then every change, or an error.
 
-Each watch lists the whole bucket with a consumer of its own. A key that vanished since the last
-watch is missing from the listing. A watch never resumes by sequence: a resumed consumer does not
+Each watch lists the whole bucket with a new consumer, so a key that vanished since the last watch
+is missing from the list. A watch never resumes at a sequence, because a resumed consumer does not
 report keys that an administrator purged, or that a recreated bucket no longer has.
 """
 
@@ -17,17 +17,17 @@ from natsctl.jetstream.bucket.fingerprints import Fingerprints
 from natsctl.jetstream.bucket.hedge import AGAIN_S, hedged
 from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
 
-VERIFY_S = 60.0  # how often the watch checks that its consumer has not stopped
-COUNTS = 6  # how many times between two such checks the keys are counted
-PASSES = 3  # over keys that change during a listing, before the rest is read
+VERIFY_S = 60.0  # the interval of checks that the consumer has not stopped
+COUNTS = 6  # counts of the keys between two checks
+PASSES = 3  # passes over keys that change during a listing, before the rest is read
 
 
 class KvWatch:
     """Watches the keys of one bucket that match a pattern, through a *feed* for each consumer.
 
-    An administrator's purge and a lower limit of the stream send no message. So the watch counts
-    the bucket's keys every `verify_s / COUNTS` seconds with one request, and lists them only if
-    the counts differ at the same revision. The server does not count a part of a bucket, so the
+    A purge by an administrator or a lower limit of the stream sends no message. So the watch counts
+    the keys of the bucket every `verify_s / COUNTS` seconds with one request, and lists them only
+    if the counts differ at the same revision. The server cannot count a part of a bucket, so the
     watch lists the keys of a part every `verify_s` seconds.
     """
 
@@ -82,31 +82,31 @@ class KvWatch:
         """
         known = _Known()
         yield Listing(self._identity.of(state))
-        async for event in self._listed(feed, known, state, newest):
+        async for event in self._list(feed, known, state, newest):
             yield event
         yield Listed(max(known.revision, state.last_seq))  # the newest may have been purged
-        async for event in self._followed(feed, known, state):
+        async for event in self._follow(feed, known, state):
             yield event
 
-    async def _listed(
+    async def _list(
         self, feed: Feed, known: "_Known", state: StreamState, newest: int
     ) -> AsyncGenerator[WatchEvent, None]:
         for _ in range(PASSES):
             while known.revision < newest:
                 items = await feed.take()
-                for event in known.news(items):
+                for event in known.new_events(items):
                     yield event
                 if not items:
                     newest = min(newest, await self._newest())  # it may have been purged
-            now = await self._still(state)
-            if now.last_seq == state.last_seq or self._all_of(now, known):
+            now = await self._same_stream(state)
+            if now.last_seq == state.last_seq or self._is_complete(now, known):
                 return
             newest = await self._newest()
-        for event in known.ahead(await self._unseen(known)):
+        for event in known.read_ahead(await self._unseen(known)):
             yield event
-        await self._still(state)
+        await self._same_stream(state)
 
-    async def _followed(
+    async def _follow(
         self, feed: Feed, known: "_Known", state: StreamState
     ) -> AsyncGenerator[WatchEvent, None]:
         clock = asyncio.get_running_loop().time
@@ -115,7 +115,7 @@ class KvWatch:
         due = known.revision
         while True:
             self._identity.reached(known.revision)
-            for event in known.news(await feed.take()):
+            for event in known.new_events(await feed.take()):
                 yield event
             if clock() - verified >= self._verify_s:
                 due = await self._verify(known, due)
@@ -124,7 +124,7 @@ class KvWatch:
                 await self._count(known, state)
                 counted = clock()
 
-    async def _still(self, before: StreamState) -> StreamState:
+    async def _same_stream(self, before: StreamState) -> StreamState:
         """Return the bucket's state; raises `WatchBrokenError` if the bucket is another one."""
         now = await self._bucket.state()
         if now.created != before.created:
@@ -133,7 +133,7 @@ class KvWatch:
             raise WatchBrokenError(f"the keys of {self._bucket.name} are under {now.prefix}> now")
         return now
 
-    def _all_of(self, now: StreamState, known: "_Known") -> bool:
+    def _is_complete(self, now: StreamState, known: "_Known") -> bool:
         """Return whether this watch has reported as many keys as there are, False for a part."""
         return self._pattern == ">" and now.subjects == len(known)
 
@@ -170,8 +170,8 @@ class KvWatch:
         if self._pattern != ">" or known.compared:
             return
         differs = known.miscounted or known.overdue
-        now = await self._still(before)
-        if self._all_of(now, known):
+        now = await self._same_stream(before)
+        if self._is_complete(now, known):
             known.count(None)
         elif differs or now.last_seq == known.revision:
             await self._compare(known)
@@ -198,40 +198,40 @@ class KvWatch:
 class _Known:
     """The keys that this watch has reported: those alive, and those with a delete marker.
 
-    `revision` is how far the consumer has come; some keys were read ahead of it. `miscounted` is
-    true if the server had another number of keys at the same revision. `compared` is true if the
-    keys were compared since the last check of the consumer.
+    `revision` is that of the consumer's newest message; some keys were read ahead of the consumer.
+    `miscounted` is true if the server had another number of keys at the same revision. `compared`
+    is true if the keys were compared since the last check of the consumer.
     """
 
     def __init__(self) -> None:
         self.alive: set[str] = set()
         self.deleted = Fingerprints()
-        self.illegal: set[str] = set()  # names that are no keys, each with a message
+        self.illegal: set[str] = set()  # names that are not legal keys
         self.revision = 0
         self.miscounted = False
         self.compared = False
-        self._ahead: dict[str, int] = {}
-        self._census: StreamState | None = None
-        self._looked_at = 0
+        self._read_ahead: dict[str, int] = {}
+        self._pending_count: StreamState | None = None
+        self._counted_at = 0
 
     def __len__(self) -> int:
         return len(self.alive) + len(self.deleted) + len(self.illegal)
 
     @property
     def overdue(self) -> bool:
-        """Whether a count waits for a revision and no message came since it began."""
-        return self._census is not None and self._looked_at == self.revision
+        """True if a count waits for a revision, and no message arrived since its start."""
+        return self._pending_count is not None and self._counted_at == self.revision
 
     def count(self, state: StreamState | None) -> None:
         """Compare the number of keys at the revision of *state*; None cancels that.
 
-        A count that waits already is kept: a consumer far behind would never come to the next.
+        A pending count stays, because a slow consumer might never reach the next one.
         """
-        self._census = None if state is None else self._census or state
-        self.miscounted, self._looked_at = False, self.revision
+        self._pending_count = None if state is None else self._pending_count or state
+        self.miscounted, self._counted_at = False, self.revision
 
     def keep_deleted(self, keys: set[str]) -> None:
-        """Forget the delete markers that are not among *keys*, which the server has now."""
+        """Remove the delete markers that are not among *keys*, the present keys of the server."""
         self.count(None)
         deleted = Fingerprints()
         for key in keys - self.alive:
@@ -239,26 +239,26 @@ class _Known:
                 deleted.add(key)
         self.deleted = deleted
 
-    def news(self, items: Iterable[Item]) -> Iterator[WatchEvent]:
+    def new_events(self, items: Iterable[Item]) -> Iterator[WatchEvent]:
         """Report the consumer's messages that are newer than the reported state of their key."""
         for item in items:
             if item.revision > self.revision:
-                if self._census is not None and item.revision > self._census.last_seq:
-                    self.miscounted = len(self) != self._census.subjects
-                    self._census = None
+                if self._pending_count is not None and item.revision > self._pending_count.last_seq:
+                    self.miscounted = len(self) != self._pending_count.subjects
+                    self._pending_count = None
                 self.revision = item.revision
-                if item.revision > self._ahead.get(item.key, 0):
-                    yield self._reported(item)
+                if item.revision > self._read_ahead.get(item.key, 0):
+                    yield self._event(item)
 
-    def ahead(self, messages: Iterable[Message]) -> Iterator[WatchEvent]:
+    def read_ahead(self, messages: Iterable[Message]) -> Iterator[WatchEvent]:
         """Report messages that were read at the leader; the consumer may send them later."""
         for message in messages:
             key, revision = message.key, message.revision
-            self._ahead[key] = revision
+            self._read_ahead[key] = revision
             stored = Stored(key, revision, message.value)
-            yield self._reported(message.deleted if message.marker else stored)
+            yield self._event(message.deleted if message.marker else stored)
 
-    def _reported(self, item: Item) -> WatchEvent:
+    def _event(self, item: Item) -> WatchEvent:
         if isinstance(item, IllegalKey):
             self.illegal.add(item.key)
             return item

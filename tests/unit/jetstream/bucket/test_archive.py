@@ -87,7 +87,7 @@ def test_entries_before_a_new_beginning_do_not_count() -> None:
     writer = ArchiveWriter(file, HEADER)
     writer.add(entry("purged", 1))
     writer.add(entry("a", 2, b"old"))
-    writer.begin_again()
+    writer.restart()
     writer.add(entry("a", 2, b"old"))
     writer.finish()
     assert restored(file.getvalue()) == {"a": b"old"}
@@ -118,7 +118,7 @@ def test_a_compressed_file_that_was_cut_off_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"text", b"{}\n", b"[" * 100_000, b'{"bucket": "b"}\n{}\n'])
 def test_another_file_is_refused(data: bytes) -> None:
-    with pytest.raises(UsageError, match=r"it is no backup|it is empty"):
+    with pytest.raises(UsageError, match=r"it is not a file of natsctl backup|the file is empty"):
         contents(io.BytesIO(data))
 
 

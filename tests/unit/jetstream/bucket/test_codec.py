@@ -29,7 +29,7 @@ class TestNames:
 
     @pytest.mark.parametrize("bucket", ["", "a.b", "a b", "a*", ">", "ü", "a/b", "a\n"])
     def test_an_illegal_bucket_is_named(self, bucket: str) -> None:
-        with pytest.raises(UsageError, match="a bucket's name has letters"):
+        with pytest.raises(UsageError, match="a bucket's name has only letters"):
             stream_of(bucket)
 
 

@@ -126,14 +126,14 @@ async def listed(watch: KvWatch) -> None:
 
 
 async def silent(watch: KvWatch) -> None:
-    """Watch until nothing was heard of the consumer for too long."""
+    """Watch until consumer sent nothing of the consumer for too long."""
 
     async def follow() -> None:
         async with watch() as events:
             async for _ in events:
                 pass
 
-    with pytest.raises(WatchBrokenError, match="nothing was heard"):
+    with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
         await follow()
 
 
