@@ -18,9 +18,9 @@ from natsctl.cli.framework.exit_codes import FAILED, USAGE, say_error, tell
 from natsctl.cli.framework.interrupts import INTERRUPTED
 from natsctl.cli.framework.usage import wrong_usage
 from natsctl.cli.output.terminal import OutputError, abandon_output, flush, say
-from natsctl.daemon.observe.secrets import HidingFormatter
-from natsctl.daemon.settings.did_you_mean import meant
+from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import UsageError
+from natsctl.telemetry.logger import HidingFormatter
 
 COMMANDS = {
     "run": ("daemon.run", "Run controllers until told to stop."),
@@ -87,7 +87,7 @@ class _Commands(TyperGroup):
             return get_command(module.app)
         if cmd_name.startswith("-") or ctx.resilient_parsing:
             return super().get_command(ctx, cmd_name)
-        raise UsageError(f"there is no command {cmd_name!r}{meant(cmd_name, COMMANDS)}")
+        raise UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base's signature
         with formatter.section("Commands"):

@@ -13,9 +13,9 @@ from typing import TypeGuard, TypeVar
 from natsctl.controller.runtime import Controller, check_controller
 from natsctl.controller.slots.declare import only_primary
 from natsctl.daemon.operator import Guest
-from natsctl.daemon.settings.did_you_mean import meant
+from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import UsageError
-from natsctl.telemetry.frames import explained
+from natsctl.telemetry.frames import explained_error
 
 R = TypeVar("R", bound=Controller | Guest)
 
@@ -74,7 +74,7 @@ def make(found: type[R], path: str) -> R:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{path} cannot be made: {explained(error)}") from error
+        raise UsageError(f"{path} cannot be made: {explained_error(error)}") from error
     if isinstance(controller, Controller):
         check_controller(controller)
     return controller
@@ -117,12 +117,12 @@ def _not_found(name: str, missing: str) -> str:
     else:
         known = [found.name for found in pkgutil.iter_modules(places)]
         where = f"{parent} exists and has {', '.join(known) or 'no modules'}"
-    return f"there is no module {name}: {where}{meant(last, known)}"
+    return f"there is no module {name}: {where}{did_you_mean(last, known)}"
 
 
 def _raised(name: str, error: BaseException) -> UsageError:
     """Return an error that shows the author of the module the lines of their own."""
-    return UsageError(f"{name} cannot be imported: {explained(error)}")
+    return UsageError(f"{name} cannot be imported: {explained_error(error)}")
 
 
 def _found(path: str, wanted: Wanted) -> tuple[ModuleType, object]:
@@ -140,8 +140,8 @@ def _found(path: str, wanted: Wanted) -> tuple[ModuleType, object]:
 def _instead(name: str, module: ModuleType, wanted: Wanted) -> str:
     found = _others(module, wanted)
     if found:
-        return f": its controllers are {', '.join(found)}{meant(name, found)}"
-    return meant(name, [other for other in vars(module) if not other.startswith("_")])
+        return f": its controllers are {', '.join(found)}{did_you_mean(name, found)}"
+    return did_you_mean(name, [other for other in vars(module) if not other.startswith("_")])
 
 
 def _what(found: object, module: ModuleType, wanted: "Wanted | None" = None) -> str:

@@ -10,7 +10,7 @@ from natsctl.managed.conditions import MESSAGE_MAX, Condition
 from natsctl.managed.external import ExternalClient, NopClient
 from natsctl.managed.objects import Managed
 from natsctl.managed.reports import CANNOT_UPDATE, Reports
-from natsctl.telemetry.hiding import told
+from natsctl.telemetry.hiding import error_text
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class Calls(Generic[T]):
         except RetryAfter:
             raise
         except Exception as error:
-            message = f"cannot {verb}: {told(error)}"[:MESSAGE_MAX]
+            message = f"cannot {verb}: {error_text(error)}"[:MESSAGE_MAX]
             await self._reports.failed(visit.managed, reason, message, *conditions)
             raise
 
@@ -69,7 +69,7 @@ class Calls(Generic[T]):
             text = f"{managed.key} was written meanwhile, and is looked at again"
             raise RetryAfter(AGAIN_S, text) from error
         except StoreError as error:
-            message = f"cannot store {what}: {told(error)}"[:MESSAGE_MAX]
+            message = f"cannot store {what}: {error_text(error)}"[:MESSAGE_MAX]
             await self._reports.failed(managed, CANNOT_UPDATE, message, *conditions)
             raise
 

@@ -7,7 +7,7 @@ import msgspec
 
 from natsctl.errors import InvalidObjectError
 from natsctl.managed.names import AnnotationNames
-from natsctl.telemetry.hiding import brief
+from natsctl.telemetry.hiding import quoted
 
 ManagementPolicy: TypeAlias = Literal[
     "default", "observe-create-update", "observe-delete", "observe"
@@ -52,11 +52,11 @@ def permissions(
     delete = _said(annotations, names.deletion_policy, spec, "deletionPolicy") or deletion
     if manage not in _MANAGEMENT:
         raise InvalidObjectError(
-            f"there is no management policy {brief(manage)}: {', '.join(_MANAGEMENT)}"
+            f"there is no management policy {quoted(manage)}: {', '.join(_MANAGEMENT)}"
         )
     if delete not in _DELETION:
         raise InvalidObjectError(
-            f"there is no deletion policy {brief(delete)}: {', '.join(_DELETION)}"
+            f"there is no deletion policy {quoted(delete)}: {', '.join(_DELETION)}"
         )
     may = _MANAGEMENT[manage]
     return msgspec.structs.replace(may, delete=may.delete and _DELETION[delete])

@@ -31,7 +31,7 @@ from natsctl.managed.situation import Action
 from natsctl.model.documents import Document
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Stored
-from natsctl.telemetry.hiding import told
+from natsctl.telemetry.hiding import error_text
 
 T = TypeVar("T")
 
@@ -321,7 +321,7 @@ class Steps(Generic[T]):
         try:
             yield
         except StoreError as error:
-            message = f"cannot store the result of the creation: {told(error)}"[:MESSAGE_MAX]
+            message = f"cannot store the result of the creation: {error_text(error)}"[:MESSAGE_MAX]
             await self._reports.failed(managed, CANNOT_UPDATE, message, Condition.creating())
             raise
 
@@ -332,7 +332,7 @@ class Steps(Generic[T]):
             if isinstance(error, RetryAfter):
                 await self._reports.status(managed, Condition.creating())
         except StoreError as unstored:
-            message = f"cannot store the result of the creation: {told(unstored)}"
+            message = f"cannot store the result of the creation: {error_text(unstored)}"
             self._reports.warning(managed, CANNOT_UPDATE, message[:MESSAGE_MAX])
 
     async def _end(self, managed: Managed[T], *, created: bool) -> None:

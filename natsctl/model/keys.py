@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from natsctl.errors import InvalidKeyError
-from natsctl.telemetry.hiding import brief
+from natsctl.telemetry.hiding import quoted
 
 _KEY = re.compile(rb"(?!_kv)[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*+\Z")
 KEY_RULE: Final = (
@@ -28,7 +28,7 @@ def legal(key: str | bytes) -> bool:
 def check_key(key: str) -> str:
     """Return *key*; raises `InvalidKeyError` if it is not legal."""
     if not legal(key):
-        raise InvalidKeyError(f"key {brief(key)}: {KEY_RULE}")
+        raise InvalidKeyError(f"key {quoted(key)}: {KEY_RULE}")
     return key
 
 

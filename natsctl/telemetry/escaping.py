@@ -38,7 +38,7 @@ def escaped_lines(text: str) -> str:
     return escaped(text, keep="\n\t").replace("\n", "\n  ")
 
 
-def unsafe(text: str) -> bool:
+def is_unsafe(text: str) -> bool:
     """Say whether the text has a character, other than a line break, that `escaped` escapes."""
     return any(found[0] != "\n" for found in _unsafe().finditer(text))
 

@@ -17,16 +17,16 @@ Frames = Iterable[tuple[FrameType, int]]
 """Frames, each with the number of the line that it is at."""
 
 
-def own(frames: Frames) -> traceback.StackSummary:
+def user_frames(frames: Frames) -> traceback.StackSummary:
     """Return the frames of the user's own code; empty if there are none.
 
     Those are in files outside of Python, natsctl and installed packages. If there are none, the
     controller may be an installed package itself, and frames of packages count.
     """
-    return own_of(traceback.StackSummary.extract(iter(frames)))
+    return user_frames_of(traceback.StackSummary.extract(iter(frames)))
 
 
-def own_of(stack: traceback.StackSummary) -> traceback.StackSummary:
+def user_frames_of(stack: traceback.StackSummary) -> traceback.StackSummary:
     """Return the frames of a stack that are the user's own code, see `own`."""
     others = [frame for frame in stack if not _is_machinery(frame.filename)]
     users = [frame for frame in others if not _PACKAGES.search(frame.filename)]
@@ -39,7 +39,7 @@ def _is_machinery(file_name: str) -> bool:
     return in_python or file_name.startswith((_OURS, "<frozen "))
 
 
-def suspended(work: Any) -> Iterator[tuple[FrameType, int]]:
+def coroutine_frames(work: Any) -> Iterator[tuple[FrameType, int]]:
     """Return the frames in which a coroutine waits, the outermost first."""
     while work is not None:
         kinds = ("cr", "gi", "ag")
@@ -56,14 +56,14 @@ def thread_frames(ident: int) -> Frames:
     return reversed(list(traceback.walk_stack(frame))) if frame is not None else ()
 
 
-def text_of(frames: Frames) -> str:
+def user_frames_text(frames: Frames) -> str:
     """Return the user's own frames as Python prints them; empty if there are none."""
-    return "".join(own(frames).format()).rstrip()
+    return "".join(user_frames(frames).format()).rstrip()
 
 
-def explained(error: BaseException) -> str:
+def explained_error(error: BaseException) -> str:
     """Return an exception in one line, then the frames of the user's own code in which it arose."""
     shown = traceback.TracebackException.from_exception(error)
     *lines, last = shown.format_exception_only()
-    frames = "".join([*own_of(shown.stack).format(), *lines]).rstrip()
+    frames = "".join([*user_frames_of(shown.stack).format(), *lines]).rstrip()
     return f"{last.rstrip()}\n{frames}".rstrip()

@@ -15,11 +15,12 @@ import msgspec
 
 MASK = "***"
 TEXT_MAX = 4_000  # characters of a text
-TOLD_MAX = 2_000  # characters of an error
+ERROR_MAX = 2_000  # characters of an error
 TRACEBACK_MAX = 32_000  # characters of a traceback
 VALUE_MAX = 100  # characters of a value that a message quotes
 OVERLAP = 1_000  # characters behind a cut that are searched too: a secret may begin before it
 
+_ELLIPSIS = " … "
 _SHORT = 8  # a secret shorter than this is looked for as a word only: it may be part of others
 _HELD_MAX = 64  # that one holder keeps: the newest
 # A part of each may be masked already. `{end}` matches where the text was cut, else nowhere.
@@ -124,18 +125,30 @@ def hidden(text: str, *, limit: int = TEXT_MAX) -> str:
     return _anything(text, limit=limit)
 
 
-def brief(value: str) -> str:
+def quoted(value: str) -> str:
     """Return a value that somebody wrote as a message quotes it: its beginning, as one line."""
     return repr(hidden(value, limit=VALUE_MAX))
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error as people read it, `ValueError: no luck`, cut and without secrets."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - its own `__str__` is at fault, and it is somebody's code
         text = f"{type(error).__name__}, whose text cannot be shown"
-    return hidden(text, limit=TOLD_MAX)
+    return hidden(text, limit=ERROR_MAX)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return *text* in at most *limit* characters: its beginning and its end.
+
+    The end of an error often states the reason.
+    """
+    if len(text) <= limit:
+        return text
+    kept = limit - len(_ELLIPSIS)
+    end = kept // 2
+    return f"{text[: kept - end]}{_ELLIPSIS}{text[-end:]}"
 
 
 def _masked(pattern: re.Pattern[str], text: str, end: int) -> tuple[str, int]:

@@ -27,6 +27,9 @@ from typing import Any
 
 import msgspec
 
+from natsctl.telemetry.escaping import escaped_lines
+from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
+
 _LOGGING_OPTIONS = ("exc_info", "extra", "stack_info", "stacklevel")
 _PLAIN = re.compile(r"[^\s\"=]+")
 
@@ -70,6 +73,14 @@ def field_text(name: str, value: object) -> str:
     """Return `name=value`; a value with spaces, quotes or `=` is in quotes."""
     text = value_text(value)
     return f"{name}={text if _PLAIN.fullmatch(text) else repr(text)}"
+
+
+class HidingFormatter(logging.Formatter):
+    """A formatter of the standard library that hides secrets and escapes control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, followed by its traceback if it has one."""
+        return escaped_lines(hidden(super().format(record), limit=TRACEBACK_MAX))
 
 
 def log_context() -> Mapping[str, object]:

@@ -16,7 +16,16 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["Counter", "Distributed", "Family", "Gauge", "Histogram", "Metric", "Table", "exposed"]
+__all__ = [
+    "CounterMetric",
+    "Distributed",
+    "Family",
+    "GaugeMetric",
+    "HistogramMetric",
+    "Metric",
+    "MetricTable",
+    "exposition",
+]
 
 T = TypeVar("T")
 
@@ -42,7 +51,7 @@ class Distributed(Protocol):
         ...
 
 
-class Counter(msgspec.Struct, Generic[T], frozen=True):
+class CounterMetric(msgspec.Struct, Generic[T], frozen=True):
     """A number that only grows while the process lives; its name ends in `_total`.
 
     Every metric's `read` takes the number from a thing that is measured; None where it has none.
@@ -53,7 +62,7 @@ class Counter(msgspec.Struct, Generic[T], frozen=True):
     read: Callable[[T], float | None]
 
 
-class Gauge(msgspec.Struct, Generic[T], frozen=True):
+class GaugeMetric(msgspec.Struct, Generic[T], frozen=True):
     """A number that comes and goes."""
 
     name: str
@@ -61,7 +70,7 @@ class Gauge(msgspec.Struct, Generic[T], frozen=True):
     read: Callable[[T], float | None]
 
 
-class Histogram(msgspec.Struct, Generic[T], frozen=True):
+class HistogramMetric(msgspec.Struct, Generic[T], frozen=True):
     """How values are distributed; its name ends in their unit."""
 
     name: str
@@ -69,10 +78,10 @@ class Histogram(msgspec.Struct, Generic[T], frozen=True):
     read: Callable[[T], Distributed | None]
 
 
-Metric: TypeAlias = Counter[T] | Gauge[T] | Histogram[T]
+Metric: TypeAlias = CounterMetric[T] | GaugeMetric[T] | HistogramMetric[T]
 
 
-class Table(msgspec.Struct, Generic[T], frozen=True):
+class MetricTable(msgspec.Struct, Generic[T], frozen=True):
     """The metrics of one sort of thing, whose labels tell one from another."""
 
     labels: Labels
@@ -86,7 +95,7 @@ class Table(msgspec.Struct, Generic[T], frozen=True):
         return [_family(metric, self.labels, things) for metric in self.metrics]
 
 
-def exposed(families: Iterable[Family], accept: str = "") -> tuple[bytes, str]:
+def exposition(families: Iterable[Family], accept: str = "") -> tuple[bytes, str]:
     """Return the page that Prometheus reads, and its content type, which *accept* chooses.
 
     What prometheus-client's own registry has is on it too: the numbers of the process and of
@@ -108,16 +117,16 @@ class _Page(Collector):
 def _family(metric: Metric[T], labels: Labels, things: Mapping[Labels, T]) -> Family:
     family: CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
     match metric:
-        case Histogram():
+        case HistogramMetric():
             family = HistogramMetricFamily(metric.name, metric.help, labels=labels)
             for values, thing in things.items():
                 found = metric.read(thing)
                 if found is not None:
                     family.add_metric(values, _buckets(found), found.sum)
             return family
-        case Counter():
+        case CounterMetric():
             family = CounterMetricFamily(metric.name, metric.help, labels=labels)
-        case Gauge():
+        case GaugeMetric():
             family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
     for values, thing in things.items():
         number = metric.read(thing)

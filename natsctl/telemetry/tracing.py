@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden, told
+from natsctl.telemetry.hiding import TRACEBACK_MAX, error_text, hidden
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SDK = "opentelemetry.sdk.trace"
 SCOPE = "natsctl"  # who made a span, as OpenTelemetry calls it
 
-Facts = Mapping[str, object]
+Attributes = Mapping[str, object]
 """What is told of a span, by attribute; what is neither a number nor true or false, as a text."""
 
 Errors = tuple[type[Exception], ...]
@@ -49,7 +49,7 @@ class Span:
     ) -> None:
         """End it, as failed where an error passes."""
 
-    def note(self, facts: Facts) -> None:
+    def note(self, facts: Attributes) -> None:
         """Tell more of it, unless it has ended."""
 
     def fail(self, error: Exception) -> None:
@@ -62,7 +62,7 @@ class Span:
 _UNRECORDED = Span()
 
 
-def sync_span(controller: str, about: Callable[[], Facts]) -> Span:
+def sync_span(controller: str, about: Callable[[], Attributes]) -> Span:
     """Return the span of a sync, which is part of no other but a program's own.
 
     To ask for another try later (`RetryAfter`) is no failure.
@@ -80,7 +80,7 @@ def sync_span(controller: str, about: Callable[[], Facts]) -> Span:
     return _Recorded(span)
 
 
-def watch_span(kind: str, facts: Callable[[], Facts]) -> Span:
+def watch_span(kind: str, facts: Callable[[], Attributes]) -> Span:
     """Return the span of a watch of that kind while it is established, which is part of no other.
 
     For whoever causes the watch may be gone when it is established again. See `sync_span`.
@@ -94,7 +94,7 @@ def watch_span(kind: str, facts: Callable[[], Facts]) -> Span:
     return _Recorded(tracer.start_span(f"watch {kind}", Context(), attributes=attributes))
 
 
-def call_span(describe: Callable[[], tuple[str, Facts]], *, fine: Errors = ()) -> Span:
+def call_span(describe: Callable[[], tuple[str, Attributes]], *, fine: Errors = ()) -> Span:
     """Return the span of a call to another system, as part of the one under way.
 
     *describe* returns its name and what it is about, asked only where somebody records. An error
@@ -202,7 +202,7 @@ class _Recorded(Span):
                 self.note({"natsctl.cancelled": True})
         self.end()
 
-    def note(self, facts: Facts) -> None:
+    def note(self, facts: Attributes) -> None:
         if self._span.is_recording():
             self._span.set_attributes(_attributes(facts))
 
@@ -211,7 +211,7 @@ class _Recorded(Span):
             return
         from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - see the module
 
-        self._span.set_status(Status(StatusCode.ERROR, told(error)))
+        self._span.set_status(Status(StatusCode.ERROR, error_text(error)))
         self._span.set_attribute("error.type", _type(error))
         self._span.add_event("exception", _exception(error))
 
@@ -240,7 +240,7 @@ def _tracer_of(provider: "TracerProvider") -> "Tracer":
     return provider.get_tracer(SCOPE, version(SCOPE))
 
 
-def _attributes(facts: Facts) -> dict[str, str | bool | int | float]:
+def _attributes(facts: Attributes) -> dict[str, str | bool | int | float]:
     return {name: _attribute(fact) for name, fact in facts.items()}
 
 

@@ -25,7 +25,7 @@ from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import RetryAfter, StoppedError, StoreError
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import told
+from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import sync_span
 from natsctl.watchers.merged_changes import News, followed
@@ -175,7 +175,7 @@ class Deliveries:
     def failures(self) -> dict[str, str]:
         """Return why objects wait to be told again, by key."""
         return {
-            key: told(owed.error)
+            key: error_text(owed.error)
             for key, line in self._lines.items()
             for owed in line.owed.values()
         }

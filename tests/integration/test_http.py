@@ -10,12 +10,11 @@ import pytest
 
 from natsctl import Controller, Object, kv, primary
 from natsctl.daemon.http.server import CONNECTIONS_MAX, serving
-from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.http.vitals import Verdict, Vitals
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.connection import ConnectionState
-from natsctl.telemetry.health import Verdict
 from natsctl.testing.memory import MemoryStores
 from tests.support.eventually import eventually
 

@@ -9,7 +9,7 @@ import typer
 from natsctl.cli.framework.command import Command, commands, examples
 from natsctl.cli.output.printing import write_table
 from natsctl.cli.output.terminal import emit
-from natsctl.daemon.settings.did_you_mean import meant
+from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError
 
 app = commands()
@@ -66,7 +66,7 @@ def example(
         return
     if name not in files:
         raise NotFoundError(
-            f"there is no example {name!r}{meant(name, files)}; natsctl example lists them"
+            f"there is no example {name!r}{did_you_mean(name, files)}; natsctl example lists them"
         )
     source = files[name].read_text("utf-8")
     emit(source.replace(f"controllers.{name}:", f"{name}:").rstrip("\n"))

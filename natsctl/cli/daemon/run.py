@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -29,13 +29,11 @@ from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.embedded_server import private_server, while_it_runs
 from natsctl.daemon.http.stand_in import nats_stand_in
 from natsctl.daemon.http.vitals import Vitals
-from natsctl.daemon.observe.logs import log_to_stderr
-from natsctl.daemon.observe.secrets import secrets_of
-from natsctl.daemon.observe.traces import traced
+from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.load import Effective
-from natsctl.daemon.settings.settings import ControllerSettings, HttpSettings
+from natsctl.daemon.settings.settings import ControllerSettings, HttpSettings, TraceSettings
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.daemon.stop_limit import StopLimit
 from natsctl.errors import StoreError, UsageError
@@ -111,11 +109,28 @@ async def run(
     if embedded:
         serve = partial(_beside_server, serve, store_dir, port)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(traced(settings.traces))
+        await stack.enter_async_context(_sending_spans(settings.traces))
         stack.enter_context(vitals.watchdog.watching())
         await until_signalled(
             _heard(serve, options, vitals, settings.http), told=vitals.stop, caught=limit.start
         )
+
+
+def _sending_spans(settings: TraceSettings) -> AbstractAsyncContextManager[None]:
+    """Send spans to the collector in the settings, if there is one.
+
+    Raises `UsageError` if the extra `otlp` is not installed.
+    """
+    if settings.otlp is None:
+        return nullcontext()
+    try:
+        from natsctl.daemon.observe.otlp import sending  # noqa: PLC0415 - imports the SDK
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"sending spans needs the extra otlp ({error.name} is missing): "
+            "pip install 'natsctl[otlp]'"
+        ) from error
+    return sending(settings.otlp)
 
 
 def _check_alone(effective: Effective) -> None:

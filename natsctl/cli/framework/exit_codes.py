@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import typer
 
 from natsctl.cli.output.terminal import coloured, emit_error
-from natsctl.daemon.observe.secrets import Hider
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -17,7 +16,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.telemetry.escaping import escaped_lines
-from natsctl.telemetry.hiding import TRACEBACK_MAX
+from natsctl.telemetry.hiding import TRACEBACK_MAX, Hider
 
 _hide = Hider()
 

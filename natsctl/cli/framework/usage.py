@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from natsctl.daemon.settings.did_you_mean import meant
+from natsctl.daemon.settings.did_you_mean import did_you_mean
 
 _LIMITS = {
     "greater_than_equal": ("ge", "{:g} or more"),
@@ -29,10 +29,10 @@ def _wrong(error: typer.TyperException) -> str:
             return f"{_name(error.param)} {details['input']!r} must be {expected}"
     unknown = getattr(error, "option_name", None)
     if unknown is not None and hasattr(error, "possibilities"):
-        return f"there is no option {unknown}{meant(unknown, _options(error))}"
+        return f"there is no option {unknown}{did_you_mean(unknown, _options(error))}"
     command = re.fullmatch(r"(?s)No such command '(.*)'\.", error.format_message())
     if command is not None:
-        return f"there is no command {command[1]}{meant(command[1], _subcommands(error))}"
+        return f"there is no command {command[1]}{did_you_mean(command[1], _subcommands(error))}"
     return error.format_message()
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.output.entries import labels_of, object_in
-from natsctl.daemon.settings.did_you_mean import meant
+from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import bucket_names
 from natsctl.jetstream.bucket.bucket import Bucket, Message
@@ -71,7 +71,7 @@ async def _advice(connection: Connection, name: str) -> str:
         known = await bucket_names(connection)
     except StoreError:  # not everybody may list them
         return f"there is no bucket {name}"
-    nearest = meant(name, known)
+    nearest = did_you_mean(name, known)
     if nearest:
         return f"there is no bucket {name}{nearest}"
     shown = f"there are {', '.join(known[:10])}" if known else "there is none at all yet"

@@ -3,7 +3,7 @@
 from natsctl.cli.framework.command import Command, commands, connected, examples
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, bucket_of
 from natsctl.cli.output.printing import Output, OutputOption, write_entry
-from natsctl.daemon.settings.did_you_mean import meant
+from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
@@ -51,4 +51,4 @@ async def _advice(bucket: Bucket, key: str, error: NotFoundError) -> str:
         keys = await bucket.keys()
     except StoreError:
         return ""
-    return meant(key, keys) if len(keys) <= NAMES_MAX else ""
+    return did_you_mean(key, keys) if len(keys) <= NAMES_MAX else ""

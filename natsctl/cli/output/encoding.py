@@ -7,7 +7,7 @@ import yaml
 
 from natsctl.model import exact_json
 from natsctl.model.exact_json import ExactNumber
-from natsctl.telemetry.escaping import json_escaped, unsafe, yaml_escaped
+from natsctl.telemetry.escaping import is_unsafe, json_escaped, yaml_escaped
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -17,7 +17,7 @@ class _Quoting(_Dumper):  # type: ignore[misc]  # whichever the library was buil
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         """Return the node of a text."""
-        style = '"' if unsafe(text) else None
+        style = '"' if is_unsafe(text) else None
         node: yaml.ScalarNode = self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
         return node
 

@@ -9,10 +9,10 @@ from natsctl.cli.framework.command import Command, commands, examples
 from natsctl.cli.framework.options import handed
 from natsctl.cli.output.entries import NONE
 from natsctl.cli.output.printing import Output, OutputOption, write_found, write_table
-from natsctl.daemon.observe.secrets import MASK, Hider
 from natsctl.daemon.settings.catalogue import BY_NAME, FIELDS
 from natsctl.daemon.settings.load import Effective
 from natsctl.jetstream.connection.options import NatsOptions, redacted
+from natsctl.telemetry.hiding import MASK, Hider
 
 app = commands()
 

@@ -18,7 +18,7 @@ from natsctl.core.sync.operation import Operation
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.store import Stored
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import told
+from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import bind_log_context, log_context
 from natsctl.telemetry.tracing import sync_span
 
@@ -197,7 +197,7 @@ class _Visit(Sync):
             started=self._started,
             duration_s=self._clock() - self._begun,
             revision=None if self.stored is None else self.stored.revision,
-            error="" if error is None else told(error),
+            error="" if error is None else error_text(error),
             created=self.created,
             updated=self.updated,
             deleted=self.deleted,

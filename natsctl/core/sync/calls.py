@@ -18,8 +18,13 @@ from natsctl.core.sync.threads import Threads
 from natsctl.core.sync.time_limit import IGNORED_S, TimeLimit
 from natsctl.errors import HandlerError, UsageError, is_delay
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.frames import explained, suspended, text_of, thread_frames
-from natsctl.telemetry.hiding import hidden, told
+from natsctl.telemetry.frames import (
+    coroutine_frames,
+    explained_error,
+    thread_frames,
+    user_frames_text,
+)
+from natsctl.telemetry.hiding import error_text, hidden
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +90,8 @@ class Call:
     def stack(self) -> str:
         """Return the frames of the user's code in which the call waits, and its threads work."""
         runs = getattr(self.work, "cr_running", False)
-        frames = thread_frames(self._thread) if runs else suspended(self.work)
-        stacks = (text_of(frames), self.threads.stack())
+        frames = thread_frames(self._thread) if runs else coroutine_frames(self.work)
+        stacks = (user_frames_text(frames), self.threads.stack())
         return "\n".join(filter(None, stacks)) or "  (in no file of yours)"
 
 
@@ -216,7 +221,7 @@ async def call_hook(owner: str, hook: Callable[[], Awaitable[None]]) -> None:
         if classify(failure) is not ErrorClass.UNEXPECTED:
             raise failure from error.__cause__
         name = getattr(hook, "__name__", repr(hook))
-        raise HandlerError(f"{owner}: {name}() failed: {explained(error)}") from error
+        raise HandlerError(f"{owner}: {name}() failed: {explained_error(error)}") from error
 
 
 def failure_of(error: BaseException, task: Task | None) -> Exception | None:
@@ -232,7 +237,7 @@ def failure_of(error: BaseException, task: Task | None) -> Exception | None:
         return RuntimeError("the handler waited for something that was cancelled")
     if isinstance(error, GeneratorExit) and _current_task() is not task:
         return None  # it does not run: somebody closes it
-    return RuntimeError(f"the handler raised {told(error)}")
+    return RuntimeError(f"the handler raised {error_text(error)}")
 
 
 def delay_of(value: object, handler: str) -> float | None:

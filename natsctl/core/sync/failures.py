@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import told
+from natsctl.telemetry.hiding import error_text
 
 KEYS_MAX = 10_000  # failing keys whose failures are counted
 ERRORS_MAX = 100  # distinct errors that are remembered
@@ -30,7 +30,7 @@ class FailureLog:
 
     def failed(self, key: Hashable, what: str, error: BaseException) -> str:
         """Log that *what* failed for the key; return the text of the error, without secrets."""
-        text = told(error)
+        text = error_text(error)
         found = classify(error)
         if found.failed:
             count = self._count(key)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import told
+from natsctl.telemetry.hiding import error_text
 
 KEYS_MAX = 10_000
 RECORDS_MAX = 5  # per key
@@ -55,7 +55,7 @@ class Journal:
             yield
         except BaseException as raised:
             if classify(raised) is not ErrorClass.DELAY:
-                error = what + told(raised)
+                error = what + error_text(raised)
             raise
         finally:
             took_s = clock() - begun

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
-from natsctl.telemetry.frames import text_of, thread_frames
+from natsctl.telemetry.frames import thread_frames, user_frames_text
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Threads:
 
     def stack(self) -> str:
         """Return the frames of the user's code that the threads are in, empty if there are none."""
-        stacks = [text_of(thread_frames(job.ident)) for job in self._jobs.values()]
+        stacks = [user_frames_text(thread_frames(job.ident)) for job in self._jobs.values()]
         return "\n".join(filter(None, stacks))
 
 

@@ -14,7 +14,7 @@ from natsctl.daemon.api.messages import (
     Queuing,
 )
 from natsctl.daemon.api.verbs import NAME, Verb
-from natsctl.daemon.settings.did_you_mean import meant
+from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.client import ask, ask_all, services
@@ -70,7 +70,7 @@ class Daemons:
                 return known[0]
             raise UsageError(f"say --controller, one of {', '.join(known)}")
         if name not in known:
-            advice = meant(name, known) or f": there are {', '.join(known)}"
+            advice = did_you_mean(name, known) or f": there are {', '.join(known)}"
             raise NotFoundError(f"no daemon runs controller {name}{advice}")
         return name
 

@@ -10,7 +10,7 @@ from natsctl.core.insight.tree import Branch
 from natsctl.core.queue.workqueue import Held, Place, QueueStats, Ready, Waiting
 from natsctl.core.sync.journal import SyncRecord
 from natsctl.model.garbage import GarbagePlan
-from natsctl.telemetry.shortening import shortened
+from natsctl.telemetry.hiding import shortened
 
 SHOWN_MAX = 100  # keys with something wrong that a status names; it counts all of them
 OWNED_MAX = 1_000  # of what was made for a key, as many are named of each kind

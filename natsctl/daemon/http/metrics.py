@@ -15,7 +15,13 @@ from natsctl.core.insight.measures import CacheMeasures, Measures, QueueMeasures
 from natsctl.core.sync.counters import Counts
 from natsctl.daemon.observe.watchdog import Stalls
 from natsctl.jetstream.connection.connection import ConnectionState
-from natsctl.telemetry.metrics import Counter, Family, Gauge, Histogram, Table
+from natsctl.telemetry.metrics import (
+    CounterMetric,
+    Family,
+    GaugeMetric,
+    HistogramMetric,
+    MetricTable,
+)
 
 
 class Scrape(msgspec.Struct, frozen=True):
@@ -36,10 +42,10 @@ class Scrape(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-RESULTS = Table[int](
+RESULTS = MetricTable[int](
     ("controller", "result"),
     (
-        Counter(
+        CounterMetric(
             "controller_runtime_reconcile_total",
             "Syncs, by how they ended: success, requeue_after or error.",
             float,
@@ -47,40 +53,40 @@ RESULTS = Table[int](
     ),
 )
 
-SYNCS = Table[Counts](
+SYNCS = MetricTable[Counts](
     ("controller",),
     (
-        Counter(
+        CounterMetric(
             "controller_runtime_reconcile_errors_total",
             "Syncs that failed.",
             lambda syncs: syncs.failed,
         ),
-        Counter(
+        CounterMetric(
             "controller_runtime_terminal_reconcile_errors_total",
             "Syncs that failed and are not retried until the object changes.",
             lambda syncs: syncs.final,
         ),
-        Counter(
+        CounterMetric(
             "controller_runtime_reconcile_timeouts_total",
             "Syncs that failed because they took too long.",
             lambda syncs: syncs.timeouts,
         ),
-        Histogram(
+        HistogramMetric(
             "controller_runtime_reconcile_time_seconds",
             "How long syncs take, with the wait for their key's last writes.",
             lambda syncs: syncs.duration_s,
         ),
-        Histogram(
+        HistogramMetric(
             "natsctl_convergence_seconds",
             "From when a change of a primary was seen until a sync of it succeeded.",
             lambda syncs: syncs.convergence_s,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_unanswered_changes",
             "Changed primaries that wait for a sync to succeed, but for those being synced.",
             lambda syncs: syncs.unanswered,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_oldest_unanswered_change_seconds",
             "For how long the first of these has been waiting; 0 where there is none.",
             lambda syncs: syncs.oldest_s,
@@ -88,35 +94,35 @@ SYNCS = Table[Counts](
     ),
 )
 
-UPKEEP = Table[UpkeepMeasures](
+UPKEEP = MetricTable[UpkeepMeasures](
     ("controller",),
     (
-        Counter(
+        CounterMetric(
             "natsctl_barrier_wait_seconds_total",
             "For how long syncs waited for the caches to show what their key wrote.",
             lambda upkeep: upkeep.barrier_waited_s,
         ),
-        Counter(
+        CounterMetric(
             "natsctl_barrier_timeouts_total",
             "How often that wait was given up, and the store read instead.",
             lambda upkeep: upkeep.barrier_timeouts,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_orphans",
             "Secondaries whose owner is gone, at the last sweep.",
             lambda upkeep: upkeep.orphans,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_garbage_collection_refused",
             "Whether the last sweep may not collect: natsctl gc plan says why.",
             lambda upkeep: upkeep.refused,
         ),
-        Counter(
+        CounterMetric(
             "natsctl_applies_undone_total",
             "How often others undid what was applied to an object of a cluster.",
             lambda upkeep: upkeep.undone,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_contested_keys",
             "Keys with objects of a cluster that others change back again and again.",
             lambda upkeep: upkeep.contested,
@@ -124,20 +130,20 @@ UPKEEP = Table[UpkeepMeasures](
     ),
 )
 
-CONTROLLERS = Table[Measures](
+CONTROLLERS = MetricTable[Measures](
     ("controller",),
     (
-        Gauge(
+        GaugeMetric(
             "natsctl_controller_synced",
             "Whether the controller has begun to sync.",
             lambda controller: controller.synced,
         ),
-        Gauge(
+        GaugeMetric(
             "controller_runtime_max_concurrent_reconciles",
             "How many keys the controller syncs at once at most.",
             lambda controller: sum(queue.workers for queue in controller.queues),
         ),
-        Gauge(
+        GaugeMetric(
             "controller_runtime_active_workers",
             "How many keys are being synced.",
             lambda controller: sum(queue.stats.held for queue in controller.queues),
@@ -145,45 +151,45 @@ CONTROLLERS = Table[Measures](
     ),
 )
 
-QUEUES = Table[QueueMeasures](
+QUEUES = MetricTable[QueueMeasures](
     ("name", "controller"),
     (
-        Gauge(
+        GaugeMetric(
             "workqueue_depth",
             "Keys that are due, those among them that are being synced and were added again.",
             lambda queue: queue.stats.depth,
         ),
-        Counter(
+        CounterMetric(
             "workqueue_adds_total",
             "How often a key that was not due was added.",
             lambda queue: queue.stats.adds,
         ),
-        Counter(
+        CounterMetric(
             "workqueue_retries_total",
             "How often a key was added with a delay: retries, and syncs asked for later.",
             lambda queue: queue.stats.retries,
         ),
-        Histogram(
+        HistogramMetric(
             "workqueue_queue_duration_seconds",
             "How long keys are due before a worker takes them.",
             lambda queue: queue.stats.latency_s,
         ),
-        Histogram(
+        HistogramMetric(
             "workqueue_work_duration_seconds",
             "How long keys are held.",
             lambda queue: queue.stats.work_s,
         ),
-        Gauge(
+        GaugeMetric(
             "workqueue_unfinished_work_seconds",
             "For how long the keys that are held have been held, together.",
             lambda queue: queue.stats.unfinished_s,
         ),
-        Gauge(
+        GaugeMetric(
             "workqueue_longest_running_processor_seconds",
             "For how long the key that is held the longest has been held.",
             lambda queue: queue.stats.longest_s,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_workqueue_waiting",
             "Keys that wait for their time: retries, and visits asked for later.",
             lambda queue: queue.stats.waiting,
@@ -191,31 +197,31 @@ QUEUES = Table[QueueMeasures](
     ),
 )
 
-CACHES = Table[CacheMeasures](
+CACHES = MetricTable[CacheMeasures](
     ("controller", "slot", "kind"),
     (
-        Gauge(
+        GaugeMetric(
             "natsctl_cache_complete",
             "Whether the cache has seen a whole listing.",
             lambda cache: cache.complete,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_watch_up",
             "Whether the cache is complete and has a watch.",
             lambda cache: cache.complete and not cache.failure,
         ),
-        Counter(
+        CounterMetric(
             "natsctl_watch_restarts_total",
             "How often the watch broke and was begun anew.",
             lambda cache: cache.restarts,
         ),
-        Gauge("natsctl_cache_objects", "Objects in the cache.", lambda cache: cache.objects),
-        Gauge(
+        GaugeMetric("natsctl_cache_objects", "Objects in the cache.", lambda cache: cache.objects),
+        GaugeMetric(
             "natsctl_cache_revision",
             "The revision up to which the cache shows every write.",
             lambda cache: cache.revision,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_invalid_objects",
             "Objects whose newest state is invalid, and left alone.",
             lambda cache: cache.invalid,
@@ -223,10 +229,10 @@ CACHES = Table[CacheMeasures](
     ),
 )
 
-LAGS = Table[int](
+LAGS = MetricTable[int](
     ("controller", "slot", "kind"),
     (
-        Gauge(
+        GaugeMetric(
             "natsctl_cache_lag_revisions",
             "By how many revisions the cache is behind its bucket; absent while that is unknown.",
             float,
@@ -234,20 +240,20 @@ LAGS = Table[int](
     ),
 )
 
-CONNECTION = Table[ConnectionState](
+CONNECTION = MetricTable[ConnectionState](
     (),
     (
-        Gauge(
+        GaugeMetric(
             "natsctl_connection_up",
             "Whether the connection to NATS stands.",
             lambda connection: connection.connected,
         ),
-        Counter(
+        CounterMetric(
             "natsctl_connection_losses_total",
             "How often the connection to NATS was lost.",
             lambda connection: connection.losses,
         ),
-        Counter(
+        CounterMetric(
             "natsctl_connection_errors_total",
             "Errors that the connection to NATS met in the background.",
             lambda connection: connection.errors,
@@ -255,10 +261,10 @@ CONNECTION = Table[ConnectionState](
     ),
 )
 
-REQUESTS = Table[int](
+REQUESTS = MetricTable[int](
     ("code", "method", "host"),
     (
-        Counter(
+        CounterMetric(
             "rest_client_requests_total",
             "Requests to a cluster, by the status of the answer, or <error> where none came.",
             float,
@@ -266,20 +272,20 @@ REQUESTS = Table[int](
     ),
 )
 
-ELECTIONS = Table[ElectionState](
+ELECTIONS = MetricTable[ElectionState](
     ("name",),
     (
-        Gauge(
+        GaugeMetric(
             "leader_election_master_status",
             "Whether this process leads the controller of that name.",
             lambda election: election.leads,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_lease_known",
             "Whether the lease could be read or written when that was last tried.",
             lambda election: election.known,
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_lease_epoch",
             "The epoch of the term; grows from leader to leader. Absent on standby.",
             lambda election: election.epoch,
@@ -287,15 +293,15 @@ ELECTIONS = Table[ElectionState](
     ),
 )
 
-SHARDS = Table[ShardState](
+SHARDS = MetricTable[ShardState](
     ("name",),
     (
-        Gauge(
+        GaugeMetric(
             "natsctl_shard_members",
             "How many members share the controller's keys, by this one's view; 0 before it joins.",
             lambda shard: len(shard.members),
         ),
-        Gauge(
+        GaugeMetric(
             "natsctl_shard_moving",
             "Whether this process waits until keys are given up, to work by another view.",
             lambda shard: shard.moving,
@@ -303,15 +309,15 @@ SHARDS = Table[ShardState](
     ),
 )
 
-STALLS = Table[Stalls](
+STALLS = MetricTable[Stalls](
     ("controller",),
     (
-        Counter(
+        CounterMetric(
             "natsctl_event_loop_blocked_total",
             "How often a handler blocked the event loop for longer than a second.",
             lambda stalls: stalls.count,
         ),
-        Counter(
+        CounterMetric(
             "natsctl_event_loop_blocked_seconds_total",
             "For how long handlers blocked the event loop then, together.",
             lambda stalls: stalls.seconds,
@@ -319,8 +325,9 @@ STALLS = Table[Stalls](
     ),
 )
 
-BUILD = Table[str](
-    ("version",), (Gauge("natsctl_build_info", "One, for the version that runs.", lambda _: 1),)
+BUILD = MetricTable[str](
+    ("version",),
+    (GaugeMetric("natsctl_build_info", "One, for the version that runs.", lambda _: 1),),
 )
 
 

@@ -17,10 +17,9 @@ from aiohttp import web
 from natsctl.core.task_group import together
 from natsctl.daemon.http.scrapes import Scrapes
 from natsctl.daemon.http.stand_in import http_stand_in
-from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.http.vitals import Verdict, Vitals
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
-from natsctl.telemetry.health import Verdict
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)

@@ -13,12 +13,12 @@ import msgspec
 from natsctl.daemon.api.messages import ControllerStatus, Process, cut
 from natsctl.daemon.api.service import identity_of
 from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.http.vitals import Check, Verdict
 from natsctl.daemon.observe.watchdog import Stall
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.service.server import Endpoint, serving
-from natsctl.telemetry.health import Check, Verdict
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,10 +15,12 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from natsctl.daemon.observe.log_folding import FoldingHandler
-from natsctl.daemon.observe.secrets import Hider
 from natsctl.daemon.settings.settings import LogSettings
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.connection.servers import secrets
+from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.telemetry.escaping import escaped_lines, json_escaped
-from natsctl.telemetry.hiding import TEXT_MAX, TRACEBACK_MAX
+from natsctl.telemetry.hiding import TEXT_MAX, TRACEBACK_MAX, Hider
 from natsctl.telemetry.logger import LogEvent, field_text, log_context, value_text
 from natsctl.telemetry.tracing import trace_ids
 
@@ -52,6 +54,13 @@ def log_to_stderr(settings: LogSettings, secrets: Iterable[str] = ()) -> None:
     logging.basicConfig(level=root_level.upper(), handlers=[handler], force=True)
     for name, _, level in (logger_level.partition("=") for logger_level in logger_levels):
         logging.getLogger(name).setLevel(level.upper())
+
+
+def secrets_of(nats: NatsOptions, cluster: KubeOptions | None = None) -> Iterator[str]:
+    """Yield the secrets in these options; raises `UsageError` if a URL is invalid."""
+    yield from secrets(nats)
+    if cluster is not None and cluster.token:
+        yield cluster.token
 
 
 def _formatter(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import msgspec
 
 from natsctl.core.sync.calls import Call, calls, current_call
-from natsctl.telemetry.frames import own, thread_frames
+from natsctl.telemetry.frames import thread_frames, user_frames
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -174,7 +174,7 @@ def _call_of(task: "asyncio.Task[object] | None") -> Call | None:
 def _line(ident: int) -> str:
     """Return the line of the user's code that the thread is in; else the line that it is at."""
     frames = list(thread_frames(ident))
-    stack = own(frames) or traceback.StackSummary.extract(iter(frames))
+    stack = user_frames(frames) or traceback.StackSummary.extract(iter(frames))
     if not stack:
         return "an unknown line"
     at = stack[-1]

@@ -5,7 +5,7 @@ from collections.abc import Collection
 BEGINNING_MIN = 3  # characters of a name that is not typed to its end
 
 
-def meant(name: str, known: Collection[str], *, prefix: str = "") -> str:
+def did_you_mean(name: str, known: Collection[str], *, prefix: str = "") -> str:
     """Return `; did you mean x?` if something known is near *name*, else nothing.
 
     *prefix* is shown before the known name.

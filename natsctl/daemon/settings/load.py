@@ -16,7 +16,7 @@ from natsctl.daemon.settings.catalogue import (
     Setting,
     default_of,
 )
-from natsctl.daemon.settings.did_you_mean import meant
+from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.daemon.settings.precedence import LOGIN, Given, Layer, settled
 from natsctl.daemon.settings.settings import Settings
 from natsctl.daemon.settings.toml_file import Lines, read_toml
@@ -128,7 +128,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
         unknown = name.startswith(_OURS) and name not in known
         if unknown and value and not _of_a_service(name, value):
             names = [other.removeprefix(_OURS) for other in known]
-            near = meant(name.removeprefix(_OURS), names, prefix=_OURS)
+            near = did_you_mean(name.removeprefix(_OURS), names, prefix=_OURS)
             raise UsageError(f"there is no variable {name}{near}")
 
 
@@ -209,7 +209,9 @@ def _told(file: Path, said: Mapping[str, Any], lines: Lines) -> Iterator[tuple[S
         if not isinstance(inside, dict):
             raise UsageError(f"{at}: {section} is in no section{_placed(section)}")
         if section not in SECTIONS:
-            raise UsageError(f"{at}: there is no section [{section}]{meant(section, SECTIONS)}")
+            raise UsageError(
+                f"{at}: there is no section [{section}]{did_you_mean(section, SECTIONS)}"
+            )
         for field in inside:
             if f"{section}.{field}" not in BY_NAME:
                 at = _line(file, lines, section, field)
@@ -228,7 +230,7 @@ def _line(file: Path, lines: Lines, *path: str) -> str:
 
 def _near(section: str, field: str) -> str:
     within = [setting.field for setting in SETTINGS if setting.section == section]
-    return meant(field, within, prefix=f"{section}.") or _placed(field)
+    return did_you_mean(field, within, prefix=f"{section}.") or _placed(field)
 
 
 def _placed(field: str) -> str:

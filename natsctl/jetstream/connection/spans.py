@@ -3,7 +3,7 @@
 from functools import partial
 
 from natsctl.errors import NotFoundError
-from natsctl.telemetry.tracing import Facts, Span, call_span
+from natsctl.telemetry.tracing import Attributes, Span, call_span
 
 
 def kv_span(operation: str, bucket: str, key: str) -> Span:
@@ -22,7 +22,7 @@ def api_span(endpoint: str) -> Span:
     return call_span(partial(_call, endpoint), fine=(NotFoundError,))
 
 
-def _operation(operation: str, bucket: str, key: str) -> tuple[str, Facts]:
+def _operation(operation: str, bucket: str, key: str) -> tuple[str, Attributes]:
     return f"kv {operation} {bucket}", {
         "db.system.name": "nats",
         "db.operation.name": operation,
@@ -31,7 +31,7 @@ def _operation(operation: str, bucket: str, key: str) -> tuple[str, Facts]:
     }
 
 
-def _call(endpoint: str) -> tuple[str, Facts]:
+def _call(endpoint: str) -> tuple[str, Attributes]:
     verb = endpoint.partition(".KV_")[0]  # one name for all buckets
     facts = {"rpc.system": "nats", "rpc.service": "jetstream", "rpc.method": endpoint}
     return f"jetstream {verb}", facts

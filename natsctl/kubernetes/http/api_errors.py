@@ -25,7 +25,7 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.kubernetes.http.request import RequestInfo
-from natsctl.telemetry.shortening import shortened
+from natsctl.telemetry.hiding import shortened
 
 TEXT_MAX = 500  # characters of the server's message in an error
 CAUSES_MAX = 10  # invalid fields that an error names

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from natsctl.telemetry.tracing import Facts, Span, call_span
+from natsctl.telemetry.tracing import Attributes, Span, call_span
 
 _VERBS = {
     "GET": "get",
@@ -81,7 +81,7 @@ def request_span(method: str, server: str, path: str, info: Callable[[], Request
 
 def _attributes(
     method: str, server: str, path: str, info: Callable[[], RequestInfo]
-) -> tuple[str, Facts]:
+) -> tuple[str, Attributes]:
     request, url = info(), urlsplit(server)
     namespace = {"k8s.namespace.name": request.namespace} if request.namespace else {}
     return f"{method} {request.resource}".rstrip(), {

@@ -1,14 +1,25 @@
-"""What somebody holds is hidden from everybody, for as long as he holds it."""
+"""Secrets are hidden in every text, and long texts are cut."""
 
 import time
+from urllib.parse import quote
 
 import pytest
 
-from natsctl.telemetry.hiding import TEXT_MAX, TOLD_MAX, Hider, Secrets, brief, hidden, told
+from natsctl.telemetry.hiding import (
+    ERROR_MAX,
+    TEXT_MAX,
+    Hider,
+    Secrets,
+    error_text,
+    hidden,
+    quoted,
+    shortened,
+)
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.dGhlIHNpZ25hdHVyZQ"
 SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
-KEY = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0\n" * 50
+KEY = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEE\nIIKz\n-----END EC PRIVATE KEY-----"
+LONG_KEY = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0\n" * 50
 HOSTILE = [
     *("eyJ-aaaaaaaa-", "eyJaaaaaaaaa-", "eyJ", "eyJaaaaaaaa.", "-eyJ-eyJ.", "a://", "://a:b"),
     *("://a@", "a", "-", ".", "a.", "bearer ", "bearer aaaaa ", SEED, "SA", "PRIVATE KEY "),
@@ -61,7 +72,7 @@ def test_a_secret_within_what_looks_like_one_leaves_nothing_of_it(text: str, sho
 
 
 def test_an_error_is_told_by_its_type_and_text_without_secrets() -> None:
-    assert told(ValueError("at nats://ann:hush@hub")) == "ValueError: at nats://***@hub"
+    assert error_text(ValueError("at nats://ann:hush@hub")) == "ValueError: at nats://***@hub"
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
@@ -81,7 +92,9 @@ def test_eight_times_the_text_takes_about_eight_times_as_long(piece: str) -> Non
     assert spent_s(1_000_000, 2) / spent_s(125_000, 4) < 24  # 64 if it were quadratic
 
 
-@pytest.mark.parametrize("secret", [JWT, SEED, KEY, "nats://ann:hush-hush-hush@hub", "held secret"])
+@pytest.mark.parametrize(
+    "secret", [JWT, SEED, LONG_KEY, "nats://ann:hush-hush-hush@hub", "held secret"]
+)
 @pytest.mark.parametrize("shown", [1, 10, 25, 40])
 def test_a_secret_at_the_cut_is_hidden_as_a_whole(secret: str, shown: int) -> None:
     before = "x " * 50
@@ -101,14 +114,73 @@ def test_a_long_text_is_its_beginning_and_how_much_was_left_out() -> None:
 
 
 def test_an_error_with_a_long_text_is_cut() -> None:
-    assert len(told(ValueError("a" * 1_000_000))) < TOLD_MAX + 100
+    assert len(error_text(ValueError("a" * 1_000_000))) < ERROR_MAX + 100
 
 
 def test_a_value_is_quoted_briefly_and_without_secrets() -> None:
-    assert brief("a'b") == repr("a'b")
-    assert brief(f"token {JWT}") == "'token ***'"
-    assert len(brief("a" * 130_000)) < 150
+    assert quoted("a'b") == repr("a'b")
+    assert quoted(f"token {JWT}") == "'token ***'"
+    assert len(quoted("a" * 130_000)) < 150
 
 
 def test_a_secret_that_follows_another_without_a_space_is_hidden() -> None:
     assert hidden(f"{SEED}-{JWT}") == "***-***"
+
+
+def test_a_short_text_is_not_shortened() -> None:
+    assert shortened("x" * 20, 20) == "x" * 20
+
+
+@pytest.mark.parametrize("limit", [20, 21, 500])
+def test_a_shortened_text_keeps_its_beginning_and_its_end(limit: int) -> None:
+    text = shortened(f"begin{'x' * 1000}end", limit)
+    assert len(text) == limit
+    assert text.startswith("begin")
+    assert text.endswith("end")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nats://ann:p@hub:4222 is down", "nats://***@hub:4222 is down"),
+        ("tls://token@a,nats://u:p/w:x@b", "tls://***@a,nats://***@b"),
+        ("nats://u:p@ss@hub", "nats://***@hub"),
+        (f"the seed {SEED}.", "the seed ***."),
+        (f"creds\n{JWT}\n---", "creds\n***\n---"),
+        (f"a {KEY} b", "a -----BEGIN *** b"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIEv", "-----BEGIN ***"),
+        ("Authorization: Bearer abc.def-123", "Authorization: Bearer ***"),
+        ("authorization: basic YW5uOnA=", "authorization: basic ***"),
+    ],
+)
+def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
+    assert Hider()(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nats://hub:4222, tls://other and https://10.0.0.1:6443/api?a=b",
+        "mail ann@example.com about SUN and SUNDAY",
+        "sync of team-a.shop failed: the bearer of news",
+        "-----BEGIN CERTIFICATE-----\nMIIB",
+        "",
+    ],
+)
+def test_anything_else_is_shown(text: str) -> None:
+    assert Hider()(text) == text
+
+
+def test_secrets_that_are_known_are_hidden_wherever_they_are() -> None:
+    hide = Hider(["correct horse", "correct horse battery", "", " "])
+    assert hide("xcorrect horse batteryx, correct horse") == "x***x, ***"
+
+
+def test_a_secret_is_hidden_as_it_stands_in_a_repr_and_in_a_url() -> None:
+    secret = "it's \\ 100% @home"
+    hide = Hider([secret])
+    assert hide(f"{secret} {secret!r} nats:u:{quote(secret, safe='')}") == '*** "***" nats:u:***'
+
+
+def test_a_short_secret_is_hidden_as_a_word() -> None:
+    assert Hider(["s3t"])("s3t: set s3t3 of (s3t)") == "***: set s3t3 of (***)"

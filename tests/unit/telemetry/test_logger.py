@@ -1,6 +1,7 @@
 """A log line is an event with fields, those of its task among them."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -12,6 +13,7 @@ from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import StoreError
 from natsctl.model.store import WatchEvent
 from natsctl.telemetry.logger import (
+    HidingFormatter,
     LogEvent,
     bind_log_context,
     get_logger,
@@ -107,3 +109,12 @@ def test_a_logger_formats_nothing_below_its_level() -> None:
             raise AssertionError("nobody reads this")
 
     get_logger("some").debug("cache synced", kind=Unread())
+
+
+def test_a_formatter_hides_in_messages_and_tracebacks() -> None:
+    formatter = HidingFormatter("natsctl: %(message)s")
+    error = OSError("nats://u:hush@b")
+    record = logging.makeLogRecord(
+        {"msg": "at %s", "args": ("nats://u:hush@a",), "exc_info": (OSError, error, None)}
+    )
+    assert formatter.format(record) == "natsctl: at nats://***@a\n  OSError: nats://***@b"

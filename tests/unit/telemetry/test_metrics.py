@@ -8,7 +8,13 @@ from prometheus_client import Counter as OwnCounter
 from prometheus_client.parser import text_string_to_metric_families
 
 from natsctl.telemetry.histogram import Histogram as Values
-from natsctl.telemetry.metrics import Counter, Gauge, Histogram, Table, exposed
+from natsctl.telemetry.metrics import (
+    CounterMetric,
+    GaugeMetric,
+    HistogramMetric,
+    MetricTable,
+    exposition,
+)
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -20,12 +26,12 @@ class Pump:
         self.strokes_s = Values((0.1, 1.0))
 
 
-PUMPS = Table[Pump](
+PUMPS = MetricTable[Pump](
     ("pump", "site"),
     (
-        Counter("pump_litres_total", "How much was pumped.", lambda pump: pump.litres),
-        Gauge("pump_pressure", "What it holds up to.", lambda pump: pump.pressure),
-        Histogram("pump_stroke_seconds", "Strokes.", lambda pump: pump.strokes_s.read()),
+        CounterMetric("pump_litres_total", "How much was pumped.", lambda pump: pump.litres),
+        GaugeMetric("pump_pressure", "What it holds up to.", lambda pump: pump.pressure),
+        HistogramMetric("pump_stroke_seconds", "Strokes.", lambda pump: pump.strokes_s.read()),
     ),
 )
 
@@ -40,7 +46,7 @@ def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def test_each_number_is_under_its_name_and_the_labels_of_its_thing() -> None:
     pumps = {("a", "hill"): Pump(litres=3, pressure=1.5), ("b", "hill"): Pump(litres=4)}
-    page, _ = exposed(PUMPS.of(pumps))
+    page, _ = exposition(PUMPS.of(pumps))
     found = samples(page)
     hill_a, hill_b = (("pump", "a"), ("site", "hill")), (("pump", "b"), ("site", "hill"))
     assert found["pump_litres_total", hill_a] == 3
@@ -52,7 +58,7 @@ def test_each_number_is_under_its_name_and_the_labels_of_its_thing() -> None:
 
 
 def test_a_number_that_there_is_not_is_left_out() -> None:
-    page, _ = exposed(PUMPS.of({("b", "hill"): Pump()}))
+    page, _ = exposition(PUMPS.of({("b", "hill"): Pump()}))
     assert b"# TYPE pump_pressure gauge" in page
     assert b"pump_pressure{" not in page
 
@@ -71,7 +77,7 @@ def test_a_histogram_counts_each_value_in_every_bucket_that_it_fits_into() -> No
     pump = Pump()
     for stroke_s in (0.05, 0.1, 0.5, 20):
         pump.strokes_s.observe(stroke_s)
-    found = samples(exposed(PUMPS.of({("a", "hill"): pump}))[0])
+    found = samples(exposition(PUMPS.of({("a", "hill"): pump}))[0])
     counts = {
         dict(labels)["le"]: value
         for (name, labels), value in found.items()
@@ -86,17 +92,17 @@ def test_a_histogram_counts_each_value_in_every_bucket_that_it_fits_into() -> No
 def test_a_number_is_read_anew_at_every_scrape() -> None:
     pump = Pump(litres=1)
     labels = (("pump", "a"), ("site", "hill"))
-    assert samples(exposed(PUMPS.of({("a", "hill"): pump}))[0])["pump_litres_total", labels] == 1
+    assert samples(exposition(PUMPS.of({("a", "hill"): pump}))[0])["pump_litres_total", labels] == 1
     pump.litres = 2
-    assert samples(exposed(PUMPS.of({("a", "hill"): pump}))[0])["pump_litres_total", labels] == 2
+    assert samples(exposition(PUMPS.of({("a", "hill"): pump}))[0])["pump_litres_total", labels] == 2
 
 
 def test_who_scrapes_chooses_the_format() -> None:
     families = PUMPS.of({("a", "hill"): Pump(litres=1)})
-    text, text_type = exposed(families)
+    text, text_type = exposition(families)
     assert text_type.startswith("text/plain; version=0.0.4")
     assert not text.endswith(b"# EOF\n")
-    open_metrics, open_metrics_type = exposed(families, OPEN_METRICS)
+    open_metrics, open_metrics_type = exposition(families, OPEN_METRICS)
     assert open_metrics_type.startswith("application/openmetrics-text")
     assert open_metrics.endswith(b"# EOF\n")
 
@@ -112,6 +118,6 @@ def test_what_handlers_count_with_the_clients_own_registry_is_there_too(
     visits: OwnCounter,
 ) -> None:
     visits.inc(5)
-    found = samples(exposed(())[0])
+    found = samples(exposition(())[0])
     assert found["visits_of_a_handler_total", ()] == 5
     assert found["process_resident_memory_bytes", ()] > 0

@@ -7,7 +7,7 @@ from natsctl.core.insight.explain import Status
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.journal import Journal
 from natsctl.daemon.api.messages import SHOWN_MAX, TEXT_MAX, Process, fitting, status_of
-from natsctl.telemetry.hiding import TOLD_MAX
+from natsctl.telemetry.hiding import ERROR_MAX
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 MANY = 100_000
@@ -46,7 +46,7 @@ async def test_a_hundred_thousand_failing_keys_are_counted_and_some_are_named() 
         with pytest.raises(ValueError, match="x"), journal.noting(f"k{number:06}", "put", 1):
             fail()
     failing = {key: record.error for key, record in journal.failing().items()}
-    assert all(len(error) <= TOLD_MAX + CUT_NOTE_MAX for error in failing.values())
+    assert all(len(error) <= ERROR_MAX + CUT_NOTE_MAX for error in failing.values())
     status = Status("apps", True, MANY, MANY, {}, failing, MANY, MANY, 0, Workqueue[str]().stats())
     found = status_of(status, PROCESS, state="syncing", failure="")
     assert found.failing_count == MANY

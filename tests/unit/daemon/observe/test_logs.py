@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import structlog
 
-from natsctl.daemon.observe.logs import log_to_stderr
+from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
 from natsctl.daemon.settings.settings import LogFormat, LogSettings
+from natsctl.errors import UsageError
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.telemetry.logger import bind_log_context, get_logger
 from natsctl.telemetry.tracing import sync_span
 from tests.support.clients.span_recorder import recording
@@ -219,3 +222,18 @@ def test_a_line_is_cut_however_much_a_stranger_wrote(capsys: pytest.CaptureFixtu
     fact = json.loads(line)
     assert [len(fact[name]) < 33_000 for name in ("message", "fact", "exception")] == [True] * 3
     assert fact["message"].endswith(" more characters)")
+
+
+def test_the_secrets_of_options_are_those_in_urls_too() -> None:
+    options = NatsOptions(
+        servers=("nats://ann:in%40url@hub,nats://tok@b",), user="bob", password="p"
+    )
+    found = secrets_of(options, KubeOptions(server="https://a", token="t"))
+    assert sorted(found) == ["in@url", "p", "t", "tok"]
+    assert list(secrets_of(NatsOptions())) == []
+
+
+def test_a_url_that_is_none_is_refused_without_its_secret() -> None:
+    with pytest.raises(UsageError) as caught:
+        list(secrets_of(NatsOptions(servers=("http://ann:hush@hub",))))
+    assert "hush" not in str(caught.value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.daemon.settings.did_you_mean import distance_of, meant
+from natsctl.daemon.settings.did_you_mean import did_you_mean, distance_of
 
 KNOWN = ("get", "list", "history", "status", "shop", "greetings", "NATSCTL_WORKERS")
 
@@ -20,12 +20,12 @@ KNOWN = ("get", "list", "history", "status", "shop", "greetings", "NATSCTL_WORKE
     ],
 )
 def test_a_near_name_is_offered(typed: str, near: str) -> None:
-    assert meant(typed, KNOWN) == f"; did you mean {near}?"
+    assert did_you_mean(typed, KNOWN) == f"; did you mean {near}?"
 
 
 @pytest.mark.parametrize("typed", ["start", "ls", "g", "", "frobnicate", "ship-it", "greek"])
 def test_a_far_name_is_not_offered(typed: str) -> None:
-    assert meant(typed, KNOWN) == ""
+    assert did_you_mean(typed, KNOWN) == ""
 
 
 @pytest.mark.parametrize(
