@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from natsctl.controller.runtime import Controller, ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.core.coordination.election import Election
-from natsctl.core.coordination.participant import Participation
+from natsctl.core.coordination.participant import Participant
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.coordination.term_guard import TermGuard
 from natsctl.core.sync.calls import report_stuck
@@ -175,7 +175,7 @@ class Operator:
         part = self._part(name)
         return part is None or part.leadership.leads
 
-    def _part(self, name: str) -> Participation | None:
+    def _part(self, name: str) -> Participant | None:
         return self.elections.get(name) or self.shards.get(name)
 
     def _runtime(self, controller: Controller | Runnable) -> Runnable:

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from natsctl.core.dependencies.dependency import Dependency, one, those
-from natsctl.core.dependencies.watches import Watch
+from natsctl.core.dependencies.watches import DependencyWatch
 from natsctl.dynamic.cache import Objects
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier, kv_kind
 from natsctl.dynamic.resources import Resources, ScopedGVR
@@ -95,7 +95,7 @@ class Parts:
         return those(kind, Selector.parse(identifier.selector))
 
 
-def object_from(watch: Watch[Any]) -> Document | None:
+def object_from(watch: DependencyWatch[Any]) -> Document | None:
     """Return the object that the watch is of, as a document that may be changed at will.
 
     None where it does not exist. Raises `InvalidObjectError` where it is no JSON object.
@@ -104,7 +104,7 @@ def object_from(watch: Watch[Any]) -> Document | None:
     return next((_document(gvk, stored) for stored in watch.objects()), None)
 
 
-def objects_from(*watches: Watch[Any]) -> Objects:
+def objects_from(*watches: DependencyWatch[Any]) -> Objects:
     """Return the objects that the watches are of, each once; what is no JSON object is left out."""
     found: dict[tuple[GroupVersionKind, str], Document] = {}
     for watch in watches:

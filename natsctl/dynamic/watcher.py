@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 from natsctl.core.dependencies.batches import Batches
-from natsctl.core.dependencies.watches import Cause, Watch, Watches
+from natsctl.core.dependencies.watches import Cause, DependencyWatch, DependencyWatches
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.failures import FailureLog
@@ -42,7 +42,7 @@ _EVERYTHING = Selector()
 
 
 class DynamicWatcher:
-    """Watches single objects and selections of them, for watchers that come and go.
+    """DependencyWatches single objects and selections of them, for watchers that come and go.
 
     *Guarantees.* There is one watch for each distinct thing that is watched, for as long as any
     watcher watches it. Every change after a watcher began to watch is followed by a call of the
@@ -82,7 +82,7 @@ class DynamicWatcher:
         self._parts = Parts(
             self._resources, nats=nats, kube=kube, metadata_only=not self._options.enable_cache
         )
-        self._watches = Watches[ObjectIdentifier](
+        self._watches = DependencyWatches[ObjectIdentifier](
             self._parts.open, self._woken, list_s=self._options.list_timeout_s
         )
         self._batches = Batches(self._watches)
@@ -321,12 +321,12 @@ class DynamicWatcher:
 
     async def _read(
         self, watcher: ObjectIdentifier, identifier: ObjectIdentifier
-    ) -> Watch[ObjectIdentifier]:
+    ) -> DependencyWatch[ObjectIdentifier]:
         self._check(watcher)
         self._check_cache()
         return await self._batches.read(watcher, await self._parts.of(identifier))
 
-    def _cached(self, identifier: ObjectIdentifier) -> Watch[ObjectIdentifier]:
+    def _cached(self, identifier: ObjectIdentifier) -> DependencyWatch[ObjectIdentifier]:
         self._check_cache()
         watch = self._watches.find(self._parts.known(identifier))
         if watch is None:

@@ -12,8 +12,7 @@ from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, StreamConfig, StreamSource
 
 from natsctl import connect
-from natsctl.core.coordination.lease import Lease
-from natsctl.core.coordination.work import Work
+from natsctl.core.coordination.lease import Lease, Workload
 from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import Bounds
 from natsctl.daemon.doctor.finding import Result as Judged
@@ -486,7 +485,7 @@ async def test_a_lease_of_another_application_is_a_failure(
             holder="host:1:aa",
             ttl_s=60,
             clock=time.monotonic,
-            work=Work("Site.sites"),
+            work=Workload("Site.sites"),
         )
         assert await lease.acquire() is not None
         found = await examined(natsctl, "-c", GREETINGS)

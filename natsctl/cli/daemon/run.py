@@ -21,7 +21,7 @@ from natsctl.cli.framework.options import handed
 from natsctl.controller.runtime import Controller
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.installation import installation
-from natsctl.core.coordination.member_records import members_of
+from natsctl.core.coordination.member_record import members_of
 from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.core.coordination.vacancy import Vacancy
 from natsctl.daemon.api.service import answering, this_process

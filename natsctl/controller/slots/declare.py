@@ -7,13 +7,13 @@ from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.controller.slots.predicates import Predicate, WakeOn, predicate_of
 from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.cache.cache import IndexFunc
-from natsctl.core.objects.primary import Primary, Reader, Tertiary
+from natsctl.core.objects.primary import CacheReader, Primary, Tertiary
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, OnImmutable
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Reader[Any])
+R = TypeVar("R", bound=CacheReader[Any])
 
 
 class Slot(Generic[R]):

@@ -16,7 +16,7 @@ from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.owners import Owner, OwnerNames
 from natsctl.core.cache.informer import Informer
-from natsctl.core.coordination.installation import Mark
+from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.objects.compare_and_set import ATTEMPTS, Rewritten, read
 from natsctl.core.objects.read_your_writes import Barrier, current_sync
 from natsctl.errors import (
@@ -83,7 +83,7 @@ class KubeSecondary(Owned[T]):
         *,
         manifests: ManifestStore,
         manager: str,
-        mark: Mark,
+        mark: InstallationAnnotation,
         exists: Callable[[str], bool],
         on_immutable: OnImmutable,
         visit_later: Callable[[str, float], None],

@@ -18,8 +18,8 @@ from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.cache.cache import IndexFunc, Invalid
 from natsctl.core.cache.informer import Informer, OnChange
-from natsctl.core.coordination.installation import Installation, Mark
-from natsctl.core.objects.primary import Primary, Reader, Tertiary
+from natsctl.core.coordination.installation import Installation, InstallationAnnotation
+from natsctl.core.objects.primary import CacheReader, Primary, Tertiary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.task_group import together
 from natsctl.errors import StoreError
@@ -57,7 +57,7 @@ class Opened:
     """
 
     primary: Primary[Any]
-    _mark: Mark
+    _mark: InstallationAnnotation
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Opened:
         The attribute `reads` gets a reader of everything else. Objects in a cluster belong to
         *installation*.
         """
-        self._mark = Mark(self._names.installation, installation)
+        self._mark = InstallationAnnotation(self._names.installation, installation)
         vars(controller)["reads"] = self.reads
         for slot in slots(type(controller)):
             vars(controller)[slot.name] = reader = await self._open(slot)
@@ -179,7 +179,7 @@ class Opened:
     def _manifests(self) -> list[KubeSecondary[Any]]:
         return [at for at in self.secondaries if isinstance(at, KubeSecondary)]
 
-    async def _open(self, slot: Slot[Any]) -> Reader[Any]:
+    async def _open(self, slot: Slot[Any]) -> CacheReader[Any]:
         if isinstance(slot.kind, KubeKind) and slot.role is KubeSecondary:
             return await self._open_manifests(slot, slot.kind)
         store = await self._systems.open(slot.kind)

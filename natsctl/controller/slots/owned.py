@@ -7,7 +7,7 @@ from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owners import Owner, OwnerNames
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Rewritten, Written, read
-from natsctl.core.objects.primary import Reader
+from natsctl.core.objects.primary import CacheReader
 from natsctl.core.objects.read_your_writes import Barrier, current_sync
 from natsctl.errors import (
     ConflictError,
@@ -26,7 +26,7 @@ OWNER_INDEX = "natsctl/owner"
 MESSAGE_EXISTS = "Resource %s already exists and is not managed by this controller"
 
 
-class Owned(Reader[T]):
+class Owned(CacheReader[T]):
     """The objects of one kind that were made for primaries; what writes them is a subclass.
 
     The owner is the key being synced; outside a sync handler, writing raises `UsageError`.

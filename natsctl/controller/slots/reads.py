@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from natsctl.controller.slots.backends import Systems
 from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.dependency import Dependency, one, those
-from natsctl.core.dependencies.watches import Cause, Watches
+from natsctl.core.dependencies.watches import Cause, DependencyWatches
 from natsctl.core.objects.read_your_writes import current_sync
 from natsctl.core.sync.calls import awaitable
 from natsctl.core.sync.loop import SyncHandler
@@ -40,7 +40,7 @@ class Reads:
     def __init__(self, systems: Systems, wake: Callable[[str], None]) -> None:
         self._systems = systems
         self._wake = wake
-        self._watches = Watches(self._open, self._woken)
+        self._watches = DependencyWatches(self._open, self._woken)
         self._batches = Batches(self._watches)
 
     @property

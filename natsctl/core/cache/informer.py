@@ -4,14 +4,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from natsctl.core.cache.cache import Cache, IndexFunc, Invalid
 from natsctl.core.cache.invalid_log import InvalidLog
 from natsctl.core.queue.retry import backoff
+from natsctl.core.task_group import together
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Change, Listed, Listing, Store, WatchEvent
+from natsctl.model.store import Change, Listed, Listing, Sequenced, Store, WatchEvent
 from natsctl.telemetry.logger import unbind_sync
 from natsctl.telemetry.tracing import Span, watch_span
 
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnChange = Callable[[Change[T]], None]
 
+CATCH_UP_S = 5.0
 HEALTHY_S = 30.0  # a watch that lived this long starts its backoff afresh
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 5.0
@@ -156,3 +158,27 @@ class Informer(Generic[T]):
         self._invalid_log.add(invalid)
         if self._on_invalid is not None and not invalid.illegal:
             self._on_invalid(invalid)
+
+
+async def catch_up(informers: Iterable[Informer[Any]], *, limit_s: float = CATCH_UP_S) -> None:
+    """Wait until each cache has passed the newest write that its store's leader has now.
+
+    So whoever leads from here on acts on nothing older than what the one before it wrote. A store
+    that cannot say how far it is, as a cluster cannot, is not waited for. What is not there within
+    *limit_s* is said in the log, and no longer waited for.
+    """
+    async with together() as group:
+        for informer in informers:
+            group.create_task(_caught_up(informer, limit_s), name="catching up")
+
+
+async def _caught_up(informer: Informer[Any], limit_s: float) -> None:
+    if not isinstance(informer.store, Sequenced):
+        return
+    try:
+        async with asyncio.timeout(limit_s):
+            await informer.cache.passed(await informer.store.newest_revision())
+    except (StoreError, TimeoutError) as error:
+        name = informer.cache.kind.name
+        why = str(error) or f"not within {limit_s:g} s"
+        log.warning("%s may be behind its store: %s", name, why)

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
-PORTIONS_MAX = 16
+ASSIGNMENTS_MAX = 16
 
 
-class Portion(Protocol):
+class Assignment(Protocol):
     """Some of all keys, and always the same ones."""
 
     def has(self, key: Hashable) -> bool:
         """Say whether the key is one of them."""
         ...
 
-    def within(self, other: "Portion") -> bool:
+    def within(self, other: "Assignment") -> bool:
         """Say whether all of them are in the other too, as far as that is known without looking."""
         ...
 
@@ -22,7 +22,7 @@ class _All:
     def has(self, key: Hashable) -> bool:  # noqa: ARG002 - whichever it is
         return True
 
-    def within(self, other: Portion) -> bool:
+    def within(self, other: Assignment) -> bool:
         return other is self
 
 
@@ -30,72 +30,72 @@ class _None:
     def has(self, key: Hashable) -> bool:  # noqa: ARG002 - whichever it is
         return False
 
-    def within(self, other: Portion) -> bool:  # noqa: ARG002 - whichever it is
+    def within(self, other: Assignment) -> bool:  # noqa: ARG002 - whichever it is
         return True
 
 
-ALL: Portion = _All()
-NONE: Portion = _None()
+ALL: Assignment = _All()
+NONE: Assignment = _None()
 
 
-class Holdings:
-    """The keys that a loop may visit: those of every portion since the one that it has settled in.
+class HeldAssignments:
+    """The keys that a loop may sync: those of every assignment since the one it settled in.
 
     What goes is gone at once. What comes is held only when the loop has settled, which it does once
     its caches show what whoever had the key before wrote.
 
     Args:
-        portion: what is held at first.
+        assignment: what is held at first.
     """
 
-    def __init__(self, portion: Portion = ALL) -> None:
+    def __init__(self, assignment: Assignment = ALL) -> None:
         self.has: Callable[[Hashable], bool]
         """Says whether a key is held now; an attribute, for it is asked at every change."""
-        self._portions: tuple[Portion, ...] = ()
-        self._become(portion)
+        self._assignments: tuple[Assignment, ...] = ()
+        self._become(assignment)
 
     @property
-    def newest(self) -> Portion:
-        """The portion to settle in."""
-        return self._portions[-1]
+    def newest(self) -> Assignment:
+        """The assignment to settle in."""
+        return self._assignments[-1]
 
     @property
     def settled(self) -> bool:
-        """Whether the newest portion is the one that is settled in."""
-        return len(self._portions) == 1
+        """Whether the newest assignment is the one that is settled in."""
+        return len(self._assignments) == 1
 
-    def reset(self, portion: Portion) -> None:
-        """Hold exactly this portion, and be settled in it."""
-        self._become(portion)
+    def reset(self, assignment: Assignment) -> None:
+        """Hold exactly this assignment, and be settled in it."""
+        self._become(assignment)
 
-    def moved(self, portion: Portion) -> None:
-        """Take another portion in: what is not in it is not held from now on."""
-        if len(self._portions) < PORTIONS_MAX:
-            self._become(*self._portions, portion)
+    def moved(self, assignment: Assignment) -> None:
+        """Take another assignment in: what is not in it is not held from now on."""
+        if len(self._assignments) < ASSIGNMENTS_MAX:
+            self._become(*self._assignments, assignment)
         else:  # who moves that often holds nothing until it has settled
-            self._become(NONE, portion)
+            self._become(NONE, assignment)
 
-    def settle(self, portion: Portion) -> Callable[[Hashable], bool] | None:
-        """Hold what is in this portion, and in those since.
+    def settle(self, assignment: Assignment) -> Callable[[Hashable], bool] | None:
+        """Hold what is in this assignment, and in those since.
 
         Returns what says of keys whether they just came; None where none did.
         """
-        known = [number for number, each in enumerate(self._portions) if each is portion]
+        known = [number for number, each in enumerate(self._assignments) if each is assignment]
         if not known:
             return None  # it is long past, and the newest one is still to be settled in
-        before = self._portions[: known[-1] + 1]
-        self._become(*self._portions[known[-1] :])
-        if all(portion.within(each) for each in before):
+        before = self._assignments[: known[-1] + 1]
+        self._become(*self._assignments[known[-1] :])
+        if all(assignment.within(each) for each in before):
             return None
 
         def came(key: Hashable) -> bool:
-            return portion.has(key) and not all(each.has(key) for each in before)
+            return assignment.has(key) and not all(each.has(key) for each in before)
 
         return came
 
-    def _become(self, *portions: Portion) -> None:
-        self._portions = portions
-        self.has = portions[0].has if len(portions) == 1 else self._has
+    def _become(self, *assignments: Assignment) -> None:
+        self._assignments = assignments
+        self.has = assignments[0].has if len(assignments) == 1 else self._has
 
     def _has(self, key: Hashable) -> bool:
-        return all(portion.has(key) for portion in self._portions)
+        return all(assignment.has(key) for assignment in self._assignments)

@@ -7,10 +7,18 @@ from functools import partial
 
 import msgspec
 
-from natsctl.core.coordination.lease import RENEW, RETRY, STEP_DOWN, VOID, Held, Lease
+from natsctl.core.coordination.lease import (
+    RENEW,
+    RETRY,
+    STEP_DOWN,
+    VOID,
+    HeldLease,
+    Lease,
+    Workload,
+)
 from natsctl.core.coordination.participant import (
     RELEASE_S,
-    Participation,
+    Participant,
     VacantByName,
     always_vacant,
     check_ttl,
@@ -20,7 +28,6 @@ from natsctl.core.coordination.participant import (
     text_of,
 )
 from natsctl.core.coordination.term import Clock, Leadership
-from natsctl.core.coordination.work import Work
 from natsctl.errors import ConflictError, NotLeadingError, StoreError
 from natsctl.model.store import Store
 
@@ -91,7 +98,7 @@ def elections(
             holder=identity,
             ttl_s=ttl_s,
             clock=clock,
-            work=Work(owner, installation),
+            work=Workload(owner, installation),
             vacant=partial(vacant, name),
         )
         return Election(lease, clock=clock, sharing=sharing)
@@ -99,7 +106,7 @@ def elections(
     return election
 
 
-class Election(Participation):
+class Election(Participant):
     """One process's part in the election of who leads a controller.
 
     *Guarantees.* Work is done in one process at a time, which holds the lease. A leader that could
@@ -143,7 +150,7 @@ class Election(Participation):
 
     # ---- standing by
 
-    async def _stand_by(self) -> Held:
+    async def _stand_by(self) -> HeldLease:
         """Wait until the lease is ours."""
         logged = ""
         while True:
@@ -164,7 +171,7 @@ class Election(Participation):
             return "the lease was lost: its holder may not know yet, and has time to renew it"
         return ""
 
-    async def _acquired(self) -> Held | None:
+    async def _acquired(self) -> HeldLease | None:
         try:
             async with asyncio.timeout(VOID * self._lease.ttl_s):
                 members = await self._members()
@@ -201,7 +208,7 @@ class Election(Participation):
 
     # ---- leading
 
-    async def _lead(self, held: Held) -> None:
+    async def _lead(self, held: HeldLease) -> None:
         """Lead for as long as the lease can be renewed."""
         name, leadership = self._lease.name, self.leadership
         leadership.begin(held.epoch, self._until(held))
@@ -220,7 +227,7 @@ class Election(Participation):
             leadership.step_down()
             log.warning("%s: leads no more: the lease could not be renewed in time", name)
 
-    async def _renewed(self, held: Held) -> Held:
+    async def _renewed(self, held: HeldLease) -> HeldLease:
         """Wait until it is time, and renew the lease, again and again until that is done."""
         ttl_s = self._lease.ttl_s
         await asyncio.sleep(held.sent + RENEW * ttl_s - self._clock())
@@ -237,7 +244,7 @@ class Election(Participation):
                 return renewed
             await asyncio.sleep(RETRY * ttl_s)
 
-    def _until(self, held: Held) -> float:
+    def _until(self, held: HeldLease) -> float:
         return held.sent + VOID * self._lease.ttl_s
 
     async def _give_back(self) -> None:

@@ -36,7 +36,7 @@ class Installation(msgspec.Struct, frozen=True):
         return installation_id == self.id or installation_id in self.adopted
 
 
-class Mark(msgspec.Struct, frozen=True):
+class InstallationAnnotation(msgspec.Struct, frozen=True):
     """Reads and writes the annotation that assigns an object in a cluster to an installation."""
 
     annotation: str

@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 import msgspec
 
 from natsctl.core.coordination.term import Clock
-from natsctl.core.coordination.work import NO_WORK, Work
 from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError, StoreMissingError
 from natsctl.model.store import Store, Stored
 
@@ -36,6 +35,28 @@ TTL_MIN_S, TTL_MAX_S = 1.0, 3600.0  # no process of ours uses another time to li
 
 Vacant = Callable[[], Awaitable[bool]]
 """Returns whether no process can hold a lease of which the store has no trace."""
+
+
+class Workload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A controller's work: the kind of its primaries, and the installation.
+
+    Each is empty if it is not known, as in records of version 0.1.
+    """
+
+    owner: str = ""
+    installation: str = ""
+
+    def same(self, other: "Workload") -> bool:
+        """Return whether both may be the same work: what both know does not differ."""
+        pairs = ((self.owner, other.owner), (self.installation, other.installation))
+        return all(not one or not two or one == two for one, two in pairs)
+
+    def __str__(self) -> str:
+        owner = self.owner or "an unknown kind"
+        return f"{owner} of installation {self.installation}" if self.installation else owner
+
+
+UNKNOWN_WORKLOAD = Workload()
 
 
 class Claim(msgspec.Struct, frozen=True, rename="camel"):
@@ -53,10 +74,10 @@ class Claim(msgspec.Struct, frozen=True, rename="camel"):
     epoch: int = 0
     renewals: int = 0
     released: bool = False
-    work: Work = NO_WORK
+    work: Workload = UNKNOWN_WORKLOAD
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldLease(msgspec.Struct, frozen=True):
     """Our own lease: the stored claim, its revision, and a time before it was `sent`."""
 
     claim: Claim
@@ -128,13 +149,13 @@ class Lease:
         holder: str,
         ttl_s: float,
         clock: Clock,
-        work: Work = NO_WORK,
+        work: Workload = UNKNOWN_WORKLOAD,
         vacant: Vacant = always,
     ) -> None:
         self.name = name
         self.holder = holder
         self.ttl_s = ttl_s
-        self.held: Held | None = None
+        self.held: HeldLease | None = None
         self.work = work
         self._store = store
         self._clock = clock
@@ -164,7 +185,7 @@ class Lease:
         look_s = LOOK * self.ttl_s * random.uniform(0.8, 1.0)  # noqa: S311 - spreads load, keeps no secret
         return min(look_s, self.wait_s or look_s)
 
-    async def acquire(self) -> Held | None:
+    async def acquire(self) -> HeldLease | None:
         """Take the lease if that is possible now; None if it is, or may be, another's.
 
         Raises `StoreError`; after a timeout it may have been taken, which the next call sees.
@@ -188,7 +209,7 @@ class Lease:
         await self._look()
         return self.wait_s <= 0
 
-    async def renew(self, held: Held) -> Held:
+    async def renew(self, held: HeldLease) -> HeldLease:
         """Write the lease again and return it as it is then.
 
         Raises `ConflictError` if it is ours no more, another `StoreError` if that is unknown. If
@@ -223,7 +244,7 @@ class Lease:
             await self._put(claim, found)
             self._seen = None
 
-    def _lost_by_hand(self, held: Held) -> bool:
+    def _lost_by_hand(self, held: HeldLease) -> bool:
         """Return whether the key has no claim, and no other process can have held it since."""
         gone = self._seen is None or self._seen.claim is None
         return gone and self._clock() < held.void_at
@@ -245,9 +266,9 @@ class Lease:
             return await self._store.create(self.name, value)
         return await self._store.update(self.name, value, revision=over.revision)
 
-    def _hold(self, claim: Claim, stored: Stored, sent: float) -> Held:
+    def _hold(self, claim: Claim, stored: Stored, sent: float) -> HeldLease:
         self._note(claim, stored.revision)
-        self.held = Held(claim, stored.revision, sent)
+        self.held = HeldLease(claim, stored.revision, sent)
         return self.held
 
     def _note(self, claim: Claim | None, revision: int) -> None:
@@ -264,6 +285,6 @@ class Lease:
         self._seen = _Seen(claim, revision, max(waiting, now + TAKE_OVER * ttl_s))
 
 
-def _next(held: Held) -> Claim:
+def _next(held: HeldLease) -> Claim:
     old = held.claim
     return msgspec.structs.replace(old, epoch=held.epoch, renewals=old.renewals + 1)

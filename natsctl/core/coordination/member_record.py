@@ -5,19 +5,20 @@ it is refused, one of them was stored although nobody said so, or somebody else 
 """
 
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 
+from natsctl.core.coordination.lease import UNKNOWN_WORKLOAD, Workload
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.term import Clock
-from natsctl.core.coordination.work import NO_WORK, Work
 from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError
 from natsctl.model.store import Store, Stored
 
 SENT_MAX = 64  # writes of which it is remembered when they were sent
 
 
-class Seat:
+class MemberRecord:
     """One member's record.
 
     Args:
@@ -37,7 +38,7 @@ class Seat:
         holder: str,
         ttl_s: float,
         clock: Clock,
-        work: Work = NO_WORK,
+        work: Workload = UNKNOWN_WORKLOAD,
     ) -> None:
         self.key = key
         self.holder = holder
@@ -136,3 +137,30 @@ class Seat:
 
     def _note(self, record: Membership, stored: Stored, sent: float) -> None:
         self.record, self.revision, self.sent = record, stored.revision, sent
+
+
+class LivingRecords(Protocol):
+    """A store of records that expire; the store of leases in NATS is one."""
+
+    async def living(self, pattern: str) -> list[Stored]:
+        """Return the records whose keys match the pattern."""
+        ...
+
+
+def records_of(name: str) -> str:
+    """Return the keys of the records of a controller's group, as a pattern."""
+    return f"{name}.shards.*"
+
+
+async def members_of(leases: LivingRecords, name: str) -> dict[str, Membership]:
+    """Return the records of the members that share a controller's keys, by their keys."""
+    records = {at.key: _record(at.value) for at in await leases.living(records_of(name))}
+    return {key: at for key, at in records.items() if at is not None and not at.left}
+
+
+def _record(value: bytes) -> Membership | None:
+    try:
+        record = msgspec.json.decode(value, type=Membership)
+    except DECODE_ERRORS:
+        return None
+    return record if record.possible else None

@@ -31,13 +31,12 @@ from collections.abc import Hashable, Iterable, Mapping
 import msgspec
 
 from natsctl.core.cache.cache import Cache
-from natsctl.core.coordination.assignment import Portion
-from natsctl.core.coordination.lease import TAKE_OVER, possible_ttl
-from natsctl.core.coordination.rendezvous import View
+from natsctl.core.coordination.assignment import Assignment
+from natsctl.core.coordination.lease import TAKE_OVER, UNKNOWN_WORKLOAD, Workload, possible_ttl
+from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.term import Clock
-from natsctl.core.coordination.work import NO_WORK, Work
 
-NOBODY = View()
+NO_MEMBERS = MemberSet()
 
 
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,7 +54,7 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
     members: tuple[str, ...] = ()
     renewals: int = 0
     left: bool | None = None
-    work: Work = NO_WORK
+    work: Workload = UNKNOWN_WORKLOAD
 
     @property
     def possible(self) -> bool:
@@ -63,34 +62,36 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
         return bool(self.holder) and (bool(self.left) or possible_ttl(self.ttl_s))
 
 
-class Share:
+class SharedAssignment:
     """Some of all keys: what each of *views* gives to us, and none of *others* to who has it."""
 
-    def __init__(self, identity: str, views: tuple[View, ...], others: Mapping[str, View]) -> None:
+    def __init__(
+        self, identity: str, views: tuple[MemberSet, ...], others: Mapping[str, MemberSet]
+    ) -> None:
         self._identity = identity
         self.views = views
         self.others = others
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Share) and self._parts == other._parts
+        return isinstance(other, SharedAssignment) and self._parts == other._parts
 
     def __hash__(self) -> int:
         return hash(self.views)
 
     @property
-    def _parts(self) -> tuple[str, tuple[View, ...], Mapping[str, View]]:
+    def _parts(self) -> tuple[str, tuple[MemberSet, ...], Mapping[str, MemberSet]]:
         return self._identity, self.views, self.others
 
     def has(self, key: Hashable) -> bool:
-        """See `Portion.has`."""
+        """See `Assignment.has`."""
         return all(view.owner(key) == self._identity for view in self.views) and not any(
             view.owner(key) == name for name, view in self.others.items()
         )
 
-    def within(self, other: Portion) -> bool:
-        """See `Portion.within`."""
+    def within(self, other: Assignment) -> bool:
+        """See `Assignment.within`."""
         return (
-            isinstance(other, Share)
+            isinstance(other, SharedAssignment)
             and all(self._implies(view) for view in other.views)
             and all(
                 self._implies(view) or self.others.get(name) == view
@@ -98,11 +99,11 @@ class Share:
             )
         )
 
-    def _implies(self, view: View) -> bool:
+    def _implies(self, view: MemberSet) -> bool:
         return _implied(view, self.views, self._identity)
 
 
-class Move:
+class Rebalance:
     """The way from one view to the next: drained, published, passed.
 
     Args:
@@ -111,7 +112,7 @@ class Move:
         after: the one by which we are to.
     """
 
-    def __init__(self, identity: str, before: View, after: View) -> None:
+    def __init__(self, identity: str, before: MemberSet, after: MemberSet) -> None:
         self.after = after
         self.drained = False  # whether we are at no key that goes
         self._identity = identity
@@ -186,7 +187,7 @@ class Group:
         identity: str,
         clock: Clock,
         ttl_s: float,
-        work: Work = NO_WORK,
+        work: Workload = UNKNOWN_WORKLOAD,
     ) -> None:
         self.own: Membership | None = None  # our own record, as our cache has it
         self._cache = cache
@@ -240,10 +241,10 @@ class Group:
         return tuple(seen.record.holder for seen in self._claiming() if not seen.there)
 
     @property
-    def wanted(self) -> View:
+    def wanted(self) -> MemberSet:
         """By which members to divide the keys: those who live, and we."""
         live = (seen for seen in self._members() if seen.there and self._lives(seen))
-        return View((self._identity, *(seen.record.holder for seen in live)))
+        return MemberSet((self._identity, *(seen.record.holder for seen in live)))
 
     @property
     def stranger(self) -> Membership | None:
@@ -260,7 +261,7 @@ class Group:
         due = (seen.dead_at for seen in self._members() if self._lives(seen))
         return min((at for at in due if at > sent), default=math.inf)
 
-    def share(self, *views: View) -> Share:
+    def share(self, *views: MemberSet) -> SharedAssignment:
         """Return the keys that each of the views gives to us, and nobody else claims."""
         distinct = dict.fromkeys(views)
         widest = tuple(
@@ -268,18 +269,18 @@ class Group:
             for view in distinct
             if not _implied(view, [other for other in distinct if other != view], self._identity)
         )
-        claims = {seen.record.holder: View(seen.claim) for seen in self._claiming()}
+        claims = {seen.record.holder: MemberSet(seen.claim) for seen in self._claiming()}
         others = {
             name: view
             for name, view in claims.items()
             if not _implied(view, widest, self._identity)  # else it claims nothing that is ours
         }
-        return Share(self._identity, widest, others)
+        return SharedAssignment(self._identity, widest, others)
 
     def whose(self, key: str) -> str | None:
         """Return which other member claims the key, None if none is known to."""
         for seen in self._claiming():
-            if View(seen.record.members).owner(key) == seen.record.holder:
+            if MemberSet(seen.record.members).owner(key) == seen.record.holder:
                 return seen.record.holder
         return None
 
@@ -333,6 +334,6 @@ class Group:
                 del self._seen[key]
 
 
-def _implied(view: View, by: Iterable[View], identity: str) -> bool:
+def _implied(view: MemberSet, by: Iterable[MemberSet], identity: str) -> bool:
     """Say whether what one of these views gives to *identity*, the view gives to it as well."""
     return identity in view.members and any(wider.includes(view) for wider in by)

@@ -9,9 +9,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 
-from natsctl.core.coordination.lease import TTL_MAX_S, TTL_MIN_S
+from natsctl.core.coordination.lease import TTL_MAX_S, TTL_MIN_S, Workload
 from natsctl.core.coordination.term import Leadership, current_leadership
-from natsctl.core.coordination.work import Work
 from natsctl.core.task_group import together
 from natsctl.errors import UsageError
 
@@ -52,7 +51,7 @@ def check_ttl(ttl_s: float) -> None:
         raise UsageError(f"a lease of {ttl_s:g} s is too long: give it {TTL_MAX_S:g} s or less")
 
 
-def foreign(name: str, holder: str, theirs: Work, ours: Work) -> str:
+def foreign(name: str, holder: str, theirs: Workload, ours: Workload) -> str:
     """Return an error message: a process that works on something else has the controller's name."""
     return (
         f"{holder} runs another controller that is named {name} too: it works on {theirs}, this "
@@ -60,7 +59,7 @@ def foreign(name: str, holder: str, theirs: Work, ours: Work) -> str:
     )
 
 
-class Participation(ABC):
+class Participant(ABC):
     """Takes part while work goes on; when and on what that is done, `leadership` says.
 
     Args:

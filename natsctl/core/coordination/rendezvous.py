@@ -12,7 +12,7 @@ from hashlib import blake2b
 BYTES = 8
 
 
-class View:
+class MemberSet:
     """Members among whom keys are divided, evenly as chance has it.
 
     Two views of the same members are equal. Without members nobody owns anything.
@@ -23,15 +23,15 @@ class View:
         self._seeds = [(member, _seed(member)) for member in self.members]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, View) and other.members == self.members
+        return isinstance(other, MemberSet) and other.members == self.members
 
     def __hash__(self) -> int:
         return hash(self.members)
 
     def __repr__(self) -> str:
-        return f"View({', '.join(self.members)})"
+        return f"MemberSet({', '.join(self.members)})"
 
-    def includes(self, other: "View") -> bool:
+    def includes(self, other: "MemberSet") -> bool:
         """Say whether all members of the other view are members here too.
 
         Then whoever of them has a key here has it there as well: it has fewer to prevail over.

@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.coordination.lease import LOOK, RENEW, RETRY, STEP_DOWN, VOID, Lease
-from natsctl.core.coordination.member_record import Seat
-from natsctl.core.coordination.member_records import records_of
-from natsctl.core.coordination.membership import NOBODY, Group, Membership, Move
+from natsctl.core.coordination.lease import LOOK, RENEW, RETRY, STEP_DOWN, VOID, Lease, Workload
+from natsctl.core.coordination.member_record import MemberRecord, records_of
+from natsctl.core.coordination.membership import NO_MEMBERS, Group, Membership, Rebalance
 from natsctl.core.coordination.participant import (
     RELEASE_S,
-    Participation,
+    Participant,
     VacantByName,
     always_vacant,
     check_ttl,
@@ -28,7 +27,6 @@ from natsctl.core.coordination.participant import (
     text_of,
 )
 from natsctl.core.coordination.term import Clock, Leadership
-from natsctl.core.coordination.work import Work
 from natsctl.core.task_group import together
 from natsctl.errors import ConflictError, NotLeadingError, StoreError
 from natsctl.model.kinds import KvKind, kv
@@ -93,10 +91,10 @@ def shards(
     identity = new_identity()
 
     def shard(name: str, owner: str = "") -> Shard:
-        work = Work(owner, installation)
+        work = Workload(owner, installation)
         store = leases(kv(Membership, bucket=bucket, keys=records_of(name), history=1))
         key = f"{name}.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
-        seat = Seat(store, key, holder=identity, ttl_s=ttl_s, clock=clock, work=work)
+        seat = MemberRecord(store, key, holder=identity, ttl_s=ttl_s, clock=clock, work=work)
         elected = leases(kv(bytes, bucket=bucket, keys=name, history=1))
         lease = Lease(elected, name, holder=identity, ttl_s=ttl_s, clock=clock, work=work)
         return Shard(name, store, seat, lease, clock=clock, vacant=vacant)
@@ -108,7 +106,7 @@ class _StrangerError(ConflictError):
     """A process that works on something else shares keys under the controller's name."""
 
 
-class Shard(Participation):
+class Shard(Participant):
     """One process's part in the group that shares the keys of a controller.
 
     *Guarantees.* A key is worked on in one process at a time; see `membership.py`. A member
@@ -130,7 +128,7 @@ class Shard(Participation):
         self,
         name: str,
         store: Store,
-        seat: Seat,
+        seat: MemberRecord,
         lease: Lease,
         *,
         clock: Clock = steady,
@@ -155,8 +153,8 @@ class Shard(Participation):
         self._lease = lease
         self._clock = clock
         self._stir = asyncio.Event()  # something is to be thought about anew
-        self._view = NOBODY  # by which we work
-        self._move: Move | None = None  # to the next one
+        self._view = NO_MEMBERS  # by which we work
+        self._move: Rebalance | None = None  # to the next one
         self._again = -math.inf  # when to write again, after a write that failed
 
     def state(self) -> ShardState:
@@ -195,7 +193,7 @@ class Shard(Participation):
 
     async def _join(self) -> None:
         """Write a record that claims nothing, again and again until that is done."""
-        self._view, self._move = NOBODY, None
+        self._view, self._move = NO_MEMBERS, None
         while True:
             try:
                 async with asyncio.timeout(VOID * self._seat.ttl_s):
@@ -280,10 +278,10 @@ class Shard(Participation):
             self._view, self._move = self._move.after, None
             log.info("%s: %s", self.name, _told(len(self._view.members)))
         own = self._own()
-        if self._view == NOBODY and self._move is None and own is not None:
+        if self._view == NO_MEMBERS and self._move is None and own is not None:
             self._look_around(own)
         if self._move is None and own is not None and self._group.wanted != self._view:
-            self._move = Move(self._seat.holder, self._view, self._group.wanted)
+            self._move = Rebalance(self._seat.holder, self._view, self._group.wanted)
             group.create_task(self._drain(self._move), name=f"drain of {self.name}")
         self._note_lost()
         self._say()
@@ -312,16 +310,16 @@ class Shard(Participation):
 
     def _say(self) -> None:
         """Say which keys are ours, from the first view on in which there are any."""
-        if self._view == NOBODY:
+        if self._view == NO_MEMBERS:
             return
         views = (self._view,) if self._move is None else (self._view, self._move.after)
         share, leadership = self._group.share(*views), self.leadership
         if not leadership.begun.is_set():
             leadership.begin(self._seat.revision, self._until, share)
-        elif share != leadership.portion:
+        elif share != leadership.assignment:
             leadership.move(share)
 
-    async def _drain(self, move: Move) -> None:
+    async def _drain(self, move: Rebalance) -> None:
         await self.leadership.without(move.goes)
         move.drained = True
         self._stir.set()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from natsctl.core.coordination.assignment import ALL, NONE, Portion
+from natsctl.core.coordination.assignment import ALL, NONE, Assignment
 from natsctl.errors import NotLeadingError
 
 log = logging.getLogger(__name__)
@@ -58,14 +58,14 @@ class Leadership:
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
         self.epoch: int | None = None  # of the term, None on standby
-        self.portion = NONE  # the keys that are this process's own in the term
+        self.assignment = NONE  # the keys that are this process's own in the term
         self.sought = asyncio.Event()  # somebody is ready to work, and waits for a term
         self.begun = asyncio.Event()  # a term has begun, and has not ended
         self._clock = clock
         self._until = -math.inf
         self._over = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()
-        self._movers: tuple[Callable[[Portion], None], ...] = ()
+        self._movers: tuple[Callable[[Assignment], None], ...] = ()
         self._at_work: Counter[Hashable] = Counter()
         self._given_back = asyncio.Event()
 
@@ -81,15 +81,15 @@ class Leadership:
 
     def has(self, key: Hashable) -> bool:
         """Whether the key is this process's own now, or was and is still worked on here."""
-        return self.leads and (key in self._at_work or self.portion.has(key))
+        return self.leads and (key in self._at_work or self.assignment.has(key))
 
     # ---- what is said
 
-    def begin(self, epoch: int, until: float, portion: Portion = ALL) -> None:
+    def begin(self, epoch: int, until: float, assignment: Assignment = ALL) -> None:
         """Begin a term with these keys, which is over at *until* by itself."""
         self.epoch, self._until = epoch, until
         self._over = asyncio.Event()
-        self.move(portion)
+        self.move(assignment)
         self.begun.set()
 
     def extend(self, until: float) -> None:
@@ -101,11 +101,11 @@ class Leadership:
         self.check()
         self._until = until
 
-    def move(self, portion: Portion) -> None:
+    def move(self, assignment: Assignment) -> None:
         """Let these keys be this process's own from now on, and no other."""
-        self.portion = portion
+        self.assignment = assignment
         for mover in self._movers:
-            mover(portion)
+            mover(assignment)
 
     def step_down(self) -> None:
         """End the term: what is under way is cancelled, and may write until its time is over."""
@@ -142,10 +142,10 @@ class Leadership:
     # ---- what is asked
 
     @contextmanager
-    def moving(self, mover: Callable[[Portion], None]) -> Iterator[None]:
+    def moving(self, mover: Callable[[Assignment], None]) -> Iterator[None]:
         """Tell *mover* which keys are this process's own, now and whenever that changes."""
         self._movers = (*self._movers, mover)
-        mover(self.portion)
+        mover(self.assignment)
         try:
             yield
         finally:

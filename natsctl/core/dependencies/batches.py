@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.dependencies.dependency import Dependency
-from natsctl.core.dependencies.watches import Watch, Watches
+from natsctl.core.dependencies.watches import DependencyWatch, DependencyWatches
 from natsctl.errors import QueryBatchInProgressError, QueryBatchNotStartedError
 
 W = TypeVar("W", bound=Hashable)
@@ -13,7 +13,7 @@ W = TypeVar("W", bound=Hashable)
 class Batches(Generic[W]):
     """Batches of reads, of each dependent at most one at a time."""
 
-    def __init__(self, watches: Watches[W]) -> None:
+    def __init__(self, watches: DependencyWatches[W]) -> None:
         self._watches = watches
         self._read: dict[W, set[Dependency[Any]]] = {}
 
@@ -26,10 +26,11 @@ class Batches(Generic[W]):
             raise QueryBatchInProgressError(f"a query batch of {dependent} is in progress: end it")
         self._read[dependent] = set()
 
-    async def read(self, dependent: W, on: Dependency[Any]) -> Watch[W]:
+    async def read(self, dependent: W, on: Dependency[Any]) -> DependencyWatch[W]:
         """Have *dependent* depend on it, and return its watch, to read from.
 
-        Raises `QueryBatchNotStartedError` outside a batch, and what `Watches.depend` raises.
+        Raises `QueryBatchNotStartedError` outside a batch, and the errors of
+        `DependencyWatches.depend`.
         """
         try:
             self._read[dependent].add(on)

@@ -60,7 +60,7 @@ class Cause(Enum):
     """What it depended on can be watched no more; it does not depend on that any longer."""
 
 
-class Watch(Generic[W]):
+class DependencyWatch(Generic[W]):
     """A watch of one dependency, and who depends on it.
 
     *over* is told when it cannot be had, or not any more; it has ended by itself then.
@@ -70,7 +70,7 @@ class Watch(Generic[W]):
         self,
         on: Dependency[Any],
         wake: Callable[[W, Cause], None],
-        over: "Callable[[Watch[W], NatsctlError], None]",
+        over: "Callable[[DependencyWatch[W], NatsctlError], None]",
     ) -> None:
         self.on = on
         self.dependents: dict[W, None] = {}
@@ -139,8 +139,8 @@ class Watch(Generic[W]):
                 self._wake(dependent, cause)
 
 
-class Watches(Generic[W]):
-    """Watches, one for each dependency.
+class DependencyWatches(Generic[W]):
+    """DependencyWatches, one for each dependency.
 
     Args:
         open_store: gives the store of a part of a kind.
@@ -159,7 +159,7 @@ class Watches(Generic[W]):
         self._open_store = open_store
         self._wake = wake
         self._list_s = list_s
-        self._watches: dict[Dependency[Any], Watch[W]] = {}
+        self._watches: dict[Dependency[Any], DependencyWatch[W]] = {}
         self._dependencies: dict[W, set[Dependency[Any]]] = {}
         self._group: asyncio.TaskGroup | None = None
 
@@ -188,12 +188,12 @@ class Watches(Generic[W]):
         """Return what *dependent* depends on."""
         return frozenset(self._dependencies.get(dependent, ()))
 
-    def find(self, on: Dependency[Any]) -> Watch[W] | None:
+    def find(self, on: Dependency[Any]) -> DependencyWatch[W] | None:
         """Return the watch of this dependency, if it has listed what there is."""
         watch = self._watches.get(on)
         return watch if watch is not None and watch.listed else None
 
-    async def depend(self, dependent: W, on: Dependency[Any]) -> Watch[W]:
+    async def depend(self, dependent: W, on: Dependency[Any]) -> DependencyWatch[W]:
         """Have *dependent* woken by every change from now on; return the watch once it has listed.
 
         Where it cannot be had, *dependent* does not depend on it, and the `NatsctlError` is raised
@@ -247,20 +247,20 @@ class Watches(Generic[W]):
             raise
         self.keep_only(dependent, wanted)
 
-    def _begin(self, on: Dependency[Any]) -> Watch[W]:
+    def _begin(self, on: Dependency[Any]) -> DependencyWatch[W]:
         if self._group is None:
             raise StoppedError("nothing is watched before the start, nor after the end")
-        watch = self._watches[on] = Watch(on, self._wake, self._give_up)
+        watch = self._watches[on] = DependencyWatch(on, self._wake, self._give_up)
         watch.begin(self._open_store, self._group)
         return watch
 
-    def _join(self, dependent: W, watch: Watch[W]) -> None:
+    def _join(self, dependent: W, watch: DependencyWatch[W]) -> None:
         watch.dependents[dependent] = None
         self._dependencies.setdefault(dependent, set()).add(watch.on)
         if watch.listed and _has_any(watch):
             self._wake(dependent, Cause.FOUND)
 
-    async def _listing(self, dependent: W, watch: Watch[W]) -> None:
+    async def _listing(self, dependent: W, watch: DependencyWatch[W]) -> None:
         try:
             async with asyncio.timeout(self._list_s):
                 await watch.settled()
@@ -270,7 +270,7 @@ class Watches(Generic[W]):
         if dependent not in watch.dependents:
             raise WatchStoppingError(f"the watch of {watch.on} was given up meanwhile")
 
-    def _give_up(self, watch: Watch[W], error: NatsctlError) -> None:
+    def _give_up(self, watch: DependencyWatch[W], error: NatsctlError) -> None:
         """Tell all who depended on it: those who wait for it, or else by waking them."""
         if self._watches.get(watch.on) is not watch:
             return
@@ -281,13 +281,13 @@ class Watches(Generic[W]):
         for dependent in woken:
             self._wake(dependent, Cause.LOST)
 
-    def _end(self, watch: Watch[W], why: NatsctlError) -> None:
+    def _end(self, watch: DependencyWatch[W], why: NatsctlError) -> None:
         del self._watches[watch.on]
         for dependent in list(watch.dependents):
             self._leave(dependent, watch)
         watch.stop(why)
 
-    def _leave(self, dependent: W, watch: Watch[W]) -> None:
+    def _leave(self, dependent: W, watch: DependencyWatch[W]) -> None:
         del watch.dependents[dependent]
         dependencies = self._dependencies[dependent]
         dependencies.discard(watch.on)
@@ -295,7 +295,7 @@ class Watches(Generic[W]):
             del self._dependencies[dependent]
 
 
-def _has_any(watch: Watch[W]) -> bool:
+def _has_any(watch: DependencyWatch[W]) -> bool:
     try:
         return bool(watch.objects())
     except InvalidObjectError:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 OpenStore: TypeAlias = Callable[[Kind[Any]], Awaitable[Store]]
 
 
-class Reader(Generic[T]):
+class CacheReader(Generic[T]):
     """Reads objects of one kind."""
 
     def __init__(self, informer: Informer[T], barrier: Barrier) -> None:
@@ -83,11 +83,11 @@ class Reader(Generic[T]):
         return {key: obj for key, obj in objects.items() if obj is not None}
 
 
-class Tertiary(Reader[T]):
+class Tertiary(CacheReader[T]):
     """Objects that are only read; their changes wake nobody."""
 
 
-class Primary(Reader[T]):
+class Primary(CacheReader[T]):
     """The objects that say what should be."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Primary(Reader[T]):
         self.skipped = {key for key in self.skipped if wanted(key)}
 
     def get(self, key: str) -> T | None:
-        """See `Reader.get`."""
+        """See `CacheReader.get`."""
         obj = super().get(key)
         sync = current_sync.get()
         if sync is not None and sync.key == key and obj is not None and not self.kind.plain:

@@ -31,7 +31,7 @@ class Ready(msgspec.Struct, frozen=True, gc=False):
     priority: Priority
 
 
-class Turns(Generic[K]):
+class ReadyQueue(Generic[K]):
     """Ready keys in the order in which they are to be taken.
 
     The highest priority goes first. Within a priority the shares take turns, and each share is

@@ -7,14 +7,14 @@ import msgspec
 from natsctl.core.queue.ready_queue import Priority
 
 
-class Visit(msgspec.Struct, frozen=True, gc=False):
+class Requeue(msgspec.Struct, frozen=True, gc=False):
     """A visit asked for, not to begin before the loop time `at`."""
 
     at: float
     priority: Priority
 
 
-class Agenda(msgspec.Struct, gc=False):
+class Requeues(msgspec.Struct, gc=False):
     """The visits that are still owed to a key, of each sort at most one.
 
     `at_once` is owed to a held key that was added, `explicit` to one for which a time was asked,
@@ -22,9 +22,9 @@ class Agenda(msgspec.Struct, gc=False):
     begins before does not. `counted` marks a held key that became due and was counted as an add.
     """
 
-    at_once: Visit | None = None
-    explicit: Visit | None = None
-    retry: Visit | None = None
+    at_once: Requeue | None = None
+    explicit: Requeue | None = None
+    retry: Requeue | None = None
     counted: bool = False
 
     def __bool__(self) -> bool:
@@ -47,16 +47,16 @@ class Agenda(msgspec.Struct, gc=False):
         self.explicit = _later(self.explicit, now)
         self.retry = _later(self.retry, now)
 
-    def _visits(self) -> list[Visit]:
+    def _visits(self) -> list[Requeue]:
         return [visit for visit in (self.at_once, self.explicit, self.retry) if visit]
 
 
-def sooner(owed: Visit | None, asked: Visit) -> Visit:
+def sooner(owed: Requeue | None, asked: Requeue) -> Requeue:
     """Return the visit that serves both: the earliest time, the highest priority."""
     if owed is None:
         return asked
-    return Visit(min(owed.at, asked.at), max(owed.priority, asked.priority))
+    return Requeue(min(owed.at, asked.at), max(owed.priority, asked.priority))
 
 
-def _later(visit: Visit | None, now: float) -> Visit | None:
+def _later(visit: Requeue | None, now: float) -> Requeue | None:
     return visit if visit is not None and visit.at > now else None

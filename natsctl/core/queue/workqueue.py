@@ -10,8 +10,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from natsctl.core.queue.ready_queue import Priority, Ready, Turns
-from natsctl.core.queue.requeue_times import Agenda, Visit, sooner
+from natsctl.core.queue.ready_queue import Priority, Ready, ReadyQueue
+from natsctl.core.queue.requeue_times import Requeue, Requeues, sooner
 from natsctl.core.queue.retry import ExponentialLimiter, RateLimit, TokenBucket
 from natsctl.core.queue.timers import Timers
 from natsctl.core.queue.waiters import Waiters
@@ -98,9 +98,9 @@ class Workqueue(Generic[K]):
         self._limiter = ExponentialLimiter[K]() if limiter is None else limiter
         self._bucket = bucket
         self._pace = None if pace is None else pace.bucket()
-        self._agendas: dict[K, Agenda] = {}  # of keys to which more than the next visit is owed
+        self._agendas: dict[K, Requeues] = {}  # of keys to which more than the next visit is owed
         self._timers = Timers(self._ripen)
-        self._turns = Turns(share_of, ageing_s)
+        self._turns = ReadyQueue(share_of, ageing_s)
         self._held: dict[K, Held] = {}
         self._due: dict[K, float] = {}  # since when ready keys are due that became so while held
         self._shut_down = False
@@ -126,11 +126,11 @@ class Workqueue(Generic[K]):
         if after > 0:
             self._retries += 1
             agenda = self._agenda(key, now)
-            agenda.explicit = sooner(agenda.explicit, Visit(now + after, priority))
+            agenda.explicit = sooner(agenda.explicit, Requeue(now + after, priority))
             self._place(key, agenda, now)
         elif key in self._held:
             agenda = self._agenda(key, now)
-            agenda.at_once = sooner(agenda.at_once, Visit(now, priority))
+            agenda.at_once = sooner(agenda.at_once, Requeue(now, priority))
             self._count_add(agenda)
         else:
             self._offer(key, priority, now)
@@ -155,7 +155,7 @@ class Workqueue(Generic[K]):
         held = self._held.get(key)
         priority = Priority.RETRY if held is None else held.priority
         agenda = self._agenda(key, now)
-        agenda.retry = sooner(agenda.retry, Visit(now + delay, priority))
+        agenda.retry = sooner(agenda.retry, Requeue(now + delay, priority))
         self._place(key, agenda, now)
 
     def failures(self, key: K) -> int:
@@ -197,7 +197,7 @@ class Workqueue(Generic[K]):
             if agenda.retry is not None:
                 self._limiter.forget(key)
                 delay = 0.0 if self._bucket is None else self._bucket.take()
-                agenda.retry = sooner(agenda.retry, Visit(now + delay, agenda.retry.priority))
+                agenda.retry = sooner(agenda.retry, Requeue(now + delay, agenda.retry.priority))
                 self._place(key, agenda, now)
 
     async def get(self) -> K:
@@ -272,7 +272,7 @@ class Workqueue(Generic[K]):
         self._shut_down = True
         self._timers.clear()
         self._agendas = {
-            key: Agenda(at_once=agenda.at_once, counted=agenda.counted)
+            key: Requeues(at_once=agenda.at_once, counted=agenda.counted)
             for key, agenda in self._agendas.items()
             if drain and agenda.at_once
         }
@@ -328,16 +328,16 @@ class Workqueue(Generic[K]):
         self._now = asyncio.get_running_loop().time
         return self._now()
 
-    def _agenda(self, key: K, now: float) -> Agenda:
+    def _agenda(self, key: K, now: float) -> Requeues:
         """Return what is owed to the key beyond the visit for which it is ready, if it is."""
         agenda = self._agendas.get(key)
         if agenda is None:
-            agenda = self._agendas[key] = Agenda()
+            agenda = self._agendas[key] = Requeues()
         elif key in self._turns.ready:
             agenda.begin(now)
         return agenda
 
-    def _place(self, key: K, agenda: Agenda, now: float) -> None:
+    def _place(self, key: K, agenda: Requeues, now: float) -> None:
         """Put a key where its agenda says: the one function that decides this."""
         if key in self._held:
             return
@@ -362,7 +362,7 @@ class Workqueue(Generic[K]):
             if self._getters:
                 self._getters.wake_one()
 
-    def _count_add(self, agenda: Agenda | None) -> None:
+    def _count_add(self, agenda: Requeues | None) -> None:
         """Count that a key became due; a held key that is given back is not counted again."""
         if agenda is None:
             self._adds += 1

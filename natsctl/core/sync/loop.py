@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from natsctl.core.cache.catch_up import catch_up
-from natsctl.core.cache.informer import Informer
-from natsctl.core.coordination.assignment import NONE, Holdings, Portion
+from natsctl.core.cache.informer import Informer, catch_up
+from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
 from natsctl.core.queue.retry import RetryPolicy, always_retry
@@ -73,7 +72,7 @@ class SyncLoop(Generic[K]):
     ) -> None:
         self.queue = Workqueue[K]() if queue is None else queue
         self.tally = Tally[K]()
-        self.holdings = Holdings()  # which keys may be put on the queue now
+        self.holdings = HeldAssignments()  # which keys may be put on the queue now
         self._handler = handler
         self._retry = retry
         self._workers = workers
@@ -149,8 +148,8 @@ class SyncLoop(Generic[K]):
         if self._moves is not None:
             self._moves.went(self.holdings.has)
 
-    def _move(self, portion: Portion) -> None:
-        self.holdings.moved(portion)
+    def _move(self, assignment: Assignment) -> None:
+        self.holdings.moved(assignment)
         self._moved.set()
 
     async def _follow(self, moves: Moves, settled: asyncio.Event) -> None:

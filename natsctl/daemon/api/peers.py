@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from natsctl.core.coordination.lease import Workload
 from natsctl.core.coordination.participant import foreign
-from natsctl.core.coordination.work import Work
 from natsctl.daemon.api.messages import ControllerStatus, Process
 from natsctl.daemon.api.mode import Mode
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
@@ -34,7 +34,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 
     daemon: Process
     mode: Mode = Mode.UNKNOWN
-    work: Work = Work()
+    work: Workload = Workload()
 
     def disturbs(self, other: "Presence") -> bool:
         """Return whether both sync the same keys at the same time."""

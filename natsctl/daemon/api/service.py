@@ -21,8 +21,8 @@ import msgspec
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import slots
 from natsctl.core.coordination.election import Election
+from natsctl.core.coordination.lease import Workload
 from natsctl.core.coordination.sharding import Shard
-from natsctl.core.coordination.work import Work
 from natsctl.core.insight.explain import Accountable
 from natsctl.core.objects.primary import Primary, Tertiary
 from natsctl.daemon.api.external_tree import externals
@@ -89,7 +89,7 @@ class Desk:
         self._election = election
         self.peers = Peers(
             runtime.name,
-            Presence(daemon=daemon, mode=way_of(election, shard), work=Work(owner_of(runtime))),
+            Presence(daemon=daemon, mode=way_of(election, shard), work=Workload(owner_of(runtime))),
             Verb.STATUS.subject(runtime.name),
         )
         self._daemon = daemon

@@ -4,10 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from natsctl.core.coordination.lease import TTL_MIN_S, claim_of
-from natsctl.core.coordination.member_records import members_of
+from natsctl.core.coordination.lease import TTL_MIN_S, Workload, claim_of
+from natsctl.core.coordination.member_record import members_of
 from natsctl.core.coordination.participant import foreign
-from natsctl.core.coordination.work import Work
 from natsctl.daemon.doctor.buckets import check_bucket, sound
 from natsctl.daemon.doctor.finding import Finding, failed
 from natsctl.daemon.doctor.used_buckets import Used
@@ -43,7 +42,7 @@ async def check_holders(
             holders = await _holders(store, name)
         except StoreError:
             continue
-        work = Work(owner)
+        work = Workload(owner)
         for holder, theirs in holders:
             if not work.same(theirs):
                 advice = "give one of the two controllers another name, and run it again"
@@ -51,7 +50,7 @@ async def check_holders(
                 break
 
 
-async def _holders(store: LeaseStore, name: str) -> list[tuple[str, Work]]:
+async def _holders(store: LeaseStore, name: str) -> list[tuple[str, Workload]]:
     """Return who leads the controller or shares its keys, and on what each works."""
     claims = [claim_of(stored.value) for stored in await store.living(name)]
     records = await members_of(store, name)

@@ -9,7 +9,7 @@ from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.controller.runtime import Controller
 from natsctl.controller.slots.declare import slots
 from natsctl.core.coordination.installation import INSTALLATION
-from natsctl.core.coordination.member_records import records_of
+from natsctl.core.coordination.member_record import records_of
 from natsctl.core.coordination.vacancy import FIRST_RUNS, first_run_of
 from natsctl.core.objects.primary import Tertiary
 from natsctl.daemon.operator import Guest

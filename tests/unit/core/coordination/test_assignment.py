@@ -4,7 +4,13 @@ from collections.abc import Hashable
 
 import pytest
 
-from natsctl.core.coordination.assignment import ALL, NONE, PORTIONS_MAX, Holdings, Portion
+from natsctl.core.coordination.assignment import (
+    ALL,
+    ASSIGNMENTS_MAX,
+    NONE,
+    Assignment,
+    HeldAssignments,
+)
 
 
 class Some:
@@ -14,24 +20,24 @@ class Some:
     def has(self, key: Hashable) -> bool:
         return str(key) in self.keys
 
-    def within(self, other: Portion) -> bool:
+    def within(self, other: Assignment) -> bool:
         return isinstance(other, Some) and set(self.keys) <= set(other.keys)
 
 
-def held(holdings: Holdings) -> str:
+def held(holdings: HeldAssignments) -> str:
     return "".join(key for key in "abcd" if holdings.has(key))
 
 
 def test_alone_everything_is_held() -> None:
-    assert held(Holdings()) == "abcd"
+    assert held(HeldAssignments()) == "abcd"
 
 
 def test_what_goes_is_gone_at_once_and_what_comes_waits() -> None:
-    holdings = Holdings(Some("ab"))
-    portion = Some("bc")
-    holdings.moved(portion)
+    holdings = HeldAssignments(Some("ab"))
+    assignment = Some("bc")
+    holdings.moved(assignment)
     assert held(holdings) == "b"
-    came = holdings.settle(portion)
+    came = holdings.settle(assignment)
     assert held(holdings) == "bc"
     assert came is not None
     assert [key for key in "abcd" if came(key)] == ["c"]
@@ -39,7 +45,7 @@ def test_what_goes_is_gone_at_once_and_what_comes_waits() -> None:
 
 
 def test_what_went_and_came_back_has_come() -> None:
-    holdings = Holdings(Some("ab"))
+    holdings = HeldAssignments(Some("ab"))
     last = Some("ab")
     holdings.moved(Some("a"))
     holdings.moved(last)
@@ -51,15 +57,15 @@ def test_what_went_and_came_back_has_come() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("ab", "a"), ("ab", "ab"), ("ab", "")])
 def test_where_keys_only_go_nobody_has_to_look_for_what_came(before: str, after: str) -> None:
-    holdings, portion = Holdings(Some(before)), Some(after)
-    holdings.moved(portion)
-    assert holdings.settle(portion) is None
+    holdings, assignment = HeldAssignments(Some(before)), Some(after)
+    holdings.moved(assignment)
+    assert holdings.settle(assignment) is None
     assert held(holdings) == after
     assert holdings.settled
 
 
 def test_what_moves_meanwhile_is_settled_later() -> None:
-    holdings, first, second = Holdings(NONE), Some("ab"), Some("bc")
+    holdings, first, second = HeldAssignments(NONE), Some("ab"), Some("bc")
     holdings.moved(first)
     holdings.moved(second)
     came = holdings.settle(first)
@@ -73,9 +79,9 @@ def test_what_moves_meanwhile_is_settled_later() -> None:
     assert [key for key in "abcd" if later(key)] == ["c"]
 
 
-@pytest.mark.parametrize("moves", [PORTIONS_MAX, 3 * PORTIONS_MAX])
+@pytest.mark.parametrize("moves", [ASSIGNMENTS_MAX, 3 * ASSIGNMENTS_MAX])
 def test_who_moves_too_often_holds_nothing_until_it_has_settled(moves: int) -> None:
-    holdings, first = Holdings(ALL), Some("ab")
+    holdings, first = HeldAssignments(ALL), Some("ab")
     holdings.moved(first)
     for _ in range(moves):
         holdings.moved(Some("ab"))

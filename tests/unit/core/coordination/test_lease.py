@@ -5,8 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from natsctl.core.coordination.lease import TAKE_OVER, VOID, Claim, Held, Lease
-from natsctl.core.coordination.work import Work
+from natsctl.core.coordination.lease import TAKE_OVER, VOID, Claim, HeldLease, Lease, Workload
 from natsctl.errors import ConflictError, StoreError
 from natsctl.model.kinds import kv
 from natsctl.model.store import Stored
@@ -27,7 +26,7 @@ def lease(store: MemoryStore, holder: str) -> Lease:
     return Lease(store, NAME, holder=holder, ttl_s=TTL_S, clock=clock)
 
 
-async def taken(lease: Lease) -> Held:
+async def taken(lease: Lease) -> HeldLease:
     held = await lease.acquire()
     assert held is not None
     return held
@@ -315,7 +314,7 @@ async def test_a_claim_of_version_0_1_is_accepted_from_anyone(store: MemoryStore
         holder="one",
         ttl_s=TTL_S,
         clock=asyncio.get_running_loop().time,
-        work=Work("App.apps", "here"),
+        work=Workload("App.apps", "here"),
     )
     assert await one.acquire() is None
     assert one.seen is not None
@@ -325,16 +324,16 @@ async def test_a_claim_of_version_0_1_is_accepted_from_anyone(store: MemoryStore
 @pytest.mark.parametrize(
     ("theirs", "same"),
     [
-        (Work(), True),
-        (Work("App.apps"), True),
-        (Work("App.apps", "here"), True),
-        (Work("", "here"), True),
-        (Work("Site.sites", "here"), False),
-        (Work("App.apps", "there"), False),
+        (Workload(), True),
+        (Workload("App.apps"), True),
+        (Workload("App.apps", "here"), True),
+        (Workload("", "here"), True),
+        (Workload("Site.sites", "here"), False),
+        (Workload("App.apps", "there"), False),
     ],
 )
-def test_work_is_the_same_unless_something_known_differs(theirs: Work, *, same: bool) -> None:
-    assert Work("App.apps", "here").same(theirs) is same
+def test_work_is_the_same_unless_something_known_differs(theirs: Workload, *, same: bool) -> None:
+    assert Workload("App.apps", "here").same(theirs) is same
 
 
 async def test_others_wait_for_as_long_as_its_holder_said(store: MemoryStore) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from natsctl import ConflictError, StoreError, kv
-from natsctl.core.coordination.member_record import Seat
+from natsctl.core.coordination.member_record import MemberRecord
 from natsctl.core.coordination.membership import Membership
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore, MemoryStores
@@ -33,9 +33,9 @@ def store() -> Mute:
 
 
 @pytest.fixture
-async def seat(store: Mute) -> Seat:
+async def seat(store: Mute) -> MemberRecord:
     clock = asyncio.get_running_loop().time
-    seat = Seat(store, KEY, holder="me", ttl_s=10, clock=clock)
+    seat = MemberRecord(store, KEY, holder="me", ttl_s=10, clock=clock)
     await seat.take()
     return seat
 
@@ -44,7 +44,7 @@ async def record(store: MemoryStore) -> Membership:
     return msgspec.json.decode((await store.get(KEY)).value, type=Membership)
 
 
-async def test_who_joins_claims_nothing_whatever_is_there(store: Mute, seat: Seat) -> None:
+async def test_who_joins_claims_nothing_whatever_is_there(store: Mute, seat: MemberRecord) -> None:
     await seat.write(("me", "you"))
     assert (await record(store)).members == ("me", "you")
     await seat.take()
@@ -52,7 +52,7 @@ async def test_who_joins_claims_nothing_whatever_is_there(store: Mute, seat: Sea
 
 
 async def test_it_is_counted_from_before_the_last_write_that_was_answered(
-    store: Mute, seat: Seat
+    store: Mute, seat: MemberRecord
 ) -> None:
     await asyncio.sleep(1)
     await seat.write(("me",))
@@ -65,7 +65,7 @@ async def test_it_is_counted_from_before_the_last_write_that_was_answered(
 
 
 async def test_a_write_that_was_stored_without_an_answer_is_found_by_the_next(
-    store: Mute, seat: Seat
+    store: Mute, seat: MemberRecord
 ) -> None:
     store.silent = True
     with pytest.raises(StoreError, match="nobody answered"):
@@ -83,7 +83,7 @@ async def test_a_write_that_was_stored_without_an_answer_is_found_by_the_next(
 
 @pytest.mark.parametrize("how", ["deleted", "written by another", "no record", "too deep"])
 async def test_a_record_that_others_were_at_is_ours_no_more(
-    store: Mute, seat: Seat, how: str
+    store: Mute, seat: MemberRecord, how: str
 ) -> None:
     other = Membership("you", "today", 10.0)
     if how == "deleted":
@@ -101,7 +101,7 @@ async def test_a_record_that_others_were_at_is_ours_no_more(
     assert seat.members == ()
 
 
-async def test_a_member_that_leaves_writes_that_it_left(store: Mute, seat: Seat) -> None:
+async def test_a_member_that_leaves_writes_that_it_left(store: Mute, seat: MemberRecord) -> None:
     await seat.write(("me",))
     await seat.leave()
     left = await record(store)
@@ -112,7 +112,7 @@ async def test_a_member_that_leaves_writes_that_it_left(store: Mute, seat: Seat)
 
 
 async def test_a_member_that_leaves_finds_what_it_wrote_without_an_answer(
-    store: Mute, seat: Seat
+    store: Mute, seat: MemberRecord
 ) -> None:
     store.silent = True
     with pytest.raises(StoreError, match="nobody answered"):
@@ -123,7 +123,7 @@ async def test_a_member_that_leaves_finds_what_it_wrote_without_an_answer(
     assert (await record(store)).left
 
 
-async def test_who_leaves_lets_be_what_another_wrote(store: Mute, seat: Seat) -> None:
+async def test_who_leaves_lets_be_what_another_wrote(store: Mute, seat: MemberRecord) -> None:
     other = msgspec.json.encode(Membership("you", "today", 10.0))
     await store.update(KEY, other, revision=seat.revision)
     with pytest.raises(ConflictError):
@@ -132,7 +132,7 @@ async def test_who_leaves_lets_be_what_another_wrote(store: Mute, seat: Seat) ->
 
 
 async def test_when_a_record_was_sent_is_known_of_those_of_this_time(
-    store: Mute, seat: Seat
+    store: Mute, seat: MemberRecord
 ) -> None:
     await asyncio.sleep(1)
     await seat.write(("me",))
@@ -145,6 +145,6 @@ async def test_when_a_record_was_sent_is_known_of_those_of_this_time(
 
 async def test_stores_of_one_bucket_share_it() -> None:
     stores = MemoryStores()
-    seat = Seat(stores.store(KIND), KEY, holder="me", ttl_s=10, clock=lambda: 0.0)
+    seat = MemberRecord(stores.store(KIND), KEY, holder="me", ttl_s=10, clock=lambda: 0.0)
     await seat.take()
     assert stores.store(kv(bytes, bucket="leases", history=1)).keys() == [KEY]

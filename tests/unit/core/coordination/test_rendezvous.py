@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from natsctl.core.coordination.rendezvous import View
+from natsctl.core.coordination.rendezvous import MemberSet
 
 KEYS = [f"team-{number % 7}.site-{number}" for number in range(10_000)]
 SIGMAS = 5.0
@@ -17,7 +17,7 @@ def members(count: int) -> list[str]:
 
 @pytest.mark.parametrize("size", [2, 3, 5, 16])
 def test_keys_are_spread_as_evenly_as_chance_has_it(size: int) -> None:
-    view = View(members(size))
+    view = MemberSet(members(size))
     counts = Counter(view.owner(key) for key in KEYS)
     mean = len(KEYS) / size
     spread = SIGMAS * math.sqrt(mean * (1 - 1 / size))
@@ -27,7 +27,7 @@ def test_keys_are_spread_as_evenly_as_chance_has_it(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
 def test_keys_move_to_who_comes_and_from_who_goes_only(size: int) -> None:
-    before, after = View(members(size)), View(members(size + 1))
+    before, after = MemberSet(members(size)), MemberSet(members(size + 1))
     came = members(size + 1)[-1]
     moved = {key: after.owner(key) for key in KEYS if before.owner(key) != after.owner(key)}
     assert set(moved.values()) == {came}
@@ -36,7 +36,7 @@ def test_keys_move_to_who_comes_and_from_who_goes_only(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_who_has_a_key_among_many_has_it_among_fewer(size: int) -> None:
-    many, few = View(members(7)), View(members(size))
+    many, few = MemberSet(members(7)), MemberSet(members(size))
     assert many.includes(few)
     assert not few.includes(many)
     own = {key for key in KEYS if many.owner(key) in few.members}
@@ -45,15 +45,15 @@ def test_who_has_a_key_among_many_has_it_among_fewer(size: int) -> None:
 
 
 def test_the_order_of_members_means_nothing() -> None:
-    one, two = View(members(5)), View(reversed([*members(5), *members(5)]))
+    one, two = MemberSet(members(5)), MemberSet(reversed([*members(5), *members(5)]))
     assert one == two
     assert [one.owner(key) for key in KEYS[:100]] == [two.owner(key) for key in KEYS[:100]]
 
 
 def test_the_owner_is_the_same_in_every_process_and_release() -> None:
-    view = View(["a", "b", "c"])
+    view = MemberSet(["a", "b", "c"])
     assert "".join(view.owner(f"k{number}") or "" for number in range(16)) == "bcbbbacbbccacccc"
 
 
 def test_without_members_nobody_owns_anything() -> None:
-    assert View().owner("a") is None
+    assert MemberSet().owner("a") is None

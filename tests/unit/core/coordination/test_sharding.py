@@ -10,7 +10,7 @@ import pytest
 from natsctl import kv, primary
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.membership import Membership
-from natsctl.core.coordination.rendezvous import View
+from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.sharding import shards
 from natsctl.daemon.operator import Operator
 from natsctl.errors import UsageError
@@ -126,7 +126,7 @@ async def test_who_hears_nothing_proves_nobody_dead_and_keeps_what_it_has(town: 
     await asyncio.sleep(3 * TTL_S)
     assert one.keys == kept
     assert three.keys == set(KEYS) - kept - {
-        key for key in KEYS if View(_identities(one, three)).owner(key) == _identities(one)[0]
+        key for key in KEYS if MemberSet(_identities(one, three)).owner(key) == _identities(one)[0]
     }
     one.way.deaf = False
     await eventually(lambda: town.shared(one, three))

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from natsctl.core.coordination.assignment import NONE, Portion
+from natsctl.core.coordination.assignment import NONE, Assignment
 from natsctl.core.coordination.term import Leadership, current_leadership, leading, led
 from natsctl.errors import NotLeadingError
 
@@ -140,10 +140,10 @@ class Some:
 async def test_whoever_asks_is_told_which_keys_are_its_own_now_and_whenever_that_changes(
     leadership: Leadership,
 ) -> None:
-    told: list[Portion] = []
+    told: list[Assignment] = []
     first, second = Some("ab"), Some("b")
     with leadership.moving(told.append):
-        leadership.begin(1, until=1e9, portion=first)
+        leadership.begin(1, until=1e9, assignment=first)
         leadership.move(second)
         leadership.lose()
     leadership.begin(2, until=1e9)
@@ -153,7 +153,7 @@ async def test_whoever_asks_is_told_which_keys_are_its_own_now_and_whenever_that
 async def test_a_key_is_this_process_s_own_while_it_is_worked_on_and_no_longer_than_the_term(
     leadership: Leadership,
 ) -> None:
-    leadership.begin(1, until=10, portion=Some("ab"))
+    leadership.begin(1, until=10, assignment=Some("ab"))
     with leadership.at("a"):
         leadership.move(Some("b"))
         assert leadership.has("a")
@@ -161,7 +161,7 @@ async def test_a_key_is_this_process_s_own_while_it_is_worked_on_and_no_longer_t
         await asyncio.sleep(10)
         assert not leadership.has("a")
     leadership.step_down()
-    leadership.begin(2, until=20, portion=Some("b"))
+    leadership.begin(2, until=20, assignment=Some("b"))
     assert not leadership.has("a")
     assert leadership.has("b")
 

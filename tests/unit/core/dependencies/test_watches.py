@@ -7,7 +7,7 @@ import pytest
 
 from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.dependency import one
-from natsctl.core.dependencies.watches import Cause, Watches
+from natsctl.core.dependencies.watches import Cause, DependencyWatches
 from natsctl.errors import (
     PermissionDeniedError,
     QueryBatchInProgressError,
@@ -25,7 +25,7 @@ A, B = one(THINGS, "a"), one(THINGS, "b")
 
 
 class Stage:
-    """Watches of things, whose store can be held up."""
+    """DependencyWatches of things, whose store can be held up."""
 
     def __init__(self) -> None:
         self.stores = MemoryStores()
@@ -33,7 +33,9 @@ class Stage:
         self.woken: list[tuple[str, Cause]] = []
         self.flowing = asyncio.Event()
         self.flowing.set()
-        self.watches = Watches[str](self.open, lambda who, cause: self.woken.append((who, cause)))
+        self.watches = DependencyWatches[str](
+            self.open, lambda who, cause: self.woken.append((who, cause))
+        )
 
     async def open(self, kind: Kind[Any]) -> Store:
         await self.flowing.wait()

@@ -41,7 +41,7 @@ def now() -> float:
 
 
 def take_all(queue: Workqueue[str]) -> str:
-    """Visit everything that is ready, and say in which order."""
+    """Take everything that is ready, and say in which order."""
     taken = ""
     while (key := queue.get_nowait()) is not None:
         taken += key

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from natsctl.core.coordination.work import Work
+from natsctl.core.coordination.lease import Workload
 from natsctl.daemon.api.messages import ControllerStatus, Process
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import Peers, Presence, conflict
@@ -18,7 +18,7 @@ def process(name: str) -> Process:
 
 
 def presence(name: str, mode: Mode = Mode.ALONE, owner: str = "App.apps") -> Presence:
-    return Presence(daemon=process(name), mode=mode, work=Work(owner))
+    return Presence(daemon=process(name), mode=mode, work=Workload(owner))
 
 
 def meet(peers: Peers, other: Presence) -> bytes | None:

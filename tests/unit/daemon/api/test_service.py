@@ -10,8 +10,8 @@ import pytest
 from natsctl.controller.runtime import Controller, ControllerRuntime
 from natsctl.controller.slots.declare import primary, secondary
 from natsctl.core.coordination.election import Election, elections
+from natsctl.core.coordination.lease import Workload
 from natsctl.core.coordination.sharding import Shard, shards
-from natsctl.core.coordination.work import Work
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.messages import (
     ORPHANS_MAX,
@@ -507,6 +507,6 @@ async def test_one_leads_and_the_other_stands_by() -> None:
 
 async def test_a_daemon_that_introduces_itself_is_answered_likewise() -> None:
     asked = Asked(ControllerRuntime(Apps(), nats=MemoryStores()))
-    other = Presence(daemon=PROCESS, mode=Mode.SHARED, work=Work("App.apps"))
+    other = Presence(daemon=PROCESS, mode=Mode.SHARED, work=Workload("App.apps"))
     answer = await asked(Verb.STATUS, msgspec.json.encode(other), Presence)
-    assert (answer.mode, answer.work) == (Mode.ALONE, Work("App.apps"))
+    assert (answer.mode, answer.work) == (Mode.ALONE, Workload("App.apps"))
