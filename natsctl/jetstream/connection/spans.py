@@ -11,7 +11,7 @@ def kv_span(operation: str, bucket: str, key: str) -> Span:
 
     Source: OpenTelemetry's semantic conventions for database clients.
     """
-    return call_span(partial(_operation, operation, bucket, key), fine=(NotFoundError,))
+    return call_span(partial(_operation, operation, bucket, key), expected=(NotFoundError,))
 
 
 def api_span(endpoint: str) -> Span:
@@ -19,7 +19,7 @@ def api_span(endpoint: str) -> Span:
 
     Source: OpenTelemetry's semantic conventions for RPC clients.
     """
-    return call_span(partial(_call, endpoint), fine=(NotFoundError,))
+    return call_span(partial(_call, endpoint), expected=(NotFoundError,))
 
 
 def _operation(operation: str, bucket: str, key: str) -> tuple[str, Attributes]:

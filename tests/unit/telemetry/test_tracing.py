@@ -140,7 +140,7 @@ def test_a_failure_is_told_without_secrets(error: Exception, recorded: Recording
 
 def asking() -> Span:
     """A call for which it is fine to find nothing."""
-    return call_span(describe, fine=(NotFoundError,))
+    return call_span(describe, expected=(NotFoundError,))
 
 
 def test_what_is_fine_is_no_failure(recorded: Recording) -> None:
@@ -220,7 +220,7 @@ from natsctl.telemetry.tracing import sync_span, call_span, watch_span, trace_id
 
 with sync_span("shops", 0), watch_span("a", 0), call_span(0):
     assert trace_ids() == {}
-print([name for name in sys.modules if name.startswith("opentelemetry")])
+print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
 """
 
 
