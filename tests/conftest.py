@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop, pytest_plugin
 
 pytest_plugins = [
     "tests.support.plugins.server_location",
@@ -26,6 +26,12 @@ settings.register_profile(
 settings.load_profile("any machine")  # how fast it is decides nothing
 
 VIRTUAL = ("unit", "property", "scenarios")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load natsctl's own plugin if the installed metadata does not name it."""
+    if not config.pluginmanager.has_plugin("natsctl"):
+        config.pluginmanager.register(pytest_plugin, "natsctl")
 
 
 def pytest_asyncio_loop_factories(

@@ -388,8 +388,11 @@ class ControllerRuntime:
 
     @property
     def idle(self) -> bool:
-        """Whether syncing has begun and no key waits for its time, a worker or a result."""
-        return self.synced.is_set() and self._loop.queue.idle and not self._opened.telling
+        """True if syncing has begun, no key is queued or held, and no key waits for a retry.
+
+        A key that only waits for a requested time does not count.
+        """
+        return self.synced.is_set() and self._loop.queue.settled and not self._opened.telling
 
     # ---- start and end
 

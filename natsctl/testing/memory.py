@@ -3,7 +3,7 @@
 import asyncio
 import copy
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.jetstream import MemoryJetStream
 from natsctl.testing.recorder import MemoryRecorder
 
 HISTORY = 5
@@ -290,6 +291,7 @@ class MemoryStores:
     def __init__(self, *, kube: MemoryCluster | None = None) -> None:
         self.events = MemoryRecorder()
         self.kube = MemoryCluster(self.events) if kube is None else kube
+        self.jetstream = MemoryJetStream()
         self._buckets: dict[str, _Bucket] = {}
         self.guard = UNGUARDED
 
@@ -298,6 +300,10 @@ class MemoryStores:
         guarded = copy.copy(self)
         guarded.guard = guard
         return guarded
+
+    async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """Ask the JetStream API in memory, which does not know the buckets; see `JetStream.api`."""
+        return await self.jetstream.api(endpoint, body)
 
     async def open(self, kind: Kind[Any]) -> MemoryStore:
         """See `Stores.open`."""

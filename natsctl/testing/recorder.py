@@ -1,4 +1,4 @@
-"""Events that are kept in memory."""
+"""A recorder that keeps events in memory."""
 
 import copy
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from natsctl.model.recorder import EventType
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 
-class Event(msgspec.Struct, frozen=True):
-    """An event as it was recorded."""
+class RecordedEvent(msgspec.Struct, frozen=True):
+    """An event that a controller recorded about the object `key`."""
 
     key: str
     type: EventType
@@ -24,7 +24,7 @@ class MemoryRecorder:
     """Keeps events in a list; a `Recorder`."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[RecordedEvent] = []
         self.guard = UNGUARDED
 
     def guarded(self, guard: WriteGuard) -> "MemoryRecorder":
@@ -43,4 +43,4 @@ class MemoryRecorder:
     ) -> None:
         """See `Recorder.event`."""
         if self.guard.may_record(key):
-            self.events.append(Event(key, type, reason, message, tuple(regarding)))
+            self.events.append(RecordedEvent(key, type, reason, message, tuple(regarding)))

@@ -10,25 +10,29 @@ from typing import Any, ParamSpec
 
 P = ParamSpec("P")
 
-THREAD_S = 60.0  # of real time, that a thread may work while virtual time stands still
+REAL_WORK_S = 60.0  # of real time, that a thread or a process may take
 RESOLUTION_S = 1e-7  # fits thirty years into a float
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Runs an hour of sleeping in no time, in the order in which a real loop would.
+    """An event loop whose clock jumps to the next timer.
 
-    `loop.time()` starts at 0. Only timers and tasks of this loop are virtual. While a function
-    runs in a thread (`self.blocking`, `asyncio.to_thread`, `run_in_executor`), the clock stands
-    still and the loop waits for the thread. Real sockets are not waited for. Raises `RuntimeError`
-    if every task waits for something that nothing in the loop will do.
+    An hour of sleeping takes no real time, and timers fire in the order of a real loop.
+    `loop.time()` starts at 0. The clock stands still while a function runs in a thread
+    (`self.blocking`, `asyncio.to_thread`, `run_in_executor`) and while a subprocess runs that
+    the loop started (`asyncio.create_subprocess_exec`): the loop waits for them in real time, at
+    most `REAL_WORK_S` seconds. The loop does not wait for other sockets.
+
+    Raises `RuntimeError` if every task waits for something that nothing in the loop will do.
     """
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._threads = 0  # functions that run in a thread, or are about to
+        self._threads = 0
+        self._processes: list[asyncio.SubprocessTransport] = []
         self._pool = ThreadPoolExecutor(thread_name_prefix="natsctl-virtual")
         super().__init__(_Jump(self))
-        self._clock_resolution = RESOLUTION_S  # so that a timer is due although floats are rounded
+        self._clock_resolution = RESOLUTION_S  # a timer is due although floats are rounded
 
     def time(self) -> float:
         """Return the virtual seconds since the loop was made."""
@@ -39,24 +43,37 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
     @property
-    def waits_for_threads(self) -> bool:
-        """True while a function runs in a thread."""
-        return self._threads > 0
+    def waits_for_real_work(self) -> bool:
+        """True while a function runs in a thread, or a subprocess runs."""
+        self._processes = [child for child in self._processes if child.get_returncode() is None]
+        return self._threads > 0 or bool(self._processes)
 
-    def run_in_executor(  # type: ignore[override]  # the type of the base is for its callers
+    def run_in_executor(  # type: ignore[override]  # typeshed's generic form is for callers
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> "asyncio.Future[Any]":
-        """Run the function in a thread, and let no virtual time pass until it has ended."""
+        """Run the function in a thread; the clock stands still until the function returns."""
         work = (executor or self._pool).submit(func, *args)
         future = asyncio.wrap_future(work, loop=self)
         self._threads += 1
-        work.add_done_callback(self._thread_ends)  # after the future has learnt of it
+        work.add_done_callback(self._thread_ends)  # runs after the callback of the future
         return future
+
+    async def subprocess_exec(self, *args: Any, **options: Any) -> Any:
+        """Start a subprocess; the clock stands still until it ends."""
+        return self._started(await super().subprocess_exec(*args, **options))
+
+    async def subprocess_shell(self, *args: Any, **options: Any) -> Any:
+        """Start a shell command; the clock stands still until it ends."""
+        return self._started(await super().subprocess_shell(*args, **options))
 
     def close(self) -> None:
         """Close the loop."""
         super().close()
         self._pool.shutdown(wait=False)
+
+    def _started(self, child: tuple[Any, Any]) -> tuple[Any, Any]:
+        self._processes.append(child[0])
+        return child
 
     def _thread_ends(self, _: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -67,29 +84,32 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class _Jump(selectors.BaseSelector):
-    """Where a selector would wait for *timeout* seconds, moves the clock instead."""
+    """A selector that moves the clock instead of waiting for *timeout* seconds."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         self._real = selectors.DefaultSelector()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self._loop.waits_for_threads and timeout != 0:
-            return self._wait_for_threads()
+        ready = self._real.select(0)
+        if ready or timeout == 0:
+            return ready
+        if self._loop.waits_for_real_work:
+            return self._wait_for_real_work()
         if timeout is None:
             raise RuntimeError("every task waits for something that nothing will do")
-        if timeout > 0:
-            self._loop.jump(timeout)
-        return self._real.select(0)
+        self._loop.jump(max(timeout, 0))
+        return []
 
-    def _wait_for_threads(self) -> list[tuple[selectors.SelectorKey, int]]:
-        woken = self._real.select(THREAD_S)
-        if not woken:
+    def _wait_for_real_work(self) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = self._real.select(REAL_WORK_S)
+        if not ready:
             raise RuntimeError(
-                f"a thread has worked for {THREAD_S:g} s, and virtual time stands still until it "
-                "has ended: does it wait for something that happens later in virtual time?"
+                f"a thread or a subprocess has run for {REAL_WORK_S:g} s, and virtual time stands "
+                "still until it ends: does it wait for something that happens later in virtual "
+                "time?"
             )
-        return woken
+        return ready
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._real.register(fileobj, events, data)
@@ -105,9 +125,9 @@ class _Jump(selectors.BaseSelector):
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a plain test of an async one, that runs in an event loop with virtual time.
+    """Turn an async test into a plain one that runs in an event loop with virtual time.
 
-    Any test runner can run it; it needs no plugin.
+    Every test runner can run the result; no plugin is necessary.
     """
 
     @functools.wraps(test)

@@ -190,7 +190,7 @@ async def test_the_wait_has_a_limit_that_can_be_set() -> None:
     runtime = ControllerRuntime(controller, nats=stores, barrier_timeout_s=2.0)
     task = asyncio.create_task(runtime.run())
     await runtime.synced.wait()
-    play = stage(Harness(runtime, stores))
+    play = stage(Harness(runtime, stores, task))
     await play.app("shop")
     await asyncio.sleep(1)
     with stores.store(PARTS).held_up():

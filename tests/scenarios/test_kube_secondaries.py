@@ -514,10 +514,10 @@ async def test_the_main_seeds_labels_can_be_chosen() -> None:
     controller = Sites()
     runtime = ControllerRuntime(controller, nats=stores, kube=stores.kube, owner_names=KUMORI)
     async with asyncio.TaskGroup() as group:
-        group.create_task(runtime.run())
+        run = group.create_task(runtime.run())
         await runtime.synced.wait()
         await controller.sites.put("shop", site("hi"))
-        await Harness(runtime, stores).run_until_idle()
+        await Harness(runtime, stores, run).run_until_idle()
         runtime.stop()
     document = stores.kube.store(CONFIGS).document("default/shop-main")
     labels = documents.metadata_of(document)["labels"]

@@ -118,6 +118,15 @@ class Workqueue(Generic[K]):
         """Whether no key is waiting, ready or held."""
         return not (self._timers or self._turns.ready or self._held)
 
+    @property
+    def settled(self) -> bool:
+        """True if no key is ready or held, and no failed key waits for its retry.
+
+        A key that only waits for a requested time does not count.
+        """
+        retrying = any(agenda.retry for agenda in self._agendas.values())
+        return not (retrying or self._turns.ready or self._held)
+
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.USER) -> None:
         """Ask for a visit, not before *after* seconds from now; ignored after `shut_down`."""
         if self._shut_down:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import natsctl
-from natsctl import Controller, HandlerError, primary, secondary
+from natsctl import Controller, HandlerError, RetryAfter, primary, secondary
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from tests.support.stores.sample_objects import THINGS, Thing, thing, value
@@ -36,12 +36,50 @@ class Copier(Controller):
 
 
 class Restless(Controller):
-    """Comes back once an hour, for ever."""
+    """Asks to be synced again after an hour."""
+
+    things = primary(THINGS)
+    resync_s = 1e9
+
+    def __init__(self) -> None:
+        self.syncs = 0
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs += 1
+        return 3600.0
+
+
+class Waiting(Controller):
+    """Waits a minute for another system, once."""
 
     things = primary(THINGS)
 
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.done = False
+
     async def sync_handler(self, key: str) -> float | None:
-        return 3600.0
+        self.syncs += 1
+        if self.syncs == 1:
+            raise RetryAfter(60)
+        self.done = True
+        return None
+
+
+class Failing(Controller):
+    """Fails a number of times."""
+
+    things = primary(THINGS)
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.syncs = 0
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs += 1
+        if self.syncs <= self.times:
+            raise OSError("the other system is away")
+        return None
 
 
 class Unready(Controller):
@@ -81,12 +119,71 @@ async def test_it_runs_over_stores_that_are_there_already() -> None:
     assert stores.store(COPIES).keys() == ["a"]
 
 
-async def test_a_controller_that_is_never_idle_is_given_up() -> None:
+async def test_a_key_that_waits_for_a_requested_time_is_idle() -> None:
     controller = Restless()
     async with running(controller) as harness:
         await controller.things.put("a", thing("hi"))
-        with pytest.raises(TimeoutError):
-            await harness.run_until_idle(limit_s=7200)
+        await harness.run_until_idle(limit_s=10)
+        assert controller.syncs == 1
+        await harness.run_for(2 * 3600)
+        await harness.run_until_idle(limit_s=10)
+        assert controller.syncs == 3
+
+
+async def test_a_key_that_asked_to_be_retried_later_is_idle() -> None:
+    controller = Waiting()
+    async with running(controller) as harness:
+        await controller.things.put("a", thing("hi"))
+        await harness.run_until_idle(limit_s=10)
+        assert not controller.done
+        await harness.run_until(lambda: controller.done)
+        assert 60 <= asyncio.get_running_loop().time() < 62
+
+
+async def test_a_key_that_waits_for_its_retry_after_a_failure_is_not_idle() -> None:
+    controller = Failing(times=12)
+    async with running(controller) as harness:
+        await controller.things.put("a", thing("hi"))
+        await harness.run_until_idle()
+        assert controller.syncs == 13
+
+
+async def test_a_controller_that_fails_for_ever_is_never_idle() -> None:
+    controller = Failing(times=1_000_000)
+    async with running(controller) as harness:
+        await controller.things.put("a", thing("hi"))
+        with pytest.raises(TimeoutError, match="not idle after 600 s"):
+            await harness.run_until_idle(limit_s=600)
+
+
+async def test_run_for_takes_as_long_as_it_was_asked_to() -> None:
+    async with running(Copier()) as harness:
+        before = asyncio.get_running_loop().time()
+        await harness.run_for(90)
+        assert asyncio.get_running_loop().time() == pytest.approx(before + 90)
+
+
+async def test_run_until_returns_at_once_if_the_condition_holds() -> None:
+    async with running(Copier()) as harness:
+        before = asyncio.get_running_loop().time()
+        await harness.run_until(lambda: True)
+        assert asyncio.get_running_loop().time() == before
+
+
+async def test_run_until_names_the_condition_that_stays_false() -> None:
+    def no_copies() -> bool:
+        return False
+
+    async with running(Copier()) as harness:
+        with pytest.raises(TimeoutError, match=r"still false after 60 s: .*no_copies"):
+            await harness.run_until(no_copies, limit_s=60)
+
+
+async def test_a_controller_that_ends_fails_what_waits_for_it() -> None:
+    async with running(Copier()) as harness:
+        harness.runtime.stop()
+        with pytest.raises(RuntimeError, match="the controller was stopped"):
+            await harness.run_for(60)
 
 
 async def test_leaving_stops_it_and_closes_every_watch() -> None:

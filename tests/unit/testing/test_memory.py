@@ -10,7 +10,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Applied, Listing, WatchEvent
 from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.recorder import Event
+from natsctl.testing.recorder import RecordedEvent
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
 OTHERS = natsctl.kv(Thing, bucket="others")
@@ -157,6 +157,6 @@ class TestEvents:
             recorder.event("a", EventType.NORMAL, "Synced", "one")
             recorder.event("b", EventType.WARNING, "Odd", "two")
         assert stores.events.events == [
-            Event("a", EventType.NORMAL, "Synced", "one"),
-            Event("b", EventType.WARNING, "Odd", "two"),
+            RecordedEvent("a", EventType.NORMAL, "Synced", "one"),
+            RecordedEvent("b", EventType.WARNING, "Odd", "two"),
         ]

@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import sys
 import time
+from asyncio.subprocess import PIPE
 
 import pytest
 
@@ -110,3 +112,28 @@ async def test_the_clock_stands_still_while_a_thread_works() -> None:
     assert (asyncio.get_running_loop().time(), later) == (0, [])
     await asyncio.sleep(1)
     assert later == [1.0]
+
+
+async def test_the_clock_stands_still_while_a_subprocess_runs() -> None:
+    later: list[float] = []
+    asyncio.get_running_loop().call_later(1, later.append, 1.0)
+    code = "import time; time.sleep(0.05); print('done')"
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=PIPE)
+    async with asyncio.timeout(0.5):
+        output, _ = await child.communicate()
+    assert (output, child.returncode) == (b"done\n", 0)
+    assert (asyncio.get_running_loop().time(), later) == (0, [])
+
+
+async def test_a_shell_command_runs_too() -> None:
+    child = await asyncio.create_subprocess_shell("cat; exit 3", stdin=PIPE, stdout=PIPE)
+    output, _ = await child.communicate(b"hello")
+    assert (output, child.returncode) == (b"hello", 3)
+    assert asyncio.get_running_loop().time() == 0
+
+
+async def test_time_goes_on_after_a_subprocess_ended() -> None:
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", "pass")
+    await child.wait()
+    await asyncio.sleep(3600)
+    assert asyncio.get_running_loop().time() == 3600

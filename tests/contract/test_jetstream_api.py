@@ -1,0 +1,135 @@
+"""The JetStream API in memory answers as a nats-server does."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import natsctl
+from natsctl import JetStream, NotFoundError, StoreError, StoreMissingError
+from natsctl.testing import MemoryJetStream
+from tests.support.plugins.server_location import new_nats_server
+
+ORDERS: dict[str, Any] = {"name": "orders", "subjects": ["orders.>"]}
+BILLING: dict[str, Any] = {"name": "billing", "durable_name": "billing"}
+
+
+@pytest.fixture(params=["memory", "nats"])
+async def jetstream(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[JetStream]:
+    if request.param == "memory":
+        yield MemoryJetStream()
+        return
+    async with new_nats_server(tmp_path) as server, natsctl.connect(server.url) as nats:
+        yield nats
+
+
+def consumer(config: dict[str, Any], action: str = "create") -> dict[str, Any]:
+    return {"stream_name": "orders", "config": config, "action": action}
+
+
+def without_metadata(config: dict[str, Any]) -> dict[str, Any]:
+    unset = ("metadata", "consumer_limits", "allow_msg_ttl")
+    return {name: value for name, value in config.items() if name not in unset}
+
+
+async def test_a_created_stream_has_the_defaults_of_a_server(jetstream: JetStream) -> None:
+    created = await jetstream.api("STREAM.CREATE.orders", ORDERS)
+    read = await jetstream.api("STREAM.INFO.orders")
+    expected = await MemoryJetStream().api("STREAM.CREATE.orders", ORDERS)
+    assert without_metadata(created["config"]) == expected["config"]
+    assert read["config"].keys() == created["config"].keys()
+    assert read["state"]["messages"] == read["state"]["consumer_count"] == 0
+
+
+async def test_the_subject_of_a_stream_is_its_name_by_default(jetstream: JetStream) -> None:
+    created = await jetstream.api("STREAM.CREATE.orders", {"name": "orders"})
+    assert created["config"]["subjects"] == ["orders"]
+
+
+async def test_creating_the_same_stream_twice_changes_nothing(jetstream: JetStream) -> None:
+    first = await jetstream.api("STREAM.CREATE.orders", ORDERS)
+    second = await jetstream.api("STREAM.CREATE.orders", ORDERS)
+    assert (first["config"], first["created"]) == (second["config"], second["created"])
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "error"),
+    [
+        ("STREAM.CREATE.orders", {**ORDERS, "max_msgs": 5}, "different configuration.*10058"),
+        ("STREAM.CREATE.sales", {"name": "sales", "subjects": ["orders.new"]}, "overlap.*10065"),
+        ("STREAM.CREATE.sales", {"name": "sales", "subjects": ["orders.*"]}, "overlap.*10065"),
+        ("STREAM.CREATE.sales", {"name": "other"}, "name in subject does not match.*10056"),
+        ("STREAM.UPDATE.orders", {**ORDERS, "storage": "memory"}, "change storage type.*10052"),
+        ("STREAM.UPDATE.orders", {**ORDERS, "retention": "workqueue"}, "retention policy.*10052"),
+        ("CONSUMER.CREATE.orders.billing", consumer({**BILLING, "max_deliver": 3}), "10148"),
+        (
+            "CONSUMER.CREATE.orders.billing",
+            consumer({**BILLING, "deliver_policy": "new"}, "update"),
+            "deliver policy can not be updated.*10012",
+        ),
+        ("CONSUMER.CREATE.orders.other", consumer({"name": "other"}, "update"), "10149"),
+    ],
+)
+async def test_an_invalid_request_is_refused(
+    jetstream: JetStream, endpoint: str, body: dict[str, Any], error: str
+) -> None:
+    await jetstream.api("STREAM.CREATE.orders", ORDERS)
+    await jetstream.api("CONSUMER.CREATE.orders.billing", consumer(BILLING))
+    with pytest.raises(StoreError, match=error):
+        await jetstream.api(endpoint, body)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "error"),
+    [
+        ("STREAM.INFO.absent", StoreMissingError),
+        ("STREAM.UPDATE.absent", StoreMissingError),
+        ("STREAM.DELETE.absent", StoreMissingError),
+        ("CONSUMER.INFO.absent.billing", StoreMissingError),
+        ("CONSUMER.INFO.orders.absent", NotFoundError),
+        ("CONSUMER.DELETE.orders.absent", NotFoundError),
+    ],
+)
+async def test_a_request_about_what_does_not_exist_is_refused(
+    jetstream: JetStream, endpoint: str, error: type[StoreError]
+) -> None:
+    await jetstream.api("STREAM.CREATE.orders", ORDERS)
+    body = {"name": "absent"} if "UPDATE" in endpoint else None
+    with pytest.raises(error, match="not found"):
+        await jetstream.api(endpoint, body)
+
+
+async def test_an_update_changes_what_it_says_and_resets_the_rest(jetstream: JetStream) -> None:
+    await jetstream.api("STREAM.CREATE.orders", {**ORDERS, "max_age": 10**9})
+    await jetstream.api("STREAM.UPDATE.orders", {**ORDERS, "max_msgs": 5})
+    config = (await jetstream.api("STREAM.INFO.orders"))["config"]
+    assert (config["max_msgs"], config["max_age"]) == (5, 0)
+
+
+async def test_a_consumer_is_created_updated_listed_and_deleted(jetstream: JetStream) -> None:
+    await jetstream.api("STREAM.CREATE.orders", ORDERS)
+    created = await jetstream.api("CONSUMER.CREATE.orders.billing", consumer(BILLING))
+    assert (created["stream_name"], created["name"]) == ("orders", "billing")
+    wanted = consumer({**BILLING, "max_deliver": 3}, "update")
+    await jetstream.api("CONSUMER.CREATE.orders.billing", wanted)
+    read = await jetstream.api("CONSUMER.INFO.orders.billing")
+    expected = {**created["config"], "max_deliver": 3}
+    assert without_metadata(read["config"]) == without_metadata(expected)
+    assert (await jetstream.api("CONSUMER.NAMES.orders"))["consumers"] == ["billing"]
+    listed = await jetstream.api("CONSUMER.LIST.orders")
+    assert [info["name"] for info in listed["consumers"]] == ["billing"]
+    assert (await jetstream.api("CONSUMER.DELETE.orders.billing"))["success"]
+    assert (await jetstream.api("CONSUMER.NAMES.orders"))["consumers"] in ([], None)
+
+
+async def test_a_deleted_stream_is_gone_with_its_consumers(jetstream: JetStream) -> None:
+    await jetstream.api("STREAM.CREATE.orders", ORDERS)
+    await jetstream.api("CONSUMER.CREATE.orders.billing", consumer(BILLING))
+    assert (await jetstream.api("STREAM.NAMES"))["streams"] == ["orders"]
+    assert (await jetstream.api("INFO"))["consumers"] == 1
+    assert (await jetstream.api("STREAM.DELETE.orders"))["success"]
+    assert (await jetstream.api("STREAM.NAMES"))["streams"] in ([], None)
+    await jetstream.api("STREAM.CREATE.orders", ORDERS)
+    with pytest.raises(NotFoundError):
+        await jetstream.api("CONSUMER.INFO.orders.billing")
