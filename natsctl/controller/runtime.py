@@ -388,10 +388,7 @@ class ControllerRuntime:
 
     @property
     def idle(self) -> bool:
-        """True if syncing has begun, no key is queued or held, and no key waits for a retry.
-
-        A key that only waits for a requested time does not count.
-        """
+        """True if syncing has begun and the queue is settled, see `Workqueue.settled`."""
         return self.synced.is_set() and self._loop.queue.settled and not self._opened.telling
 
     # ---- start and end
