@@ -13,13 +13,15 @@ from natsctl.core.sync.journal import Journal
 from natsctl.telemetry.hiding import hidden
 
 
-def explain(key: str, at: Opened, queue: Workqueue[str], journal: Journal) -> Explanation:
-    """Return what is known of a key, what was made for it, and what it reads."""
+def explain(
+    controller: str, key: str, opened: Opened, queue: Workqueue[str], journal: Journal
+) -> Explanation:
+    """Return the explanation of a key, with the objects that it owns and reads."""
     return msgspec.structs.replace(
-        known(key, at.primary.informer.cache, queue, journal),
-        owned=_owned(key, at.secondaries),
-        reads=list(at.reads.depends_on(key)),
-        contested=[hidden(text) for text in at.contests().get(key, [])],
+        known(controller, key, opened.primary.informer.cache, queue, journal),
+        owned=_owned(key, opened.secondaries),
+        reads=list(opened.reads.depends_on(key)),
+        contested=[hidden(text) for text in opened.contests().get(key, [])],
     )
 
 

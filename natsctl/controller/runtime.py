@@ -341,7 +341,8 @@ class ControllerRuntime:
 
     def explain(self, key: str) -> Explanation:
         """Return what is known of a key: its place in the queue, its last syncs, what it owns."""
-        return explain(key, self._opened, self._loop.queue, self._visits.journal)
+        found = explain(self.name, key, self._opened, self._loop.queue, self._visits.journal)
+        return found.held_back(self.garbage_held)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """Return a primary with all that was made for it, in its stores and *beyond* them."""
@@ -349,17 +350,17 @@ class ControllerRuntime:
 
     def status(self) -> Status:
         """Return how the controller is doing as a whole."""
-        synced, journal = self.synced.is_set(), self._visits.journal
-        opened, queue = self._opened, self._loop.queue.stats()
         return status(
             self.name,
-            (opened.primary.informer,),
-            opened.informers,
-            queue,
-            journal,
-            synced=synced,
+            (self._opened.primary.informer,),
+            self._opened.informers,
+            self._loop.queue.stats(),
+            self._visits.journal,
+            synced=self.synced.is_set(),
             has=self.holds,
-            contested=opened.contests(),
+            contested=self._opened.contests(),
+            installation="" if self.installation is None else self.installation.id,
+            garbage_held=self.garbage_held,
         )
 
     def measures(self) -> Measures:

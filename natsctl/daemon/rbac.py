@@ -33,7 +33,7 @@ CLUSTER_NAMESPACE = "default"  # of events about what has no namespace
 GROUP = "rbac.authorization.k8s.io"
 
 
-class Resource(msgspec.Struct, frozen=True, order=True):
+class GroupResource(msgspec.Struct, frozen=True, order=True):
     """What something may be done with: objects of a kind, or the one that is named."""
 
     group: str
@@ -41,9 +41,9 @@ class Resource(msgspec.Struct, frozen=True, order=True):
     name: str = ""
 
 
-EVENTS = Resource("events.k8s.io", "events")
+EVENTS = GroupResource("events.k8s.io", "events")
 
-Granted = dict[Resource, set[str]]  # verbs
+Granted = dict[GroupResource, set[str]]  # verbs
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ def roles(needed: Iterable[Need], names: Names) -> tuple[Role, ...]:
     for need in needed:
         name = names[need.kind.api_version, need.kind.kind]
         _check(need.kind, name)
-        of = Resource(name.group, name.plural, need.kind.object_name or "")
+        of = GroupResource(name.group, name.plural, need.kind.object_name or "")
         grants[need.kind.namespace][of] |= need.verbs
         if need.verbs == WRITE:
             grants[_events_of(need.kind, name)][EVENTS] |= TELL
@@ -135,7 +135,7 @@ def _needed(granted: Granted, everywhere: Granted) -> Granted:
     """Return what is not granted already: in every namespace, or whatever the name is."""
     left: Granted = {}
     for of, verbs in granted.items():
-        unnamed = Resource(of.group, of.plural)
+        unnamed = GroupResource(of.group, of.plural)
         known = everywhere.get(of, set()) | everywhere.get(unnamed, set())
         if of != unnamed:
             known |= granted.get(unnamed, set())

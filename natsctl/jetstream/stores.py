@@ -13,7 +13,7 @@ from natsctl.jetstream.bucket.watch import VERIFY_S
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.connection import connect as connected
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.events.recorder import EventRecorder, recording
+from natsctl.jetstream.events.recorder import StreamRecorder, recording
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
@@ -56,7 +56,7 @@ class Nats:
         return LeaseStore(self.connection, ttl_s=ttl_s, kind=kind)
 
     @asynccontextmanager
-    async def recorder(self, controller: str) -> AsyncIterator[EventRecorder]:
+    async def recorder(self, controller: str) -> AsyncIterator[StreamRecorder]:
         """Yield a recorder that writes the controller's events to the stream `natsctl_events`."""
         async with recording(self.connection, controller, self.guard) as recorder:
             yield recorder

@@ -29,7 +29,7 @@ from natsctl.core.sync.options import COUNT, POLICY, RATE, SECONDS_OR_ZERO, TEXT
 from natsctl.core.sync.reasons import Reasons
 from natsctl.core.sync.stopping import finish
 from natsctl.core.task_group import together
-from natsctl.errors import StoreError, UsageError
+from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
@@ -158,7 +158,8 @@ class ManagedController(Generic[T]):
 
     def explain(self, key: str) -> Explanation:
         """Return what is known of an object: its place in the queue, its last reconciliations."""
-        return known(key, self._primary.informer.cache, self._queue, self._journal)
+        cache = self._primary.informer.cache
+        return known(self.name, key, cache, self._queue, self._journal)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """Return the object with what its document tells *beyond* its store."""
@@ -195,11 +196,6 @@ class ManagedController(Generic[T]):
     def held_kinds(self) -> tuple[Kind[T]]:
         """What is held by a finalizer, which takes permission to update."""
         return (self.kind,)
-
-    @property
-    def failure(self) -> StoreError | None:
-        """Why there is no watch just now, None where there is."""
-        return self._primary.informer.failure if self.prepared else None
 
     def measures(self) -> Measures:
         """Return what was measured so far, for metrics and health checks."""

@@ -27,7 +27,7 @@ from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options
 from natsctl.core.sync.stopping import finish
 from natsctl.core.task_group import together
-from natsctl.errors import StoreError, UsageError
+from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import ManifestStores, Store, Stores
@@ -231,7 +231,7 @@ class InformerController:
 
         Its last syncs are calls to watchers, of all of them.
         """
-        return explain(key, self._coupling.lines(), self._journal)
+        return explain(self.name, key, self._coupling.lines(), self._journal)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """Return the object with what its document tells *beyond* its store."""
@@ -253,12 +253,6 @@ class InformerController:
     def held_kinds(self) -> list[Kind[Any]]:
         """What watchers hold by a finalizer, which takes permission to update."""
         return self._coupling.held_kinds()
-
-    @property
-    def failure(self) -> StoreError | None:
-        """Why an informer has no watch just now, None where all have."""
-        failures = (informer.failure for informer in self._coupling.informers().values())
-        return next((failure for failure in failures if failure is not None), None)
 
     @property
     def failing(self) -> dict[str, dict[str, str]]:

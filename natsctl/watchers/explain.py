@@ -17,11 +17,11 @@ Lines = Sequence[tuple[Deliveries, Sequence[Source]]]
 """Of each resource kind who tells, and from where."""
 
 
-def explain(key: str, lines: Lines, journal: Journal) -> Explanation:
+def explain(controller: str, key: str, lines: Lines, journal: Journal) -> Explanation:
     """Return what is known of an object, in the first resource kind that has it or tells of it."""
     telling = (at for at, _ in lines if at.queue.place(key) is not None or at.failed(key))
     deliveries = next(telling, lines[0][0])
-    found = known(key, informer_of(key, lines).cache, deliveries.queue, journal)
+    found = known(controller, key, informer_of(key, lines).cache, deliveries.queue, journal)
     return msgspec.structs.replace(found, failures=deliveries.failed(key))
 
 

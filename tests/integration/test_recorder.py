@@ -12,7 +12,7 @@ import natsctl
 from natsctl.errors import NotFoundError, StoreMissingError
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.events.read import events_of
-from natsctl.jetstream.events.recorder import AGE_S, STREAM, EventRecorder, KvEvent
+from natsctl.jetstream.events.recorder import AGE_S, STREAM, KvEvent, StreamRecorder
 from natsctl.jetstream.stores import Nats
 from natsctl.model.recorder import BURST, REFILL_S, EventType
 from tests.support.eventually import eventually
@@ -215,7 +215,7 @@ class TestFailing:
     async def test_telling_never_waits_and_never_raises(self, cut_proxy: CutProxy) -> None:
         async with natsctl.connect(cut_proxy.url) as nats:
             cut_proxy.cut()
-            recorder = EventRecorder(nats.connection, "apps")
+            recorder = StreamRecorder(nats.connection, "apps")
             for number in range(20_000):
                 recorder.event(f"k{number}", NORMAL, "Synced", "hi")
             assert recorder.dropped == 10_000
@@ -223,7 +223,7 @@ class TestFailing:
 
 @pytest.mark.virtual
 async def test_a_key_that_told_too_much_may_tell_one_more_each_minute() -> None:
-    recorder = EventRecorder(None, "apps")  # type: ignore[arg-type]  # nothing is sent
+    recorder = StreamRecorder(None, "apps")  # type: ignore[arg-type]  # nothing is sent
     for number in range(BURST + 1):
         recorder.event("noisy", WARNING, "SyncFailed", str(number))
     assert recorder.dropped == 1

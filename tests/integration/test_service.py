@@ -26,7 +26,7 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.service.client import ask, ask_all, services
 from natsctl.jetstream.service.errors import ERROR, ERROR_CODE
 from natsctl.jetstream.service.intake import BURST, RATE
-from natsctl.jetstream.service.server import WORKING_MAX, Endpoint, Identity, serving
+from natsctl.jetstream.service.server import WORKING_MAX, Endpoint, ServiceIdentity, serving
 from tests.support.clients.raw_nats_client import stranger
 from tests.support.clients.stream_requests import STREAM, messages
 from tests.support.eventually import eventually
@@ -34,7 +34,7 @@ from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
 FLOOD = 23_000
-IDENTITY = Identity(
+IDENTITY = ServiceIdentity(
     name="shops", version="1.2.3", description="d", metadata={"host": "h"}, id="one"
 )
 
@@ -172,7 +172,7 @@ async def test_it_answers_again_when_the_connection_is_another_one(
 async def test_all_are_asked_where_there_is_no_group_and_one_where_there_is(
     service: None, nats_server: NatsServer, connection: Connection
 ) -> None:
-    twin = Identity(name="shops", version="1.2.3", id="two")
+    twin = ServiceIdentity(name="shops", version="1.2.3", id="two")
     async with connect(nats_server.url) as theirs, serving(theirs, twin) as second:
         second.offer(ENDPOINTS)
 
@@ -368,7 +368,7 @@ async def test_who_waits_while_it_stops_is_told_so(connection: Connection) -> No
 async def test_of_several_that_are_asked_one_that_died_keeps_no_answer_back(
     service: None, connection: Connection, cut_proxy: CutProxy
 ) -> None:
-    twin = Identity(name="shops", version="1.2.3", id="two")
+    twin = ServiceIdentity(name="shops", version="1.2.3", id="two")
     async with connect(cut_proxy.url) as theirs, serving(theirs, twin) as second:
         second.offer(ENDPOINTS)
 
@@ -388,7 +388,7 @@ async def test_an_answer_of_another_version_is_told_as_such(connection: Connecti
 
     subject, about = Verb.STATUS.subject("shops"), {"controller": "shops"}
     endpoint = Endpoint(name="status", subject=subject, handler=newer, metadata=about)
-    identity = Identity(name=NAME, version="99.0.0")
+    identity = ServiceIdentity(name=NAME, version="99.0.0")
     async with serving(connection, identity) as service:
         service.offer([endpoint])
         await eventually(lambda: answers(connection, subject))

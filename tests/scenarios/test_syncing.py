@@ -17,7 +17,6 @@ from natsctl import (
     give_up_after,
 )
 from natsctl.controller.runtime import check_controller
-from natsctl.core.queue.workqueue import Held, Waiting
 from natsctl.errors import InvalidInputError
 from natsctl.testing.harness import running
 from tests.support.controllers.app_controller import (
@@ -278,7 +277,8 @@ async def test_a_failing_handler_is_tried_again_later_and_later_and_recovers() -
         explanation = harness.runtime.explain("shop")
         assert explanation.failures == len(controller.at)
         assert explanation.syncs[-1].error == "RuntimeError: not yet"
-        assert isinstance(explanation.place, Waiting)
+        assert explanation.queued is not None
+        assert explanation.queued.place == "waiting"
         assert play.reasons("shop")[:2] == ["SyncFailed", "SyncFailed"]
 
         controller.failure = None
@@ -343,7 +343,9 @@ async def test_a_handler_that_takes_too_long_fails_and_is_tried_again() -> None:
         assert len(controller.at) == 2
         assert "TimeoutError" in harness.runtime.explain("shop").syncs[0].error
         assert harness.runtime.explain("shop").syncs[0].duration_s == 5.0
-        assert isinstance(harness.runtime.explain("shop").place, Held)
+        queued = harness.runtime.explain("shop").queued
+        assert queued is not None
+        assert queued.place == "held"
 
         controller.delay_s = 0.0
         await harness.run_until_idle()

@@ -18,7 +18,7 @@ from natsctl import (
     kv,
     primary,
 )
-from natsctl.core.queue.workqueue import Held, Ready, Waiting
+from natsctl.core.insight.explain import Queued
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import APPS, Apps, SlowStores, Stage, edit, put, stage
@@ -230,8 +230,7 @@ async def test_a_key_asked_for_later_comes_then_whatever_was_before() -> None:
         controller.begun.clear()
         begun = asyncio.get_running_loop().time()
         harness.runtime.enqueue_key_after("key-00000", Operation.MANUAL, 50.0)
-        place = harness.runtime.explain("key-00000").place
-        assert place == Waiting(begun + 50.0)
+        assert harness.runtime.explain("key-00000").queued == Queued("waiting", 50.0)
         await asyncio.sleep(20)
         harness.runtime.enqueue_key("key-00000", Operation.MANUAL)
         await asyncio.sleep(40)
@@ -371,7 +370,7 @@ async def test_explain_says_why_a_key_is_as_it_is() -> None:
         assert (explanation.exists, explanation.invalid) == (True, "")
         assert explanation.revision == revision + 1  # with the status
         assert explanation.owned == {"Part.parts": ["shop.a", "shop.b"]}
-        assert (explanation.place, explanation.failures) == (None, 0)
+        assert (explanation.queued, explanation.failures) == (None, 0)
 
 
 async def test_explain_keeps_the_last_five_syncs_with_their_reasons() -> None:
@@ -403,14 +402,14 @@ async def test_explain_says_where_a_key_is() -> None:
     controller = Slow(delay_s=10.0)
     async with running(controller, stores=await filled(2)) as harness:
         await asyncio.sleep(1)
-        places = [harness.runtime.explain(f"key-0000{number}").place for number in (0, 1)]
-        assert [type(place) for place in places] == [Held, Ready]
+        queued = [harness.runtime.explain(f"key-0000{number}").queued for number in (0, 1)]
+        assert [at and at.place for at in queued] == ["held", "ready"]
 
 
 async def test_a_key_of_which_nothing_is_known_is_explained_too() -> None:
     async with running(Apps()) as harness:
         explanation = harness.runtime.explain("nobody")
-        assert (explanation.exists, explanation.syncs, explanation.place) == (False, [], None)
+        assert (explanation.exists, explanation.syncs, explanation.queued) == (False, [], None)
 
 
 async def test_status_says_how_it_goes_as_a_whole() -> None:

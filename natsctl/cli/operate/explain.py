@@ -10,8 +10,9 @@ from natsctl.cli.framework.command import Command, commands, connected, examples
 from natsctl.cli.operate.find_daemon import NamedOption, asked, with_key
 from natsctl.cli.output.entries import NONE, age
 from natsctl.cli.output.printing import Output, OutputOption, line, write_found, write_table
+from natsctl.core.insight.explain import Queued
 from natsctl.core.sync.journal import SyncRecord
-from natsctl.daemon.api.messages import Event, KeyExplanation, Queued
+from natsctl.daemon.api.messages import KeyEvent, KeyExplanation
 from natsctl.errors import NotFoundError
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
@@ -134,7 +135,7 @@ def _outcome(at: SyncRecord) -> str:
     return " ".join(at.error.split()) or "ok"
 
 
-def _event_row(at: Event, now: datetime) -> list[str]:
+def _event_row(at: KeyEvent, now: datetime) -> list[str]:
     message = " ".join(at.message.split())
     return [f"{age(at.last, now)} ago", at.type, at.reason, str(at.count), message]
 

@@ -1,5 +1,6 @@
 """Why a key is as it is, and how a controller is doing: read from memory, for people."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -9,51 +10,114 @@ import msgspec
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.tree import Beyond, Branch
-from natsctl.core.queue.workqueue import Place, QueueStats, Workqueue
+from natsctl.core.queue.workqueue import Held, Place, QueueStats, Ready, Waiting, Workqueue
 from natsctl.core.sync.journal import Journal, SyncRecord
-from natsctl.errors import StoreError
 from natsctl.telemetry.hiding import hidden
 
 
-class Explanation(msgspec.Struct, frozen=True):
-    """Everything known about why a key is as it is.
+class Queued(msgspec.Struct, frozen=True):
+    """The place of a key in the work queue.
 
-    `place` is where it is in the queue, `invalid` why its newest state is left alone, `owned` the
-    keys of what was made for it, by kind; `reads` is what else wakes it. `contested` says which
-    of its objects others change back again and again.
+    Attributes:
+        place: `waiting`, `ready` or `held`.
+        s: seconds until a waiting key becomes ready, or for which a key has been ready or held.
+        priority: the priority of a key that is ready or held; empty for a waiting key.
     """
 
-    key: str
-    exists: bool
-    revision: int | None
-    invalid: str
-    place: Place | None
-    failures: int
-    syncs: list[SyncRecord]
-    owned: dict[str, list[str]]
-    reads: list[str]
-    contested: list[str] = []
+    place: str
+    s: float
+    priority: str = ""
 
 
-class Status(msgspec.Struct, frozen=True):
-    """How a controller is doing: `invalid`, `failing` and `contested` say why, by key.
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one key of a controller, and the reasons for that state.
 
-    `keys` are those of the primaries that are this process's own; `missing_kinds` are the optional
-    kinds that the cluster does not have.
+    Attributes:
+        controller: the name of the controller.
+        key: the key.
+        exists: whether the cache has a valid object of that key.
+        revision: the revision of that object; None if there is none.
+        invalid: why the newest revision is invalid; empty if it is valid.
+        queued: the place in the work queue; None if the key is not in the queue.
+        failures: failed syncs since the last successful one.
+        syncs: the last syncs, oldest first.
+        owned: the keys of the objects that the key owns, by kind.
+        reads: objects and selections whose changes enqueue the key as well.
+        contested: owned objects that another writer keeps changing back.
+        garbage_held: why objects of a deleted key are not collected; empty if they are.
     """
 
     controller: str
-    synced: bool
-    primaries: int
-    keys: int
-    invalid: dict[str, str]
-    failing: dict[str, str]
-    syncs: int
-    failures: int
-    watch_restarts: int
-    queue: QueueStats
-    missing_kinds: list[str] = []
+    key: str
+    exists: bool
+    revision: int | None = None
+    invalid: str = ""
+    queued: Queued | None = None
+    failures: int = 0
+    syncs: list[SyncRecord] = []
+    owned: dict[str, list[str]] = {}
+    reads: list[str] = []
+    contested: list[str] = []
+    garbage_held: str = ""
+
+    @property
+    def present(self) -> bool:
+        """Whether the key has an object, owns an object, or is in the queue."""
+        return bool(self.exists or self.invalid or any(self.owned.values()) or self.queued)
+
+    def held_back(self, reason: str) -> "Explanation":
+        """Return the explanation with the *reason* that collection is held, if it concerns the key.
+
+        It does if the key does not exist and still owns objects.
+        """
+        if self.exists or not any(self.owned.values()):
+            return self
+        return msgspec.structs.replace(self, garbage_held=hidden(reason))
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a controller.
+
+    Attributes:
+        controller: the name of the controller.
+        state: `starting`, `listing` until every cache is synced, then `syncing`.
+        failure: why a cache has no watch at the moment; empty if every cache has one.
+        primaries: the number of primaries; None until the caches exist.
+        keys: the number of primaries that this process syncs; None until the caches exist.
+        invalid: the reason, by key, for each primary whose newest revision is invalid.
+        failing: the error, by key, of each key whose last sync failed.
+        contested: the fields and the other writers, by key, of objects that are changed back again
+            and again.
+        syncs: the number of syncs since the start.
+        failures: the number of failed syncs since the start.
+        watch_restarts: how often a watch was established again.
+        queue: the measures of the work queue; None until the caches exist.
+        missing_kinds: the optional kinds that the cluster does not have.
+        installation: the id of the NATS system, which labels objects in a cluster; empty until it
+            is known.
+        garbage_held: why garbage collection waits for an operator; empty if it does not wait.
+    """
+
+    controller: str
+    state: str = "starting"
+    failure: str = ""
+    primaries: int | None = None
+    keys: int | None = None
+    invalid: dict[str, str] = {}
+    failing: dict[str, str] = {}
     contested: dict[str, str] = {}
+    syncs: int = 0
+    failures: int = 0
+    watch_restarts: int = 0
+    queue: QueueStats | None = None
+    missing_kinds: list[str] = []
+    installation: str = ""
+    garbage_held: str = ""
+
+    @property
+    def synced(self) -> bool:
+        """Whether every cache is synced and keys are being synced."""
+        return self.state == "syncing"
 
 
 @runtime_checkable
@@ -65,11 +129,6 @@ class Accountable(Protocol):
 
     prepared: bool
     stopping: bool
-
-    @property
-    def failure(self) -> StoreError | None:
-        """Why a cache has no watch just now, None where all have."""
-        ...
 
     def status(self) -> Status:
         """Return how it is doing as a whole."""
@@ -95,20 +154,34 @@ class Accountable(Protocol):
         ...
 
 
-def known(key: str, cache: Cache[Any], queue: Workqueue[str], journal: Journal) -> Explanation:
-    """Return what is known of a key that owns and reads nothing."""
+def known(
+    controller: str, key: str, cache: Cache[Any], queue: Workqueue[str], journal: Journal
+) -> Explanation:
+    """Return the explanation of a key that owns and reads no other objects."""
     stored, invalid = cache.get(key), cache.invalid.get(key)
     return Explanation(
+        controller=controller,
         key=key,
         exists=key in cache,
         revision=None if stored is None else stored.revision,
         invalid="" if invalid is None else hidden(str(invalid.error)),
-        place=queue.place(key),
+        queued=_queued(queue.place(key)),
         failures=queue.failures(key),
         syncs=journal.of(key),
-        owned={},
-        reads=[],
     )
+
+
+def _queued(place: Place | None) -> Queued | None:
+    now = asyncio.get_running_loop().time()
+    match place:
+        case None:
+            return None
+        case Waiting(until):
+            return Queued("waiting", round(max(0.0, until - now), 3))
+        case Ready(since, priority):
+            return Queued("ready", round(now - since, 3), priority.name.lower())
+        case Held(since, priority):
+            return Queued("held", round(now - since, 3), priority.name.lower())
 
 
 def status(
@@ -121,12 +194,16 @@ def status(
     synced: bool,
     has: Callable[[str], bool],
     contested: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    installation: str = "",
+    garbage_held: str = "",
 ) -> Status:
-    """Return how the controller is doing as a whole; *has* says which keys are our own."""
+    """Return the status of a controller; *has* returns whether this process syncs a key."""
+    failure = next((informer.failure for informer in informers if informer.failure), None)
     caches = [informer.cache for informer in primaries]
     return Status(
         controller=controller,
-        synced=synced,
+        state="syncing" if synced else "listing",
+        failure="" if failure is None else hidden(str(failure)),
         primaries=sum(map(len, caches)),
         keys=sum(has(key) for cache in caches for key in cache.keys()),  # noqa: SIM118 - a cache is no dict
         invalid={
@@ -139,4 +216,6 @@ def status(
         queue=queue,
         missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
         contested={key: hidden("; ".join(texts)) for key, texts in contested.items()},
+        installation=installation,
+        garbage_held=hidden(garbage_held),
     )

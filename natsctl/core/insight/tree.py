@@ -44,6 +44,11 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     branches: tuple["Branch", ...] = ()
     more: int = 0
 
+    def limited(self, count: int) -> "Branch":
+        """Return the tree with its first *count* branches; `more` counts the others."""
+        more = self.more + len(self.branches[count:])
+        return msgspec.structs.replace(self, branches=self.branches[:count], more=more)
+
 
 Beyond = Callable[[Document], Iterable[Branch]]
 """Says what a primary's document tells of things that no store keeps."""

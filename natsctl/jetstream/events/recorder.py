@@ -40,7 +40,7 @@ class KvEvent(msgspec.Struct, frozen=True, rename="camel"):
     count: int = 1
 
 
-class EventRecorder:
+class StreamRecorder:
     """Sends a controller's events, in the background; a `Recorder`. Made by `recording`."""
 
     def __init__(
@@ -106,8 +106,8 @@ class EventRecorder:
 @asynccontextmanager
 async def recording(
     connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
-) -> AsyncIterator[EventRecorder]:
+) -> AsyncIterator[StreamRecorder]:
     """Return a recorder that sends while the context lasts, and what is left at its end."""
-    recorder = EventRecorder(connection, controller, guard)
+    recorder = StreamRecorder(connection, controller, guard)
     async with sending(recorder.outbox):
         yield recorder

@@ -50,7 +50,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str] = {}
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Which service this is, and which of those that run: `id` is of this process alone."""
 
     name: str
@@ -74,7 +74,7 @@ class Service:
     thousands of them. Requests are counted since the start, over reconnects.
     """
 
-    def __init__(self, connection: Connection, identity: Identity) -> None:
+    def __init__(self, connection: Connection, identity: ServiceIdentity) -> None:
         self.identity = identity
         self._connection = connection
         self._started = datetime.now(UTC)
@@ -275,7 +275,7 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(connection: Connection, identity: Identity) -> AsyncIterator[Service]:
+async def serving(connection: Connection, identity: ServiceIdentity) -> AsyncIterator[Service]:
     """Run a service, which offers nothing yet, for as long as the context lasts."""
     service = Service(connection, identity)
     tasks = [

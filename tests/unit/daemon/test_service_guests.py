@@ -11,8 +11,8 @@ import pytest
 from natsctl import Kind, Object, kv
 from natsctl.core.insight.tree import Branch
 from natsctl.core.objects.primary import Primary
+from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import ControllerStatus, KeyExplanation, Process, Queuing
-from natsctl.daemon.api.service import Desk
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.connection.connection import Connection
@@ -31,7 +31,9 @@ class Asked:
     """A desk, and what it answers."""
 
     def __init__(self, runnable: Any) -> None:
-        self.desk = Desk(runnable, PROCESS, Connection(NatsOptions()), lambda _: True)
+        self.desk = ControllerEndpoints(
+            runnable, PROCESS, Connection(NatsOptions()), lambda _: True
+        )
 
     async def __call__(self, verb: Verb, asked: str, of: type[Any]) -> Any:
         handlers = {each.metadata["verb"]: each.handler for each in self.desk.endpoints()}

@@ -4,9 +4,14 @@ import msgspec
 import pytest
 
 from natsctl.core.insight.explain import Status
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.journal import Journal
-from natsctl.daemon.api.messages import SHOWN_MAX, TEXT_MAX, Process, fitting, status_of
+from natsctl.daemon.api.messages import (
+    SHOWN_MAX,
+    TEXT_MAX,
+    ControllerStatus,
+    Process,
+    fitting,
+)
 from natsctl.telemetry.hiding import ERROR_MAX
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
@@ -47,8 +52,7 @@ async def test_a_hundred_thousand_failing_keys_are_counted_and_some_are_named() 
             fail()
     failing = {key: record.error for key, record in journal.failing().items()}
     assert all(len(error) <= ERROR_MAX + CUT_NOTE_MAX for error in failing.values())
-    status = Status("apps", True, MANY, MANY, {}, failing, MANY, MANY, 0, Workqueue[str]().stats())
-    found = status_of(status, PROCESS, state="syncing", failure="")
+    found = ControllerStatus.of(Status(controller="apps", failing=failing), PROCESS).limited()
     assert found.failing_count == MANY
     assert list(found.failing) == [f"k{number:06}" for number in range(SHOWN_MAX)]
     assert {len(why) for why in found.failing.values()} == {TEXT_MAX}
@@ -56,9 +60,7 @@ async def test_a_hundred_thousand_failing_keys_are_counted_and_some_are_named() 
 
 async def test_a_status_names_contested_keys_with_both_ends_of_a_long_text() -> None:
     contested = {"shop": f"ConfigMap default/shop: {'x' * 1000} waits 5 s"}
-    stats = Workqueue[str]().stats()
-    status = Status("apps", True, 1, 1, {}, {}, 1, 0, 0, stats, contested=contested)
-    found = status_of(status, PROCESS, state="syncing", failure="")
+    found = ControllerStatus.of(Status(controller="apps", contested=contested), PROCESS).limited()
     assert found.contested_count == 1
     assert found.contested["shop"].startswith("ConfigMap default/shop: ")
     assert found.contested["shop"].endswith(" waits 5 s")

@@ -13,6 +13,7 @@ from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.lease import Workload
 from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.core.insight.tree import Branch
+from natsctl.daemon.api.endpoints import KEYS_MAX, ControllerEndpoints
 from natsctl.daemon.api.messages import (
     ORPHANS_MAX,
     OWNED_MAX,
@@ -25,7 +26,6 @@ from natsctl.daemon.api.messages import (
 )
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import Presence
-from natsctl.daemon.api.service import KEYS_MAX, Desk
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Operator
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
@@ -88,7 +88,9 @@ class Asked:
         election: Election | None = None,
     ) -> None:
         unconnected = Connection(NatsOptions())
-        self.desk = Desk(runtime, PROCESS, unconnected, leads, shard=shard, election=election)
+        self.desk = ControllerEndpoints(
+            runtime, PROCESS, unconnected, leads, shard=shard, election=election
+        )
 
     async def __call__(self, verb: Verb, asked: str | bytes, of: type[Any]) -> Any:
         handlers = {each.metadata["verb"]: each.handler for each in self.desk.endpoints()}

@@ -1,0 +1,298 @@
+"""Answers the requests of the daemon's NATS service about one controller."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from natsctl.controller.runtime import ControllerRuntime
+from natsctl.controller.slots.declare import slots
+from natsctl.core.coordination.election import Election
+from natsctl.core.coordination.lease import Workload
+from natsctl.core.coordination.sharding import Shard
+from natsctl.core.insight.explain import Accountable, Explanation, Status
+from natsctl.core.objects.primary import Primary, Tertiary
+from natsctl.daemon.api.messages import (
+    BRANCHES_MAX,
+    ORPHANS_MAX,
+    OWNED_MAX,
+    SHOWN_MAX,
+    ControllerPlan,
+    ControllerStatus,
+    KeyEvent,
+    KeyExplanation,
+    Process,
+    Queuing,
+    fitting,
+)
+from natsctl.daemon.api.mode import mode_of, trouble_of, way_of
+from natsctl.daemon.api.peers import Peers, Presence
+from natsctl.daemon.api.tree_details import dated, externals
+from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.operator import Runnable, owner_of
+from natsctl.errors import DECODE_ERRORS, NatsctlError, UsageError
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.events.read import events_of
+from natsctl.jetstream.service.server import Endpoint, Handler
+from natsctl.model.garbage import GarbagePlan
+from natsctl.model.keys import check_key
+from natsctl.telemetry.hiding import hidden
+
+log = logging.getLogger(__name__)
+
+KEYS_MAX = 10_000  # in one request
+
+R = TypeVar("R", bound=Accountable)
+
+Leads = Callable[[str], bool]
+"""Returns whether this process acts for the controller of that name now."""
+
+
+class ControllerEndpoints:
+    """The endpoints of one controller of this process.
+
+    Args:
+        runnable: the controller. It answers `status`; an `Accountable` answers `explain`, `tree`
+            and `resync` too, and a controller that makes secondaries the verbs about garbage.
+        daemon: this process.
+        connection: the connection through which events and times are read.
+        leads: whether this process acts for a controller.
+        shard: the membership of this process if the controller is sharded.
+        election: the election of the controller's leader, if there is one.
+    """
+
+    def __init__(
+        self,
+        runnable: Runnable,
+        daemon: Process,
+        connection: Connection,
+        leads: Leads,
+        *,
+        shard: Shard | None = None,
+        election: Election | None = None,
+    ) -> None:
+        self._runnable = runnable
+        self._shard = shard
+        self._election = election
+        self.peers = Peers(
+            runnable.name,
+            Presence(
+                daemon=daemon, mode=way_of(election, shard), work=Workload(owner_of(runnable))
+            ),
+            Verb.STATUS.subject(runnable.name),
+        )
+        self._daemon = daemon
+        self._connection = connection
+        self._leads = leads
+        handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
+        if isinstance(runnable, Accountable):
+            self._runtime = runnable
+            handlers |= {
+                Verb.EXPLAIN: self._explain,
+                Verb.TREE: self._tree,
+                Verb.RESYNC: self._resync,
+            }
+        if isinstance(runnable, ControllerRuntime) and _has_secondaries(runnable):
+            self._collecting = runnable
+            handlers |= {
+                Verb.GC_PLAN: self._plan,
+                Verb.GC_APPLY: self._apply,
+                Verb.GC_ACCEPT: self._accept,
+            }
+        self._endpoints = {
+            verb: self._endpoint(verb, handler) for verb, handler in handlers.items()
+        }
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Return the endpoints that this process serves now."""
+        leads = self._leads(self._runnable.name) and not self._stopping
+        for verb, endpoint in self._endpoints.items():
+            if leads or not verb.acts:
+                yield endpoint
+
+    def _endpoint(self, verb: Verb, handler: Handler) -> Endpoint:
+        controller = self._runnable.name
+        return Endpoint(
+            name=verb.replace(".", "-"),
+            subject=verb.subject(controller),
+            handler=handler,
+            group=verb.group(shared=self._shard is not None),
+            metadata={"controller": controller, "verb": verb},
+        )
+
+    # ---- verbs that read
+
+    def status(self) -> ControllerStatus:
+        """Return the status of the controller; some parts are empty before its caches exist."""
+        runnable, status = self._runnable, Status(controller=self._runnable.name)
+        if isinstance(runnable, Accountable) and runnable.prepared:
+            status = runnable.status()
+        return replace(
+            ControllerStatus.of(status, self._daemon),
+            state=self._state(),
+            members=[] if self._shard is None else list(self._shard.state().members),
+            mode=mode_of(self._election, self._shard),
+            trouble=hidden(trouble_of(self._election, self._shard)),
+        )
+
+    async def _status(self, request: bytes) -> bytes:
+        presence = self.peers.meet(request)
+        return self._fitting(SHOWN_MAX, self.status().limited) if presence is None else presence
+
+    def _state(self) -> str:
+        if self._stopping:
+            return "stopping"
+        if not self._leads(self._runnable.name):
+            return "standby" if self._shard is None else "joining"
+        if self._runnable.synced.is_set():
+            return "syncing"
+        prepared = isinstance(self._runnable, Accountable) and self._runnable.prepared
+        return "listing" if prepared else "starting"
+
+    @property
+    def _stopping(self) -> bool:
+        return isinstance(self._runnable, Accountable) and self._runnable.stopping
+
+    async def _explain(self, request: bytes) -> bytes:
+        key, runtime = _key(request), self._prepared(self._runtime)
+        explanation = KeyExplanation.of(runtime.explain(key), self._daemon)
+        if self._shard is not None:
+            member = self._shard.whose(key) or ""
+            explanation = replace(explanation, member=member, here=runtime.holds(key))
+        explanation = await self._with_events(explanation)
+        return self._fitting(OWNED_MAX, explanation.limited)
+
+    async def _with_events(self, explanation: KeyExplanation) -> KeyExplanation:
+        try:
+            recorded = await events_of(self._connection, explanation.controller, explanation.key)
+        except NatsctlError as error:
+            return replace(explanation, events_error=hidden(str(error)))
+        events = [
+            KeyEvent(
+                type=event.type,
+                reason=event.reason,
+                message=event.message,
+                first=event.first_timestamp,
+                last=event.last_timestamp,
+                count=event.count,
+            )
+            for event in recorded
+        ]
+        return replace(explanation, events=events)
+
+    async def _tree(self, request: bytes) -> bytes:
+        whole = self._prepared(self._runtime).tree(_key(request), externals)
+        top = await dated(self._connection, replace(whole, branches=whole.branches[:BRANCHES_MAX]))
+        top = replace(top, branches=(*top.branches, *whole.branches[BRANCHES_MAX:]))
+        return self._fitting(BRANCHES_MAX, top.limited)
+
+    # ---- verbs that act
+
+    async def _resync(self, request: bytes) -> bytes:
+        keys, runtime = _keys(request), self._acting(self._runtime)
+        queued, unknown, elsewhere = list[str](), list[str](), list[str]()
+        invalid: dict[str, str] = {}
+        for explanation in map(runtime.explain, keys):
+            key = explanation.key
+            if explanation.invalid:
+                invalid[key] = explanation.invalid
+            elif not _known(explanation):
+                unknown.append(key)
+            elif not runtime.holds(key):
+                elsewhere.append(key)
+            else:
+                queued.append(key)
+        count = runtime.resync(*queued) if queued or not keys else 0
+        answer = Queuing(
+            controller=self._runnable.name,
+            daemon=self._daemon,
+            queued=count,
+            unknown=unknown,
+            elsewhere=elsewhere,
+            invalid=invalid,
+            invalid_count=len(invalid),
+        )
+        return self._fitting(SHOWN_MAX, answer.limited)
+
+    async def _plan(self, _request: bytes) -> bytes:
+        runtime = self._acting(self._collecting)
+        return self._planned(await runtime.garbage_plan(at_once=True, orphans_max=ORPHANS_MAX))
+
+    async def _apply(self, request: bytes) -> bytes:
+        plan, runtime = self._requested_plan(request), self._acting(self._collecting)
+        removed = await runtime.garbage_apply(plan)
+        log.info("%s: a person removed %d orphans", plan.controller, len(removed.orphans))
+        return msgspec.json.encode(removed)
+
+    async def _accept(self, request: bytes) -> bytes:
+        """Accept the bucket for the reason that the plan shows, and for no other reason."""
+        seen, runtime = self._requested_plan(request), self._acting(self._collecting)
+        held = runtime.garbage_held
+        if held and held != seen.refused:
+            raise UsageError(
+                f"garbage collection of {runtime.name} is held for another reason than the plan "
+                f"shows: {held}; look at {Verb.GC_PLAN} again"
+            )
+        plan = await runtime.garbage_accept()
+        log.info("%s: a person accepted the bucket of primaries: %s", runtime.name, held or "-")
+        return self._planned(plan)
+
+    def _planned(self, plan: GarbagePlan) -> bytes:
+        return self._fitting(ORPHANS_MAX, ControllerPlan.of(plan, self._runnable.name).limited)
+
+    def _requested_plan(self, request: bytes) -> ControllerPlan:
+        """Return the plan in a request; raises `UsageError` if there is none."""
+        try:
+            plan = msgspec.json.decode(request, type=ControllerPlan)
+        except DECODE_ERRORS as error:
+            raise UsageError(f"send what {Verb.GC_PLAN} answers: {error}") from error
+        if plan.controller != self._runnable.name:
+            raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")
+        return plan
+
+    # ---- all verbs
+
+    def _fitting(self, count: int, limited: Callable[[int], msgspec.Struct]) -> bytes:
+        return fitting(self._connection.payload_max, count, limited)
+
+    def _prepared(self, runtime: R) -> R:
+        if not runtime.prepared:
+            raise NatsctlError(f"{self._runnable.name} is starting: ask again")
+        return runtime
+
+    def _acting(self, runtime: R) -> R:
+        """Return the runtime; raises `NatsctlError` if it is starting or stopping."""
+        if runtime.stopping:
+            raise NatsctlError(f"{self._runnable.name} is stopping: ask again")
+        return self._prepared(runtime)
+
+
+def _has_secondaries(runtime: ControllerRuntime) -> bool:
+    declared = slots(type(runtime.controller))
+    return any(slot.role not in (Primary, Tertiary) for slot in declared)
+
+
+def _known(explanation: Explanation) -> bool:
+    """Return whether a sync of the key has an object to work on, or a failure to repeat."""
+    owns = any(explanation.owned.values())
+    return explanation.exists or owns or explanation.failures > 0
+
+
+def _key(request: bytes) -> str:
+    keys = _keys(request)
+    if len(keys) != 1:
+        raise UsageError("send one key, as it is")
+    return keys[0]
+
+
+def _keys(request: bytes) -> list[str]:
+    """Return the keys of a request, which are separated by spaces, without duplicates."""
+    try:
+        keys = request.decode().split(maxsplit=KEYS_MAX)
+    except UnicodeDecodeError as error:
+        raise UsageError("keys are text") from error
+    if len(keys) > KEYS_MAX:
+        raise UsageError(f"send {KEYS_MAX} keys at a time, or none for all")
+    return [check_key(key) for key in dict.fromkeys(keys)]

@@ -1,0 +1,71 @@
+"""Adds to a tree of objects what no cache has: external resources and the times of revisions."""
+
+import logging
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from natsctl.core.insight.tree import Branch
+from natsctl.errors import StoreError
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.managed.creation.creation import Creation
+from natsctl.managed.names import CREATE_PENDING, AnnotationNames
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.readiness import ready, reason
+
+log = logging.getLogger(__name__)
+
+KIND = "External"
+UNNAMED = "(unnamed)"
+UNKNOWN = "Unknown"
+DATED_MAX = 100  # objects whose times are read
+
+_LINKS = ("external-name", CREATE_PENDING)
+
+
+def externals(document: Document) -> Iterator[Branch]:
+    """Return the external resources that a managed object's annotations name, in any domain.
+
+    A resource is `Unknown` if its creation began and no result was recorded. Otherwise it is as
+    ready as its object.
+    """
+    value = documents.metadata_of(document).get("annotations")
+    texts = value.items() if isinstance(value, dict) else ()
+    annotations = {name: text for name, text in texts if isinstance(text, str)}
+    domains = {key.rpartition("/")[0] for key in annotations if key.rpartition("/")[2] in _LINKS}
+    for names in map(AnnotationNames, sorted(domains)):
+        creation = Creation.of(annotations, names)
+        created = None if creation.succeeded is None else creation.succeeded.at.isoformat()
+        yield Branch(
+            kind=KIND,
+            key=annotations.get(names.external_name) or UNNAMED,
+            ready=UNKNOWN if creation.unknown else ready(document),
+            reason="CreationUnknown" if creation.unknown else reason(document),
+            created=created or "",
+        )
+
+
+async def dated(connection: Connection, top: Branch) -> Branch:
+    """Return the tree with the times of objects in NATS, read from the leaders of their buckets.
+
+    At most `DATED_MAX` objects get a time. A time stays empty if the leader does not answer.
+    """
+    stored = [branch for branch in (top, *top.branches) if branch.bucket and branch.revision]
+    times: dict[tuple[str, int], str] = {}
+    for bucket in {branch.bucket for branch in stored[:DATED_MAX]}:
+        keys = [branch.key for branch in stored[:DATED_MAX] if branch.bucket == bucket]
+        try:
+            messages = await Bucket(connection, bucket).newest(keys)
+        except StoreError as error:
+            log.debug("cannot read the times of objects in bucket %s: %s", bucket, error)
+        else:
+            times |= {(bucket, message.revision): message.created for message in messages}
+    return _with_times(top, times)
+
+
+def _with_times(branch: Branch, times: dict[tuple[str, int], str]) -> Branch:
+    created = times.get((branch.bucket, branch.revision or 0), branch.created)
+    branches = tuple(_with_times(child, times) for child in branch.branches)
+    return replace(branch, created=created, branches=branches)
