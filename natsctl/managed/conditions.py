@@ -1,4 +1,4 @@
-"""What an object's status says of itself: the conditions `Synced` and `Ready`."""
+"""The conditions `Synced` and `Ready` in the status of a managed object."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,13 +10,13 @@ from natsctl.telemetry.hiding import hidden
 
 READY = "Ready"
 SYNCED = "Synced"
-MESSAGE_MAX = 1024  # characters; what outside systems answer may be long
+MESSAGE_MAX = 1024  # characters; messages of external systems may be long
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One thing that is so, is not so, or is not known; `reason` is for programs.
+    """A condition of a status, as in Kubernetes; `reason` is for programs.
 
-    `last_transition_time` (RFC 3339) moves when `status` does.
+    `last_transition_time` (RFC 3339) changes only if `status` changes.
     """
 
     type: str
@@ -27,62 +27,65 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
     @classmethod
     def available(cls) -> Self:
-        """Ready: the external resource is there to be used."""
+        """Return Ready=True: the external resource is usable."""
         return cls(READY, "True", "Available")
 
     @classmethod
     def unavailable(cls, message: str = "") -> Self:
-        """Not ready: the external resource should be there to be used, and is not."""
+        """Return Ready=False: the external resource should be usable and is not."""
         return cls(READY, "False", "Unavailable", _said(message))
 
     @classmethod
     def creating(cls) -> Self:
-        """Not ready yet."""
+        """Return Ready=False: the external resource is being created."""
         return cls(READY, "False", "Creating")
 
     @classmethod
     def deleting(cls, message: str = "") -> Self:
-        """Not ready any more."""
+        """Return Ready=False: the external resource is being deleted."""
         return cls(READY, "False", "Deleting", _said(message))
 
     @classmethod
     def reconcile_success(cls) -> Self:
-        """Synced: the last reconciliation went well."""
+        """Return Synced=True: the last reconciliation succeeded."""
         return cls(SYNCED, "True", "ReconcileSuccess")
 
     @classmethod
     def reconcile_error(cls, message: str) -> Self:
-        """Not synced, and why."""
+        """Return Synced=False: the last reconciliation failed with *message*."""
         return cls(SYNCED, "False", "ReconcileError", _said(message))
 
     @classmethod
     def reconcile_paused(cls) -> Self:
-        """Not synced, for it is paused."""
+        """Return Synced=False: the object is paused."""
         return cls(SYNCED, "False", "ReconcilePaused")
 
 
-def condition(status: object, of: str) -> Condition | None:
-    """Return the condition of that type in a status, None where there is none."""
-    for found in _list(status):
-        if isinstance(found, dict) and found.get("type") == of:
+def condition(status: object, name: str) -> Condition | None:
+    """Return the condition of type *name* in a status, or None."""
+    for item in _list(status):
+        if isinstance(item, dict) and item.get("type") == name:
             try:
-                return msgspec.convert(found, Condition)
+                return msgspec.convert(item, Condition)
             except msgspec.ValidationError:
                 return None
     return None
 
 
 def with_conditions(status: object, new: Sequence[Condition], now: datetime) -> list[object]:
-    """Return a status's conditions with these among them; one that says the same stays as it is."""
+    """Return the status's conditions, with the new ones replacing those of the same type.
+
+    A condition whose status does not change keeps its transition time.
+    """
     result = list(_list(status))
-    for wanted in new:
-        before = condition(status, wanted.type)
-        same = before is not None and before.status == wanted.status
+    for added in new:
+        before = condition(status, added.type)
+        same = before is not None and before.status == added.status
         time = before.last_transition_time if before is not None and same else _text(now)
-        document = msgspec.to_builtins(msgspec.structs.replace(wanted, last_transition_time=time))
-        for number, old in enumerate(result):
-            if isinstance(old, dict) and old.get("type") == wanted.type:
-                result[number] = document
+        document = msgspec.to_builtins(msgspec.structs.replace(added, last_transition_time=time))
+        for index, old in enumerate(result):
+            if isinstance(old, dict) and old.get("type") == added.type:
+                result[index] = document
                 break
         else:
             result.append(document)
@@ -94,8 +97,8 @@ def _said(message: str) -> str:
 
 
 def _list(status: object) -> list[object]:
-    found = status.get("conditions") if isinstance(status, dict) else None
-    return found if isinstance(found, list) else []
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    return conditions if isinstance(conditions, list) else []
 
 
 def _text(now: datetime) -> str:

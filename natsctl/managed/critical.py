@@ -1,4 +1,4 @@
-"""Stores annotations that must not be lost: the results of creations, and external names."""
+"""Stores annotations that must not be lost: results of creations and external names."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,10 +19,10 @@ BACKOFF_S, BACKOFF_MAX_S = 0.05, 2.0
 
 @runtime_checkable
 class CriticalAnnotationUpdater(Protocol):
-    """Stores annotations that must be stored before a reconciliation may go on."""
+    """Stores annotations before a reconciliation continues."""
 
     async def update_critical_annotations(self, managed: Managed[Any]) -> None:
-        """Store the object's annotations, and let it become what is stored then."""
+        """Store the object's annotations, and reset the object to its stored state."""
         ...
 
 
@@ -30,13 +30,14 @@ CriticalAnnotationUpdateFn: TypeAlias = Callable[[Managed[Any]], Awaitable[None]
 
 
 class RetryingCriticalAnnotationUpdater:
-    """Stores annotations whatever the store answers, for a while.
+    """Stores annotations, and retries for a limited time while the store fails.
 
-    *Guarantees.* The changed annotations are merged into the newest state of the object by
-    compare-and-set. While the store fails, this is repeated for *within_s* seconds. Other pending
-    changes of the object are dropped. Nothing is stored over another creation, nor on another
-    object with the same key: `OtherCreationError`, a `ConflictError`. Raises the last `StoreError`
-    when the time is over, and `NotFoundError` if the object is gone.
+    *Guarantees.* The updater merges the changed annotations into the newest state of the object by
+    compare-and-set, and retries for *within_s* seconds. It drops other pending changes of the
+    object. It never overwrites another creation or another object with the same key.
+
+    Raises `OtherCreationError` (a `ConflictError`) for another creation, `NotFoundError` if the
+    object is gone, and the last `StoreError` when the time is over.
 
     Seed: krateo provider-runtime, `RetryingCriticalAnnotationUpdater`.
     """
@@ -55,9 +56,7 @@ class RetryingCriticalAnnotationUpdater:
     async def _update(self, managed: Managed[Any]) -> None:
         newest = await self._store.get(managed.key)
         if self._creation(managed.metadata) != self._creation(managed.kind.metadata(newest.value)):
-            raise OtherCreationError(
-                f"{managed.key} is another by now, or another creation was begun"
-            )
+            raise OtherCreationError(f"{managed.key} was replaced, or another creation has begun")
         managed.reset(await self._write(managed, newest))
 
     async def _write(self, managed: Managed[Any], newest: Stored) -> Stored:
@@ -72,10 +71,10 @@ class RetryingCriticalAnnotationUpdater:
 
 
 async def insist(attempt: Callable[[], Awaitable[None]], *, within_s: float = WITHIN_S) -> None:
-    """Call *attempt* until it succeeds, for a while, as long as its store fails.
+    """Call *attempt* until it succeeds, for at most *within_s* seconds.
 
-    Raises the last `StoreError` when the time is over, and at once `NotFoundError` and
-    `OtherCreationError`, which another attempt would not change.
+    Raises `NotFoundError` and `OtherCreationError` at once, because a retry would not help, and the
+    last `StoreError` when the time is over.
     """
     clock = asyncio.get_running_loop().time
     deadline, failures = clock() + within_s, 0
@@ -94,7 +93,7 @@ async def insist(attempt: Callable[[], Awaitable[None]], *, within_s: float = WI
 
 
 def annotated(value: bytes, changes: dict[str, str | None]) -> bytes:
-    """Return a stored value with these annotations; None takes one away."""
+    """Return a stored value with these annotations; None removes an annotation."""
     if not changes:
         return value
     document = documents.parse(value)
@@ -105,7 +104,7 @@ def annotated(value: bytes, changes: dict[str, str | None]) -> bytes:
 async def updated_by(
     updater: CriticalAnnotationUpdater | CriticalAnnotationUpdateFn, managed: Managed[Any]
 ) -> None:
-    """Store the object's annotations by an updater, or by a plain function."""
+    """Store the object's annotations with an updater or a plain function."""
     if isinstance(updater, CriticalAnnotationUpdater):
         await updater.update_critical_annotations(managed)
     else:

@@ -1,4 +1,4 @@
-"""How an outside system is spoken to: clients of it, and how one is had."""
+"""Clients of external systems, and the connecters that make them."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -13,14 +13,13 @@ T = TypeVar("T")
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What was observed of an external resource (seed: `ExternalObservation`).
+    """The result of observing an external resource (seed: `ExternalObservation`).
 
     Args:
-        exists: there is one for this object: typically, one of its external name.
-        up_to_date: updating it would change nothing.
-        late_initialized: the observation set fields of `managed.spec` that were unset, and they
-            are to be stored.
-        diff: how it differs, for the log at debug level.
+        exists: the resource exists, typically under the object's external name.
+        up_to_date: an update would change nothing.
+        late_initialized: the client set unset fields of `managed.spec`, which are to be stored.
+        diff: a description of the differences, for the debug log.
     """
 
     exists: bool = False
@@ -31,60 +30,60 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class ExternalClient(Protocol[T]):
-    """Speaks to an outside system about one object at a time.
+    """Manages the external resource of one object at a time.
 
-    No call may block, and each is idempotent: deleting what is gone, or on its way, is no error.
-    Failing is raising. A call that takes too long is cut short with `asyncio.CancelledError`.
+    Calls must not block the event loop and must be idempotent: the deletion of a missing resource
+    is not an error. A call fails by raising. A call that exceeds its time is cancelled.
     """
 
     async def observe(self, managed: Managed[T]) -> Observation:
-        """Say what there is, and change nothing of it.
+        """Return the state of the external resource without changing the resource.
 
-        May change `managed.status` and its conditions, which is stored; and `managed.spec` and
-        annotations, which is stored where the observation says `late_initialized`, in place of
-        the status.
+        May change `managed.status` and its conditions, which are stored. May also change
+        `managed.spec` and annotations, which are stored instead of the status if the observation is
+        `late_initialized`.
         """
         ...
 
     async def create(self, managed: Managed[T]) -> None:
-        """Create it; called where it does not exist.
+        """Create the external resource, which does not exist.
 
-        May change `managed.annotations` and `managed.external_name`, which is stored; every other
-        change is dropped. What it raises says that nothing was created, except for
-        `TimeoutError` and `StoreTimeoutError`: of those nobody knows.
+        May change `managed.annotations` and `managed.external_name`, which are stored; other
+        changes are dropped. An exception means that nothing was created, except `TimeoutError` and
+        `StoreTimeoutError`, after which the result is unknown.
         """
         ...
 
     async def update(self, managed: Managed[T]) -> None:
-        """Make it say what the object says; called where it exists and is not up to date."""
+        """Update the external resource, which exists and is not up to date."""
         ...
 
     async def delete(self, managed: Managed[T]) -> None:
-        """Delete it, or begin to; called until it is not observed any more."""
+        """Delete the external resource; called again until `observe` reports that it is gone."""
         ...
 
 
 @runtime_checkable
 class ExternalConnecter(Protocol[T]):
-    """Gives a client for an object; called before it is observed."""
+    """Makes the client for an object, before each observation."""
 
     async def connect(self, managed: Managed[T]) -> ExternalClient[T]:
-        """Return a client that speaks to the system that the object means."""
+        """Return a client of the object's external system."""
         ...
 
 
 @runtime_checkable
 class ExternalDisconnecter(Protocol):
-    """Lets go of what a connecter had; called at the end of every reconciliation."""
+    """Releases what a connecter acquired, at the end of every reconciliation."""
 
     async def disconnect(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         ...
 
 
 @runtime_checkable
 class ExternalConnectDisconnecter(ExternalConnecter[T], ExternalDisconnecter, Protocol[T]):
-    """Both."""
+    """A connecter that also disconnects."""
 
 
 ExternalConnectorFn: TypeAlias = Callable[[Managed[T]], Awaitable[ExternalClient[T]]]
@@ -96,15 +95,15 @@ async def _observe_nothing(_managed: Managed[Any]) -> Observation:
 
 
 async def _do_nothing(_managed: Managed[Any]) -> None:
-    """Nothing is done."""
+    """Do nothing."""
 
 
-async def _let_go_of_nothing() -> None:
-    """Nothing is held."""
+async def _disconnect_nothing() -> None:
+    """Do nothing."""
 
 
 async def observed(client: ExternalClient[T], managed: Managed[T]) -> Observation:
-    """Return what the client observes; raises `HandlerError` if that is no observation."""
+    """Call `observe`; raises `HandlerError` if it does not return an `Observation`."""
     observation: object = await awaitable(client.observe, managed)
     if not isinstance(observation, Observation):
         raise HandlerError(f"observe returned {shown(observation)}: return an Observation")
@@ -112,7 +111,7 @@ async def observed(client: ExternalClient[T], managed: Managed[T]) -> Observatio
 
 
 class ExternalClientFns(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """Functions that make an `ExternalClient`; what is left out does nothing."""
+    """An `ExternalClient` made of functions; an omitted function does nothing."""
 
     observe_fn: Callable[[Managed[T]], Awaitable[Observation]] = _observe_nothing
     create_fn: Callable[[Managed[T]], Awaitable[None]] = _do_nothing
@@ -137,14 +136,14 @@ class ExternalClientFns(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class NopClient(ExternalClientFns[Any], frozen=True, kw_only=True):
-    """A client of a system in which there is nothing, and nothing happens."""
+    """A client of an empty external system, which does nothing."""
 
 
 class ExternalConnectDisconnecterFns(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """Functions that make an `ExternalConnectDisconnecter`."""
+    """An `ExternalConnectDisconnecter` made of functions."""
 
     connect_fn: ExternalConnectorFn[T]
-    disconnect_fn: ExternalDisconnectorFn = _let_go_of_nothing
+    disconnect_fn: ExternalDisconnectorFn = _disconnect_nothing
 
     async def connect(self, managed: Managed[T]) -> ExternalClient[T]:
         """See `ExternalConnecter.connect`."""
@@ -156,21 +155,21 @@ class ExternalConnectDisconnecterFns(msgspec.Struct, Generic[T], frozen=True, kw
 
 
 class NopConnecter:
-    """Connects to nothing."""
+    """An `ExternalConnecter` that returns `NopClient`s."""
 
-    async def connect(self, managed: Managed[Any]) -> NopClient:  # noqa: ARG002 - any will do
+    async def connect(self, managed: Managed[Any]) -> NopClient:  # noqa: ARG002 - the protocol's argument
         """Return a `NopClient`."""
         return NopClient()
 
 
 class NopDisconnecter(Generic[T]):
-    """An `ExternalConnecter` with nothing to let go of."""
+    """Adds a `disconnect` that does nothing to an `ExternalConnecter`."""
 
     def __init__(self, connecter: ExternalConnecter[T]) -> None:
         self._connecter = connecter
 
     async def connect(self, managed: Managed[T]) -> ExternalClient[T]:
-        """Connect as the connecter does."""
+        """See `ExternalConnecter.connect`."""
         return await self._connecter.connect(managed)
 
     async def disconnect(self) -> None:
@@ -180,7 +179,7 @@ class NopDisconnecter(Generic[T]):
 def connect_disconnecter(
     connecter: ExternalConnecter[T] | ExternalConnectorFn[T],
 ) -> ExternalConnectDisconnecter[T]:
-    """Return what connects and disconnects, made of a connecter or of a plain function."""
+    """Return an `ExternalConnectDisconnecter` for a connecter or a plain function."""
     if not isinstance(connecter, ExternalConnecter):
         return ExternalConnectDisconnecterFns(connect_fn=connecter)
     if isinstance(connecter, ExternalConnectDisconnecter):

@@ -1,4 +1,4 @@
-"""Names the finalizer, the annotations and the controllers of managed objects."""
+"""The names of the finalizer, annotations and controllers of managed objects."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,7 +9,10 @@ from natsctl.model.kinds import Kind
 from natsctl.model.objects import DOMAIN, LINK, WISHES
 
 FINALIZER_NAME = "natsctl.io/managed"
-"""Holds a managed object until its external resource is cleaned up (seed: `FinalizerName`)."""
+"""The finalizer that keeps a managed object until its external resource is deleted.
+
+Seed: `FinalizerName`.
+"""
 
 KRATEO_FINALIZER_NAME = "finalizer.managedresource.krateo.io"
 
@@ -17,10 +20,10 @@ CREATE_PENDING = "external-create-pending"
 
 
 class AnnotationNames(msgspec.Struct, frozen=True):
-    """Names the annotations of managed objects, by their domain, and the finalizer.
+    """The finalizer of managed objects, and the domain of their annotations.
 
-    `KRATEO` has the names of krateo's provider-runtime. Objects that carry the names of either of
-    the two are read by a reconciler with the other, and its next write renames them.
+    `KRATEO` has the names of krateo's provider-runtime. A reconciler with one of the two sets of
+    names also reads the other, and its next write of an object renames them.
     """
 
     domain: str = DOMAIN
@@ -33,78 +36,78 @@ class AnnotationNames(msgspec.Struct, frozen=True):
 
     @property
     def create_pending(self) -> str:
-        """The intent: the time at which a creation began."""
+        """The time at which a creation began: the intent."""
         return f"{self.domain}/{CREATE_PENDING}"
 
     @property
     def create_succeeded(self) -> str:
-        """The time at which a creation was known to have succeeded."""
+        """The time at which the success of a creation was recorded."""
         return f"{self.domain}/external-create-succeeded"
 
     @property
     def create_failed(self) -> str:
-        """The time at which a creation was known to have failed."""
+        """The time at which the failure of a creation was recorded."""
         return f"{self.domain}/external-create-failed"
 
     @property
     def paused(self) -> str:
-        """With the value `true`, nothing is done for the object."""
+        """The annotation that pauses an object if its value is `true`."""
         return f"{self.domain}/paused"
 
     @property
     def management_policy(self) -> str:
-        """The operations that are allowed on the external resource."""
+        """The annotation that limits the operations on the external resource."""
         return f"{self.domain}/management-policy"
 
     @property
     def deletion_policy(self) -> str:
-        """The fate of the external resource when the object is deleted."""
+        """The annotation that keeps or deletes the external resource of a deleted object."""
         return f"{self.domain}/deletion-policy"
 
     def words(self, words: Iterable[str]) -> list[str]:
-        """Return the annotations with these last words."""
+        """Return the annotations of this domain with these names."""
         return [f"{self.domain}/{word}" for word in words]
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The domains that are read, the own one first."""
+        """The domains that are read, this domain first."""
         others = _KNOWN - {self.domain} if self.domain in _KNOWN else ()
         return (self.domain, *others)
 
     def finalizers(self, own: str) -> frozenset[str]:
-        """Return the finalizers that mean the same as *own*."""
+        """Return all finalizers that are equivalent to *own*."""
         known = frozenset({FINALIZER_NAME, KRATEO_FINALIZER_NAME})
         return known if own in known else frozenset({own})
 
     def link(self, annotations: Mapping[str, str]) -> dict[str, str]:
-        """Return the annotations that link to the external resource, under the own names.
+        """Return the annotations that link to the external resource, renamed to this domain.
 
-        They come from one domain: the first that has any.
+        The link is read from the first domain that has one.
         """
-        found = (self._read(annotations, domain, LINK) for domain in self.domains)
-        return next((texts for texts in found if texts), {})
+        links = (self._read(annotations, domain, LINK) for domain in self.domains)
+        return next((link for link in links if link), {})
 
-    def wishes(self, annotations: Mapping[str, str]) -> dict[str, str]:
-        """Return the annotations by which a user asks for something, under the own names."""
+    def policies(self, annotations: Mapping[str, str]) -> dict[str, str]:
+        """Return the annotations with which users set policies, renamed to this domain."""
         domains = reversed(self.domains)
-        found = (self._read(annotations, domain, WISHES) for domain in domains)
-        return {name: text for texts in found for name, text in texts.items()}
+        policies = (self._read(annotations, domain, WISHES) for domain in domains)
+        return {name: text for texts in policies for name, text in texts.items()}
 
     def migrated(self, annotations: Mapping[str, str]) -> dict[str, str]:
-        """Return all annotations, those that link to the external resource under the own names."""
-        read = {f"{domain}/{word}" for domain in self.domains for word in LINK}
-        others = {name: text for name, text in annotations.items() if name not in read}
+        """Return all annotations, with the link renamed to this domain."""
+        links = {f"{domain}/{word}" for domain in self.domains for word in LINK}
+        others = {name: text for name, text in annotations.items() if name not in links}
         return {**others, **self.link(annotations)}
 
     def _read(
         self, annotations: Mapping[str, str], domain: str, words: tuple[str, ...]
     ) -> dict[str, str]:
-        found = ((word, annotations.get(f"{domain}/{word}")) for word in words)
-        return {f"{self.domain}/{word}": text for word, text in found if text is not None}
+        texts = ((word, annotations.get(f"{domain}/{word}")) for word in words)
+        return {f"{self.domain}/{word}": text for word, text in texts if text is not None}
 
 
 KRATEO = AnnotationNames("krateo.io", KRATEO_FINALIZER_NAME)
-"""The names that krateo's provider-runtime uses."""
+"""The names of krateo's provider-runtime."""
 
 _KNOWN = frozenset({DOMAIN, KRATEO.domain})
 

@@ -1,4 +1,4 @@
-"""Holds one managed object as it is stored, and the changes made to it since."""
+"""A managed object: its stored state, and the pending changes of a reconciliation."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -23,17 +23,17 @@ Clock = Callable[[], datetime]
 
 
 class Managed(Generic[T]):
-    """A managed object, as it is handed to an `ExternalClient`.
+    """A managed object, as an `ExternalClient` receives it.
 
-    `object` is what is stored, decoded. `annotations`, `status` and `spec` may be changed, as far
-    as the call at hand says; `ExternalClient` says what is stored of it.
+    `object` is the decoded stored value. `ExternalClient` documents which changes of `annotations`,
+    `status` and `spec` are stored after each call.
 
     Args:
-        kind: what the object is.
-        stored: what the store has.
-        names: the names of its annotations; those of older names are read under these.
-        clock: what time it is.
-        gone: it was deleted past its finalizer; *stored* is what it was.
+        kind: the kind of the object.
+        stored: the stored state.
+        names: the names of the annotations; equivalent names are renamed to these.
+        clock: returns the present time.
+        gone: true if the object was deleted despite its finalizer; *stored* is its last state.
     """
 
     def __init__(
@@ -47,21 +47,21 @@ class Managed(Generic[T]):
     ) -> None:
         self.kind = kind
         self.gone = gone
-        self.recovered = False  # its link was lost, and comes from the record
+        self.recovered = False  # true if the link comes from the record, because the object lost it
         self._names = names
         self._clock = clock
         self.reset(stored)
 
-    # ---- what a client reads and changes
+    # ---- for clients
 
     @property
     def key(self) -> str:
-        """The object's name within its kind."""
+        """The key of the object."""
         return self.stored.key
 
     @property
     def external_name(self) -> str:
-        """How the outside system calls the resource; empty where that is not known yet."""
+        """The name of the external resource; empty if it is not known yet."""
         return self.annotations.get(self._names.external_name, "")
 
     @external_name.setter
@@ -69,19 +69,19 @@ class Managed(Generic[T]):
         self.annotations[self._names.external_name] = name
 
     def set_conditions(self, *conditions: Condition) -> None:
-        """Say this in the status; times are set where the condition's status changes."""
-        self.said |= {said.type for said in conditions}
+        """Set conditions of the status; a transition time changes only with its status."""
+        self.set_types |= {condition.type for condition in conditions}
         self.status["conditions"] = with_conditions(self.status, conditions, self._clock())
 
-    def condition(self, of: str) -> Condition | None:
-        """Return the condition of that type, None where the status has none."""
-        return condition(self.status, of)
+    def condition(self, name: str) -> Condition | None:
+        """Return the condition of type *name*, or None."""
+        return condition(self.status, name)
 
-    # ---- what the reconciler asks
+    # ---- for the reconciler
 
     @property
     def is_going(self) -> bool:
-        """Whether it is to go: it is marked deleted, or gone already."""
+        """True if the object has a deletion timestamp, or is gone."""
         return self.gone or self.metadata.deletion_timestamp is not None
 
     @property
@@ -91,39 +91,39 @@ class Managed(Generic[T]):
 
     @property
     def link(self) -> Link:
-        """The link to its external resource, without changes that a client has just made."""
+        """The link to its external resource, without pending changes of a client."""
         return Link.of(self._kept, self._names)
 
     @property
-    def wishes(self) -> dict[str, str]:
-        """The annotations by which a user asks for something."""
-        return self._names.wishes(self.metadata.annotations)
+    def policies(self) -> dict[str, str]:
+        """The annotations with which users set policies."""
+        return self._names.policies(self.metadata.annotations)
 
     @property
     def finalizers(self) -> tuple[str, ...]:
-        """The finalizers that are stored."""
+        """The stored finalizers."""
         return self.metadata.finalizers
 
     def relink(self, link: Link) -> None:
-        """Take over a link that another place has recorded; the next write stores it."""
+        """Replace the link; the next write stores it."""
         self.annotations = {**self._unlinked(self._kept), **link.annotations(self._names)}
         self.keep()
 
     def suggest_name(self, name: str) -> None:
-        """Call the external resource so, though it may not exist; `accept_name` stores it."""
+        """Set the name of a resource that may not exist; `accept_name` keeps it for storage."""
         self.external_name = self._suggested = name
 
     def accept_name(self) -> None:
-        """Have the next write store the suggested name, because a resource is linked by it."""
+        """Include the suggested name in the next write."""
         if self._suggested:
             self._kept[self._names.external_name] = self._suggested
 
     def keep(self) -> None:
-        """Have the next write store the annotations as they are now, whatever it writes."""
+        """Include the present annotations in the next write."""
         self._kept: dict[str, str] = dict(self.annotations)
 
     def keep_only(self) -> None:
-        """Keep the annotations as they are now, and drop all other changes."""
+        """Keep the present annotations, and drop all other changes."""
         annotations = self.annotations
         self.reset(self.stored)
         self.annotations = annotations
@@ -131,7 +131,7 @@ class Managed(Generic[T]):
 
     @property
     def linked_only(self) -> bool:
-        """Whether no annotation but those of the link waits to be stored."""
+        """True if only annotations of the link wait to be stored."""
         return self._unlinked(self._kept) == self._unlinked(
             self._names.migrated(self.metadata.annotations)
         )
@@ -148,81 +148,80 @@ class Managed(Generic[T]):
 
     @property
     def status_patch(self) -> Document:
-        """What was changed of the status, as a JSON merge patch (RFC 7396)."""
+        """The pending changes of the status, as a JSON merge patch (RFC 7396)."""
         return _difference(_part(self._document, "status"), self.status)
 
     def additions(self) -> Document:
-        """Return what was added to the spec, as a JSON merge patch.
+        """Return the fields that were added to the spec, as a JSON merge patch.
 
-        Raises `UsageError` where something that was set is another now: an observation may only
-        add.
+        Raises `UsageError` if a field that was set has changed, because an observation may only
+        add fields.
         """
         patch = _difference(_part(self._document, "spec"), self.spec)
         changed = _overwritten(_part(self._document, "spec"), patch)
         if changed:
             raise UsageError(
                 f"observing {self.key} changed spec.{changed}, which was set: "
-                "late initialization may only set what was not"
+                "late initialization may only set unset fields"
             )
         return patch
 
     def document(
         self, *, finalizer: str, spec: Document | None = None, status: Document | None = None
     ) -> bytes:
-        """Return the object as it was read, with all changed annotations and the finalizer.
+        """Return the object as it was read, with changed annotations and the finalizer.
 
-        *spec* and *status* are merged into it.
+        Merges *spec* and *status* into it.
         """
         new = dict(self._document)
         if spec:
             new["spec"] = documents.merge_patch(_part(new, "spec"), spec)
-        document = self._dressed(self._document, new, self.changed_annotations, finalizer)
+        document = self._with_metadata(self._document, new, self.changed_annotations, finalizer)
         return documents.render(documents.with_status(document, status) if status else document)
 
     def over(self, current: bytes, *, finalizer: str, status: Document) -> bytes:
-        """Return the object as it is now, with *status* merged into it.
+        """Return the *current* object with *status* merged into it.
 
-        If it is still linked as it was when it was read, it gets the link that is known now.
-        Without a *finalizer* the finalizers stay as they are. Older names alone are no reason for a
-        write.
+        If its link is the one that was read, replaces the link by the newest known one. Adds the
+        *finalizer* unless it is empty. Equivalent names alone do not cause a change.
         """
         document = documents.parse(current)
         updated = documents.with_status(document, status) if status else document
-        if not self._news(document, finalizer) and documents.same(updated, document):
+        if not self._needs_write(document, finalizer) and documents.same(updated, document):
             return current
         changes = {}
         if Link.of(annotations_of(current), self._names) == self._stored_link:
             changes = _changes(self.metadata.annotations, self._kept)
-        changed = self._dressed(document, document, changes, finalizer)
+        changed = self._with_metadata(document, document, changes, finalizer)
         changed = documents.with_status(changed, status) if status else changed
         return current if documents.same(changed, document) else documents.render(changed)
 
     def unsettled(self, finalizer: str) -> bool:
-        """Return whether metadata is to be stored: the link, or the finalizer if one is given."""
-        return self._news(self._document, finalizer)
+        """Return whether the link, or a given finalizer, has to be stored."""
+        return self._needs_write(self._document, finalizer)
 
-    def _news(self, document: Document, finalizer: str) -> bool:
-        """Return whether the link is known better than stored, or the finalizer is missing."""
-        held = documents.finalizers_of(document)
-        added = set(self._held_by(document, finalizer)) - set(held)
-        missing = bool(added) and self._names.finalizers(finalizer).isdisjoint(held)
+    def _needs_write(self, document: Document, finalizer: str) -> bool:
+        """Return whether the link differs from the stored one, or the finalizer is missing."""
+        present = documents.finalizers_of(document)
+        added = set(self._finalizers(document, finalizer)) - set(present)
+        missing = bool(added) and self._names.finalizers(finalizer).isdisjoint(present)
         return missing or self._kept != self._names.migrated(self.metadata.annotations)
 
     def _unlinked(self, annotations: Mapping[str, str]) -> dict[str, str]:
         link = self._names.link(annotations)
         return {name: text for name, text in annotations.items() if name not in link}
 
-    def _dressed(
+    def _with_metadata(
         self,
         current: Document,
         new: Document,
         annotations: dict[str, str | None],
         finalizer: str,
     ) -> Document:
-        """Return *new*, made of *current*, with changed annotations and held by the finalizer."""
-        held = documents.finalizers_of(current)
-        finalizers = self._held_by(current, finalizer)
-        if new is current and not annotations and finalizers == held:
+        """Return *new*, a copy of *current*, with changed annotations and the finalizer."""
+        present = documents.finalizers_of(current)
+        finalizers = self._finalizers(current, finalizer)
+        if new is current and not annotations and finalizers == present:
             return current
         if annotations:
             metadata = documents.metadata_of(current)
@@ -230,23 +229,23 @@ class Managed(Generic[T]):
             new = {**new, "metadata": patched}
         if not isinstance(self.kind, KubeKind):
             new = documents.stamp(current, new)
-        return new if finalizers == held else documents.with_finalizers(new, finalizers)
+        return new if finalizers == present else documents.with_finalizers(new, finalizers)
 
-    def _held_by(self, document: Document, finalizer: str) -> tuple[str, ...]:
-        """Return the finalizers with ours; one that is to go gets no new ones."""
-        held = documents.finalizers_of(document)
+    def _finalizers(self, document: Document, finalizer: str) -> tuple[str, ...]:
+        """Return the finalizers with *finalizer*, unless the object is being deleted."""
+        present = documents.finalizers_of(document)
         if not finalizer or documents.metadata_of(document).get("deletionTimestamp"):
-            return held
+            return present
         ours = self._names.finalizers(finalizer)
-        renamed = tuple(dict.fromkeys(finalizer if name in ours else name for name in held))
+        renamed = tuple(dict.fromkeys(finalizer if name in ours else name for name in present))
         return renamed if finalizer in renamed else (*renamed, finalizer)
 
     def reset(self, stored: Stored) -> None:
-        """Become what is stored; what was changed is dropped."""
+        """Replace the object by its stored state, and drop pending changes."""
         self.stored = stored
         self.object = self.kind.decode(stored.value)
         self.metadata: Metadata = self.kind.metadata(stored.value)
-        self.said: set[str] = set()  # the types of the conditions that were set since
+        self.set_types: set[str] = set()  # the types of the conditions set since the reset
         self._document = documents.parse(stored.value)
         self.annotations = self._names.migrated(self.metadata.annotations)
         self._suggested = ""
@@ -256,11 +255,11 @@ class Managed(Generic[T]):
         self.status: dict[str, Any] = copy.deepcopy(_part(self._document, "status"))
 
     def advance(self, stored: Stored) -> None:
-        """Become what is stored, and keep what was changed of the status."""
-        patch, said = self.status_patch, self.said
+        """Replace the object by its stored state, and keep pending changes of the status."""
+        patch, set_types = self.status_patch, self.set_types
         self.reset(stored)
         self.status = documents.merge_patch(self.status, patch)
-        self.said = said
+        self.set_types = set_types
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
@@ -269,12 +268,12 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
 
 
 def _part(document: Document, name: str) -> dict[str, Any]:
-    found = document.get(name)
-    return found if isinstance(found, dict) else {}
+    part = document.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _difference(before: Document, after: Document) -> Document:
-    """Return the merge patch that leads from *before* to *after*."""
+    """Return the merge patch from *before* to *after*."""
     patch: Document = dict.fromkeys(before.keys() - after.keys())
     for name, new in after.items():
         old = before.get(name)
@@ -288,7 +287,7 @@ def _difference(before: Document, after: Document) -> Document:
 
 
 def _overwritten(before: Document, patch: Document) -> str:
-    """Return the first field that was set and that *patch* changes, empty where there is none."""
+    """Return the first set field that *patch* changes, or an empty text."""
     for name, new in patch.items():
         old = before.get(name)
         if isinstance(old, dict) and isinstance(new, dict):

@@ -1,4 +1,4 @@
-"""What may be done to an external resource, as its object and its controller say."""
+"""The operations that the policies of an object permit on its external resource."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -12,14 +12,14 @@ from natsctl.telemetry.hiding import quoted
 ManagementPolicy: TypeAlias = Literal[
     "default", "observe-create-update", "observe-delete", "observe"
 ]
-"""What may be done: `default` is everything."""
+"""The permitted operations; `default` permits all."""
 
 DeletionPolicy: TypeAlias = Literal["delete", "orphan"]
-"""What becomes of the external resource when its object is deleted."""
+"""The fate of the external resource of a deleted object."""
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """What may be done to the external resource; observing it always may."""
+    """The permitted operations on an external resource; observation is always permitted."""
 
     create: bool = True
     update: bool = True
@@ -43,13 +43,13 @@ def permissions(
     management: ManagementPolicy = "default",
     deletion: DeletionPolicy = "delete",
 ) -> Permissions:
-    """Return what may be done: what annotations say, else the spec, else the controller.
+    """Return the permitted operations, from annotations, the spec, or the controller's options.
 
-    In a spec the policies are `managementPolicy` and `deletionPolicy`; how they are capitalised
-    is no matter. Raises `InvalidObjectError` for a policy that nobody knows: it might mean less.
+    The fields of a spec are `managementPolicy` and `deletionPolicy`, in camel or snake case. Raises
+    `InvalidObjectError` for an unknown policy, which might permit less.
     """
-    manage = _said(annotations, names.management_policy, spec, "managementPolicy") or management
-    delete = _said(annotations, names.deletion_policy, spec, "deletionPolicy") or deletion
+    manage = _text(annotations, names.management_policy, spec, "managementPolicy") or management
+    delete = _text(annotations, names.deletion_policy, spec, "deletionPolicy") or deletion
     if manage not in _MANAGEMENT:
         raise InvalidObjectError(
             f"there is no management policy {quoted(manage)}: {', '.join(_MANAGEMENT)}"
@@ -58,11 +58,11 @@ def permissions(
         raise InvalidObjectError(
             f"there is no deletion policy {quoted(delete)}: {', '.join(_DELETION)}"
         )
-    may = _MANAGEMENT[manage]
-    return msgspec.structs.replace(may, delete=may.delete and _DELETION[delete])
+    permitted = _MANAGEMENT[manage]
+    return msgspec.structs.replace(permitted, delete=permitted.delete and _DELETION[delete])
 
 
-def _said(annotations: Mapping[str, str], key: str, spec: Mapping[str, object], field: str) -> str:
+def _text(annotations: Mapping[str, str], key: str, spec: Mapping[str, object], field: str) -> str:
     snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in field)
-    found = annotations.get(key) or spec.get(field) or spec.get(snake) or ""
-    return str(found).lower()
+    text = annotations.get(key) or spec.get(field) or spec.get(snake) or ""
+    return str(text).lower()

@@ -1,4 +1,4 @@
-"""When to look at an external resource again."""
+"""Decides when an external resource is observed again."""
 
 import random
 from collections.abc import Callable
@@ -11,29 +11,29 @@ from natsctl.managed.objects import Managed
 T = TypeVar("T")
 
 PollIntervalHook: TypeAlias = Callable[[Managed[T], float], float]
-"""Says in how many seconds an object is reconciled again, from it and the usual interval."""
+"""Returns the seconds until the next reconciliation, from an object and the usual interval."""
 
 SOON_S = 1.0
-LEAST_S = 0.1  # between two reconciliations, whatever a hook or the jitter asks for
+LEAST_S = 0.1  # the least time between two reconciliations, with any hook or jitter
 
 
 class Poll(Generic[T]):
-    """Says when a resource that needs nothing now is looked at again, in seconds.
+    """Computes the seconds until the next reconciliation of an object.
 
-    Raises `UsageError` for a hook and a jitter together: a jitter is a hook too.
+    Raises `UsageError` for a hook and a jitter together.
     """
 
     def __init__(
         self, interval_s: float, hook: PollIntervalHook[T] | None, jitter_s: float
     ) -> None:
         if hook is not None and jitter_s:
-            raise UsageError("give a poll_interval_hook or a poll_jitter_s: each says the interval")
+            raise UsageError("set poll_interval_hook or poll_jitter_s, not both")
         self._interval_s = interval_s
         self._hook = hook
         self._jitter_s = jitter_s
 
     def after_s(self, managed: Managed[T]) -> float:
-        """Return when to come back to what is up to date."""
+        """Return the interval for a resource that is up to date."""
         if self._hook is not None:
             return self._hooked(self._hook(managed, self._interval_s))
         jitter_s = random.uniform(-self._jitter_s, self._jitter_s)  # noqa: S311 - spreads load
@@ -45,5 +45,5 @@ class Poll(Generic[T]):
         return max(LEAST_S, after_s)
 
     def soon_s(self, age_s: float) -> float:
-        """Return when to come back to what is under way: after as long again as it has taken."""
+        """Return the interval for an operation in progress: as long as it has already taken."""
         return min(max(age_s, SOON_S), max(self._interval_s, SOON_S))

@@ -22,7 +22,7 @@ from natsctl.core.sync.calls import awaitable, blocking
 from natsctl.core.sync.options import SECONDS, check_options
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.managed.calls import Calls, Visit
-from natsctl.managed.creation.backoff import PATIENCE_S, Patience
+from natsctl.managed.creation.backoff import BACKOFF_S, CreationBackoff
 from natsctl.managed.creation.creation import Creation
 from natsctl.managed.creation.links import Links
 from natsctl.managed.creation.results import Results
@@ -43,7 +43,7 @@ from natsctl.managed.objects import Managed
 from natsctl.managed.policies import DeletionPolicy, ManagementPolicy, Permissions, permissions
 from natsctl.managed.polling import Poll, PollIntervalHook
 from natsctl.managed.reports import EventRecorder, Reports
-from natsctl.managed.situation import Action, Seen, Situation, decide
+from natsctl.managed.situation import Action, Observed, Situation, decide
 from natsctl.managed.steps import Steps
 from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
@@ -135,7 +135,7 @@ class ManagedReconciler(Generic[T]):
         self._log = logger
         self._timeout_s = timeout_s
         self._clock = clock
-        self._patience = Patience(limit_s=max(poll_interval_s, PATIENCE_S))
+        self._backoff = CreationBackoff(limit_s=max(poll_interval_s, BACKOFF_S))
         self._confirmed: dict[str, Creation] = {}  # creations in their grace that were observed
         self._links = _links(managed, self._names)
         self._reports = Reports(
@@ -175,7 +175,7 @@ class ManagedReconciler(Generic[T]):
         managed = await self._find(key)
         if managed is None:
             self._steps.forget(key)
-            self._patience.forget(key)
+            self._backoff.forget(key)
             self._confirmed.pop(key, None)
             return None
         visit = Visit(managed, self._timeout_s)
@@ -184,11 +184,11 @@ class ManagedReconciler(Generic[T]):
         if action is not Action.OBSERVE:
             return await self._steps.take(action, visit)
         async with self._connected(visit):
-            seen = await self._observed(visit)
-            if situation.recent and seen is not Seen.ABSENT:
+            state = await self._observed(visit)
+            if situation.recent and state is not Observed.ABSENT:
                 self._confirmed[key] = managed.creation
-            action = decide(msgspec.structs.replace(situation, seen=seen))
-            with self._patience.attempt(action, managed):
+            action = decide(msgspec.structs.replace(situation, observed=state))
+            with self._backoff.attempt(action, managed):
                 after_s = await self._steps.take(action, visit)
             if visit.confirmed:
                 self._confirmed[key] = managed.creation
@@ -247,9 +247,9 @@ class ManagedReconciler(Generic[T]):
             self._confirmed.pop(managed.key, None)
         may = self._permissions(visit)
         return Situation(
-            paused=managed.wishes.get(self._names.paused) == "true",
-            understood=not visit.rejected,
-            going=managed.is_going,
+            paused=managed.policies.get(self._names.paused) == "true",
+            valid=not visit.rejected,
+            deleting=managed.is_going,
             held=self._holds(managed),
             shared=not managed.gone and not ours.issuperset(managed.finalizers),
             may_create=may.create,
@@ -263,7 +263,7 @@ class ManagedReconciler(Generic[T]):
     def _permissions(self, visit: Visit[T]) -> Permissions:
         try:
             return permissions(
-                visit.managed.wishes,
+                visit.managed.policies,
                 visit.managed.spec,
                 self._names,
                 management=self._management,
@@ -293,21 +293,21 @@ class ManagedReconciler(Generic[T]):
                 managed, "CannotDisconnectFromProvider", f"cannot disconnect: {error}"
             )
 
-    async def _observed(self, visit: Visit[T]) -> Seen:
+    async def _observed(self, visit: Visit[T]) -> Observed:
         async with self._calls.calling(visit, "observe", "CannotObserveExternalResource"):
             observation = await observed(visit.client, visit.managed)
             if observation.diff:
                 self._log.debug("%s differs: %s", visit.managed.key, observation.diff)
-            return _seen(observation, visit.managed)
+            return _state(observation, visit.managed)
 
 
-def _seen(observation: Observation, managed: Managed[T]) -> Seen:
+def _state(observation: Observation, managed: Managed[T]) -> Observed:
     """Return what was observed, for the table."""
     if not observation.exists:
-        return Seen.ABSENT
+        return Observed.ABSENT
     if observation.late_initialized and (managed.additions() or managed.annotations_differ):
-        return Seen.UNSAID
-    return Seen.CURRENT if observation.up_to_date else Seen.DIFFERENT
+        return Observed.LATE_INITIALIZED
+    return Observed.CURRENT if observation.up_to_date else Observed.DIFFERENT
 
 
 def _links(managed: Primary[Any], names: AnnotationNames) -> Links | None:

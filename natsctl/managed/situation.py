@@ -1,59 +1,59 @@
-"""What to do about a managed object: one table, from its situation to an action."""
+"""Decides what to do about a managed object, with one table from situations to actions."""
 
 from enum import Enum
 
 import msgspec
 
 
-class Seen(Enum):
-    """What was observed of the external resource."""
+class Observed(Enum):
+    """The observed state of the external resource."""
 
-    NOTHING_YET = "nothing yet"
+    NOT_YET = "not yet"
     ABSENT = "absent"
-    UNSAID = "unsaid"  # it has what its object does not say yet, and is to say from now on
+    LATE_INITIALIZED = "late-initialized"  # it has values for unset fields of the spec
     DIFFERENT = "different"
     CURRENT = "current"
 
 
 class Action(Enum):
-    """What to do."""
+    """A step of a reconciliation."""
 
     PAUSE = "pause"
-    REJECT = "reject"  # its policies make no sense
-    RELEASE = "release"  # the object may go
-    TELL = "tell"  # a person has to say what came of a creation
+    REJECT = "reject"  # the policies are invalid
+    RELEASE = "release"  # remove the finalizer
+    ASK = "ask"  # a person has to resolve a creation with an unknown result
     OBSERVE = "observe"
-    WAIT = "wait"  # what was just created may not be visible yet
+    WAIT = "wait"  # a new external resource may not be visible yet
     DELAY = "delay"  # other finalizers hold the object, so its external resource stays
     DELETE = "delete"
     CREATE = "create"
-    MISS = "miss"  # it should be there and may not be created
-    SETTLE = "settle"  # a creation of which nobody knew the result has succeeded
+    REPORT_ABSENT = "report absent"  # the policies forbid the creation
+    SETTLE = "settle"  # a creation with an unknown result has succeeded
     LATE_INITIALIZE = "late-initialize"
     UPDATE = "update"
     REST = "rest"
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a decision depends on.
+    """All facts that a decision depends on.
 
     Args:
-        paused: the object asks to be left alone.
-        understood: its policies can be read.
-        going: it is deleted, as soon as it is released.
-        held: our finalizer is on it, or a record has its link.
-        shared: finalizers of others are on it.
-        may_create: its policies allow that; so `may_update` and `may_delete`.
-        unknown: a creation was begun, and its result is not stored.
-        named: the external name is known before a creation, so observing finds what it made.
-        recent: a creation has, or may have, succeeded within the grace period, and what it made
+        paused: the object is paused.
+        valid: its policies are valid.
+        deleting: the object is deleted, or will be when its finalizers are removed.
+        held: the object has the reconciler's finalizer, or a record has its link.
+        shared: the object has other finalizers.
+        may_create: the policies permit a creation; likewise `may_update` and `may_delete`.
+        unknown: a creation has begun, and its result is not stored.
+        named: the external name is known before a creation, so an observation finds the resource.
+        recent: a creation has, or may have, succeeded within the grace period, and the resource
             was not observed yet.
-        seen: what was observed.
+        observed: the state of the external resource.
     """
 
     paused: bool = False
-    understood: bool = True
-    going: bool = False
+    valid: bool = True
+    deleting: bool = False
     held: bool = True
     shared: bool = False
     may_create: bool = True
@@ -62,16 +62,16 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     unknown: bool = False
     named: bool = False
     recent: bool = False
-    seen: Seen = Seen.NOTHING_YET
+    observed: Observed = Observed.NOT_YET
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An action, and what it is for; None stands for anything."""
+    """An action and the situations that it is for; None matches any value."""
 
     action: Action
     paused: bool | None = None
-    understood: bool | None = None
-    going: bool | None = None
+    valid: bool | None = None
+    deleting: bool | None = None
     held: bool | None = None
     shared: bool | None = None
     may_create: bool | None = None
@@ -80,10 +80,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unknown: bool | None = None
     named: bool | None = None
     recent: bool | None = None
-    seen: Seen | None = None
+    observed: Observed | None = None
 
-    def fits(self, situation: Situation) -> bool:
-        """Say whether the row is for this situation."""
+    def matches(self, situation: Situation) -> bool:
+        """Return whether the row matches *situation*."""
         return all(
             getattr(self, name) in {None, getattr(situation, name)}
             for name in situation.__struct_fields__
@@ -92,30 +92,30 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 TABLE = (
     Row(action=Action.PAUSE, paused=True),
-    Row(action=Action.REJECT, understood=False),
-    Row(action=Action.RELEASE, going=True, held=False),
-    Row(action=Action.RELEASE, going=True, may_delete=False),
-    Row(action=Action.TELL, unknown=True, named=False),
-    Row(action=Action.OBSERVE, seen=Seen.NOTHING_YET),
-    Row(action=Action.WAIT, seen=Seen.ABSENT, recent=True),
-    Row(action=Action.RELEASE, seen=Seen.ABSENT, going=True),
-    Row(action=Action.DELAY, going=True, shared=True),
-    Row(action=Action.DELETE, going=True),
-    Row(action=Action.CREATE, seen=Seen.ABSENT, may_create=True),
-    Row(action=Action.MISS, seen=Seen.ABSENT),
+    Row(action=Action.REJECT, valid=False),
+    Row(action=Action.RELEASE, deleting=True, held=False),
+    Row(action=Action.RELEASE, deleting=True, may_delete=False),
+    Row(action=Action.ASK, unknown=True, named=False),
+    Row(action=Action.OBSERVE, observed=Observed.NOT_YET),
+    Row(action=Action.WAIT, observed=Observed.ABSENT, recent=True),
+    Row(action=Action.RELEASE, observed=Observed.ABSENT, deleting=True),
+    Row(action=Action.DELAY, deleting=True, shared=True),
+    Row(action=Action.DELETE, deleting=True),
+    Row(action=Action.CREATE, observed=Observed.ABSENT, may_create=True),
+    Row(action=Action.REPORT_ABSENT, observed=Observed.ABSENT),
     Row(action=Action.SETTLE, unknown=True),
-    Row(action=Action.LATE_INITIALIZE, seen=Seen.UNSAID),
-    Row(action=Action.UPDATE, seen=Seen.DIFFERENT, may_update=True),
+    Row(action=Action.LATE_INITIALIZE, observed=Observed.LATE_INITIALIZED),
+    Row(action=Action.UPDATE, observed=Observed.DIFFERENT, may_update=True),
     Row(action=Action.REST),
 )
-"""The first row that fits decides.
+"""The first row that matches decides.
 
-*Guarantees.* A paused object is never touched. The external resource of an `orphan` is never
-deleted, and none is deleted while finalizers of others hold its object. Nothing is created while
-the result of an earlier creation is unknown, unless the name of the resource is known beforehand.
-The object of a resource that exists, and may be deleted, is not released."""
+*Guarantees.* The reconciler never touches a paused object. It never deletes the external resource
+if the deletion policy is `orphan`, or while other finalizers hold the object. It creates nothing
+while the result of an earlier creation is unknown, unless the resource's name is known beforehand.
+It does not release an object whose resource exists and may be deleted."""
 
 
 def decide(situation: Situation) -> Action:
-    """Return what to do."""
-    return next(row.action for row in TABLE if row.fits(situation))
+    """Return the action for *situation*."""
+    return next(row.action for row in TABLE if row.matches(situation))

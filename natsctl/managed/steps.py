@@ -75,12 +75,12 @@ class Steps(Generic[T]):
             Action.PAUSE: self._pause,
             Action.REJECT: self._reject,
             Action.RELEASE: self._release,
-            Action.TELL: self._tell,
+            Action.ASK: self._ask,
             Action.WAIT: self._wait,
             Action.DELAY: self._delay,
             Action.DELETE: self._delete,
             Action.CREATE: self._create,
-            Action.MISS: self._miss,
+            Action.REPORT_ABSENT: self._report_absent,
             Action.SETTLE: self._settle,
             Action.LATE_INITIALIZE: self._late_initialize,
             Action.UPDATE: self._update,
@@ -105,7 +105,7 @@ class Steps(Generic[T]):
         reason = "CannotInitializeManagedResource"
         await self._reports.trouble(visit.managed, reason, visit.rejected)
 
-    async def _tell(self, visit: Visit[T]) -> None:
+    async def _ask(self, visit: Visit[T]) -> None:
         managed = visit.managed
         reason, conditions = "CannotInitializeManagedResource", []
         if not managed.is_going:
@@ -217,7 +217,7 @@ class Steps(Generic[T]):
         managed = visit.managed
         if recorded.creation.unknown:
             managed.relink(recorded)
-            await self._tell(visit)
+            await self._ask(visit)
             return None
         text = (
             f"cannot create: {managed.key} is linked to {recorded.external_name}, and names "
@@ -229,7 +229,7 @@ class Steps(Generic[T]):
         await self._reports.trouble(managed, reason, text, Condition.creating())
         return self._poll.after_s(managed)
 
-    async def _miss(self, visit: Visit[T]) -> float:
+    async def _report_absent(self, visit: Visit[T]) -> float:
         text = "external resource does not exist, and its policies do not let it be created"
         await self._reports.trouble(visit.managed, "CannotObserveExternalResource", text)
         return self._poll.after_s(visit.managed)
@@ -265,7 +265,7 @@ class Steps(Generic[T]):
 
     async def _rest(self, visit: Visit[T]) -> float:
         managed = visit.managed
-        if READY not in managed.said:
+        if READY not in managed.set_types:
             managed.set_conditions(Condition.available())
         async with self._calls.storing(managed, "the finalizer"):
             await self._link(managed)

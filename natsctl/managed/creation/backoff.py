@@ -1,4 +1,4 @@
-"""When to try a failed creation again: not as soon as its own record of the failure is seen."""
+"""Delays the retry of a failed creation."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,26 +10,30 @@ from natsctl.errors import RetryAfter
 from natsctl.managed.objects import Managed
 from natsctl.managed.situation import Action
 
-PATIENCE_S = 1.0
+BACKOFF_S = 1.0
 
 
-class Patience:
-    """Makes an object wait after a failed creation, longer each time, until somebody changes it.
+class CreationBackoff:
+    """A backoff per object after failed creations.
 
-    Each creation writes what became of it on its object; whoever watches the object wakes its key
-    for that, at once. So the wait cannot be left to the queue.
+    The backoff ends when another writer changes the object.
+
+    A creation stores its result on the object, and the watch enqueues the key for that change at
+    once. So the work queue's own backoff cannot delay the retry.
     """
 
     def __init__(self, *, limit_s: float) -> None:
-        self._limiter = ExponentialLimiter[str](base_s=PATIENCE_S, limit_s=limit_s)
-        self._until: dict[str, tuple[int, float]] = {}  # of what we wrote last, and when it is over
+        self._limiter = ExponentialLimiter[str](base_s=BACKOFF_S, limit_s=limit_s)
+        self._waits: dict[
+            str, tuple[int, float]
+        ] = {}  # the revision after the failure, and the end of the wait
 
     @contextmanager
     def attempt(self, action: Action, managed: Managed[Any]) -> Iterator[None]:
-        """Note what comes of the step inside.
+        """Record whether the step inside the context fails.
 
-        Raises `RetryAfter` where it is too soon to create, and nobody but us wrote the object
-        since.
+        Raises `RetryAfter` if the action is a creation, the wait is not over, and no other writer
+        has changed the object.
         """
         if action is Action.CREATE:
             self._check(managed)
@@ -42,18 +46,18 @@ class Patience:
         self.forget(managed.key)
 
     def _check(self, managed: Managed[Any]) -> None:
-        revision, until = self._until.get(managed.key, (0, 0.0))
+        revision, until = self._waits.get(managed.key, (0, 0.0))
         left_s = until - asyncio.get_running_loop().time()
         if left_s > 0 and managed.stored.revision == revision:
-            raise RetryAfter(left_s, f"the creation for {managed.key} failed, and waits")
+            raise RetryAfter(left_s, f"the creation for {managed.key} failed and is retried later")
 
     def _failed(self, managed: Managed[Any], error: Exception) -> None:
         own_s = self._limiter.fail(managed.key)
         after_s = error.delay_s if isinstance(error, RetryAfter) else own_s
         until = asyncio.get_running_loop().time() + after_s
-        self._until[managed.key] = managed.stored.revision, until
+        self._waits[managed.key] = managed.stored.revision, until
 
     def forget(self, key: str) -> None:
-        """Let the object wait for nothing."""
+        """Reset the backoff of the object."""
         self._limiter.forget(key)
-        self._until.pop(key, None)
+        self._waits.pop(key, None)

@@ -1,8 +1,8 @@
-"""Whether an external resource was created, as the annotations of its object tell.
+"""The state of a creation, in the annotations of its object.
 
-A creation is an intent, stored before it, and a result, stored after it. A result names the
-revision upon which its intent was written, so that which result answers which intent is no
-question of clocks. An intent without its result: nobody knows whether the resource exists.
+The reconciler stores an intent before a creation and a result after it. A result names the revision
+upon which its intent was written, so matching results with intents needs no clock. If an intent has
+no result, the creation's outcome is unknown.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
 
 class OtherCreationError(ConflictError):
-    """Another object has the key now, or another creation was begun for the object."""
+    """Another object has the key now, or another creation has begun for the object."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """An intent or a result: when, and upon which revision the intent was written.
+    """An intent or a result: its time, and the revision upon which the intent was written.
 
-    Objects of the seed have times only, then `intent` is None.
+    `intent` is None for annotations of krateo's provider-runtime, which have only times.
     """
 
     at: datetime
@@ -31,7 +31,7 @@ class Mark(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> "Mark":
-        """Return what an annotation says; what nobody can read was before everything."""
+        """Return the mark in an annotation; an unreadable time counts as the earliest time."""
         time, _, revision = text.partition(" revision ")
         return cls(timestamp(time) or _BEFORE_ALL, int(revision) if revision.isdecimal() else None)
 
@@ -41,7 +41,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Creation(msgspec.Struct, frozen=True):
-    """What is known of an object's last creation."""
+    """The intent and the results of an object's last creation."""
 
     pending: Mark | None = None
     succeeded: Mark | None = None
@@ -49,21 +49,21 @@ class Creation(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], names: AnnotationNames) -> "Creation":
-        """Return what the annotations hold, under these names or the older ones."""
-        found = names.link(annotations)
+        """Return the creation in the annotations, under these names or equivalent ones."""
+        link = names.link(annotations)
         keys = (names.create_pending, names.create_succeeded, names.create_failed)
-        texts = (found.get(key) for key in keys)
+        texts = (link.get(key) for key in keys)
         return cls(*(None if text is None else Mark.parse(text) for text in texts))
 
     @property
     def unknown(self) -> bool:
-        """Whether a creation was begun and nobody knows what came of it."""
+        """True if a creation has begun and its result is not stored."""
         if self.pending is None:
             return False
         return not any(_answers(self.pending, mark) for mark in (self.succeeded, self.failed))
 
     def age_s(self, now: datetime) -> float | None:
-        """Return the seconds since a creation succeeded, or may have; None where none did."""
+        """Return the seconds since a creation succeeded or may have succeeded, or None."""
         mark = self.pending if self.unknown else self.succeeded
         return None if mark is None else abs((now - mark.at).total_seconds())
 
@@ -71,7 +71,7 @@ class Creation(msgspec.Struct, frozen=True):
 def begun(
     annotations: Mapping[str, str], names: AnnotationNames, *, now: datetime, revision: int
 ) -> dict[str, str]:
-    """Return the annotations with an intent, to be written upon *revision*; results go."""
+    """Return the annotations with an intent upon *revision*, without earlier results."""
     results = {names.create_succeeded, names.create_failed}
     kept = {key: value for key, value in annotations.items() if key not in results}
     return {**kept, names.create_pending: str(Mark(now, revision))}
@@ -80,7 +80,7 @@ def begun(
 def ended(
     annotations: Mapping[str, str], names: AnnotationNames, *, now: datetime, created: bool
 ) -> dict[str, str]:
-    """Return the annotations with the result of the intent that they tell."""
+    """Return the annotations with the result of their intent."""
     pending = Creation.of(annotations, names).pending
     result = Mark(now, None if pending is None else pending.intent)
     key = names.create_succeeded if created else names.create_failed
@@ -88,7 +88,7 @@ def ended(
 
 
 def timestamp(text: str) -> datetime | None:
-    """Return the time that an RFC 3339 text means, None where it means none."""
+    """Return the time in an RFC 3339 text, or None if the text is malformed."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

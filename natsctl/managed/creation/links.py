@@ -1,7 +1,7 @@
-"""Records the link from each object to its external resource, apart from the object.
+"""Records the link from each object to its external resource in a separate bucket.
 
-The annotations of an object hold its link as well, but any client may replace the object as a
-whole and so drop them. The record is what keeps a second external resource from being created.
+The annotations of an object hold its link as well, but a client that replaces the whole object
+removes them. The record then prevents the creation of a second external resource.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,8 +35,8 @@ class Link(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     @classmethod
     def of(cls, annotations: Mapping[str, str], names: AnnotationNames) -> "Link":
         """Return the link that the annotations hold."""
-        found = names.link(annotations)
-        return cls(*(found.get(name, "") for name in _names(names)))
+        texts = names.link(annotations)
+        return cls(*(texts.get(name, "") for name in _names(names)))
 
     def annotations(self, names: AnnotationNames) -> dict[str, str]:
         """Return the annotations that hold the link."""
@@ -50,7 +50,7 @@ class Link(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return Creation.of(self.annotations(names), names)
 
     def __bool__(self) -> bool:
-        """Return whether anything is known."""
+        """Return whether the link has any content."""
         return self != Link()
 
     def answers(self, other: "Link") -> bool:
@@ -66,7 +66,7 @@ class Link(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Standing(StrEnum):
-    """The state of a link, for people."""
+    """The state of a link."""
 
     LINKED = "linked"
     UNKNOWN = "unknown"
@@ -105,8 +105,8 @@ def record_key(bucket: str, key: str, names: AnnotationNames) -> str:
 class Links:
     """Reads and writes the records of one bucket's objects.
 
-    An object that has no record yet may have had a link before it was replaced as a whole: then
-    the newest earlier revision that the bucket still has says which.
+    An object without a record may have had a link before it was replaced. Then the link comes from
+    the newest earlier revision that the bucket still has.
 
     Args:
         objects: the store of the managed objects.
@@ -131,7 +131,7 @@ class Links:
         self._known: dict[str, tuple[int, Link]] = {}  # the revision and the link as last seen
 
     async def read(self, key: str) -> Link:
-        """Return the recorded link of the object, as the store's leader has it."""
+        """Return the recorded link of the object, read at the stream's leader."""
         stored = await read(await self._store(), self._key(key))
         if stored is not None:
             return self._seen(key, stored)
@@ -204,13 +204,13 @@ def object_of(key: str) -> tuple[AnnotationNames, str, str]:
 
 
 def annotations_of(value: bytes) -> dict[str, str]:
-    """Return the annotations in a stored value, none if it is no object."""
+    """Return the annotations in a stored value; none if the value is not an object."""
     try:
         metadata = documents.metadata_of(documents.parse(value))
     except InvalidObjectError:
         return {}
-    found = metadata.get("annotations")
-    texts = found.items() if isinstance(found, dict) else ()
+    annotations = metadata.get("annotations")
+    texts = annotations.items() if isinstance(annotations, dict) else ()
     return {name: text for name, text in texts if isinstance(text, str)}
 
 

@@ -1,4 +1,4 @@
-"""Stores what a person found out about an external resource."""
+"""Stores a person's findings about an external resource."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -31,30 +31,32 @@ def unresolved(annotations: Mapping[str, str]) -> tuple[AnnotationNames, Mark] |
 async def resolve(store: Store, key: str, *, created: bool, external_name: str = "") -> Stored:
     """Store the result of the object's creation, and the name of the resource, if given.
 
-    The reconciler continues by itself then. Raises `NotFoundError` if the object does not exist,
-    `UsageError` if it has no creation with an unknown result, and `ConflictError` if others were
-    faster ten times in a row.
+    The reconciler then continues by itself. Raises `NotFoundError` if the object does not exist,
+    `UsageError` if it has no creation with an unknown result, and `ConflictError` after ten
+    conflicts in a row.
     """
 
     def change(current: Stored | None) -> bytes:
         if current is None:
             raise NotFoundError(f"{store.kind.name} has no {key}")
         annotations = store.kind.metadata(current.value).annotations
-        found = unresolved(annotations)
-        if found is None:
+        intent = unresolved(annotations)
+        if intent is None:
             raise UsageError(f"{key} of {store.kind.name} has no creation with an unknown result")
-        names, _ = found
-        said = ended(annotations, names, now=datetime.now(UTC), created=created)
+        names, _ = intent
+        resolved = ended(annotations, names, now=datetime.now(UTC), created=created)
         if external_name:
-            said[names.external_name] = external_name
-        changes = {name: value for name, value in said.items() if annotations.get(name) != value}
+            resolved[names.external_name] = external_name
+        changes = {
+            name: value for name, value in resolved.items() if annotations.get(name) != value
+        }
         return annotated(current.value, dict(changes))
 
     return (await rewrite(store, key, change, seen=await read(store, key))).stored
 
 
 async def unlink(store: Store, key: str) -> None:
-    """Take the link to its external resource off the object; one that does not exist is fine.
+    """Remove the link to the external resource from the object, if the object exists.
 
     The object then records that nothing was created, so the next reconciliation creates.
     """
@@ -76,5 +78,5 @@ async def unlink(store: Store, key: str) -> None:
 
 def domains_of(annotations: Mapping[str, str]) -> list[str]:
     """Return the domains in which annotations hold a link."""
-    found = (name.rpartition("/") for name in annotations)
-    return sorted({domain for domain, _, word in found if domain and word in LINK})
+    parts = (name.rpartition("/") for name in annotations)
+    return sorted({domain for domain, _, word in parts if domain and word in LINK})

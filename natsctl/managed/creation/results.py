@@ -1,4 +1,4 @@
-"""Stores the results of creations, and keeps those that cannot be stored yet."""
+"""Stores the results of creations, and retries those that could not be stored."""
 
 from typing import Any
 
@@ -22,15 +22,15 @@ from natsctl.model.store import Store, Stored
 class Results:
     """Stores the result of each creation before the reconciliation goes on.
 
-    With *links*, the record is where a result is stored first, and the next write of the object
-    stores it there too. With an *updater*, the annotations of the object are stored by it at once.
+    With *links*, a result is stored in the record first, and in the object with its next write.
+    With an *updater*, a result is stored in the object's annotations at once.
 
     Args:
         store: the objects.
-        reports: where lost results are reported.
+        reports: reports lost results.
         names: the names of the annotations.
         links: the records, if the objects have any.
-        updater: stores annotations; by default what needs it, objects without records, get one.
+        updater: stores annotations; by default, only objects without records have one.
     """
 
     def __init__(
@@ -49,51 +49,51 @@ class Results:
         if updater is None and links is None:
             updater = RetryingCriticalAnnotationUpdater(store, names=names)
         self._updater = updater
-        self._owed: dict[str, Managed[Any]] = {}
-        self._withdrawn: set[str] = set()  # keys whose intent may not have been stored at all
+        self._pending: dict[str, Managed[Any]] = {}
+        self._withdrawn: set[str] = set()  # keys whose intent may not be stored
 
     async def store(self, managed: Managed[Any]) -> None:
-        """Store the result that the annotations hold; one that cannot be stored is owed."""
-        self._owed[managed.key] = managed
+        """Store the result in the annotations; a result that cannot be stored stays pending."""
+        self._pending[managed.key] = managed
         await self._write(managed)
         self.forget(managed.key)
 
     def withdraw(self, managed: Managed[Any]) -> None:
-        """Owe the result of a creation that was not begun, if its intent turns out to be stored."""
-        self._owed[managed.key] = managed
+        """Record that a creation did not begin; its result matters only if its intent is stored."""
+        self._pending[managed.key] = managed
         self._withdrawn.add(managed.key)
 
     async def catch_up(self, key: str) -> None:
         """Store a result that could not be stored before."""
-        owed = self._owed.get(key)
-        if owed is None:
+        pending = self._pending.get(key)
+        if pending is None:
             return
-        if key in self._withdrawn and not await self._stands(owed):
+        if key in self._withdrawn and not await self._is_intent_stored(pending):
             self.forget(key)
             return
         try:
-            await self._write(owed)
+            await self._write(pending)
         except NotFoundError:
-            return  # `known` passes it on, so that the external resource is cleaned up
+            return  # `known` returns the result, so that the external resource is deleted
         except ConflictError as error:
-            name = owed.external_name
+            name = pending.external_name
             self._reports.warning(
-                owed,
+                pending,
                 CANNOT_UPDATE,
                 f"{error}; the result of the last one is lost: {name or 'none'}",
             )
         self.forget(key)
 
     def known(self, last: Stored) -> Stored:
-        """Return the last state of an object that is gone, with the result that is owed to it."""
-        owed = self._owed.get(last.key)
-        if owed is None:
+        """Return the last state of an object that is gone, with its pending result."""
+        pending = self._pending.get(last.key)
+        if pending is None:
             return last
-        return Stored(last.key, last.revision, annotated(last.value, owed.changed_annotations))
+        return Stored(last.key, last.revision, annotated(last.value, pending.changed_annotations))
 
     def forget(self, key: str) -> None:
-        """Owe nothing to the object any more."""
-        self._owed.pop(key, None)
+        """Drop the pending result of the object."""
+        self._pending.pop(key, None)
         self._withdrawn.discard(key)
 
     async def _write(self, managed: Managed[Any]) -> None:
@@ -104,9 +104,9 @@ class Results:
         if self._updater is not None:
             await updated_by(self._updater, managed)
 
-    async def _stands(self, owed: Managed[Any]) -> bool:
-        """Return whether the intent was stored, so that it needs its result."""
-        stored = await read(self._store, owed.key)
+    async def _is_intent_stored(self, pending: Managed[Any]) -> bool:
+        """Return whether the intent was stored and so needs its result."""
+        stored = await read(self._store, pending.key)
         if stored is None:
             return False
-        return Link.of(annotations_of(stored.value), self._names).pending == owed.link.pending
+        return Link.of(annotations_of(stored.value), self._names).pending == pending.link.pending

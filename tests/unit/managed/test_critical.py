@@ -100,7 +100,7 @@ async def test_another_object_of_the_same_key_is_not_written_over() -> None:
     managed = await managed_in(store)
     await store.delete("a")
     await store.create("a", b'{"spec": {"size": 1}, "metadata": {"uid": "another"}}')
-    with pytest.raises(ConflictError, match="another by now"):
+    with pytest.raises(ConflictError, match="was replaced"):
         await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
 
 

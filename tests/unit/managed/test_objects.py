@@ -65,7 +65,7 @@ async def test_an_advance_keeps_the_status_that_is_to_be_stored() -> None:
     managed.advance(Stored("a", 8, b'{"spec": {"x": 1}, "status": {"a": 5}}'))
     assert (managed.status["a"], managed.status["b"]) == (5, 2)
     assert managed.spec == {"x": 1}
-    assert managed.said == {"Ready"}
+    assert managed.set_types == {"Ready"}
 
 
 async def test_a_reset_drops_everything() -> None:
@@ -74,7 +74,7 @@ async def test_a_reset_drops_everything() -> None:
     managed.annotations["c"] = "3"
     managed.set_conditions(Condition.creating())
     managed.reset(managed.stored)
-    assert (managed.status, managed.annotations, managed.said) == ({}, {}, set())
+    assert (managed.status, managed.annotations, managed.set_types) == ({}, {}, set())
 
 
 def test_its_external_name_is_an_annotation() -> None:
