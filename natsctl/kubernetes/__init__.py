@@ -1,1 +1,1 @@
-"""Kubernetes: the only place that knows how it is spoken to."""
+"""Objects in a Kubernetes cluster: access, HTTP, resources, watches, and stores."""

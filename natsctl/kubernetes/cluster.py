@@ -1,8 +1,7 @@
-"""Kubernetes as a system that keeps objects of many kinds: the way in for everyone above."""
+"""A Kubernetes cluster as a system of stores: the entry point of this package."""
 
 import asyncio
 import copy
-import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,19 +20,20 @@ from natsctl.kubernetes.watch.stream import TIMEOUT_S
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-PAUSE_S = 2.0  # between two tries to reach a server
+PAUSE_S = 2.0  # between two attempts to reach the server
 
 
 class Kube:
-    """The kinds of one cluster; a `Cluster`."""
+    """The stores of one cluster; a `Cluster`."""
 
     def __init__(self, transport: Transport, *, watch_timeout_s: float = TIMEOUT_S) -> None:
         self.transport = transport
         self.discovery = Discovery(transport)
-        self._asking = Discovery(transport, ttl_s=0.0)  # for those who remember it themselves
+        self._uncached = Discovery(transport, ttl_s=0.0)  # for callers with a cache of their own
         self._watch_timeout_s = watch_timeout_s
         self._incarnations: dict[str, Incarnation] = {}
         self.guard = UNGUARDED
@@ -45,10 +45,10 @@ class Kube:
         return guarded
 
     async def open(self, kind: Kind[Any]) -> KubeStore:
-        """Return the kind's store; the server is asked nothing.
+        """Return the kind's store without a request to the server.
 
-        A kind that it does not have yet, or that we may not see, is met by whoever reads it, and
-        found there as soon as it comes.
+        If the server does not have the kind, or denies access to it, the store's calls raise an
+        error until that changes.
         """
         if not isinstance(kind, KubeKind):
             raise UsageError(f"{kind.name} is not kept in Kubernetes")
@@ -62,20 +62,20 @@ class Kube:
         )
 
     def requests(self) -> dict[tuple[str, ...], int]:
-        """Return how many requests were sent, by status (or `<error>`), method and host."""
+        """Return the number of requests by status (or `<error>`), method and host."""
         host = urlsplit(self.transport.server).netloc
-        return {(*each, host): count for each, count in self.transport.answers.items()}
+        return {(*answer, host): count for answer, count in self.transport.answers.items()}
 
     async def resource(self, api_version: str, kind: str) -> ApiResource:
-        """Return what the server calls a kind now, and can do with it.
+        """Look the kind up at the server, and return its plural, its scope and its verbs.
 
-        Raises `StoreMissingError` where it has no such kind.
+        Raises `StoreMissingError` if the server has no such kind.
         """
-        return await self._asking.find(api_version, kind)
+        return await self._uncached.find(api_version, kind)
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[KubeRecorder]:
-        """Return where the controller's events go: to Events of the objects that they are about."""
+        """Yield a recorder that writes Events about the controller's objects in the cluster."""
         async with recording(self.transport, controller, self.guard) as recorder:
             yield recorder
 
@@ -84,35 +84,35 @@ class Kube:
 async def connect_kube(
     options: KubeOptions | None = None, *, wait: bool = False, watch_timeout_s: float = TIMEOUT_S
 ) -> AsyncIterator[Kube]:
-    """Connect to a Kubernetes cluster, for as long as the context lasts.
+    """Connect to a Kubernetes cluster while the context is open.
 
     Args:
-        options: how; None is the cluster that kubectl would speak to.
-        wait: keep trying, and say so in the log, until the server can be reached.
-        watch_timeout_s: how long a watch may be silent until it is replaced; each is begun anew
-            about that often, without listing anew.
+        options: the cluster and the credentials; None means the cluster that kubectl uses.
+        wait: retry, and log each failure, until the server can be reached.
+        watch_timeout_s: seconds after which a watch request ends at the latest. The next request
+            resumes at the same revision, without a list.
 
-    Raises `UsageError` for a wrong option, `ConnectError` where the server cannot be reached or
-    does not accept our credentials.
+    Raises `UsageError` if an option is invalid, and `ConnectError` if the server cannot be reached
+    or does not accept the credentials.
     """
     async with connecting(options or KubeOptions()) as transport:
-        await _reach(transport, wait=wait)
+        await _check_connection(transport, wait=wait)
         yield Kube(transport, watch_timeout_s=watch_timeout_s)
 
 
-async def _reach(transport: Transport, *, wait: bool) -> None:
-    """Make sure that the server answers."""
+async def _check_connection(transport: Transport, *, wait: bool) -> None:
+    """Return as soon as the server answers; see `connect_kube`."""
     while True:
         try:
             await transport.call("GET", "/version")
         except PermissionDeniedError as error:
             raise ConnectError(
-                f"Kubernetes at {transport.server} lets us not in: {error}"
+                f"Kubernetes at {transport.server} denies access: {error}"
             ) from error
         except StoreError as error:
             if not wait:
                 raise ConnectError(f"cannot connect to Kubernetes: {error}") from error
-            log.warning("Kubernetes cannot be reached yet: %s", error)
+            log.warning("cannot reach Kubernetes yet", server=transport.server, error=error)
             await asyncio.sleep(PAUSE_S * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
         else:
             return

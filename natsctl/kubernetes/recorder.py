@@ -1,7 +1,7 @@
-"""Events about objects of a cluster, where `kubectl describe` shows them: events.k8s.io/v1.
+"""Records events about cluster objects as events.k8s.io/v1 Events, which `kubectl describe` shows.
 
-What repeats within a while is one Event with a series. Nothing here blocks a controller, and what
-cannot be sent is dropped and counted.
+Repeated events become one Event with a series. Recording never blocks a controller: events that
+cannot be sent are dropped and counted.
 """
 
 import re
@@ -22,15 +22,15 @@ from natsctl.model.recorder import QUIET_S, EventType, Outbox, sending
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.hiding import hidden
 
-PAUSE_S = 0.05  # between two Events: objects come first
-SERIES_S = 360.0  # an event that repeats within this time belongs to the same series
-ACTION = "Sync"  # what a controller does that it tells of
-NOTE_MAX_BYTES = 1024  # here and below: what the API takes
+PAUSE_S = 0.05  # between two Events, because writes of objects are more important
+SERIES_S = 360.0  # a repeat within this time belongs to the same series
+ACTION = "Sync"  # the `action` of every Event
+NOTE_MAX_BYTES = 1024  # this limit and the next ones are the API's
 REASON_MAX = 128
 INSTANCE_MAX = 128
 CONTROLLER_MAX = 63
 NAME_MAX = 253
-CLUSTER_NAMESPACE = "default"  # of events about what has no namespace
+CLUSTER_NAMESPACE = "default"  # of Events about cluster-scoped objects
 
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -38,7 +38,7 @@ _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z
 
 
 class KubeEvent(msgspec.Struct, frozen=True):
-    """An Event as it was told, or is to be; `count` times until `last`."""
+    """An Event that was sent or is pending. It happened `count` times from `first` to `last`."""
 
     name: str
     about: Reference
@@ -52,24 +52,24 @@ class KubeEvent(msgspec.Struct, frozen=True):
 
     @property
     def namespace(self) -> str:
-        """Where the Event is kept."""
+        """The namespace of the Event."""
         return self.about.namespace or CLUSTER_NAMESPACE
 
 
 class KubeRecorder:
-    """Sends a controller's Events, in the background; a `Recorder`. Made by `recording`."""
+    """Sends a controller's Events in the background; a `Recorder`. `recording` makes it."""
 
     def __init__(self, wire: Wire, controller: str, guard: WriteGuard = UNGUARDED) -> None:
         self.outbox = Outbox(self._send, repeat_s=SERIES_S, pause_s=PAUSE_S, quiet_s=QUIET_S)
         self._wire = wire
         self._guard = guard
-        legal = re.sub(r"[^A-Za-z0-9_.-]", "-", controller)[:CONTROLLER_MAX].strip("_.-")
-        self._controller = f"natsctl/{legal or 'controller'}"
-        self._instance = f"{legal}-{socket.gethostname()}"[:INSTANCE_MAX]
+        name = re.sub(r"[^A-Za-z0-9_.-]", "-", controller)[:CONTROLLER_MAX].strip("_.-")
+        self._controller = f"natsctl/{name or 'controller'}"
+        self._instance = f"{name}-{socket.gethostname()}"[:INSTANCE_MAX]
 
     @property
     def dropped(self) -> int:
-        """How many Events were not sent."""
+        """The number of Events that were not sent."""
         return self.outbox.dropped
 
     def event(
@@ -80,7 +80,7 @@ class KubeRecorder:
         message: str,
         regarding: Sequence[Reference] = (),
     ) -> None:
-        """See `Recorder.event`: one for each object; without any there is nothing to tell."""
+        """See `Recorder.event`: records one Event for each object in *regarding*."""
         if not self._guard.may_record(key):
             return
         message = hidden(message)
@@ -92,19 +92,19 @@ class KubeRecorder:
                 f"{about.kind} {about.namespace}/{about.name}",
                 (about.kind, about.namespace, about.name, about.uid, type, reason, message),
                 first=first,
-                again=lambda told: replace(told, count=told.count + 1, last=now),
+                again=lambda event: replace(event, count=event.count + 1, last=now),
             )
 
     async def _send(self, event: KubeEvent) -> KubeEvent:
-        """Add the Event, or say that it goes on; it may be there, or gone, against what we know."""
+        """Create the Event, or update its series; it may have been created or deleted since."""
         path = f"/apis/events.k8s.io/v1/namespaces/{event.namespace}/events"
         try:
             if not event.sent:
                 await self._create(path, event)
             else:
-                await self._count(path, event)
+                await self._update_series(path, event)
         except ConflictError:
-            await self._count(path, event)
+            await self._update_series(path, event)
         except NotFoundError:
             await self._create(path, event)
         return replace(event, sent=True)
@@ -119,14 +119,14 @@ class KubeRecorder:
             "reportingInstance": self._instance,
             "action": ACTION,
             "reason": event.reason[:REASON_MAX],
-            "regarding": replace(event.about, namespace=event.namespace),  # or older servers refuse
+            "regarding": replace(event.about, namespace=event.namespace),  # for older servers
             "note": _shortened(event.message),
             "type": event.type.value,
             **_series(event),
         }
         await self._wire.call("POST", path, body=msgspec.json.encode(body))
 
-    async def _count(self, path: str, event: KubeEvent) -> None:
+    async def _update_series(self, path: str, event: KubeEvent) -> None:
         try:
             await self._wire.call(
                 "PATCH",
@@ -143,21 +143,21 @@ class KubeRecorder:
 
 
 def _series(event: KubeEvent) -> dict[str, object]:
-    """Return what tells how often, of an event that was more than once."""
+    """Return the series of an Event that happened more than once."""
     if event.count == 1:
         return {}
     return {"series": {"count": event.count, "lastObservedTime": event.last}}
 
 
-def _event_name(of: str) -> str:
-    """Return a new name for an Event about an object of this name; it may be no legal one."""
+def _event_name(object_name: str) -> str:
+    """Return a unique name for an Event. The object's name may be invalid as an Event's name."""
     suffix = f".{secrets.token_hex(8)}"
-    stem = of[: NAME_MAX - len(suffix)].rstrip("-.")
+    stem = object_name[: NAME_MAX - len(suffix)].rstrip("-.")
     return (stem if _DNS_NAME.fullmatch(stem) else "natsctl") + suffix
 
 
 def _shortened(message: str) -> str:
-    """Return as much of the text as an Event takes."""
+    """Return the beginning of the text that fits into an Event's note."""
     data = message.encode()
     if len(data) <= NOTE_MAX_BYTES:
         return message
@@ -168,7 +168,7 @@ def _shortened(message: str) -> str:
 async def recording(
     wire: Wire, controller: str, guard: WriteGuard = UNGUARDED
 ) -> AsyncIterator[KubeRecorder]:
-    """Return a recorder that sends while the context lasts, and what is left at its end."""
+    """Yield a recorder; leaving the context sends the pending Events."""
     recorder = KubeRecorder(wire, controller, guard)
     async with sending(recorder.outbox):
         yield recorder

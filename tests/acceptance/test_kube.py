@@ -150,7 +150,7 @@ async def test_a_cluster_that_is_not_there_is_waited_for_at_the_start_and_later(
     await own_kube_server.stop()
     words = ("run", "-c", WEBAPPS, "--kubeconfig", str(kubeconfig))
     async with natsctl.running(*words) as running:
-        await running.says("Kubernetes cannot be reached yet")
+        await running.says("cannot reach Kubernetes yet")
         await own_kube_server.start()
         await running.says(SYNCING)
         await natsctl.done("put", "webapps", "shop", namespace.app())
@@ -169,7 +169,7 @@ async def test_a_daemon_that_waits_for_a_cluster_ends_when_told_to(
 ) -> None:
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=unreachable(folder))
     async with natsctl.running("run", "-c", WEBAPPS) as running:
-        await running.says("Kubernetes cannot be reached yet")
+        await running.says("cannot reach Kubernetes yet")
         assert await running.ends(signal.SIGTERM) == 0
 
 

@@ -45,7 +45,7 @@ async def test_a_kind_is_found_with_what_it_can_do(discovery: Discovery) -> None
 @pytest.mark.parametrize(
     ("api_version", "kind", "told"),
     [
-        ("v1", "Configmap", "no kind Configmap in v1; the nearest is ConfigMap"),
+        ("v1", "Configmap", "no kind Configmap in v1; the most similar kind is ConfigMap"),
         ("apps/v9", "Deployment", "no kind Deployment in apps/v9: .* no v9 of apps, but apps/v1"),
         ("no.such/v1", "Thing", "no API group no.such"),
         ("v9", "Pod", "the server has no v9"),

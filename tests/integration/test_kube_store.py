@@ -252,7 +252,7 @@ class TestRequests:
         assert "data" not in parse(created.value)
         read = await store.get(created.key)
         assert read == created
-        with pytest.raises(UsageError, match="only metadata"):
+        with pytest.raises(UsageError, match="only its metadata"):
             await store.update(created.key, read.value, revision=read.revision)
 
 
@@ -376,7 +376,7 @@ class TestConnecting:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(connected())
-            await eventually(lambda: "cannot be reached yet" in caplog.text)
+            await eventually(lambda: "cannot reach Kubernetes yet" in caplog.text)
             await own_kube_server.start()
 
 

@@ -1,4 +1,4 @@
-"""Server-side apply: what a manifest makes of an object, and of which."""
+"""Applies manifests with server-side apply, each to exactly the object that it is meant for."""
 
 from natsctl.errors import (
     ConflictError,
@@ -15,98 +15,103 @@ from natsctl.model.managed_fields import same_family
 from natsctl.model.store import Stored
 
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
-NO_REVISION = "1"  # of an empty etcd: no object ever has it
-REVISION_REFUSED = "resourceVersion should not be set"  # in a creation, say some registries
+NO_REVISION = "1"  # the revision of an empty etcd, which no object has
+REVISION_REJECTED = "resourceVersion should not be set"  # from some kinds at a creation
 
-_SERVERS_OWN = ("resourceVersion", "uid", "managedFields")
+_SERVER_FIELDS = ("resourceVersion", "uid", "managedFields")
 
 
 class Applier:
     """Applies manifests to the objects of one kind.
 
-    A creation takes one request. Its patch names a revision that no object has: where there is
-    no object, the server makes one and gives it a revision of its own; where there is one, it
-    says that it has changed.
+    A creation takes one request, whose patch has a revision that no object has. If the object does
+    not exist, the server creates it and assigns a revision. If the object exists, the server
+    returns a conflict.
 
-    No `fieldValidation` is asked for: the server refuses an apply of fields that a schema does
-    not know by itself, but of a custom resource it drops them with a warning.
+    The requests do not set `fieldValidation`. For built-in kinds the server rejects an apply with
+    unknown fields anyway; for custom resources it drops such fields and sends a warning.
     """
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._takes_revision = True  # the patch of a creation, as far as we know
+        self._creates_with_revision = True  # until the server rejects it for this kind
 
     async def apply(
         self, path: str, manifest: Document, *, manager: str, uid: str, force: bool
     ) -> Stored:
-        """See `ManifestStore.apply`; *path* is the object's."""
+        """See `ManifestStore.apply`; *path* is the path of the object."""
         metadata = documents.metadata_of(manifest)
-        given = {name: value for name, value in metadata.items() if name not in _SERVERS_OWN}
-        document: Document = {**manifest, "metadata": given}
+        applied = {name: value for name, value in metadata.items() if name not in _SERVER_FIELDS}
+        document: Document = {**manifest, "metadata": applied}
         if uid:
             return await self._change(path, with_metadata(document, uid=uid), manager, force=force)
         try:
             return await self._create(path, document, manager)
         except StoreTimeoutError as unknown:
-            return await self._exchange.written(path, document, unknown)
+            return await self._exchange.read_back(path, document, unknown)
 
     async def _change(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
-        """Apply to the object with the document's uid, and to no other."""
+        """Apply to the object with the document's uid, and to no other object."""
         try:
-            return await self._inherit(path, document, manager, force=force)
-        except InvalidObjectError as refused:
+            return await self._update(path, document, manager, force=force)
+        except InvalidObjectError as invalid:
             uid = documents.metadata_of(document)["uid"]
-            found = await self._exchange.find(path)
-            live = None if found is None else documents.parse(found.value)
+            stored = await self._exchange.find(path)
+            live = None if stored is None else documents.parse(stored.value)
             if live is None or documents.metadata_of(live).get("uid") != uid:
-                # how the server puts it: uids are immutable
-                raise ConflictError(f"{path} is no more the object {uid}") from refused
-            allocated = _with_address(document, live)
-            if allocated is None:
+                # the server reports another uid as an invalid change of an immutable field
+                raise ConflictError(f"{path} is another object than {uid}") from invalid
+            with_address = _with_allocated_address(document, live)
+            if with_address is None:
                 raise
-            return await self._inherit(path, allocated, manager, force=force)
+            return await self._update(path, with_address, manager, force=force)
 
-    async def _inherit(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
-        """Apply, once more if that shows fields of a former manager of the same family."""
+    async def _update(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
+        """Apply, take over the fields of former managers of the same family, and apply again."""
         try:
-            body = await self._answer(path, document, manager, force=force, safe=True)
+            body = await self._patch_raw(path, document, manager, force=force, safe=True)
         except FieldConflictError as conflict:
             if not all(same_family(manager, other) for other in conflict.managers):
                 raise
-            body = await self._exchange.managed(path)
+            body = await self._exchange.read_metadata(path)
         patch = takeover(body, manager)
         if not patch:
             return self._exchange.stored(body)
-        await self._exchange.answer("PATCH", path, patch, manager=manager, content_type=JSON_PATCH)
+        await self._exchange.send_raw(
+            "PATCH", path, patch, manager=manager, content_type=JSON_PATCH
+        )
         return await self._patch(path, document, manager, force=force, safe=True)
 
     async def _create(self, path: str, document: Document, manager: str) -> Stored:
-        """Apply where there is no object."""
-        if self._takes_revision:
-            created = await self._create_marked(path, document, manager)
+        """Create the object; raises `ConflictError` if it exists."""
+        if self._creates_with_revision:
+            created = await self._create_with_revision(path, document, manager)
             if created is not None:
                 return created
         if await self._uid(path) is not None:
             raise ConflictError(f"{path} exists")
         return await self._patch(path, document, manager)
 
-    async def _create_marked(self, path: str, document: Document, manager: str) -> Stored | None:
-        """Apply in one request; None where there was an object that is gone by now.
+    async def _create_with_revision(
+        self, path: str, document: Document, manager: str
+    ) -> Stored | None:
+        """Create the object in one request.
 
-        And where the server refuses a creation that names a revision, as it does for Services:
-        then this is not tried again.
+        Returns None if the object existed and was deleted since, or if the server rejects a
+        creation with a revision, as it does for Services. In the second case this method is not
+        used again.
         """
-        marked = with_metadata(document, resourceVersion=NO_REVISION)
+        document = with_metadata(document, resourceVersion=NO_REVISION)
         try:
-            # by force, or the server would speak of managers before it speaks of the revision
-            return await self._patch(path, marked, manager, force=True)
+            # without force, a conflict of field managers would hide the conflict of the revision
+            return await self._patch(path, document, manager, force=True)
         except ConflictError as conflict:
             if await self._uid(path) is not None:
                 raise ConflictError(f"{path} exists") from conflict
-        except StoreError as refused:
-            if REVISION_REFUSED not in str(refused):
+        except StoreError as rejected:
+            if REVISION_REJECTED not in str(rejected):
                 raise
-            self._takes_revision = False
+            self._creates_with_revision = False
         return None
 
     async def _patch(
@@ -118,13 +123,13 @@ class Applier:
         force: bool = False,
         safe: bool = False,
     ) -> Stored:
-        body = await self._answer(path, document, manager, force=force, safe=safe)
+        body = await self._patch_raw(path, document, manager, force=force, safe=safe)
         return self._exchange.stored(body)
 
-    async def _answer(
+    async def _patch_raw(
         self, path: str, document: Document, manager: str, *, force: bool, safe: bool
     ) -> bytes:
-        return await self._exchange.answer(
+        return await self._exchange.send_raw(
             "PATCH",
             path,
             document,
@@ -135,16 +140,17 @@ class Applier:
         )
 
     async def _uid(self, path: str) -> object:
-        """Return which object is there now, None where there is none."""
+        """Return the uid of the object at *path*, or None if it does not exist."""
         stored = await self._exchange.find(path)
         return stored and documents.metadata_of(documents.parse(stored.value)).get("uid")
 
 
-def _with_address(document: Document, live: Document) -> Document | None:
-    """Return a Service's manifest with the address in place of an empty `clusterIP`, if it has one.
+def _with_allocated_address(document: Document, live: Document) -> Document | None:
+    """Return a Service's manifest with the live address instead of an empty `clusterIP`.
 
-    At a creation, empty means that the server allocates an address. Older servers refuse it in
-    every later apply: the address cannot be unset.
+    Returns None for any other manifest. At a creation, an empty `clusterIP` makes the server
+    allocate an address. Older servers reject it in later applies, because an address cannot be
+    unset.
     """
     wanted, spec = document.get("spec"), live.get("spec")
     if document.get("kind") != "Service" or not isinstance(wanted, dict):

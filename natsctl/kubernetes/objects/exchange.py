@@ -1,4 +1,4 @@
-"""Reading and writing one object, and what became of a write whose answer was lost."""
+"""Reads and writes single objects, and reads a write back if its response was lost."""
 
 from natsctl.errors import NotFoundError, StoreTimeoutError
 from natsctl.kubernetes.http.wire import Wire
@@ -7,27 +7,27 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.store import Stored
 
-_SERVERS_OWN = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields")
+_SERVER_FIELDS = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields")
 
 
 class Exchange:
-    """Sends documents of one kind to the paths of its objects, and takes what is answered."""
+    """Sends documents of one kind and decodes the responses."""
 
     def __init__(self, wire: Wire, decoder: ObjectDecoder) -> None:
         self._wire = wire
         self._decoder = decoder
 
     async def read(self, path: str) -> Stored:
-        """Return the object at *path* as it is now; raises `NotFoundError`."""
+        """Return the object at *path*; raises `NotFoundError`."""
         reply = await self._wire.call("GET", path, accept=self._decoder.accept)
         return self._decoder.stored(reply.body)
 
-    async def managed(self, path: str) -> bytes:
-        """Return the metadata of the object at *path*, with its `managedFields`, as JSON."""
+    async def read_metadata(self, path: str) -> bytes:
+        """Return the metadata of the object at *path*, including `managedFields`, as JSON."""
         return (await self._wire.call("GET", path, accept=PARTIAL.format(""))).body
 
     async def find(self, path: str) -> Stored | None:
-        """Return the object at *path* as it is now, None where there is none."""
+        """Return the object at *path*, or None if it does not exist."""
         try:
             return await self.read(path)
         except NotFoundError:
@@ -44,8 +44,8 @@ class Exchange:
         force: bool = False,
         safe: bool = False,
     ) -> Stored:
-        """Return what the server made of the *document*; *safe* if it may be sent twice."""
-        body = await self.answer(
+        """Send *document* and return the stored object; *safe* permits retries."""
+        body = await self.send_raw(
             method,
             path,
             document,
@@ -56,7 +56,7 @@ class Exchange:
         )
         return self.stored(body)
 
-    async def answer(
+    async def send_raw(
         self,
         method: str,
         path: str,
@@ -67,7 +67,7 @@ class Exchange:
         force: bool = False,
         safe: bool = False,
     ) -> bytes:
-        """Return the same as the server sent it, with `managedFields`."""
+        """Send *document* and return the response body, which includes `managedFields`."""
         reply = await self._wire.call(
             method,
             path,
@@ -80,11 +80,11 @@ class Exchange:
         return reply.body
 
     def stored(self, body: bytes) -> Stored:
-        """Return the object in an answer."""
+        """Decode the object in a response body."""
         return self._decoder.stored(body)
 
-    async def written(self, path: str, document: Document, unknown: StoreTimeoutError) -> Stored:
-        """Return what is at *path* if it says what the *document* does; else raise *unknown*."""
+    async def read_back(self, path: str, document: Document, unknown: StoreTimeoutError) -> Stored:
+        """Return the object at *path* if it has the fields of *document*; else raise *unknown*."""
         stored = await self.find(path)
         if stored is None or not took_effect(documents.parse(stored.value), document):
             raise unknown
@@ -92,14 +92,17 @@ class Exchange:
 
 
 def with_metadata(document: Document, **metadata: str) -> Document:
-    """Return the document with this in its metadata as well."""
+    """Return the document with these fields added to its metadata."""
     return {**document, "metadata": {**documents.metadata_of(document), **metadata}}
 
 
-def took_effect(found: Document, wanted: Document) -> bool:
-    """Say whether *found* says everything that was to be written; a status is written elsewhere."""
-    metadata = documents.metadata_of(wanted)
-    given = {name: value for name, value in metadata.items() if name not in _SERVERS_OWN}
-    rest = {name: value for name, value in wanted.items() if name != "status"}
-    said = {**rest, "metadata": given}
-    return bool(documents.view(said, found) == said)
+def took_effect(stored: Document, wanted: Document) -> bool:
+    """Return whether *stored* has every field of *wanted*, apart from the status."""
+    metadata = {
+        name: value
+        for name, value in documents.metadata_of(wanted).items()
+        if name not in _SERVER_FIELDS
+    }
+    written = {name: value for name, value in wanted.items() if name != "status"}
+    written["metadata"] = metadata
+    return bool(documents.view(written, stored) == written)

@@ -1,4 +1,4 @@
-"""Reads and rewrites `managedFields`: which manager set which fields of an object.
+"""Reads `managedFields` and transfers fields from one field manager to another.
 
 Source: https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 """
@@ -47,48 +47,48 @@ _fields = msgspec.json.Decoder(dict[str, object])
 _object = msgspec.json.Decoder(_Object)
 
 
-def managed(body: bytes) -> ManagedFields:
-    """Return the managers of the object in *body*; raises `StoreError` if there is none."""
+def read_managed_fields(body: bytes) -> ManagedFields:
+    """Return the field managers of the object in *body*; raises `StoreError` if it is invalid."""
     try:
         metadata = _object.decode(body).metadata
         managers = [
-            FieldManager(at.manager, at.applied, at.fields) for at in metadata.managed_fields
+            FieldManager(entry.manager, entry.applied, entry.fields)
+            for entry in metadata.managed_fields
         ]
         return ManagedFields(int(metadata.resource_version), tuple(managers))
     except (ValueError, *DECODE_ERRORS) as error:
-        raise StoreError(f"the server sent no metadata of an object: {error!r}") from error
+        raise StoreError(f"the server sent invalid object metadata: {error!r}") from error
 
 
 def takeover(body: bytes, manager: str) -> list[Document]:
-    """Return the JSON patch that gives *manager* all that others of its family applied.
+    """Return the JSON patch that gives *manager* every field that its family applied.
 
-    It is empty if there is none, and refused if the object in *body* has changed since, as that
-    of client-go's package `csaupgrade`. Only entries of one version can be put together.
+    The patch is empty if there are no such fields. The server rejects the patch if the object has
+    changed since *body*, as for the patch of client-go's package `csaupgrade`. Only entries of the
+    same API version can be merged.
     """
     metadata = _object.decode(body).metadata
     family = [
-        at for at in metadata.managed_fields if at.applied and same_family(manager, at.manager)
+        entry
+        for entry in metadata.managed_fields
+        if entry.applied and same_family(manager, entry.manager)
     ]
-    own = next((at for at in family if at.manager == manager), None)
-    former = [at for at in family if at is not own]
+    own = next((entry for entry in family if entry.manager == manager), None)
+    former = [entry for entry in family if entry is not own]
     if not former:
         return []
     base = own or former[0]
-    together = [at for at in family if at.api_version == base.api_version]
-    if together == [own]:
+    merged = [entry for entry in family if entry.api_version == base.api_version]
+    if merged == [own]:
         return []
-    kept = [at for at in metadata.managed_fields if at not in together]
-    entries = [*kept, _together(base, together, manager)]
+    kept = [entry for entry in metadata.managed_fields if entry not in merged]
+    entries = [*kept, _merge(base, merged, manager)]
     return [
         {"op": "replace", "path": "/metadata/managedFields", "value": entries},
-        {
-            "op": "replace",
-            "path": "/metadata/resourceVersion",
-            "value": metadata.resource_version,
-        },
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata.resource_version},
     ]
 
 
-def _together(base: _Entry, entries: Sequence[_Entry], manager: str) -> _Entry:
-    fields = msgspec.Raw(msgspec.json.encode(union(at.fields for at in entries)))
+def _merge(base: _Entry, entries: Sequence[_Entry], manager: str) -> _Entry:
+    fields = msgspec.Raw(msgspec.json.encode(union(entry.fields for entry in entries)))
     return msgspec.structs.replace(base, manager=manager, fields_v1=fields)

@@ -1,4 +1,4 @@
-"""Objects in a cluster: every write names the state, or the object, that it is meant for."""
+"""The store of one Kubernetes kind: every write names the revision or the object it changes."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +15,7 @@ from natsctl.errors import (
 from natsctl.kubernetes.http.wire import Wire
 from natsctl.kubernetes.objects.apply import Applier
 from natsctl.kubernetes.objects.exchange import Exchange, with_metadata
-from natsctl.kubernetes.objects.managers import managed
+from natsctl.kubernetes.objects.managers import read_managed_fields
 from natsctl.kubernetes.resources.codec import ObjectDecoder
 from natsctl.kubernetes.resources.discovery import ApiResource
 from natsctl.kubernetes.resources.paths import Paths, paths_of
@@ -29,17 +29,17 @@ from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Deleted, Stored, WatchEvent
 
 MERGE_PATCH = "application/merge-patch+json"
-MANAGER = "natsctl"  # of statuses, and of what is created and updated without an apply
-DELETE_TRIES = 5  # to delete an object that others write meanwhile
+MANAGER = "natsctl"  # the field manager of statuses, creates and updates
+DELETE_ATTEMPTS = 5  # if other clients write the object at the same time
 
 Find = Callable[[str, str], Awaitable[ApiResource]]
 
 
 class KubeStore:
-    """The `ManifestStore` of one Kubernetes kind; made by `Kube.open`.
+    """The `ManifestStore` of one Kubernetes kind. `Kube.open` makes it.
 
-    Nothing is asked of the server before the first call, and every call finds a kind that came
-    meanwhile; `find` tells what the server calls it.
+    The constructor sends no request. Every call looks the kind up with *find*, so a kind that was
+    defined since is found.
     """
 
     def __init__(
@@ -52,37 +52,36 @@ class KubeStore:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.kind: KubeKind[Any] = kind
-        self._kind = kind
         self._wire = wire
         self._find = find
         self._exchange = Exchange(wire, ObjectDecoder(kind))
         self._applier = Applier(self._exchange)
-        self._watch = KubeWatch(wire, kind, self._watched, incarnation, timeout_s=timeout_s)
+        self._watch = KubeWatch(wire, kind, self._watch_path, incarnation, timeout_s=timeout_s)
 
     async def get(self, key: str) -> Stored:
-        """See `Store.get`: of what was deleted the server keeps no trace."""
+        """See `Store.get`. The server keeps no trace of a deleted object."""
         return await self._exchange.read(await self._path(key))
 
     async def create(self, key: str, value: bytes) -> Stored:
-        """See `Store.create`: the key says how the object is called, whatever the value says."""
+        """See `Store.create`. The key sets the name, whatever name the value has."""
         paths = await self._paths()
         document = self._document(paths, key, value)
-        return await self._write("POST", paths.beside(key), paths.one(key), document)
+        return await self._write("POST", paths.collection(key), paths.one(key), document)
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        """See `Store.update`: a status that only `patch_status` can change stays as it is."""
-        if self._kind.metadata_only:
-            raise UsageError(f"of {self.kind.name} only metadata is read: it cannot be replaced")
+        """See `Store.update`. A status subresource is unchanged: only `patch_status` writes it."""
+        if self.kind.metadata_only:
+            raise UsageError(f"cannot update {self.kind.name}: only its metadata is read")
         paths = await self._paths()
-        path = paths.one(self._own(key))
+        path = paths.one(self._checked(key))
         document = self._document(paths, key, value, resourceVersion=str(revision))
         try:
             if "uid" not in documents.metadata_of(document):
-                # of some kinds, a server creates what it is to replace, unless it is told which
+                # for some kinds an update without a uid would create a missing object
                 document = with_metadata(document, uid=await self._uid(path))
             return await self._write("PUT", path, path, document)
         except NotFoundError as gone:
-            raise ConflictError(f"{key} of {self.kind.name} was deleted meanwhile") from gone
+            raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from gone
 
     async def delete(
         self,
@@ -92,23 +91,24 @@ class KubeStore:
         uid: str = "",
         purge: bool = False,  # noqa: ARG002 - a cluster keeps no history to forget
     ) -> int:
-        """See `Store.delete`: returns the revision that was deleted.
+        """See `Store.delete`. Returns the revision of the deleted object.
 
-        An object with finalizers is only marked, and what depends on it goes as the kind says.
+        An object with finalizers is only marked as deleted. The kind's propagation policy decides
+        about its dependents.
         """
         path = await self._path(key)
         if revision is not None:
             return await self._delete(path, key, revision, uid)
-        for _ in range(DELETE_TRIES - 1):
+        for _ in range(DELETE_ATTEMPTS - 1):
             newest = (await self._exchange.read(path)).revision
             try:
                 return await self._delete(path, key, newest, uid)
             except ConflictError:
-                continue  # it was written, or deleted, meanwhile
+                continue  # another client changed it
         return await self._delete(path, key, (await self._exchange.read(path)).revision, uid)
 
     async def history(self, key: str) -> list[Stored | Deleted]:
-        """See `Store.history`: the newest state, where the object exists."""
+        """See `Store.history`. It is the newest state, or empty if the object does not exist."""
         try:
             return [await self.get(key)]
         except NotFoundError:
@@ -132,16 +132,15 @@ class KubeStore:
 
     async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`."""
-        return managed(await self._exchange.managed(await self._path(key)))
+        return read_managed_fields(await self._exchange.read_metadata(await self._path(key)))
 
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Stored:
-        """See `ManifestStore.patch_status`; kinds without that subresource have it within."""
+        """See `ManifestStore.patch_status`. Works with and without a status subresource."""
         resource = await self._resource()
-        path = paths_of(resource, self._kind).one(
-            self._own(key), "status" if resource.has_status else ""
-        )
+        subresource = "status" if resource.has_status else ""
+        path = paths_of(resource, self.kind).one(self._checked(key), subresource)
         body: Document = {"status": patch}
         if revision is not None:
             body["metadata"] = {"resourceVersion": str(revision)}
@@ -155,88 +154,88 @@ class KubeStore:
         )
 
     async def _resource(self) -> ApiResource:
-        return await self._find(self._kind.api_version, self._kind.kind)
+        return await self._find(self.kind.api_version, self.kind.kind)
 
     async def _located(self, manifest: Document) -> tuple[str, str]:
-        """Return the key and the path of the object that the manifest describes."""
+        """Return the key and the path of the manifest's object."""
         metadata = documents.metadata_of(manifest)
-        namespace = metadata.get("namespace") or self._kind.namespace or ""
+        namespace = metadata.get("namespace") or self.kind.namespace or ""
         key = joined(str(namespace), str(metadata.get("name") or ""))
         try:
-            return key, (await self._paths()).one(self._own(key))
+            return key, (await self._paths()).one(self._checked(key))
         except InvalidKeyError as error:
-            raise InvalidObjectError(f"a manifest of {self.kind.name} says: {error}") from error
+            raise InvalidObjectError(f"invalid manifest of {self.kind.name}: {error}") from error
 
     async def _paths(self) -> Paths:
-        return paths_of(await self._resource(), self._kind)
+        return paths_of(await self._resource(), self.kind)
 
     async def _path(self, key: str) -> str:
-        return (await self._paths()).one(self._own(key))
+        return (await self._paths()).one(self._checked(key))
 
-    async def _watched(self) -> str:
-        return (await self._paths()).all(self._kind.namespace or "")
+    async def _watch_path(self) -> str:
+        return (await self._paths()).all(self.kind.namespace or "")
 
-    def _own(self, key: str) -> str:
-        if not self._kind.holds(key):
-            part = joined(self._kind.namespace or "", self._kind.object_name or "*")
-            raise InvalidKeyError(f"key {key!r} is none of {self.kind.name}: {part}")
+    def _checked(self, key: str) -> str:
+        if not self.kind.holds(key):
+            pattern = joined(self.kind.namespace or "", self.kind.object_name or "*")
+            raise InvalidKeyError(f"key {key!r} of {self.kind.name} does not match {pattern}")
         return key
 
     def _document(self, paths: Paths, key: str, value: bytes, **metadata: str) -> Document:
-        """Return *value* as the document of the object with this key."""
+        """Return *value* as a document with the type, the name and the namespace of this key."""
         document = documents.parse(value)
-        namespace, name = paths.parts(self._own(key))
-        given = dict(documents.metadata_of(document))
-        for ours in ("resourceVersion", "managedFields", "namespace"):
-            given.pop(ours, None)
+        namespace, name = paths.parts(self._checked(key))
+        kept = dict(documents.metadata_of(document))
+        for replaced in ("resourceVersion", "managedFields", "namespace"):
+            kept.pop(replaced, None)
         place = {"namespace": namespace} if namespace else {}
         return {
             **document,
-            "apiVersion": self._kind.api_version,
-            "kind": self._kind.kind,
-            "metadata": {**given, "name": name, **place, **metadata},
+            "apiVersion": self.kind.api_version,
+            "kind": self.kind.kind,
+            "metadata": {**kept, "name": name, **place, **metadata},
         }
 
-    async def _write(self, method: str, path: str, at: str, document: Document) -> Stored:
-        """Send the object that is to be found *at* a path then."""
+    async def _write(self, method: str, path: str, object_path: str, document: Document) -> Stored:
+        """Send the document to *path*; read a lost response back from *object_path*."""
         try:
             return await self._exchange.send(method, path, document, manager=MANAGER)
         except StoreTimeoutError as unknown:
-            return await self._exchange.written(at, document, unknown)
+            return await self._exchange.read_back(object_path, document, unknown)
 
     async def _delete(self, path: str, key: str, revision: int, uid: str) -> int:
-        only = {"resourceVersion": str(revision), **({"uid": uid} if uid else {})}
+        preconditions = {"resourceVersion": str(revision), **({"uid": uid} if uid else {})}
         options: Document = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": only,
-            "propagationPolicy": self._kind.propagation,
+            "preconditions": preconditions,
+            "propagationPolicy": self.kind.propagation,
         }
         try:
             reply = await self._wire.call("DELETE", path, body=documents.render(options))
         except NotFoundError as gone:
-            raise ConflictError(f"{key} of {self.kind.name} was deleted meanwhile") from gone
+            raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from gone
         except StoreTimeoutError:
-            if await self._stands(path):
+            if await self._exists(path):
                 raise
             return revision
-        return _left_behind(documents.parse(reply.body), revision)
+        return _deleted_revision(documents.parse(reply.body), revision)
 
     async def _uid(self, path: str) -> str:
-        """Return which object is at *path*; raises `NotFoundError`."""
-        return self._kind.metadata((await self._exchange.read(path)).value).uid
+        """Return the uid of the object at *path*; raises `NotFoundError`."""
+        return self.kind.metadata((await self._exchange.read(path)).value).uid
 
-    async def _stands(self, path: str) -> bool:
-        """Say whether the object is there, and not about to go."""
+    async def _exists(self, path: str) -> bool:
+        """Return whether the object exists and is not marked as deleted."""
         stored = await self._exchange.find(path)
-        return stored is not None and not self._kind.metadata(stored.value).deletion_timestamp
+        return stored is not None and not self.kind.metadata(stored.value).deletion_timestamp
 
 
-def _left_behind(answer: Document, revision: int) -> int:
-    """Return the revision that nobody sees any more after a deletion that was answered so.
+def _deleted_revision(response: Document, revision: int) -> int:
+    """Return the newest revision that no longer exists after a deletion with this response.
 
-    An object that was marked before, and waits for its finalizers, stays as it is.
+    An object that was marked as deleted before, and has finalizers, keeps its revision.
     """
-    metadata = documents.metadata_of(answer)
+    metadata = documents.metadata_of(response)
     waits = metadata.get("finalizers") and metadata.get("resourceVersion") == str(revision)
     return revision - 1 if waits else revision

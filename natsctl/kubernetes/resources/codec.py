@@ -1,6 +1,6 @@
-"""What a server's JSON becomes before it is handed on: whole documents, most without managedFields.
+"""Decodes the JSON of a kube-apiserver: objects, lists, and lines of a watch.
 
-Only the outermost fields are taken apart; what is in them is copied as it came.
+Only the fields of the object and of its metadata are decoded; their values are copied as bytes.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ _NOTHING = msgspec.Raw(b'""')
 
 
 class ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """What a list says about itself; `next_page` is empty on its last page."""
+    """The metadata of a list; `next_page` is empty on the last page."""
 
     resource_version: str = ""
     next_page: str = msgspec.field(default="", name="continue")
@@ -35,27 +35,27 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A line of a watch."""
+    """One line of a watch: an event."""
 
     type: str
     object: msgspec.Raw
 
 
 class BookmarkMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a watch has come."""
+    """The metadata of a bookmark."""
 
     resource_version: str = ""
     annotations: dict[str, str] = {}
 
 
 class Bookmark(msgspec.Struct, frozen=True):
-    """A watch's note of how far it has come."""
+    """A bookmark of a watch: the revision up to which it has sent every change."""
 
     metadata: BookmarkMetadata
 
 
 class ObjectDecoder:
-    """Makes stored objects of one kind from what the server sends."""
+    """Decodes the objects of one kind, without `managedFields` unless the kind keeps them."""
 
     def __init__(self, kind: KubeKind[Any]) -> None:
         self._name = kind.name
@@ -68,16 +68,16 @@ class ObjectDecoder:
 
     @property
     def accept(self) -> str:
-        """What to ask for to get an object of this kind, or a watch of it."""
+        """The media type for reading or watching objects of this kind."""
         return PARTIAL.format("") if self._metadata_only else "application/json"
 
     @property
     def accept_list(self) -> str:
-        """What to ask for to get a list."""
+        """The media type for listing objects of this kind."""
         return PARTIAL.format("List") if self._metadata_only else "application/json"
 
     def stored(self, document: bytes | msgspec.Raw) -> Stored:
-        """Return the object in *document*; raises `StoreError` where there is none."""
+        """Return the object in *document*; raises `StoreError` if it is invalid."""
         try:
             fields = _fields.decode(document)
             metadata = _fields.decode(fields["metadata"])
@@ -87,10 +87,10 @@ class ObjectDecoder:
             key = joined(namespace, _text.decode(metadata["name"]))
             revision = int(_text.decode(metadata["resourceVersion"]))
         except (KeyError, ValueError, *DECODE_ERRORS) as error:
-            raise StoreError(f"the server sent what is no {self._name}: {error!r}") from error
-        return Stored(key, revision, self._whole(fields, metadata))
+            raise StoreError(f"the server sent an invalid {self._name}: {error!r}") from error
+        return Stored(key, revision, self._encode(fields, metadata))
 
-    def _whole(self, fields: _Fields, metadata: _Fields) -> bytes:
+    def _encode(self, fields: _Fields, metadata: _Fields) -> bytes:
         rest: dict[str, object] = {} if self._metadata_only else dict(fields)
         for name in self._type:
             rest.pop(name, None)
@@ -99,17 +99,17 @@ class ObjectDecoder:
 
 
 def selection(kind: KubeKind[Any]) -> dict[str, str]:
-    """Return what to ask of a server so that it selects the objects that the kind means."""
-    selected = {}
+    """Return the query parameters that select the objects of the kind."""
+    query = {}
     if kind.selector.requirements:
-        selected["labelSelector"] = str(kind.selector)
+        query["labelSelector"] = str(kind.selector)
     if kind.object_name is not None:
-        selected["fieldSelector"] = f"metadata.name={kind.object_name}"
-    return selected
+        query["fieldSelector"] = f"metadata.name={kind.object_name}"
+    return query
 
 
 def revision_of(resource_version: str) -> int:
-    """Return a `resourceVersion` as a number; raises `StoreError` where it is none."""
+    """Return a `resourceVersion` as a number; raises `StoreError` if it is not a number."""
     if not resource_version.isdecimal():
-        raise StoreError(f"resourceVersion {resource_version!r} is no number")
+        raise StoreError(f"resourceVersion {resource_version!r} is not a number")
     return int(resource_version)

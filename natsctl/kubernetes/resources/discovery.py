@@ -18,12 +18,11 @@ from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 T = TypeVar("T")
 
-
 READS = ("GET", "HEAD")
 
 
 class ApiResource(msgspec.Struct, frozen=True):
-    """A kind as a server has it. `verbs` are what it can do, not what we may."""
+    """A kind as the server serves it. `verbs` are supported, but may not be permitted."""
 
     api_version: str
     kind: str
@@ -52,20 +51,20 @@ class _Group(msgspec.Struct, frozen=True):
     versions: list[_Version] | None = None
 
 
-class _Looked(msgspec.Struct, frozen=True):
-    """What a lookup found: the types by kind, or that there is no such group version."""
+class _Lookup(msgspec.Struct, frozen=True):
+    """The resources of a group version by kind, or the reason why there is no such version."""
 
-    at: float
-    types: dict[str, ApiResource]
-    absence: str = ""
+    time: float
+    resources: dict[str, ApiResource]
+    missing: str = ""
 
 
 class Discovery:
-    """Finds kinds at the server of *transport*, and remembers them.
+    """Finds kinds at the server and caches them.
 
-    Found kinds are believed for *ttl_s* seconds, a kind that is missing for *miss_ttl_s*: by
-    default it is looked for each time, because its definition may come any moment. Whoever asks
-    while a lookup of the same group version is on its way shares its answer.
+    A kind is cached for *ttl_s* seconds. A missing kind is cached for *miss_ttl_s* seconds; by
+    default it is looked up every time, because it may be defined at any moment. Concurrent lookups
+    of the same group version share one request.
     """
 
     def __init__(
@@ -74,56 +73,55 @@ class Discovery:
         self._transport = transport
         self._ttl_s = ttl_s
         self._miss_ttl_s = miss_ttl_s
-        self._looked: dict[str, _Looked] = {}
+        self._lookups: dict[str, _Lookup] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def find(self, api_version: str, kind: str) -> ApiResource:
-        """Return the resource type of *kind* in *api_version*, such as `apps/v1`.
+        """Return the resource of *kind* in *api_version*, such as `apps/v1`.
 
-        Raises `StoreMissingError` for a kind or a group version that the server does not have,
-        naming the nearest that it has, and what `Transport.call` raises.
+        Raises the errors of `Transport.call`, and `StoreMissingError` if the server does not have
+        the kind or the group version; the error names the most similar one.
         """
-        looked = self._looked.get(api_version)
-        if looked is None or not self._fresh(looked, kind):
-            looked = await self._look_once(api_version, looked)
-        found = looked.types.get(kind)
-        if found is None:
-            raise StoreMissingError(_missing(api_version, kind, looked))
-        return found
+        lookup = self._lookups.get(api_version)
+        if lookup is None or not self._fresh(lookup, kind):
+            lookup = await self._look_up_once(api_version, lookup)
+        resource = lookup.resources.get(kind)
+        if resource is None:
+            raise StoreMissingError(_missing_text(api_version, kind, lookup))
+        return resource
 
     def forget(self, api_version: str) -> None:
-        """Look the kinds of *api_version* up again before the next use.
+        """Look the kinds of *api_version* up again at the next use.
 
-        For a caller whose request to a kind's path met a `KindMissingError`: the kind may have
-        been defined again with another plural, scope or status subresource.
+        Call this after a `KindMissingError`: the kind may have been defined again with another
+        plural, scope or status subresource.
         """
-        self._looked.pop(api_version, None)
+        self._lookups.pop(api_version, None)
 
-    def _fresh(self, looked: _Looked, kind: str) -> bool:
-        """Whether what was found settles what and where *kind* is."""
-        ttl_s = self._ttl_s if kind in looked.types else self._miss_ttl_s
-        return asyncio.get_running_loop().time() - looked.at < ttl_s
+    def _fresh(self, lookup: _Lookup, kind: str) -> bool:
+        ttl_s = self._ttl_s if kind in lookup.resources else self._miss_ttl_s
+        return asyncio.get_running_loop().time() - lookup.time < ttl_s
 
-    async def _look_once(self, api_version: str, before: _Looked | None) -> _Looked:
-        """Look, unless somebody else has, or just does, since *before* was found."""
+    async def _look_up_once(self, api_version: str, outdated: _Lookup | None) -> _Lookup:
+        """Return a lookup newer than the *outdated* one, which another caller may have made."""
         async with self._locks.setdefault(api_version, asyncio.Lock()):
-            looked = self._looked.get(api_version)
-            if looked is None or looked is before:
-                looked = self._looked[api_version] = await self._look(api_version)
-        return looked
+            lookup = self._lookups.get(api_version)
+            if lookup is None or lookup is outdated:
+                lookup = self._lookups[api_version] = await self._look_up(api_version)
+        return lookup
 
-    async def _look(self, api_version: str) -> _Looked:
-        at = asyncio.get_running_loop().time()
+    async def _look_up(self, api_version: str) -> _Lookup:
+        time = asyncio.get_running_loop().time()
         path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         try:
             reply = await self._transport.call("GET", path)
         except StoreMissingError:
-            return _Looked(at, {}, await self._absence(api_version))
-        answer = _decoded(reply.body, _Resources, path)
-        return _Looked(at, _types(api_version, answer.resources or []))
+            return _Lookup(time, {}, await self._missing_version(api_version))
+        served = _decoded(reply.body, _Resources, path).resources or []
+        return _Lookup(time, _resources(api_version, served))
 
-    async def _absence(self, api_version: str) -> str:
-        """Return what the server has instead of a group version that it does not have."""
+    async def _missing_version(self, api_version: str) -> str:
+        """Return why the server does not have a group version, and which versions it has."""
         group, _, version = api_version.rpartition("/")
         if not group:
             return f"the server has no {api_version}"
@@ -133,15 +131,15 @@ class Discovery:
         except StoreMissingError:
             return f"the server has no API group {group}"
         versions = _decoded(reply.body, _Group, path).versions or []
-        known = ", ".join(version.group_version for version in versions)
-        return f"the server has no {version} of {group}, but {known}"
+        served = ", ".join(version.group_version for version in versions)
+        return f"the server has no {version} of {group}, but {served}"
 
 
 class KindWire:
-    """Carries the requests of one kind; a `Wire`. A write asks *guard* before it is sent.
+    """Sends the requests of one kind; a `Wire`. Every write asks *guard* first.
 
-    If the server no longer serves a kind's path, discovery forgets the group version. The next
-    request then finds a kind that was defined again with another plural, scope or status.
+    If the server no longer serves the kind's path, discovery looks the kind up again for the next
+    request. So a kind that was defined again with another plural, scope or status is found.
     """
 
     def __init__(
@@ -176,7 +174,7 @@ class KindWire:
             raise
 
 
-def _types(api_version: str, resources: list[_Resource]) -> dict[str, ApiResource]:
+def _resources(api_version: str, resources: list[_Resource]) -> dict[str, ApiResource]:
     names = {resource.name for resource in resources}
     return {
         resource.kind: ApiResource(
@@ -192,18 +190,18 @@ def _types(api_version: str, resources: list[_Resource]) -> dict[str, ApiResourc
     }
 
 
-def _missing(api_version: str, kind: str, looked: _Looked) -> str:
-    told = f"there is no kind {kind} in {api_version}"
-    if looked.absence:
-        return f"{told}: {looked.absence}"
-    nearest = difflib.get_close_matches(kind.lower(), map(str.lower, looked.types), 1, 0.0)
-    names = {name.lower(): name for name in looked.types}
-    meant = f"; the nearest is {names[nearest[0]]}" if nearest else ""
-    return f"{told}{meant}. A custom kind needs its CustomResourceDefinition"
+def _missing_text(api_version: str, kind: str, lookup: _Lookup) -> str:
+    text = f"there is no kind {kind} in {api_version}"
+    if lookup.missing:
+        return f"{text}: {lookup.missing}"
+    names = {name.lower(): name for name in lookup.resources}
+    similar = difflib.get_close_matches(kind.lower(), names, 1, 0.0)
+    hint = f"; the most similar kind is {names[similar[0]]}" if similar else ""
+    return f"{text}{hint}. A custom kind needs its CustomResourceDefinition"
 
 
-def _decoded(body: bytes, kind: type[T], path: str) -> T:
+def _decoded(body: bytes, answer_type: type[T], path: str) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=answer_type)
     except DECODE_ERRORS as error:
-        raise StoreError(f"GET {path} answers with something else: {error}") from error
+        raise StoreError(f"GET {path} returned an invalid response: {error}") from error

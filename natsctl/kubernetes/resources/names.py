@@ -1,4 +1,4 @@
-"""What a kind is called in permissions and URLs, where no server can be asked."""
+"""Returns the plural and the scope of a kind without a request to the server."""
 
 import re
 
@@ -40,9 +40,10 @@ _IRREGULAR = {"Endpoints": "endpoints"}
 
 
 class ResourceName(msgspec.Struct, frozen=True):
-    """What a kind is called. `guess` says why that is only a guess, and is empty else.
+    """The name of a kind in permissions and URLs.
 
-    `namespaced` is None where nobody knows.
+    `namespaced` is None if the scope is unknown. `guess` is the reason why the plural is only
+    guessed, or empty.
     """
 
     group: str
@@ -52,7 +53,7 @@ class ResourceName(msgspec.Struct, frozen=True):
 
 
 def well_known(api_version: str, kind: str) -> ResourceName | None:
-    """Return what a kind is called that every cluster has; None for others."""
+    """Return the name of a built-in kind, or None for other kinds."""
     group = api_version.rpartition("/")[0]
     for table, namespaced in ((_NAMESPACED, True), (_CLUSTER_SCOPED, False)):
         if kind in table.get(group, "").split():
@@ -60,13 +61,13 @@ def well_known(api_version: str, kind: str) -> ResourceName | None:
     return None
 
 
-def guessed(api_version: str, kind: str, why: str) -> ResourceName:
-    """Return what a kind is called in all likelihood; *why* it has to be guessed."""
-    return ResourceName(api_version.rpartition("/")[0], plural(kind), guess=why)
+def guessed(api_version: str, kind: str, reason: str) -> ResourceName:
+    """Return the regular name of a kind; *reason* is why it must be guessed."""
+    return ResourceName(api_version.rpartition("/")[0], plural(kind), guess=reason)
 
 
 def plural(kind: str) -> str:
-    """Return the regular plural of a kind, in lower case: `networkpolicies`, `gateways`."""
+    """Return the regular plural of a kind in lower case: `networkpolicies`, `gateways`."""
     word = kind.lower()
     if re.search(r"(s|x|z|ch|sh)$", word):
         return f"{word}es"

@@ -1,4 +1,4 @@
-"""Where a kind's objects are at a kube-apiserver: URL paths."""
+"""Builds the URL paths of a kind's objects."""
 
 import re
 from urllib.parse import quote
@@ -9,40 +9,41 @@ from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.kubernetes.resources.discovery import ApiResource
 from natsctl.model.manifests import KubeKind, split
 
-_PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # as nearly every name is
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # needs no percent-encoding
 
 
 class Paths(msgspec.Struct, frozen=True):
-    """The paths of one resource, percent-encoded; `root` is that of its group and version."""
+    """The percent-encoded paths of one resource; `root` is the path of its group and version."""
 
     root: str
     plural: str
     namespaced: bool
 
     def all(self, namespace: str = "") -> str:
-        """Return the path of all objects, or of those of a namespace."""
+        """Return the path of all objects, or of the objects in a namespace."""
         place = f"/namespaces/{_quoted(namespace)}" if namespace else ""
         return f"{self.root}{place}/{self.plural}"
 
-    def beside(self, key: str) -> str:
-        """Return the path of the objects among which *key* is, or would be."""
+    def collection(self, key: str) -> str:
+        """Return the path of the collection that contains *key*."""
         return self.all(self.parts(key)[0])
 
     def one(self, key: str, subresource: str = "") -> str:
-        """Return the path of the object with this key, or of a part of it, such as `status`."""
+        """Return the path of the object with this key, or of a subresource such as `status`."""
         namespace, name = self.parts(key)
         path = f"{self.all(namespace)}/{_quoted(name)}"
         return f"{path}/{subresource}" if subresource else path
 
     def parts(self, key: str) -> tuple[str, str]:
-        """Return the namespace and the name in a key.
+        """Return the namespace and the name of a key.
 
-        Raises `InvalidKeyError` where it lacks a namespace, or has one, against its kind.
+        Raises `InvalidKeyError` if a namespaced kind's key has no namespace, or a cluster-scoped
+        kind's key has one.
         """
         namespace, name = split(key)
         if bool(namespace) != self.namespaced:
-            rule = "live in namespaces: namespace/name" if self.namespaced else "have no namespace"
-            raise InvalidKeyError(f"key {key!r} is none of {self.plural}, which {rule}")
+            form = "NAMESPACE/NAME" if self.namespaced else "NAME, without a namespace"
+            raise InvalidKeyError(f"invalid key {key!r}: a key of {self.plural} is {form}")
         return namespace, name
 
 
@@ -51,9 +52,9 @@ def _quoted(name: str) -> str:
 
 
 def paths_of(resource: ApiResource, kind: KubeKind[object]) -> Paths:
-    """Return the paths of a kind that the server has as *resource*.
+    """Return the paths of a kind's *resource*.
 
-    Raises `UsageError` where the kind was declared with a namespace and has none.
+    Raises `UsageError` if the kind is declared with a namespace but is cluster-scoped.
     """
     if kind.namespace is not None and not resource.namespaced:
         raise UsageError(

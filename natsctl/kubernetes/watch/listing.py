@@ -1,4 +1,4 @@
-"""A listing of a kind's objects: in pages that are all of one revision."""
+"""Lists a kind's objects in pages of one revision, and notices a server restored from a backup."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -11,49 +11,49 @@ from natsctl.kubernetes.http.wire import Wire
 from natsctl.kubernetes.resources.codec import ObjectDecoder, Page, revision_of
 from natsctl.model.store import Applied, Listed, Listing, WatchEvent
 
-PAGE = 500  # objects asked for at once
-LIST_S = 60.0  # how long a page, or the whole list, may take
-NEWEST_S = 5.0  # how long it may take to say only how far the server is
+PAGE = 500  # objects per page
+LIST_S = 60.0  # timeout of a page, or of a list without pages
+NEWEST_S = 5.0  # timeout of a request for only the newest revision
 
 _page = msgspec.json.Decoder(Page)
 
 
 class Incarnation:
-    """Names the incarnation of one kind's objects at a server.
+    """Identifies the state of a server by its URL and by how often it was restored from a backup.
 
-    Revisions only grow. Where a consistent list is behind what was seen before, they have been
-    made anew, and old ones mean nothing now.
+    Revisions only grow. If a consistent list has a lower revision than one seen before, the server
+    was restored from a backup, and revisions seen before are no longer valid.
     """
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._fallbacks = 0
-        self._reached = 0
+        self._restores = 0
+        self._highest = 0
 
     def __str__(self) -> str:
-        return f"{self._server}#{self._fallbacks}" if self._fallbacks else self._server
+        return f"{self._server}#{self._restores}" if self._restores else self._server
 
-    def reached(self, revision: int) -> None:
-        """Remember that *revision* was seen."""
-        self._reached = max(self._reached, revision)
+    def saw(self, revision: int) -> None:
+        """Record that *revision* was seen."""
+        self._highest = max(self._highest, revision)
 
-    def fell_back(self, revision: int) -> bool:
-        """Say whether a server that is at *revision* now is another incarnation than before.
+    def detect_restore(self, revision: int) -> bool:
+        """Return whether a server whose newest revision is *revision* was restored from a backup.
 
-        It is then the one that is meant from now on.
+        After that, this object identifies the restored server.
         """
-        fell_back = revision < self._reached
-        if fell_back:
-            self._fallbacks += 1
-            self._reached = 0
-        self.reached(revision)
-        return fell_back
+        restored = revision < self._highest
+        if restored:
+            self._restores += 1
+            self._highest = 0
+        self.saw(revision)
+        return restored
 
 
 class Lister:
-    """Lists the objects that *selection* means; what it shows was all there at once.
+    """Lists the objects that *selection* selects.
 
-    Every list is consistent: it has everything that was written before it began.
+    Every list shows one revision, and includes every write made before the list began.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Lister:
         self._size = size
 
     async def events(self, path: str) -> AsyncGenerator[WatchEvent, None]:
-        """Tell what is there; once more, in one piece, where a page comes too late for that."""
+        """Yield the objects; if a page has expired, list again without pages."""
         try:
             async with aclosing(self._pages(path, {"limit": str(self._size)})) as events:
                 async for event in events:
@@ -83,29 +83,31 @@ class Lister:
                     yield event
 
     async def newest(self, path: str) -> int:
-        """Return the revision at which the server is.
+        """Return the newest revision of the server.
 
-        No labels are asked for: an old server would look through all objects for one that has
-        them. The name is, because a Role may allow only that one.
+        The request has no label selector, because an old server would search all objects for a
+        match. It has the name, because a Role may permit only that name.
         """
-        named = {name: value for name, value in self._selection.items() if name == "fieldSelector"}
-        page = await self._page(path, {**named, "limit": "1"}, NEWEST_S)
+        name = {
+            field: value for field, value in self._selection.items() if field == "fieldSelector"
+        }
+        page = await self._page(path, {**name, "limit": "1"}, NEWEST_S)
         return revision_of(page.metadata.resource_version)
 
     async def _pages(self, path: str, limit: dict[str, str]) -> AsyncGenerator[WatchEvent, None]:
         page = await self._page(path, {**self._selection, **limit})
         revision = revision_of(page.metadata.resource_version)
-        self._incarnation.fell_back(revision)
+        self._incarnation.detect_restore(revision)
         yield Listing(str(self._incarnation))
         while True:
             for item in page.items or ():
                 yield Applied(self._decoder.stored(item))
-            after = page.metadata.next_page
-            if not after:
+            next_page = page.metadata.next_page
+            if not next_page:
                 break
-            page = await self._page(path, {**self._selection, **limit, "continue": after})
+            page = await self._page(path, {**self._selection, **limit, "continue": next_page})
             if revision_of(page.metadata.resource_version) != revision:
-                raise ExpiredError(f"a list at {path} went on at another revision")
+                raise ExpiredError(f"the pages of {path} have different revisions")
         yield Listed(revision)
 
     async def _page(self, path: str, query: dict[str, str], timeout_s: float = LIST_S) -> Page:
@@ -115,4 +117,4 @@ class Lister:
         try:
             return _page.decode(reply.body)
         except DECODE_ERRORS as error:
-            raise StoreError(f"GET {path} answers with what is no list: {error}") from error
+            raise StoreError(f"GET {path} returned an invalid list: {error}") from error

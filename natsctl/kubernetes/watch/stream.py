@@ -1,4 +1,4 @@
-"""What one watch request says, from its beginning until the server ends it."""
+"""Decodes the events of one watch request."""
 
 import random
 from collections.abc import AsyncGenerator, Mapping
@@ -12,8 +12,8 @@ from natsctl.kubernetes.http.wire import Wire
 from natsctl.kubernetes.resources.codec import Bookmark, Frame, ObjectDecoder, revision_of
 from natsctl.model.store import Applied, Deleted, Listed, WatchEvent
 
-TIMEOUT_S = 60.0  # the longest that a server is asked to keep a watch open
-GRACE_S = 5.0  # how much later than asked a server may end it
+TIMEOUT_S = 60.0  # the longest duration of a watch request
+GRACE_S = 5.0  # for a server that ends a request later than requested
 
 _INITIAL_END = "k8s.io/initial-events-end"
 _EVERYTHING = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
@@ -23,10 +23,12 @@ _bookmark = msgspec.json.Decoder(Bookmark)
 
 
 class Streams:
-    """Follows the objects that *selection* means, one watch request at a time.
+    """Watches the objects that *selection* selects, one request at a time.
 
-    `revision` is how far the `requests` have come, 0 until everything there is was told: the next
-    one goes on there. Each ends after *timeout_s* at most, a little earlier every time.
+    Attributes:
+        revision: the revision from which the next request resumes; 0 until the initial objects
+            were all received.
+        requests: the number of requests so far. Each ends after a random part of *timeout_s*.
     """
 
     def __init__(
@@ -45,10 +47,10 @@ class Streams:
         self._timeout_s = timeout_s
 
     async def events(self, path: str) -> AsyncGenerator[WatchEvent, None]:
-        """Tell every change after `revision`; before there is one, first what is there.
+        """Yield every change after `revision`; if it is 0, yield the existing objects first.
 
-        Raises `ExpiredError` where the server does not know them all any more, and
-        `WatchBrokenError` where the connection breaks or is silent for too long.
+        Raises `ExpiredError` if the server no longer has all changes after `revision`, and
+        `WatchBrokenError` if the connection breaks or is silent for too long.
         """
         self.requests += 1
         start = {"resourceVersion": str(self.revision)} if self.revision else _EVERYTHING
@@ -72,12 +74,12 @@ class Streams:
         try:
             frame = _frame.decode(line)
             if frame.type == "BOOKMARK":
-                return self._marked(_bookmark.decode(frame.object))
+                return self._bookmarked(_bookmark.decode(frame.object))
         except DECODE_ERRORS as error:
-            raise WatchBrokenError(f"a line of a watch makes no sense: {error}") from error
+            raise WatchBrokenError(f"invalid line of a watch: {error}") from error
         if frame.type == "ERROR":
             status = read_status(0, bytes(frame.object))
-            # whatever it is, we cannot know what is missing from here on
+            # after any error, changes may be missing
             raise ExpiredError(str(error_for(status, RequestInfo("continue the watch"))))
         stored = self._decoder.stored(frame.object)
         if self.revision:
@@ -86,8 +88,8 @@ class Streams:
             return Deleted(stored.key, stored.revision)
         return Applied(stored)
 
-    def _marked(self, bookmark: Bookmark) -> Listed | None:
-        """Note how far we are; the first mark of a watch that began with everything ends that."""
+    def _bookmarked(self, bookmark: Bookmark) -> Listed | None:
+        """Update `revision`; return `Listed` if the bookmark ends the initial objects."""
         revision = revision_of(bookmark.metadata.resource_version)
         if self.revision:
             self.revision = revision

@@ -1,8 +1,8 @@
-"""A watch of a kind that loses nothing: a full listing, then every change, or a failure.
+"""Watches a kind without losing a change: a full list, then every change, or an error.
 
-A kube-apiserver tells every change after a revision, or says that it does not know them all any
-more. So a request that ends is followed by one that goes on at the revision reached; where the
-server cannot do that, the watch breaks, and the next one lists anew.
+A kube-apiserver sends every change after a revision, or reports that it no longer has all of them.
+When a request ends, the next one resumes at the last revision. If the server cannot resume, the
+watch breaks, and the next watch lists again.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from natsctl.kubernetes.watch.stream import TIMEOUT_S, Streams
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
 
-TRIES = 3  # quick ones to go on, one after the other, until the watch breaks
-PAUSE_S = 0.1  # before the first of them, doubling
-HEALTHY_S = 1.0  # a request that lived this long begins their count anew
+TRIES = 3  # attempts in a row to resume before the watch breaks
+PAUSE_S = 0.1  # before the first attempt; it doubles with each
+HEALTHY_S = 1.0  # a request that lasts longer resets the number of attempts
 STREAMING_LISTS = (1, 32)  # the first version that can list within a watch
 
 _DIGITS = re.compile(r"\d+")
-_FINAL = (  # what trying again soon does not change
+_FINAL = (  # errors that a prompt retry cannot fix
     ExpiredError,
     InvalidObjectError,
     NotFoundError,
@@ -50,10 +50,10 @@ Events = AsyncGenerator[WatchEvent, None]
 
 
 class KubeWatch:
-    """Watches the objects of one kind: those of its namespace, its labels, or its one name.
+    """Watches the objects of one kind that its namespace, its labels and its name select.
 
-    *path* says where they are. A request is ended after *timeout_s* at most, and replaced where
-    nothing was heard for that long.
+    *path* returns the path of the objects. Each request ends after *timeout_s* at most, and is
+    replaced if no byte arrives for that long.
     """
 
     def __init__(
@@ -74,35 +74,35 @@ class KubeWatch:
         self._incarnation = incarnation
         self._timeout_s = timeout_s
         self._lister = Lister(wire, self._decoder, self._selection, incarnation, size=page)
-        self._refused = False  # to list within a watch, by a server that should be able to
+        self._rejected = False  # whether the server rejected a list within a watch
 
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """Establish the watch; leaving the context closes its connection.
 
-        The events end with `WatchBrokenError` where the server does not know all changes any
-        more, or cannot be reached in a few tries; with `StoreMissingError` where it does not have
-        the kind, `PermissionDeniedError` where we may not see it.
+        Iterating raises `WatchBrokenError` if the server no longer has all changes or cannot be
+        reached in a few attempts, `StoreMissingError` if it does not have the kind, and
+        `PermissionDeniedError` if the user may not watch the kind.
         """
         async with aclosing(self._events(await self._path())) as events:
             yield events
 
     async def _events(self, path: str) -> Events:
         streams = Streams(self._wire, self._decoder, self._selection, timeout_s=self._timeout_s)
-        for part in (self._listed(path, streams), self._followed(path, streams)):
-            async with aclosing(part) as events:
+        for phase in (self._list(path, streams), self._follow(path, streams)):
+            async with aclosing(phase) as events:
                 async for event in events:
                     yield event
 
-    async def _listed(self, path: str, streams: Streams) -> Events:
-        """Tell what is there; within a watch, where the server can do that."""
-        if not self._refused and await streams_lists(self._wire):
+    async def _list(self, path: str, streams: Streams) -> Events:
+        """Yield the existing objects; list within a watch if the server supports that."""
+        if not self._rejected and await streams_lists(self._wire):
             try:
-                async with aclosing(self._streamed(path, streams)) as events:
+                async with aclosing(self._list_within_watch(path, streams)) as events:
                     async for event in events:
                         yield event
-            except InvalidObjectError:  # so it calls a request that it does not understand
-                self._refused = True
+            except InvalidObjectError:  # status 400: the server does not know the parameters
+                self._rejected = True
             else:
                 return
         async with aclosing(self._lister.events(path)) as events:
@@ -111,13 +111,13 @@ class KubeWatch:
                     streams.revision = event.revision
                 yield event
 
-    async def _streamed(self, path: str, streams: Streams) -> Events:
-        """Tell what is there, and what follows until the request ends."""
+    async def _list_within_watch(self, path: str, streams: Streams) -> Events:
+        """Yield the existing objects, then changes until the request ends."""
         yield Listing(str(self._incarnation))
         try:
             async with aclosing(streams.events(path)) as events:
                 async for event in events:
-                    self._reached(event)
+                    self._check_restore(event)
                     yield event
         except _FINAL:
             raise
@@ -125,10 +125,10 @@ class KubeWatch:
             if not streams.revision:
                 raise
         if not streams.revision:
-            raise WatchBrokenError(f"a watch of {self._name} ended before all was listed")
+            raise WatchBrokenError(f"a watch of {self._name} ended before the list was complete")
 
-    async def _followed(self, path: str, streams: Streams) -> Events:
-        """Tell what follows; where a request ends or breaks, go on from there."""
+    async def _follow(self, path: str, streams: Streams) -> Events:
+        """Yield the changes after the list; resume when a request ends or breaks."""
         clock = asyncio.get_running_loop().time
         tries = 1 if streams.requests else 0
         while True:
@@ -136,11 +136,11 @@ class KubeWatch:
             started = math.inf
             try:
                 if tries:
-                    await self._check(path, streams.revision)
+                    await self._check_revision(path, streams.revision)
                 started = clock()
                 async with aclosing(streams.events(path)) as events:
                     async for event in events:
-                        self._reached(event)
+                        self._check_restore(event)
                         yield event
             except _FINAL:
                 raise
@@ -148,41 +148,42 @@ class KubeWatch:
                 failure = error
             tries = 1 if clock() - started > HEALTHY_S else tries + 1
             if tries > TRIES:
-                reason = failure or "the server ends it"
-                raise WatchBrokenError(f"no watch of {self._name} lasts: {reason}") from failure
+                reason = failure or "the server ends each request"
+                raise WatchBrokenError(f"cannot watch {self._name}: {reason}") from failure
             await asyncio.sleep(PAUSE_S * 2 ** (tries - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
 
-    async def _check(self, path: str, revision: int) -> None:
-        """Make sure that the server is not behind *revision*: it would be silent until there."""
+    async def _check_revision(self, path: str, revision: int) -> None:
+        """Raise `ExpiredError` if the server is behind *revision*; it would send no changes."""
         newest = await self._lister.newest(path)
         if newest < revision:
             raise ExpiredError(
-                f"the server is at revision {newest} of {self._name}, we have seen {revision}: "
-                "it fell back to a backup"
+                f"the server is at revision {newest} of {self._name}, but {revision} was seen "
+                "before: the server was restored from a backup"
             )
 
-    def _reached(self, event: WatchEvent) -> None:
+    def _check_restore(self, event: WatchEvent) -> None:
+        """Raise `ExpiredError` if the event shows that the server was restored from a backup."""
         match event:
             case Applied():
-                self._incarnation.reached(event.stored.revision)
+                self._incarnation.saw(event.stored.revision)
             case Deleted():
-                self._incarnation.reached(event.revision)
-            case Listed() if self._incarnation.fell_back(event.revision):
-                raise ExpiredError(f"the server fell back to a backup of {self._name}")
+                self._incarnation.saw(event.revision)
+            case Listed() if self._incarnation.detect_restore(event.revision):
+                raise ExpiredError(f"the server was restored from a backup of {self._name}")
 
 
 class _Version(msgspec.Struct, frozen=True):
     major: str = ""
-    minor: str = ""  # a provider may add to it: 32+
+    minor: str = ""  # some providers add a character: 32+
 
 
 async def streams_lists(wire: Wire) -> bool:
-    """Say whether the server's version is one that can list within a watch."""
+    """Return whether the server's version can list within a watch."""
     try:
         reply = await wire.call("GET", "/version")
         version = msgspec.json.decode(reply.body, type=_Version)
     except (StoreError, *DECODE_ERRORS):
-        return False  # lists in pages are had everywhere
+        return False  # every server can list in pages
     major, minor = (_DIGITS.match(part) for part in (version.major, version.minor))
     if major is None or minor is None:
         return False

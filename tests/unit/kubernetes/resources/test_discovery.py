@@ -107,5 +107,5 @@ async def test_an_answer_that_makes_no_sense_is_a_failure() -> None:
         async def call(self, method: str, path: str) -> Reply:
             return Reply(200, b"<html>")
 
-    with pytest.raises(StoreError, match="GET /api/v1 answers with something else"):
+    with pytest.raises(StoreError, match="GET /api/v1 returned an invalid response"):
         await Discovery(Odd()).find("v1", "Pod")

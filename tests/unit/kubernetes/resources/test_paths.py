@@ -36,11 +36,11 @@ ROLES = paths("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False)
         (CONFIGS.all(), "/api/v1/configmaps"),
         (CONFIGS.all("a"), "/api/v1/namespaces/a/configmaps"),
         (CONFIGS.one("a/b"), "/api/v1/namespaces/a/configmaps/b"),
-        (CONFIGS.beside("a/b"), "/api/v1/namespaces/a/configmaps"),
+        (CONFIGS.collection("a/b"), "/api/v1/namespaces/a/configmaps"),
         (APPS.one("a/b", "status"), "/apis/apps/v1/namespaces/a/deployments/b/status"),
         (NODES.all(), "/api/v1/nodes"),
         (NODES.one("n-1"), "/api/v1/nodes/n-1"),
-        (NODES.beside("n-1"), "/api/v1/nodes"),
+        (NODES.collection("n-1"), "/api/v1/nodes"),
         (
             ROLES.one("system:a?b#c+d"),
             "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Aa%3Fb%23c%2Bd",

@@ -331,7 +331,7 @@ class TestFallingBack:
         wire.newest = 7
         found, error = await told_until_broken(watch_of(wire, incarnation=identity))
         assert found == [LISTING, "listed 9", "team-a/b@10"]
-        assert "fell back" in str(error)
+        assert "restored from a backup" in str(error)
         async with watch_of(wire, incarnation=identity)() as events:
             again = await told(events, 3)
         assert again == [f"{LISTING}#1", "team-a/a@3", "listed 7"]
@@ -413,7 +413,7 @@ class TestStreamingList:
 
     async def test_one_that_fell_back_is_listed_anew(self, wire: ScriptedWire) -> None:
         identity = Incarnation(SERVER)
-        identity.reached(20)
+        identity.saw(20)
         restored = [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True)]
         wire.streams += [restored, [*restored, wire.SILENCE]]
         found, _ = await told_until_broken(watch_of(wire, incarnation=identity))
