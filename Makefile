@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-long lint bench clean
+.PHONY: help setup demo test test-long lint bench docs pictures clean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -38,5 +38,14 @@ bench: setup  ## measure speed and size beside nats-py, aiohttp and kopf, in one
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m tests.benchmarks
 
+docs: setup  ## build the documentation site in build/site
+	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/python tools/pictures.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pictures: setup  ## draw the pictures, and record the terminal of the README
+	$(BIN)/python tools/pictures.py
+	$(BIN)/python tools/record.py
+
 clean:  ## remove what setup made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

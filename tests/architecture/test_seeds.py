@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SEEDS = (ROOT / "docs" / "seeds.md").read_text()
+SEEDS = (ROOT / "docs" / "development" / "seeds.md").read_text()
 
 
 def test_every_named_test_exists() -> None:

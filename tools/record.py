@@ -1,0 +1,92 @@
+"""Records docs/pictures/demo.svg from a real run of natsctl: `python tools/record.py`.
+
+It starts a private nats-server with the example controller, types the commands below, and keeps
+commands and output as a picture of a terminal.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+ROOT = Path(__file__).parents[1]
+PICTURE = ROOT / "docs" / "pictures" / "demo.svg"
+NATSCTL = (sys.executable, "-m", "natsctl")
+RUN = "run --embedded --controller controllers.greetings:Greetings"
+WAIT_S = 60.0
+STEPS = (
+    ("Store an object in a NATS KV bucket. The controller makes a route for it.", None),
+    ("""put greetings shop '{"spec": {"text": "hi"}}'""", "created"),
+    ("tree shop", "Route"),
+    ("Delete the route. The controller makes it again.", None),
+    ("delete routes shop", ""),
+    ("list routes", "shop"),
+    ("Delete the greeting. The controller deletes its route.", None),
+    ("delete greetings shop", ""),
+    ("list routes -o name", "^$"),
+)
+
+
+def main() -> None:
+    """Record the picture."""
+    console = Console(record=True, width=78, file=StringIO(), force_terminal=True)
+    with tempfile.TemporaryDirectory() as folder, _daemon(Path(folder)) as server:
+        environ = {**os.environ, "NATSCTL_SERVER": server, "NO_COLOR": "1", "COLUMNS": "78"}
+        for text, shows in STEPS:
+            if shows is None:
+                console.print(Text(f"# {text}", "bright_cyan"), soft_wrap=True)
+            else:
+                console.print(Text("$ ", "green") + Text(f"natsctl {text}", "bold"), soft_wrap=True)
+                console.print(Text(_output(text, shows, environ)), soft_wrap=True)
+    svg = console.export_svg(title="natsctl", theme=MONOKAI)
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # no font from elsewhere
+    PICTURE.write_text(re.sub(r"terminal-\d+", "terminal", svg) + "\n")
+
+
+def _output(command: str, shows: str, environ: dict[str, str]) -> str:
+    """Return what the command prints, once that is what it should show."""
+    arguments = shlex.split(command)
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        done = subprocess.run(
+            (*NATSCTL, *arguments), capture_output=True, text=True, check=True, env=environ
+        )
+        output = done.stdout.rstrip()
+        if re.search(shows, output) or time.monotonic() > deadline:
+            return output
+        time.sleep(0.1)
+
+
+@contextmanager
+def _daemon(folder: Path) -> Iterator[str]:
+    """Run the controller; yield the address of its server."""
+    log = folder / "daemon.log"
+    with log.open("wb") as output:
+        daemon = subprocess.Popen(
+            (*NATSCTL, *RUN.split(), "--port", "0"), stdout=output, stderr=output, cwd=ROOT
+        )
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while "syncing" not in log.read_text():
+            if daemon.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"the daemon did not start:\n{log.read_text()}")
+            time.sleep(0.1)
+        yield re.findall(r"nats://[\d.:]+", log.read_text())[0]
+    finally:
+        daemon.terminate()
+        daemon.wait(WAIT_S)
+
+
+if __name__ == "__main__":
+    main()
