@@ -1,0 +1,71 @@
+"""The documentation lists every option of a controller with its default."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from natsctl import (
+    Controller,
+    DynamicOptions,
+    GarbageLimits,
+    InformerController,
+    ManagedReconciler,
+    kv,
+)
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROW = re.compile(r"^\| `(\w+)`(?:, `(\w+)`)? \| (.*?) \|", re.MULTILINE)
+
+
+def listed(page: str) -> dict[str, str]:
+    text = (DOCS / page).read_text()
+    return {
+        name: default.strip("`")
+        for first, second, default in ROW.findall(text)
+        for name in (first, second)
+        if name
+    }
+
+
+def test_the_options_of_a_controller_are_listed_with_their_defaults() -> None:
+    options = {
+        name: value
+        for name, value in vars(Controller).items()
+        if name in Controller.__annotations__ and name != "name"
+    }
+    defaults = {name: repr(value).replace("'", '"') for name, value in options.items()}
+    defaults |= {"retry": "always_retry", "garbage": "GarbageLimits()"}
+    rows = listed("controllers.md")
+    assert {name: rows.get(name) for name in defaults} == defaults
+
+
+def test_the_limits_of_garbage_collection_are_listed_with_their_defaults() -> None:
+    rows = listed("controllers.md")
+    limits = GarbageLimits()
+    defaults = {name: repr(getattr(limits, name)) for name in limits.__struct_fields__}
+    assert {name: rows.get(name) for name in defaults} == defaults
+
+
+@pytest.mark.parametrize(
+    ("function", "page"),
+    [
+        (InformerController, "watchers.md"),
+        (ManagedReconciler, "external.md"),
+        (kv, "buckets.md"),
+        (DynamicOptions, "dynamic.md"),
+    ],
+)
+def test_every_keyword_is_listed_with_its_default(function: Any, page: str) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    keywords = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
+    rows = listed(page)
+    assert {each.name for each in keywords} - rows.keys() == set()
+    plain = {
+        each.name: repr(each.default).replace("'", '"')
+        for each in keywords
+        if isinstance(each.default, bool | int | float | str) and each.default != ""
+    }
+    assert {name: rows[name] for name in plain} == plain

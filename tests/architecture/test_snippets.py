@@ -1,0 +1,46 @@
+"""The Python code of the documentation runs."""
+
+import ast
+import asyncio
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from natsctl.testing.time import VirtualTimeLoop
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = [
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if BLOCK.search(page.read_text())
+]
+IS_RUN_BY_ITSELF = re.compile(r"asyncio\.run\(|^import kopf$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_python_code_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run the blocks in order, in one namespace; a block may import the named ones before it."""
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("snippets")
+    for name, code in BLOCK.findall(page.read_text()):
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        compiled = compile(code, f"{page.name}:{name}", "exec", flags=flags, dont_inherit=True)
+        if IS_RUN_BY_ITSELF.search(code):
+            continue
+        if name:
+            monkeypatch.setitem(sys.modules, name.removesuffix(".py"), module)
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(executed(compiled, vars(module)))
+
+
+async def executed(code: object, namespace: dict[str, object]) -> None:
+    result = eval(code, namespace)  # type: ignore[call-overload]  # it is the page's code
+    if inspect.isawaitable(result):
+        await result
