@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _output(command: str, shows: str, environ: dict[str, str]) -> str:
-    """Return what the command prints, once that is what it should show."""
+    """Return the output of a command, once the output contains *shows*."""
     arguments = shlex.split(command)
     deadline = time.monotonic() + WAIT_S
     while True:
