@@ -36,7 +36,7 @@ class Lamps(Controller):
 class Wire:
     """A connection that stands."""
 
-    kept = True
+    reconnects = True
 
     def state(self) -> ConnectionState:
         return ConnectionState(
@@ -195,7 +195,7 @@ async def test_a_failure_on_the_way_to_an_answer_is_told_and_logged(
 ) -> None:
     async with serving(HERE, Broken()) as at:
         answer = await ask(at, "/livez")
-        assert (answer.status, answer.body) == (500, "no answer\n")
+        assert (answer.status, answer.body) == (500, "internal error\n")
     assert "cannot answer request path=/livez" in caplog.text
     assert "broken on purpose" in caplog.text
 

@@ -14,8 +14,7 @@ import pytest
 
 from natsctl import Controller, Object, kv, primary
 from natsctl.daemon.http.metrics import Scrape, families
-from natsctl.daemon.http.server import serving
-from natsctl.daemon.http.stand_in import DEAD_S, http_stand_in
+from natsctl.daemon.http.server import DEAD_S, http_stand_in, serving
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.observe.watchdog import Stall, Watchdog
 from natsctl.daemon.settings.address import Address

@@ -25,9 +25,9 @@ from natsctl.core.coordination.member_record import members_of
 from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.core.coordination.vacancy import Vacancy
 from natsctl.daemon.api.service import answering, this_process
+from natsctl.daemon.api.stand_in import status_stand_in
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.embedded_server import private_server, while_it_runs
-from natsctl.daemon.http.stand_in import nats_stand_in
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
 from natsctl.daemon.operator import Operator, Runnable
@@ -178,7 +178,7 @@ async def _serve(
                 elections=operator.elections,
                 daemon=daemon,
             ):
-                with vitals.watchdog.standing_in(nats_stand_in(options, daemon, names)):
+                with vitals.watchdog.standing_in(status_stand_in(options, daemon, names)):
                     await operator.run()
 
 

@@ -1,38 +1,47 @@
-"""Answering over HTTP how the process is: `/livez`, `/readyz` and `/metrics`.
+"""Serves `/livez`, `/readyz` and `/metrics` over HTTP, also while the event loop is blocked.
 
-For probes and for Prometheus, who come seldom and ask briefly: a connection is for one request,
-there are a few at a time, and none is kept waiting.
+Probes and Prometheus send few, short requests. So a connection serves one request, the number of
+connections is bounded, and every connection has a deadline.
+
+aiohttp reads requests and writes responses. Its sites have no such bounds and do not give access to
+their sockets, which the stand-in needs, so this module opens the sockets.
 """
 
 import asyncio
-import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from http import HTTPStatus
+from logging import CRITICAL, Logger
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from natsctl.core.task_group import together
 from natsctl.daemon.http.scrapes import Scrapes
-from natsctl.daemon.http.stand_in import http_stand_in
-from natsctl.daemon.http.vitals import Verdict, Vitals
+from natsctl.daemon.http.vitals import Check, Verdict, Vitals
+from natsctl.daemon.observe.watchdog import Stall, StandIn
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
-CONNECTIONS_MAX = 64  # at a time; further ones are closed at once
-CONNECTION_S = 10.0
-PATIENCE_S = 1.0  # with one that is in the way of another
-ANSWER_S = 5.0  # how long an answer may take
-STOP_S = 1.0  # how long answers under way may take at the end
+CONNECTIONS_MAX = 64
+CONNECTION_S = 10.0  # the deadline of a connection
+PATIENCE_S = 1.0  # a younger connection does not make room for another one
+ANSWER_S = 5.0  # the deadline of a response
+STOP_S = 1.0  # the time for responses under way when the server stops
+DEAD_S = 60.0  # a process whose event loop is blocked for longer is not live
 METHODS = ("GET", "HEAD")
 
-# what clients send that makes no sense is no news of ours; it is answered with 400
-_UNHEARD = logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - nobody is to find it
+# aiohttp logs an error for each invalid request; an operator cannot do anything about those
+_SILENT = Logger("http", CRITICAL + 1)  # noqa: LOG001 - no logging configuration applies to it
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
+Listen = Callable[[web.Server], Awaitable[asyncio.Server]]
 
 
 @asynccontextmanager
@@ -43,142 +52,164 @@ async def serving(
     connection_s: float = CONNECTION_S,
     patience_s: float = PATIENCE_S,
 ) -> AsyncIterator[Address]:
-    """Answer for as long as the context lasts; gives the address with the port that was taken.
+    """Serve the three endpoints while the context lasts; yields the address with the port in use.
 
-    A connection may stay for at least *connection_s*, and for at most twice as long; where there
-    are as many as there may be, the oldest makes room for a new one, once it has stayed for
-    *patience_s*. So whoever is slow keeps nobody out. While the event loop is blocked, a thread of
-    the watchdog answers. Raises `UsageError` if nobody can listen there.
+    A connection ends after *connection_s* seconds at the latest. If there are `CONNECTIONS_MAX`
+    connections, a new one replaces the oldest one, or is closed if none is older than *patience_s*
+    seconds. While the event loop is blocked, a thread of the watchdog responds.
+
+    Raises `UsageError` if the process cannot listen on the address.
     """
     async with together() as group:
         scrapes = Scrapes(vitals.metrics, group)
-        answers = _Answers(vitals, scrapes)
-        server = web.Server(answers, access_log=None, logger=_UNHEARD, lingering_time=0)
-        listener = await _listening(address, _Door(server, patience_s))
-        bound = Address(address.host, listener.sockets[0].getsockname()[1])
-        log.info("serving /livez, /readyz and /metrics", address=bound)
-        cutting = group.create_task(_cut_late(server, connection_s), name="HTTP deadlines")
+        server = _BoundedServer(_endpoints(vitals, scrapes), connection_s, patience_s)
         try:
-            with vitals.watchdog.standing_in(http_stand_in(listener.sockets)):
-                yield bound
+            async with _listening(server, partial(_listen, address)) as sockets:
+                bound = Address(address.host, sockets[0].getsockname()[1])
+                log.info("serving /livez, /readyz and /metrics", address=bound)
+                with vitals.watchdog.standing_in(http_stand_in(sockets)):
+                    yield bound
         finally:
-            cutting.cancel()
-            listener.close()
-            for connection in server.connections:
-                connection.close()  # once it has its answer
-            await server.shutdown(STOP_S)
             scrapes.close()
 
 
-class _Answers:
-    """Which question each path is, and the answer."""
+def http_stand_in(sockets: Sequence[socket.socket]) -> StandIn:
+    """Return a stand-in that responds on these listening sockets while the event loop is blocked.
 
-    def __init__(self, vitals: Vitals, scrapes: Scrapes) -> None:
-        self._vitals = vitals
-        self._scrapes = scrapes
+    `/livez` passes for `DEAD_S`, because a restart would not help yet. Everything else fails. Each
+    response names the key that blocks the loop.
+    """
 
-    async def __call__(self, request: web.BaseRequest) -> web.Response:
-        if request.method in METHODS:
+    async def respond(request: web.BaseRequest, stall: Stall) -> web.Response:
+        question = request.path.strip("/")
+        if question == "livez" and stall.duration_s < DEAD_S:
+            return _response(HTTPStatus.OK, f"[+]event-loop ok: {stall}\nlivez check passed\n")
+        verdict = Verdict(question, (Check("event-loop", str(stall)),))
+        return _response(HTTPStatus.SERVICE_UNAVAILABLE, verdict.text())
+
+    async def serve(stall: Stall) -> None:
+        server = _BoundedServer(partial(respond, stall=stall), CONNECTION_S, PATIENCE_S)
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            for original in sockets:
+                listen = partial(
+                    loop.create_server, sock=socket.socket(fileno=os.dup(original.fileno()))
+                )
+                await stack.enter_async_context(_listening(server, listen))
+            await asyncio.to_thread(stall.over.wait)
+
+    return lambda stall: asyncio.run(serve(stall))
+
+
+def _endpoints(vitals: Vitals, scrapes: Scrapes) -> Handler:
+    async def respond(request: web.BaseRequest) -> web.Response:
+        match request.path:
+            case "/livez":
+                return _verdict_response(vitals.live(), request)
+            case "/readyz":
+                return _verdict_response(vitals.ready(), request)
+            case "/metrics":
+                page, content_type = await scrapes.page(request.headers.get("Accept", ""))
+                return web.Response(body=page, headers={"Content-Type": content_type})
+            case _:
+                paths = "/livez, /readyz (both with ?verbose) and /metrics"
+                return _response(HTTPStatus.NOT_FOUND, f"not found; this server has {paths}\n")
+
+    return respond
+
+
+def _verdict_response(verdict: Verdict, request: web.BaseRequest) -> web.Response:
+    status = HTTPStatus.OK if verdict.passed else HTTPStatus.SERVICE_UNAVAILABLE
+    return _response(status, verdict.text(verbose="verbose" in request.query))
+
+
+def _response(status: HTTPStatus, text: str) -> web.Response:
+    return web.Response(status=status, text=text, headers={"Cache-Control": "no-store"})
+
+
+class _BoundedServer(web.Server):
+    """Bounds the number of connections, their time, and the time of each response."""
+
+    def __init__(self, handler: Handler, connection_s: float, patience_s: float) -> None:
+        super().__init__(
+            self._respond,
+            handler_cancellation=True,
+            access_log=None,
+            logger=_SILENT,
+            lingering_time=0,
+        )
+        self._handler = handler
+        self._connection_s = connection_s
+        self._patience_s = patience_s
+        self._deadlines: dict[RequestHandler, asyncio.TimerHandle] = {}  # the oldest first
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Set the deadline of the connection; close it if there are too many."""
+        super().connection_made(handler, transport)
+        if len(self.connections) > CONNECTIONS_MAX and not self._make_room():
+            transport.abort()
+            return
+        loop = asyncio.get_running_loop()
+        self._deadlines[handler] = loop.call_later(self._connection_s, transport.abort)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Forget the deadline of the connection."""
+        super().connection_lost(handler, exc)
+        if handler in self._deadlines:
+            self._deadlines.pop(handler).cancel()
+
+    def _make_room(self) -> bool:
+        """Close the oldest connection; returns False if it is too young."""
+        oldest, deadline = next(iter(self._deadlines.items()), (None, None))
+        if oldest is None or deadline is None:
+            return False
+        left_s = deadline.when() - asyncio.get_running_loop().time()
+        if self._connection_s - left_s < self._patience_s:
+            return False
+        self._deadlines.pop(oldest).cancel()
+        if isinstance(oldest.transport, asyncio.WriteTransport):
+            oldest.transport.abort()
+        return True
+
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
+        if request.method not in METHODS:
+            response = _response(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed\n")
+            response.headers["Allow"] = ", ".join(METHODS)
+        else:
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    response = await self._answer(request)
-            except Exception:  # whatever it is, who asks is told that there is no answer
+                    response = await self._handler(request)
+            except Exception:
                 log.exception("cannot answer request", path=request.path)
-                response = web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="no answer\n")
-        else:
-            response = web.Response(
-                status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(METHODS)}
-            )
+                response = _response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error\n")
         response.headers["Server"] = "natsctl"
         response.force_close()
         return response
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
-        match request.path:
-            case "/livez":
-                return _told(self._vitals.live(), request)
-            case "/readyz":
-                return _told(self._vitals.ready(), request)
-            case "/metrics":
-                page, content_type = await self._scrapes.page(request.headers.get("Accept", ""))
-                return web.Response(body=page, headers={"Content-Type": content_type})
-            case _:
-                paths = "/livez, /readyz (both with ?verbose) and /metrics are here\n"
-                return web.Response(status=HTTPStatus.NOT_FOUND, text=paths)
+
+@asynccontextmanager
+async def _listening(server: web.Server, listen: Listen) -> AsyncIterator[Sequence[socket.socket]]:
+    """Accept connections while the context lasts, and end those under way within `STOP_S`."""
+    listener = await listen(server)
+    try:
+        yield listener.sockets
+    finally:
+        listener.close()
+        server.pre_shutdown()
+        await server.shutdown(STOP_S)
 
 
-class _Door:
-    """Lets in as many connections as there may be at a time."""
-
-    def __init__(self, server: web.Server, patience_s: float) -> None:
-        self._server = server
-        self._patience_s = patience_s
-        self._clock = asyncio.get_running_loop().time
-        self._let_in: dict[asyncio.BaseProtocol, float] = {}  # since when, the oldest first
-
-    def __call__(self) -> asyncio.BaseProtocol:
-        there = set(self._server.connections)
-        now = self._clock()
-        self._let_in = {at: since for at, since in self._let_in.items() if at in there}
-        if len(there) >= CONNECTIONS_MAX and not self._make_room(now):
-            return _Refusal()
-        connection = self._server()
-        self._let_in[connection] = now
-        return connection
-
-    def _make_room(self, now: float) -> bool:
-        """Cut the oldest off where it has had its time, and say whether it was."""
-        oldest, since = next(iter(self._let_in.items()), (None, now))
-        if oldest is None or now - since < self._patience_s:
-            return False
-        _abort(oldest)
-        del self._let_in[oldest]
-        return True
-
-
-class _Refusal(asyncio.Protocol):
-    """Closes a connection at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
-def _told(verdict: Verdict, request: web.BaseRequest) -> web.Response:
-    status = HTTPStatus.OK if verdict.passed else HTTPStatus.SERVICE_UNAVAILABLE
-    text = verdict.text(verbose="verbose" in request.query)
-    return web.Response(status=status, text=text, headers={"Cache-Control": "no-store"})
-
-
-async def _listening(
-    address: Address, accept: Callable[[], asyncio.BaseProtocol]
-) -> asyncio.Server:
+async def _listen(address: Address, server: web.Server) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     try:
-        return await loop.create_server(accept, address.host or None, address.port)
+        return await loop.create_server(server, address.host or None, address.port)
     except (OSError, UnicodeError) as error:
         reason = _reason(error)
         raise UsageError(f"cannot listen on {address}: {reason}; choose another address") from error
 
 
 def _reason(error: OSError | UnicodeError) -> str:
-    """Return what is the matter, without what asyncio and Python say around it."""
+    """Return the reason without the words that asyncio and Python put around it."""
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
         return os.strerror(error.errno).lower()
     return getattr(error, "strerror", None) or str(error)
-
-
-async def _cut_late(server: web.Server, connection_s: float) -> None:
-    """Cut off whoever has had its connection for too long, however it is used."""
-    before = set(server.connections)
-    while True:
-        await asyncio.sleep(connection_s)
-        now = set(server.connections)
-        for connection in before & now:
-            _abort(connection)
-        before = now
-
-
-def _abort(connection: asyncio.BaseProtocol) -> None:
-    transport = getattr(connection, "transport", None)
-    if isinstance(transport, asyncio.WriteTransport):
-        transport.abort()
