@@ -5,40 +5,57 @@ from typing import Final, cast
 
 import msgspec
 
-DELAY_MAX_S = 1e12  # longer than anybody waits, and shorter than what a date can hold
+DELAY_MAX_S = 1e12  # the longest delay in seconds, about 32,000 years
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors that msgspec raises for bytes that are not what was expected.
+"""The errors that msgspec raises for bytes that do not decode as the expected type.
 
-They are invalid JSON, fields of a wrong type, text that is not UTF-8, and nesting that is too deep.
+The causes are invalid JSON, a field of the wrong type, text that is not UTF-8, and nesting that is
+too deep.
 """
 
 
 class NatsctlError(Exception):
-    """The base of all natsctl errors."""
+    """The base class of all errors of natsctl.
+
+    Catch this class to handle every error that natsctl raises on purpose.
+    """
 
 
 class UsageError(NatsctlError):
-    """What was asked for cannot be meant: a wrong declaration, option or call."""
+    """Raised for a wrong declaration, option, argument or call.
+
+    Repeating the call does not help. Change the code, the option or the settings that the message
+    names.
+    """
 
 
 class InformerAlreadyAddedError(UsageError):
-    """A resource kind has an informer for exactly these objects already."""
+    """Raised if a resource kind already has an informer for the same objects.
+
+    Add one informer for each kind, bucket or namespace, and selector.
+    """
 
 
 class ConnectError(NatsctlError):
-    """No connection to the server could be had."""
+    """Raised if natsctl cannot connect to NATS or to a Kubernetes cluster.
+
+    Check the address and the credentials that the message names, and whether the server runs.
+    """
 
 
 class StoreError(NatsctlError):
-    """A store could not do what it was asked; the cause is chained."""
+    """Raised if a store cannot carry out a request; the cause is chained.
+
+    The base class of all errors of stores. A sync handler can let it propagate: the key is retried.
+    """
 
 
 class NotFoundError(StoreError):
-    """The object does not exist.
+    """Raised if an object does not exist.
 
-    `deleted_at` is the revision of the delete marker that proves it was deleted, or None where
-    the store keeps no trace of the key.
+    `deleted_at` is the revision of the delete marker that proves the deletion. It is None if the
+    store has no trace of the key. Create the object, or check the key.
     """
 
     def __init__(self, message: str, *, deleted_at: int | None = None) -> None:
@@ -47,17 +64,24 @@ class NotFoundError(StoreError):
 
 
 class ConflictError(StoreError):
-    """The object exists already, or changed since it was read."""
+    """Raised if an object that is created exists, or changed since it was read.
+
+    Nothing was written. Read the object again and repeat the change, or let the key be retried.
+    """
 
 
 class ExistsError(ConflictError):
-    """The object exists and is not managed by this controller."""
+    """Raised if a secondary exists and does not belong to this controller.
+
+    Nothing was written. Choose another key, delete the object, or apply with `adopt=True`.
+    """
 
 
 class FieldConflictError(ConflictError):
-    """Other managers own fields that an apply would change.
+    """Raised if an apply would change fields that other field managers own.
 
-    `managers` names them, `fields` what they own, as in `.spec.replicas`.
+    Nothing was written. `managers` has the names of these field managers, and `fields` the fields,
+    such as `.spec.replicas`. Leave these fields out of the manifest, or force the apply.
     """
 
     def __init__(
@@ -69,17 +93,24 @@ class FieldConflictError(ConflictError):
 
 
 class InvalidKeyError(StoreError):
-    """The key cannot name an object in this store."""
+    """Raised if a key cannot name an object in its store.
+
+    Use a key of the form that the message states.
+    """
 
 
 class InvalidObjectError(StoreError):
-    """The stored bytes are no valid object of their kind."""
+    """Raised if stored bytes are not a valid object of their kind.
+
+    Correct the stored object, or the type that the kind declares.
+    """
 
 
 class ImmutableFieldError(InvalidObjectError):
-    """The server changes these fields of an existing object never: only a new object has others.
+    """Raised if an apply would change fields that the server never changes in an existing object.
 
-    `fields` names them, as in `spec.selector`; empty if the server does not.
+    `fields` has their names, such as `spec.selector`; it is empty if the server does not name them.
+    Delete the object so that it is created with the new fields.
     """
 
     def __init__(self, message: str, fields: tuple[str, ...] = ()) -> None:
@@ -88,113 +119,169 @@ class ImmutableFieldError(InvalidObjectError):
 
 
 class TooLargeError(StoreError):
-    """The object is larger than its store takes."""
+    """Raised if an object or an answer is larger than the server accepts.
+
+    Make the object smaller, or raise the server's limit.
+    """
 
 
 class StoreMissingError(StoreError):
-    """The store itself, a bucket or a kind, does not exist."""
+    """Raised if the store itself does not exist: a bucket, or a kind of a cluster.
+
+    Create the bucket, or install the CustomResourceDefinition.
+    """
 
 
 class StoreDiffersError(StoreError):
-    """The store exists, but is not as it was declared."""
+    """Raised if a store exists but differs from its declaration.
+
+    Change the declaration, or change the store with the command that the message names.
+    """
 
 
 class PermissionDeniedError(StoreError):
-    """The server does not let this user do that."""
+    """Raised if the server denies the user a request.
+
+    Grant the permission that the message names. `natsctl doctor` lists all missing permissions.
+    """
 
 
 class StoreTimeoutError(StoreError):
-    """The store did not answer in time; whether a write took effect is unknown."""
+    """Raised if a store does not answer in time.
+
+    It is unknown whether a write took effect. Read the object before the write is repeated, or let
+    the key be retried.
+    """
 
 
 class NotLeadingError(StoreError):
-    """Another process may be leading: this one writes nothing until it leads again."""
+    """Raised for a write by a process that may no longer be the leader.
+
+    Nothing was written. Let the error propagate: the leader syncs the key.
+    """
 
 
 class WatchBrokenError(StoreError):
-    """A watch ended and has to be established anew."""
+    """Raised if a watch ends. The informer establishes the watch again."""
 
 
 class QueueShutDownError(NatsctlError):
-    """The workqueue was shut down and hands out nothing more."""
+    """Raised by `Workqueue.get` after a shutdown, if no key is left. End the worker."""
 
 
 class NoDaemonError(NatsctlError):
-    """No daemon answers for what was asked."""
+    """Raised if no daemon answers a request.
+
+    Start one with `natsctl run`, or check the permissions of the user.
+    """
 
 
 class TooManyRequestsError(NatsctlError):
-    """A daemon refused a request because it has too many of them; it did nothing: retry later."""
+    """Raised if a daemon rejects a request because it receives too many.
+
+    The daemon did nothing. Send the request again later.
+    """
 
 
 class StoppedError(NatsctlError):
-    """What was asked was stopped before it could answer."""
+    """Raised if an operation ends without a result because its watcher or controller stops."""
 
 
 class WatchStoppingError(StoppedError):
-    """The watch that would have answered was stopped before it had listed anything."""
+    """Raised if a watch stops before its first list is complete. Start the watch again."""
 
 
 class NotStartedError(UsageError):
-    """The dynamic watcher must be started to do that."""
+    """Raised by a dynamic watcher that is not started. Start the watcher before the call."""
 
 
 class InvalidInputError(UsageError):
-    """What names an object lacks something, or contradicts itself."""
+    """Raised if the identifier of an object is incomplete or contradicts itself.
+
+    Set the fields that the message names.
+    """
 
 
 class CacheDisabledError(UsageError):
-    """The dynamic watcher keeps no objects: its option `enable_cache` is off."""
+    """Raised if a dynamic watcher without a cache is asked for an object.
+
+    Set its option `enable_cache`.
+    """
 
 
 class NoCacheEntryError(NatsctlError):
-    """Nothing is known of the object, not even that it does not exist."""
+    """Raised if a dynamic watcher does not watch an object, so it cannot know whether it exists.
+
+    Watch the object before it is read.
+    """
 
 
 class NoVersionedResourceError(StoreMissingError):
-    """The system has no such kind in that version."""
+    """Raised if the server has no such kind in the requested version.
+
+    Correct the version, or install the CustomResourceDefinition.
+    """
 
 
 class QueryBatchInProgressError(UsageError):
-    """A query batch of this watcher is in progress, and decides alone what it watches."""
+    """Raised if a watcher starts a query batch or changes its watches during its query batch.
+
+    End the query batch first.
+    """
 
 
 class QueryBatchNotStartedError(UsageError):
-    """Objects are read for a watcher only within a query batch of its own."""
+    """Raised if a watcher reads an object, or ends a query batch, without having started one.
+
+    Start a query batch of this watcher first.
+    """
 
 
 class EventNotDoneError(NatsctlError):
-    """An event of a resource was dropped without being marked done, by the code that it names."""
+    """Raised by a resource's subscription if an event was discarded without being marked done.
+
+    The message names the code that received the event. Call `done` for each event.
+    """
 
 
 class SyncTimeoutError(NatsctlError, TimeoutError):
-    """A handler took longer than its limit."""
+    """Raised if a handler runs for longer than its time limit.
+
+    The handler is cancelled and the key is retried. Make the handler faster, or raise
+    `sync_timeout_s`.
+    """
 
 
 class HandlerError(NatsctlError):
-    """A handler broke its contract; the message names the handler and what to do."""
+    """Raised if a handler breaks its contract, for example by an invalid return value.
+
+    The message names the handler and the correction.
+    """
 
 
-class RetryAfter(NatsctlError):  # noqa: N818 - raised to ask for something, not to report
-    """Raised by a sync handler: sync this key again after `delay_s` seconds.
+class RetryAfter(NatsctlError):  # noqa: N818 - raised as a request, not as an error
+    """Raised by a sync handler to sync the key again after `delay_s` seconds.
 
-    This is not counted as a failure, and the key's backoff stays as it is. Raises `UsageError` if
-    `delay_s` is not a finite number of seconds, 0 or more.
+    The sync is not counted as a failure, and the backoff of the key does not change. Raises
+    `UsageError` if `delay_s` is not a finite number of seconds, 0 or more.
     """
 
     def __init__(self, delay_s: float, message: str = "") -> None:
         if not is_delay(delay_s):
             raise UsageError(f"RetryAfter needs seconds, 0 or more, and got {delay_s!r:.100}")
-        super().__init__(message or f"asked to be visited again after {delay_s:g} s")
+        super().__init__(message or f"sync again after {delay_s:g} s")
         self.delay_s = delay_s
 
 
 class PermanentError(NatsctlError):
-    """Raised by a sync handler: do not retry until the object changes."""
+    """Raised by a sync handler to report that a retry cannot help.
+
+    The key is not retried until the object changes, or a resync syncs every key.
+    """
 
 
 def is_delay(value: object) -> bool:
-    """Return whether the value is a number of seconds, 0 or more; a bool is none."""
+    """Return whether the value is a number of seconds, 0 or more; a bool is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | numbers.Real):
         return False
     return 0 <= cast("float", value) < DELAY_MAX_S

@@ -13,7 +13,7 @@ from natsctl.jetstream.bucket.watch import VERIFY_S
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.connection import connect as connected
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.events.recorder import StreamRecorder, recording
+from natsctl.jetstream.events import StreamRecorder, recording
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 

@@ -11,8 +11,7 @@ import pytest
 import natsctl
 from natsctl.errors import NotFoundError, StoreMissingError
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.events.read import events_of
-from natsctl.jetstream.events.recorder import AGE_S, STREAM, KvEvent, StreamRecorder
+from natsctl.jetstream.events import AGE_S, STREAM, KvEvent, StreamRecorder, events_of
 from natsctl.jetstream.stores import Nats
 from natsctl.model.recorder import BURST, REFILL_S, EventType
 from tests.support.eventually import eventually

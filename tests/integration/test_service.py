@@ -139,7 +139,7 @@ async def test_what_is_asked_is_answered_and_counted(service: None, other: Clien
 async def test_our_errors_come_back_as_they_were(service: None, connection: Connection) -> None:
     with pytest.raises(ConflictError, match="it changed meanwhile"):
         await ask(connection, "shops.conflict", timeout_s=2)
-    with pytest.raises(TooLargeError, match="larger than NATS takes"):
+    with pytest.raises(TooLargeError, match="larger than NATS accepts"):
         await ask(connection, "shops.flood", timeout_s=2)
 
 

@@ -34,7 +34,7 @@ from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable, owner_of
 from natsctl.errors import DECODE_ERRORS, NatsctlError, UsageError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.events.read import events_of
+from natsctl.jetstream.events import events_of
 from natsctl.jetstream.service.server import Endpoint, Handler
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.keys import check_key

@@ -16,7 +16,7 @@ from natsctl.jetstream.bucket.bucket import ANSWER_S, NANOSECONDS, Bucket
 from natsctl.jetstream.bucket.layout import bucket_in
 from natsctl.jetstream.bucket.permission_probe import PROBE, Probe, unused_key
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.events.recorder import PREFIX, STREAM
+from natsctl.jetstream.events import PREFIX, STREAM
 
 EVENTS = "event stream"
 DAY_S = 24 * 3600

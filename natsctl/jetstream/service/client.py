@@ -1,7 +1,6 @@
-"""Asking micro services, and hearing all that answer."""
+"""Sends requests to micro services and collects their answers."""
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
@@ -20,23 +19,22 @@ from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.errors import refused
 from natsctl.jetstream.service.messages import Info
 from natsctl.jetstream.service.server import ROOT
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-PAUSE_MIN_S = 0.1  # before a service that was too busy is asked again, growing
-QUIET_S = 0.3  # after an answer: then no more are waited for, where nobody knows how many there are
-
-_infos = msgspec.json.Decoder(Info)
+PAUSE_MIN_S = 0.1  # before a rejected request is sent again; each further pause is longer
+QUIET_S = 0.3  # without a further answer, if the number of answers is unknown
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What one of those who were asked says; `error` where it could not do it."""
+    """The answer of one service; `error` is None if the request succeeded."""
 
     data: bytes
     error: NatsctlError | None
 
     def result(self) -> bytes:
-        """Return the answer; raises the error where it is one."""
+        """Return the data; raises the error of a failed request."""
         if self.error is not None:
             raise self.error
         return self.data
@@ -45,16 +43,17 @@ class Answer(msgspec.Struct, frozen=True):
 async def ask(
     connection: Connection, subject: str, payload: bytes = b"", *, timeout_s: float
 ) -> bytes:
-    """Ask one service and return its answer; a refusal of a busy one is retried in that time.
+    """Send a request to one service and return its answer.
 
-    Raises what it answers, and as `Connection.request` does: a `StoreError` whose cause is
-    nats-py's `NoRespondersError` where nobody listens.
+    A request that is rejected because the service is busy is sent again within *timeout_s*. Raises
+    the error of a failed request, and the errors of `Connection.request`: if no service listens, a
+    `StoreError` whose cause is nats-py's `NoRespondersError`.
     """
 
     async def ask_once(left_s: float) -> list[Answer]:
         return [_answer(await connection.request(subject, payload, timeout_s=left_s))]
 
-    return (await _patiently(ask_once, timeout_s))[0].result()
+    return (await _retried(ask_once, timeout_s))[0].result()
 
 
 async def ask_all(
@@ -65,13 +64,14 @@ async def ask_all(
     expected: int | None = None,
     timeout_s: float,
 ) -> list[Answer]:
-    """Ask all services that listen, and return what each says, in *timeout_s* at most.
+    """Send a request to all services that listen, and return their answers.
 
-    Returns as soon as *expected* have answered; where that is None, as soon as it is quiet. If all
-    refuse because they are busy, they are asked again in that time. Where nobody answers, raises as
-    `ask` does.
+    Returns after *timeout_s* at the latest. Returns earlier if *expected* services have answered,
+    or, if *expected* is None, if no further answer arrives for `QUIET_S`. The request is sent again
+    if all services reject it because they are busy. Raises the errors of `ask` if no service
+    answers.
     """
-    return await _patiently(
+    return await _retried(
         lambda left_s: _ask_all_once(connection, subject, payload, expected, left_s), timeout_s
     )
 
@@ -79,24 +79,24 @@ async def ask_all(
 async def _ask_all_once(
     connection: Connection, subject: str, payload: bytes, expected: int | None, timeout_s: float
 ) -> list[Answer]:
-    found: list[Msg] = []
+    replies: list[Msg] = []
     try:
-        async with asyncio.timeout(timeout_s), connection.request_many(subject, payload) as answer:
-            while expected is None or len(found) < expected:
-                quiet_s = QUIET_S if found and expected is None else None
+        async with asyncio.timeout(timeout_s), connection.request_many(subject, payload) as reply:
+            while expected is None or len(replies) < expected:
+                quiet_s = QUIET_S if replies and expected is None else None
                 async with asyncio.timeout(quiet_s):
-                    found.append(await answer())
+                    replies.append(await reply())
     except TimeoutError as error:
-        if not found:  # else those that have come by now are the answers
+        if not replies:
             late = f"{subject} was not answered within {timeout_s:g} s"
             raise StoreTimeoutError(late) from error
-    return [_answer(message) for message in found]
+    return [_answer(message) for message in replies]
 
 
-async def _patiently(
+async def _retried(
     ask_once: Callable[[float], Awaitable[list[Answer]]], timeout_s: float
 ) -> list[Answer]:
-    """Ask, and again, later and later, while all answers are refusals of busy services."""
+    """Return the answers; repeats the request with backoff while all services are busy."""
     clock = asyncio.get_running_loop().time
     deadline, pause_s = clock() + timeout_s, PAUSE_MIN_S
     while True:
@@ -109,31 +109,31 @@ async def _patiently(
 
 
 async def services(connection: Connection, name: str, *, timeout_s: float) -> list[Info]:
-    """Return what the services of this name that run say of themselves, none where none runs.
+    """Return the description of each running service of this name.
 
-    What answers otherwise than the protocol says is left out. Raises `PermissionDeniedError` where
-    they may not be asked, and `TooManyRequestsError` if all that answered are too busy.
+    Answers that break the protocol are left out. Raises `PermissionDeniedError` if the user may not
+    send the request, and `TooManyRequestsError` if all services that answer are busy.
     """
     try:
-        found = await ask_all(connection, f"{ROOT}.INFO.{name}", timeout_s=timeout_s)
+        answers = await ask_all(connection, f"{ROOT}.INFO.{name}", timeout_s=timeout_s)
     except StoreError as error:
         if isinstance(error.__cause__, NoRespondersError):
             return []
         raise
-    told = list(_told(found))
-    if not told:
-        for answer in found:
+    infos = list(_infos(answers))
+    if not infos:
+        for answer in answers:
             if isinstance(answer.error, TooManyRequestsError):
                 raise answer.error
-    return told
+    return infos
 
 
-def _told(answers: Iterable[Answer]) -> Iterator[Info]:
+def _infos(answers: Iterable[Answer]) -> Iterator[Info]:
     for answer in answers:
         try:
-            yield _infos.decode(answer.result())
+            yield msgspec.json.decode(answer.result(), type=Info)
         except (NatsctlError, *DECODE_ERRORS) as error:
-            log.debug("what a service says of itself cannot be read: %s", error)
+            log.debug("cannot decode the description of a service", error=error)
 
 
 def _answer(message: Msg) -> Answer:

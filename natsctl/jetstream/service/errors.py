@@ -1,7 +1,7 @@
-"""How the answer of a micro service says that it is a failure, and which.
+"""The headers with which a micro service reports an error.
 
-Source: the headers of the micro protocol, ADR-32 of nats-architecture-and-design; the codes are
-HTTP's.
+Source: the headers of the micro protocol, ADR-32 of nats-architecture-and-design. The codes are
+those of HTTP.
 """
 
 from collections.abc import Mapping
@@ -39,15 +39,15 @@ _CODES: tuple[tuple[type[NatsctlError], str], ...] = (
 
 
 def refusal(error: NatsctlError) -> dict[str, str]:
-    """Return the headers of an answer that tells *error*, on one line."""
+    """Return the headers that report *error*, its message on one line and without secrets."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
     return {ERROR: " ".join(hidden(str(error)).split()), ERROR_CODE: code}
 
 
 def refused(headers: Mapping[str, str] | None) -> NatsctlError | None:
-    """Return the error that an answer with these headers tells; None where it is a result."""
+    """Return the error that the headers of an answer report; None if the request succeeded."""
     if not headers or ERROR_CODE not in headers:
         return None
     code = headers[ERROR_CODE]
     kind = next((kind for kind, known in _CODES if known == code), NatsctlError)
-    return kind(headers.get(ERROR) or f"it failed with code {code}")
+    return kind(headers.get(ERROR) or f"the request failed with code {code}")

@@ -1,7 +1,7 @@
-"""Decides which requests a service works on: a flood must not cost more than a small share.
+"""Limits the rate of requests, so that a flood of them costs a daemon little.
 
-A request that is over a limit is refused, which costs little, and the refusals are sent a few at a
-time between other work. If even those are too many, requests are dropped unanswered.
+Rejecting a request costs little, and rejections are sent in small batches between other tasks.
+Requests are dropped without an answer if thousands of rejections are pending.
 """
 
 import asyncio
@@ -13,27 +13,27 @@ from natsctl.errors import TooManyRequestsError
 from natsctl.jetstream.service.errors import refusal
 
 RATE = 50.0  # requests per second to one subject
-BURST = 50  # that may come at once
-REFUSALS_MAX = 10_000  # that wait to be sent; further requests are dropped
-REFUSALS_AT_ONCE = 20  # that are sent before other tasks get their turn
+BURST = 50  # requests at once
+REFUSALS_MAX = 10_000  # pending rejections; further requests are dropped
+REFUSALS_AT_ONCE = 20  # rejections that are sent before other tasks run
 
 Send = Callable[[str, dict[str, str]], Awaitable[None]]
-"""Sends the headers of a refusal to a reply subject."""
+"""Sends the headers of a rejection to a reply subject."""
 
 
 class Intake:
-    """Counts requests by subject, and refuses those above the rate; `run` sends the refusals."""
+    """A rate limit for each subject; `run` sends the rejections."""
 
     def __init__(self, send: Send) -> None:
-        self.refused = Counter[str]()  # by subject
+        self.refused = Counter[str]()  # rejected requests by subject
         self._send = send
         self._clock = asyncio.get_running_loop().time
-        self._tokens: dict[str, tuple[float, float]] = {}  # and when they were counted
+        self._tokens: dict[str, tuple[float, float]] = {}  # tokens and their time, by subject
         self._refusals: deque[tuple[str, str]] = deque()
-        self._waiting = asyncio.Event()
+        self._pending = asyncio.Event()
 
     def admits(self, subject: str) -> bool:
-        """Return whether one more request to the subject is within the rate, and count it."""
+        """Count a request and return whether it is within the rate of its subject."""
         now = self._clock()
         tokens, counted = self._tokens.get(subject, (float(BURST), now))
         tokens = min(float(BURST), tokens + (now - counted) * RATE)
@@ -42,21 +42,21 @@ class Intake:
         return admitted
 
     def refuse(self, subject: str, reply: str, why: str) -> None:
-        """Have a request to the subject refused, or drop it if too many are being refused."""
+        """Reject a request, or drop it if too many rejections are pending."""
         self.refused[subject] += 1
         if len(self._refusals) < REFUSALS_MAX:
             self._refusals.append((reply, why))
-            self._waiting.set()
+            self._pending.set()
 
     async def run(self) -> None:
-        """Send refusals until cancelled."""
+        """Send rejections until cancelled."""
         while True:
-            await self._waiting.wait()
+            await self._pending.wait()
             for _ in range(min(REFUSALS_AT_ONCE, len(self._refusals))):
                 reply, why = self._refusals.popleft()
                 await self._send(reply, _headers(why))
             if not self._refusals:
-                self._waiting.clear()
+                self._pending.clear()
             await asyncio.sleep(0)
 
 
@@ -66,10 +66,10 @@ def _headers(why: str) -> dict[str, str]:
 
 
 def reply_subject(reply: bytes) -> str | None:
-    """Return where to send an answer; None if nobody waits for one there.
+    """Return the subject to answer to; None if there is none, or if it is not safe.
 
-    A stranger chooses the reply subject. An answer must not become a write to a bucket (`$KV.…`),
-    a request to the server (`$JS.API.…`), or a message that the server refuses.
+    The sender of a request chooses the reply subject. An answer must not become a write to a bucket
+    (`$KV.…`), a request to the server (`$JS.API.…`), or a message that the server rejects.
     """
     if not reply or reply.startswith(b"$") or not reply.isascii():
         return None

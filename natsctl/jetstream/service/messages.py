@@ -1,4 +1,4 @@
-"""What micro services say of themselves, on the wire.
+"""The messages with which a micro service describes itself.
 
 Source: the micro protocol, ADR-32 of nats-architecture-and-design.
 """
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Ping(msgspec.Struct, frozen=True, kw_only=True):
-    """That a service is there."""
+    """The answer to a `PING`: the service runs."""
 
     type: str = "io.nats.micro.v1.ping_response"
     name: str
@@ -17,7 +17,7 @@ class Ping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointInfo(msgspec.Struct, frozen=True):
-    """One thing that can be asked; `queue_group` is empty where every instance is asked."""
+    """An endpoint of a service; `queue_group` is empty if every instance gets each request."""
 
     name: str
     subject: str
@@ -26,7 +26,7 @@ class EndpointInfo(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be asked of a service."""
+    """The answer to an `INFO`: the description of a service and its endpoints."""
 
     type: str = "io.nats.micro.v1.info_response"
     name: str
@@ -38,7 +38,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointStats(msgspec.Struct, frozen=True):
-    """How often something was asked; times are nanoseconds."""
+    """The requests to an endpoint since the start; times are nanoseconds."""
 
     name: str
     subject: str
@@ -51,7 +51,7 @@ class EndpointStats(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a service was asked since `started` (RFC 3339)."""
+    """The answer to a `STATS`: the requests since `started` (RFC 3339)."""
 
     type: str = "io.nats.micro.v1.stats_response"
     name: str

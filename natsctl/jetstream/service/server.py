@@ -1,12 +1,11 @@
-"""A NATS micro service: what programs and people can ask of this process.
+"""Serves requests to this process, as a NATS micro service.
 
-Whoever speaks the micro protocol finds it: `nats micro list` does, and so does the command line.
+Programs that speak the micro protocol find the service, for example `nats micro list`.
 
 Source: the micro protocol, ADR-32 of nats-architecture-and-design.
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -23,24 +22,27 @@ from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.errors import ERROR, refusal
 from natsctl.jetstream.service.intake import RATE, Intake, reply_subject
 from natsctl.jetstream.service.messages import EndpointInfo, EndpointStats, Info, Ping, Stats
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 ROOT = "$SRV"
-LIMIT_S = 30.0  # how long an endpoint may take to answer
-WORKING_MAX = 16  # requests that are worked on at once; more are refused
+LIMIT_S = 30.0  # the time limit of a handler
+WORKING_MAX = 16  # requests that are handled at once; more are rejected
 TOO_MANY = f"there are more than {RATE:g} requests a second"
-STOPPING = "it was told to stop meanwhile, and whether it was done is unknown: ask again"
-AGAIN_S = 0.5  # until it is tried again to listen, where that failed
+STOPPING = "the daemon stopped during the request, and its outcome is unknown: send it again"
+WITHDRAWN = "the daemon no longer leads this controller: send the request again"
+AGAIN_S = 0.5  # between two attempts to subscribe
 
 Handler = Callable[[bytes], Awaitable[bytes]]
-"""Takes what was asked and returns the answer; a `NatsctlError` is told to whoever asked."""
+"""Takes the data of a request and returns the answer; a `NatsctlError` is sent to the client."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can be asked. `subject` tells it from all others.
+    """A subject and the handler of its requests; the subject identifies the endpoint.
 
-    Of the processes that name the same `group`, one is asked; without a group all are.
+    If several processes name the same `group`, one of them gets each request. Without a group each
+    process gets every request.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which service this is, and which of those that run: `id` is of this process alone."""
+    """The name of a service and the id of one of its instances."""
 
     name: str
     version: str
@@ -61,17 +63,17 @@ class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def control_subjects(name: str, own: str) -> tuple[str, str, str]:
-    """Return where the protocol asks a service of this name, whose own id is *own*."""
+    """Return the subjects of the protocol's requests to a service and its instance *own*."""
     return f"{ROOT}.*", f"{ROOT}.*.{name}", f"{ROOT}.*.{name}.{own}"
 
 
 class Service:
-    """Answers for as long as `serving` lasts, whatever client the connection has just then.
+    """A micro service that serves while `serving` lasts, on every client of the connection.
 
-    *Guarantees.* Every request is answered, if the connection stands: with a result, or with the
-    reason why there is none, after `LIMIT_S` at most. At most `WORKING_MAX` are worked on at once,
-    and at most `RATE` per second of each subject; others are refused, and dropped if there are
-    thousands of them. Requests are counted since the start, over reconnects.
+    *Guarantees.* While the connection stands, every request is answered within `LIMIT_S`, with a
+    result or with an error. The service handles at most `WORKING_MAX` requests at once, and at most
+    `RATE` per second of each subject. It rejects further requests, and drops them if thousands of
+    rejections are pending. Requests are counted since the start, across reconnects.
     """
 
     def __init__(self, connection: Connection, identity: ServiceIdentity) -> None:
@@ -81,23 +83,26 @@ class Service:
         self._clock = asyncio.get_running_loop().time
         self._endpoints: dict[str, Endpoint] = {}
         self._stats: dict[str, EndpointStats] = {}
-        self._client: OneTimeClient | None = None  # who listens for us
+        self._client: OneTimeClient | None = None  # the client that has the subscriptions
         self._intake = Intake(self._send_refusal)
-        self._listening: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self._working: set[asyncio.Task[None]] = set()
 
     def offer(self, endpoints: Iterable[Endpoint]) -> None:
-        """Have exactly these be asked, from soon on."""
+        """Serve exactly these endpoints; subscriptions follow shortly after."""
         self._endpoints = {endpoint.subject: endpoint for endpoint in endpoints}
         self._changed.set()
 
     async def refuse(self) -> None:
-        """Send refusals until cancelled."""
+        """Send rejections until cancelled."""
         await self._intake.run()
 
     async def listen(self) -> None:
-        """Listen for what is offered, anew at every return of the connection, until it closes."""
+        """Subscribe to the subjects of all endpoints, on every new client, until cancelled.
+
+        Returns if the connection is closed.
+        """
         with self._connection.on_lost(lambda _: self._changed.set()):
             while True:
                 self._changed.clear()
@@ -108,14 +113,14 @@ class Service:
                 try:
                     await self._subscribe(self._connection.client)
                 except (NatsError, StoreError) as error:
-                    log.debug("not everything can be asked yet: %s", error)
+                    log.debug("cannot subscribe to all endpoints", wait_s=AGAIN_S, error=error)
                     await asyncio.sleep(AGAIN_S)
                 else:
                     await self._changed.wait()
 
     async def close(self) -> None:
-        """Listen no more, and tell who waits for an answer that there will be none."""
-        for subscription in self._listening.values():
+        """End all subscriptions, and answer the requests in progress with an error."""
+        for subscription in self._subscriptions.values():
             with suppress(NatsError):
                 await subscription.unsubscribe()
         for task in self._working:
@@ -123,164 +128,166 @@ class Service:
         if self._working:
             await asyncio.wait(self._working)
 
-    # ---- who listens
+    # ---- subscriptions
 
     async def _subscribe(self, client: OneTimeClient) -> None:
-        """Make what this client listens to what is wanted."""
+        """Make the subscriptions of the client equal to those that the endpoints need."""
         if client is not self._client:
-            self._client, self._listening = client, {}
+            self._client, self._subscriptions = client, {}
         wanted = {*control_subjects(self.identity.name, self.identity.id), *self._endpoints}
-        for subject in self._listening.keys() - wanted:
-            await self._listening.pop(subject).unsubscribe()
-        for subject in sorted(wanted - self._listening.keys()):
+        for subject in self._subscriptions.keys() - wanted:
+            await self._subscriptions.pop(subject).unsubscribe()
+        for subject in sorted(wanted - self._subscriptions.keys()):
             endpoint = self._endpoints.get(subject)
             group = "" if endpoint is None else endpoint.group
-            heard = partial(self._receive, subject)
-            self._listening[subject] = await client.subscribe_raw(subject, heard, queue=group)
+            receive = partial(self._receive, subject)
+            self._subscriptions[subject] = await client.subscribe_raw(subject, receive, queue=group)
 
     def _receive(
-        self, listening: str, subject: bytes, reply: bytes, data: bytes, _: bytes | None
+        self, subscribed: str, subject: bytes, reply: bytes, data: bytes, _: bytes | None
     ) -> None:
-        """Take a request in, or refuse it; this is called for every message of a flood."""
+        """Accept or reject a request; runs for every message of a flood."""
         answer_to = reply_subject(reply)
         if answer_to is None:
             return
-        if not self._intake.admits(listening):
-            self._intake.refuse(listening, answer_to, TOO_MANY)
+        if not self._intake.admits(subscribed):
+            self._intake.refuse(subscribed, answer_to, TOO_MANY)
         elif len(self._working) >= WORKING_MAX:
-            why = f"{WORKING_MAX} requests are being worked on"
-            self._intake.refuse(listening, answer_to, why)
+            why = f"{WORKING_MAX} requests are being handled"
+            self._intake.refuse(subscribed, answer_to, why)
         else:
-            work = self._answer(listening, subject, answer_to, data)
-            task = asyncio.create_task(work, name=listening)
+            work = self._answer(subscribed, subject, answer_to, data)
+            task = asyncio.create_task(work, name=subscribed)
             self._working.add(task)
             task.add_done_callback(self._working.discard)
 
-    async def _answer(self, listening: str, subject: bytes, reply: str, data: bytes) -> None:
-        endpoint = self._endpoints.get(listening)
+    # ---- answers
+
+    async def _answer(self, subscribed: str, subject: bytes, reply: str, data: bytes) -> None:
+        endpoint = self._endpoints.get(subscribed)
         if endpoint is not None:
-            await self._work(endpoint, reply, data)
-        elif listening.startswith(f"{ROOT}."):
+            await self._handle(endpoint, reply, data)
+        elif subscribed.startswith(f"{ROOT}."):
             await self._describe(subject, reply)
         else:
-            await self._respond(reply, b"", refusal(NatsctlError("it stands by now: ask again")))
+            await self._respond(reply, b"", refusal(NatsctlError(WITHDRAWN)))
 
     async def _describe(self, subject: bytes, reply: str) -> None:
-        """Answer what the protocol asks of every service."""
+        """Answer a request of the protocol itself; ignores unknown ones."""
         answers = {b"PING": self.ping, b"INFO": self.info, b"STATS": self.stats}
         answer = answers.get(subject.split(b".")[1])
         if answer is not None:
             await self._respond(reply, msgspec.json.encode(answer()))
 
-    # ---- what is answered
-
-    async def _work(self, endpoint: Endpoint, reply: str, data: bytes) -> None:
-        begun = self._clock()
+    async def _handle(self, endpoint: Endpoint, reply: str, data: bytes) -> None:
+        started = self._clock()
         try:
-            answer, headers = await self._answered(endpoint, data)
+            answer, headers = await self._result(endpoint, data)
         except asyncio.CancelledError:
             await self._respond(reply, b"", refusal(NatsctlError(STOPPING)))
             raise
-        if self._too_large(answer):
-            answer, headers = b"", refusal(TooLargeError("the answer is larger than NATS takes"))
-        self._count(endpoint, self._clock() - begun, headers.get(ERROR, ""))
+        if self._client is not None and len(answer) > self._client.max_payload:
+            answer, headers = b"", refusal(TooLargeError("the answer is larger than NATS accepts"))
+        self._count(endpoint, self._clock() - started, headers.get(ERROR, ""))
         await self._respond(reply, answer, headers)
 
-    async def _answered(self, endpoint: Endpoint, data: bytes) -> tuple[bytes, dict[str, str]]:
+    async def _result(self, endpoint: Endpoint, data: bytes) -> tuple[bytes, dict[str, str]]:
+        """Return the data and headers of the answer."""
         try:
             async with asyncio.timeout(LIMIT_S):
                 return await endpoint.handler(data), {}
         except TimeoutError:
-            return b"", refusal(StoreTimeoutError(f"it was not done within {LIMIT_S:g} s"))
+            return b"", refusal(StoreTimeoutError(f"the request took longer than {LIMIT_S:g} s"))
         except NatsctlError as error:
             return b"", refusal(error)
         except Exception:
-            log.exception("%s failed", endpoint.subject)
-            return b"", refusal(NatsctlError("it failed, and the daemon's log says why"))
-
-    def _too_large(self, answer: bytes) -> bool:
-        return self._client is not None and len(answer) > self._client.max_payload
+            log.exception("request failed", subject=endpoint.subject)
+            return b"", refusal(NatsctlError("the request failed: see the daemon's log"))
 
     async def _respond(
         self, reply: str, answer: bytes, headers: dict[str, str] | None = None
     ) -> None:
-        with suppress(NatsError, StoreError):  # nobody can be told without a connection
+        with suppress(NatsError, StoreError):  # without a connection the client times out
             await self._connection.client.publish(reply, answer, headers=headers or None)
 
     async def _send_refusal(self, reply: str, headers: dict[str, str]) -> None:
         await self._respond(reply, b"", headers)
 
+    # ---- counters
+
     def _count(self, endpoint: Endpoint, took_s: float, error: str) -> None:
-        before = self._worked(endpoint)
+        before = self._handled(endpoint)
         count = before.num_requests + 1
-        spent = before.processing_time + int(took_s * 1e9)
+        total_ns = before.processing_time + int(took_s * 1e9)
         self._stats[endpoint.subject] = msgspec.structs.replace(
             before,
             num_requests=count,
             num_errors=before.num_errors + bool(error),
             last_error=error or before.last_error,
-            processing_time=spent,
-            average_processing_time=spent // count,
+            processing_time=total_ns,
+            average_processing_time=total_ns // count,
         )
 
-    def _worked(self, endpoint: Endpoint) -> EndpointStats:
-        """Return what is counted of the requests that were worked on."""
+    def _handled(self, endpoint: Endpoint) -> EndpointStats:
+        """Return the counters of requests that were not rejected."""
         fresh = EndpointStats(endpoint.name, endpoint.subject, endpoint.group)
         return self._stats.get(endpoint.subject, fresh)
 
     def _stats_of(self, endpoint: Endpoint) -> EndpointStats:
-        worked, refused = self._worked(endpoint), self._intake.refused[endpoint.subject]
+        handled, refused = self._handled(endpoint), self._intake.refused[endpoint.subject]
         if not refused:
-            return worked
+            return handled
         return msgspec.structs.replace(
-            worked,
-            num_requests=worked.num_requests + refused,
-            num_errors=worked.num_errors + refused,
-            last_error=worked.last_error or f"429: {TOO_MANY}",
+            handled,
+            num_requests=handled.num_requests + refused,
+            num_errors=handled.num_errors + refused,
+            last_error=handled.last_error or f"429: {TOO_MANY}",
         )
 
-    # ---- what it says of itself
+    # ---- messages of the protocol
 
     def ping(self) -> Ping:
-        """Return that it is there."""
-        at = self.identity
-        return Ping(name=at.name, id=at.id, version=at.version, metadata=dict(at.metadata))
+        """Return the answer to `PING`."""
+        own = self.identity
+        return Ping(name=own.name, id=own.id, version=own.version, metadata=dict(own.metadata))
 
     def info(self) -> Info:
-        """Return what can be asked of it."""
-        at = self.identity
+        """Return the answer to `INFO`: the service and its endpoints."""
+        own = self.identity
         return Info(
-            name=at.name,
-            id=at.id,
-            version=at.version,
-            metadata=dict(at.metadata),
-            description=at.description,
+            name=own.name,
+            id=own.id,
+            version=own.version,
+            metadata=dict(own.metadata),
+            description=own.description,
             endpoints=[
-                EndpointInfo(each.name, each.subject, each.group, dict(each.metadata))
-                for each in self._endpoints.values()
+                EndpointInfo(
+                    endpoint.name, endpoint.subject, endpoint.group, dict(endpoint.metadata)
+                )
+                for endpoint in self._endpoints.values()
             ],
         )
 
     def stats(self) -> Stats:
-        """Return how often it was asked, and how that went."""
-        at = self.identity
+        """Return the answer to `STATS`: the counters of each endpoint."""
+        own = self.identity
         return Stats(
-            name=at.name,
-            id=at.id,
-            version=at.version,
-            metadata=dict(at.metadata),
+            name=own.name,
+            id=own.id,
+            version=own.version,
+            metadata=dict(own.metadata),
             started=self._started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            endpoints=[self._stats_of(each) for each in self._endpoints.values()],
+            endpoints=[self._stats_of(endpoint) for endpoint in self._endpoints.values()],
         )
 
 
 @asynccontextmanager
 async def serving(connection: Connection, identity: ServiceIdentity) -> AsyncIterator[Service]:
-    """Run a service, which offers nothing yet, for as long as the context lasts."""
+    """Run a service while the context lasts; it has no endpoints until `Service.offer`."""
     service = Service(connection, identity)
     tasks = [
         asyncio.create_task(service.listen(), name=f"service {identity.name}"),
-        asyncio.create_task(service.refuse(), name=f"refusals of service {identity.name}"),
+        asyncio.create_task(service.refuse(), name=f"rejections of service {identity.name}"),
     ]
     try:
         yield service

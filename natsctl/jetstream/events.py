@@ -1,17 +1,18 @@
-"""Events about keys, kept in a JetStream stream: one subject per controller and key.
+"""Events about keys, in a JetStream stream with one subject for each controller and key.
 
-Repeats of an event are counted and told as one; each key may tell so many and no more. Nothing
-here blocks a controller, and what cannot be sent is dropped and counted.
+A repeated event is sent as one event with a count, and each key has a limited rate. Recording never
+blocks a controller: events that cannot be sent are dropped and counted.
 """
 
+import base64
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
 from msgspec.structs import replace
 
-from natsctl.errors import StoreMissingError
+from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, create_stream
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.manifests import Reference
@@ -21,14 +22,15 @@ from natsctl.telemetry.hiding import hidden
 
 STREAM = "natsctl_events"
 PREFIX = "natsctl.events"
-AGE_S = 24 * 3600  # how long events are kept
+AGE_S = 24 * 3600  # how long the stream keeps an event
 BYTES_MAX = 256 * 1024 * 1024
-PAUSE_S = 0.005  # between two events: objects come first
-REPEAT_S = 10.0  # an event that repeats within this time is told once more, with its count
+PAUSE_S = 0.005  # between two events, so that writes of objects come first
+REPEAT_S = 10.0  # a repeat within this time increases the count of the first event
+EVENTS_MAX = 25  # that are read for a key; the stream keeps no more
 
 
 class KvEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """An event on the wire, as JSON; timestamps are RFC 3339."""
+    """An event in the stream, as JSON; timestamps are RFC 3339."""
 
     controller: str
     key: str
@@ -41,7 +43,7 @@ class KvEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StreamRecorder:
-    """Sends a controller's events, in the background; a `Recorder`. Made by `recording`."""
+    """A `Recorder` that sends a controller's events in the background. `recording` creates it."""
 
     def __init__(
         self, connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
@@ -54,7 +56,7 @@ class StreamRecorder:
 
     @property
     def dropped(self) -> int:
-        """How many events were not sent."""
+        """The number of events that were not sent."""
         return self.outbox.dropped
 
     def event(
@@ -65,7 +67,10 @@ class StreamRecorder:
         message: str,
         regarding: Sequence[Reference] = (),  # noqa: ARG002 - the message is about the key
     ) -> None:
-        """See `Recorder.event`; beyond the key's rate, or too many pending, it is dropped."""
+        """Record an event, see `Recorder.event`.
+
+        The event is dropped if the key is above its rate or if too many events are pending.
+        """
         if not self._guard.may_record(key):
             return
         message = hidden(message)
@@ -74,12 +79,12 @@ class StreamRecorder:
             key,
             (key, type, reason, message),
             first=lambda: KvEvent(self._controller, key, type.value, reason, message, now, now),
-            again=lambda told: replace(told, count=told.count + 1, last_timestamp=now),
+            again=lambda sent: replace(sent, count=sent.count + 1, last_timestamp=now),
         )
 
     async def _send(self, event: KvEvent) -> KvEvent:
         if not self._ready:
-            await self._ensure()
+            await self._ensure_stream()
             self._ready = True
         subject = f"{PREFIX}.{event.controller}.{event.key}"
         prefix = self._connection.publish_prefix
@@ -87,7 +92,7 @@ class StreamRecorder:
         self._connection.acknowledged(reply)
         return event
 
-    async def _ensure(self) -> None:
+    async def _ensure_stream(self) -> None:
         config = {
             "name": STREAM,
             "subjects": [f"{PREFIX}.>"],
@@ -107,7 +112,32 @@ class StreamRecorder:
 async def recording(
     connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
 ) -> AsyncIterator[StreamRecorder]:
-    """Return a recorder that sends while the context lasts, and what is left at its end."""
+    """Return a recorder that sends events while the context lasts, and pending ones at its end."""
     recorder = StreamRecorder(connection, controller, guard)
     async with sending(recorder.outbox):
         yield recorder
+
+
+async def events_of(connection: Connection, controller: str, key: str) -> list[KvEvent]:
+    """Return the events about a controller's key, oldest first.
+
+    The stream has a message for each count of an event; only the newest is returned. Messages that
+    do not decode are left out. Returns an empty list if the stream does not exist. Raises the
+    errors of `Connection.api`.
+    """
+    events: dict[tuple[str, ...], KvEvent] = {}
+    query: dict[str, object] = {"seq": 1, "next_by_subj": f"{PREFIX}.{controller}.{key}"}
+    for _ in range(EVENTS_MAX):
+        try:
+            reply = await connection.api(f"STREAM.MSG.GET.{STREAM}", query)
+        except (NotFoundError, StoreMissingError):
+            break
+        message = reply["message"]
+        query["seq"] = message["seq"] + 1
+        with suppress(*DECODE_ERRORS):
+            data = base64.b64decode(message.get("data", ""))
+            event = msgspec.json.decode(data, type=KvEvent)
+            identity = (event.type, event.reason, event.message, event.first_timestamp)
+            events.pop(identity, None)
+            events[identity] = event
+    return list(events.values())

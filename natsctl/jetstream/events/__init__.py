@@ -1,1 +1,0 @@
-"""The stream of events."""
