@@ -361,7 +361,7 @@ async def test_who_waits_while_it_stops_is_told_so(connection: Connection) -> No
         await eventually(lambda: answers(connection, "shops.echo"))
         asking = asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
         await begun.wait()
-    with pytest.raises(NatsctlError, match="told to stop meanwhile"):
+    with pytest.raises(NatsctlError, match="stopped during the request"):
         await asking
 
 
