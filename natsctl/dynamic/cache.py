@@ -1,4 +1,4 @@
-"""Objects and lists that somebody put by, under what they were asked for by."""
+"""A cache of documents by object or list identifier."""
 
 import copy
 from collections.abc import Sequence
@@ -17,15 +17,14 @@ _EVERYTHING = Selector()
 
 
 class ObjectCache:
-    """A cache of documents, for whoever asks for the same objects again and again.
+    """A cache of documents that callers fill and empty by themselves.
 
-    What goes in and what comes out are copies. It keeps what it is given until it is told to let
-    go: what is asked for under other words (a list, and an object of it) is kept twice, and
-    nothing follows the objects; a `DynamicWatcher` does.
+    Entries and results are copies. An entry stays until it is removed. An object and a list that
+    contains it are separate entries. The cache does not watch objects; a `DynamicWatcher` does.
 
     Args:
-        discovery: a cluster that can be asked for its kinds, for `gvk_to_gvr`.
-        options: how long its answers are believed.
+        discovery: the cluster that `gvk_to_gvr` asks for kinds.
+        options: the time to live of its answers.
 
     Seed: stolostron kubernetes-dependency-watches v0.5.2, `NewObjectCache`.
     """
@@ -37,30 +36,30 @@ class ObjectCache:
         self._objects: dict[ObjectIdentifier, Objects] = {}
 
     def get(self, gvk: GroupVersionKind, namespace: str, name: str) -> Document | None:
-        """Return the object, None where it is cached that there is none.
+        """Return the object, or None if it is cached as absent.
 
-        Raises `NoCacheEntryError` where nothing is cached of it.
+        Raises `NoCacheEntryError` if the object is not cached.
         """
         return next(iter(self.from_object_identifier(named(gvk, namespace, name))), None)
 
     def list(
         self, gvk: GroupVersionKind, namespace: str, selector: Selector = _EVERYTHING
     ) -> Objects:
-        """Return the objects of the list, which may be none.
+        """Return the objects of the list, which may be empty.
 
-        Raises `NoCacheEntryError` where nothing is cached of it.
+        Raises `NoCacheEntryError` if the list is not cached.
         """
         return self.from_object_identifier(selected(gvk, namespace, selector))
 
     def from_object_identifier(self, identifier: ObjectIdentifier) -> Objects:
-        """Return the objects that were cached for the identifier, which may be none.
+        """Return the objects cached for the identifier, which may be none.
 
-        Raises `NoCacheEntryError` where nothing is cached of it.
+        Raises `NoCacheEntryError` if nothing is cached for the identifier.
         """
         try:
             return copy.deepcopy(self._objects[identifier])
         except KeyError:
-            raise NoCacheEntryError(f"nothing is cached of {identifier}") from None
+            raise NoCacheEntryError(f"nothing is cached for {identifier}") from None
 
     def cache_list(
         self,
@@ -69,42 +68,42 @@ class ObjectCache:
         selector: Selector,
         objects: Sequence[Document],
     ) -> None:
-        """Keep the objects as what the list is."""
+        """Cache the objects of a list."""
         self.cache_from_object_identifier(selected(gvk, namespace, selector), objects)
 
     def cache_object(
         self, gvk: GroupVersionKind, namespace: str, name: str, obj: Document | None
     ) -> None:
-        """Keep the object; None, that there is none."""
+        """Cache the object; None caches that it does not exist."""
         objects = [] if obj is None else [obj]
         self.cache_from_object_identifier(named(gvk, namespace, name), objects)
 
     def cache_from_object_identifier(
         self, identifier: ObjectIdentifier, objects: Sequence[Document]
     ) -> None:
-        """Keep the objects as those that the identifier names."""
+        """Cache the objects of the identifier."""
         self._objects[identifier] = copy.deepcopy([*objects])
 
     def uncache_object(self, gvk: GroupVersionKind, namespace: str, name: str) -> None:
-        """Let go of the object; one that is not cached is fine."""
+        """Remove the object, if it is cached."""
         self.uncache_from_object_identifier(named(gvk, namespace, name))
 
     def uncache_list(
         self, gvk: GroupVersionKind, namespace: str, selector: Selector = _EVERYTHING
     ) -> None:
-        """Let go of the list, not of objects that were cached by their names."""
+        """Remove the list, but not objects that are cached by name."""
         self.uncache_from_object_identifier(selected(gvk, namespace, selector))
 
     def uncache_from_object_identifier(self, identifier: ObjectIdentifier) -> None:
-        """Let go of what was cached for the identifier."""
+        """Remove the entry of the identifier, if there is one."""
         self._objects.pop(identifier, None)
 
     async def gvk_to_gvr(self, gvk: GroupVersionKind) -> ScopedGVR:
-        """Return the resource that a kind is; see `Resources.gvk_to_gvr`."""
+        """Return the resource of a kind; see `Resources.gvk_to_gvr`."""
         return await self._resources.gvk_to_gvr(gvk)
 
     def clear(self) -> None:
-        """Let go of everything, what is known of kinds too."""
+        """Remove all entries, including those of kinds."""
         self._objects.clear()
         self._resources.clear()
 
@@ -112,7 +111,7 @@ class ObjectCache:
 def named(gvk: GroupVersionKind, namespace: str, name: str) -> ObjectIdentifier:
     """Return the identifier of one object; raises `InvalidInputError` without a name."""
     if not name:
-        raise InvalidInputError(f"an object of {gvk} is asked for without its name")
+        raise InvalidInputError(f"the name of an object of {gvk} is missing")
     return ObjectIdentifier(
         group=gvk.group, version=gvk.version, kind=gvk.kind, namespace=namespace, name=name
     )

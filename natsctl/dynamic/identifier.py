@@ -1,4 +1,4 @@
-"""What names an object, or several: for Kubernetes and for NATS alike."""
+"""Identifiers of objects in Kubernetes and NATS."""
 
 import msgspec
 
@@ -11,9 +11,9 @@ KV_VERSION = "kv"
 
 
 class GroupVersionKind(msgspec.Struct, frozen=True, order=True):
-    """A kind of objects: `("apps", "v1", "Deployment")`, or `("nats", "kv", BUCKET)`.
+    """A kind: `("apps", "v1", "Deployment")`, or `("nats", "kv", BUCKET)`.
 
-    Its text is `apps/v1, Kind=Deployment`.
+    Its string form is `apps/v1, Kind=Deployment`.
     """
 
     group: str
@@ -25,12 +25,12 @@ class GroupVersionKind(msgspec.Struct, frozen=True, order=True):
 
     @property
     def api_version(self) -> str:
-        """What manifests of this kind say: `v1`, `apps/v1`."""
+        """The `apiVersion` of manifests of this kind: `v1`, `apps/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def in_nats(self) -> bool:
-        """Whether it is a bucket."""
+        """True if the kind is a bucket."""
         return (self.group, self.version) == (KV_GROUP, KV_VERSION)
 
 
@@ -42,16 +42,15 @@ def kv_kind(bucket: str) -> GroupVersionKind:
 class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
     """Names one object, the objects that a label selector matches, or all objects of a kind.
 
-    In Kubernetes, `group`, `version`, `kind`, `namespace` and `name` are what they are there. In
-    NATS the group is `nats`, the version `kv` and the kind the bucket; `name` is the key, and
-    `namespace` its first tokens, if they shall be apart: the object `team-a.shop` is `shop` in the
-    namespace `team-a`, or just `team-a.shop`.
+    For Kubernetes, the fields have their usual meaning. For NATS, the group is `nats`, the version
+    is `kv`, and the kind is the bucket. `name` is the key without its first tokens, if `namespace`
+    has them: the object `team-a.shop` is `shop` in the namespace `team-a`, or just `team-a.shop`.
 
     An identifier has exactly one of these:
 
-    - `name`: it names one object.
-    - `selector`: it names the objects whose labels match, written as for `kubectl -l`.
-    - `everything=True`: it names all objects.
+    - `name`: identifies one object.
+    - `selector`: identifies the objects whose labels match, in the syntax of `kubectl -l`.
+    - `everything=True`: identifies all objects.
 
     The last two are limited to `namespace` if that is set.
 
@@ -73,12 +72,12 @@ class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
         )
 
     def group_version_kind(self) -> GroupVersionKind:
-        """Return what kind of objects it names."""
+        """Return the kind of the identified objects."""
         return GroupVersionKind(self.group, self.version, self.kind)
 
     @property
     def key(self) -> str:
-        """The one object's key in its store; empty where none is named."""
+        """The key of a named object in its store; empty for other identifiers."""
         if not self.name:
             return ""
         if self.group_version_kind().in_nats:

@@ -1,4 +1,4 @@
-"""How a dynamic watcher works."""
+"""The options and the reconciler of a dynamic watcher."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol, runtime_checkable
@@ -11,19 +11,19 @@ from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.dynamic.resources import ObjectCacheOptions
 
 Reconcile = Callable[[ObjectIdentifier], Awaitable[float | None]]
-"""Given a watcher, does what follows from a change of what it watches; see `Reconciler`."""
+"""Reconciles a watcher after a change of an object that it watches; see `Reconciler`."""
 
 
 @runtime_checkable
 class Reconciler(Protocol):
-    """Is told which watcher watched something that came, changed or went."""
+    """Reconciles watchers whose watched objects were created, changed or deleted."""
 
     async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
-        """Do what follows for *watcher*; return the seconds until the next call, or None.
+        """Reconcile *watcher*; return the seconds until the next call, or None.
 
-        It is called when an object that is watched begins to be watched, if it exists, and when
-        one has come, changed or gone. Several changes may be one call. Failing is raising: it is
-        called again, rate limited.
+        The call follows the start of a watch of an existing object, and every creation, change and
+        deletion of a watched object. One call may follow several changes. If the call raises, it is
+        retried with backoff.
         """
         ...
 
@@ -40,18 +40,18 @@ class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a `DynamicWatcher`.
 
     Attributes:
-        rate_limiter: how long a failing watcher waits: 5 ms doubling to 1000 s by default.
-        overall_rate: limits the rate of all retries together; by default nothing does. The seed's
-            is `TokenBucket(rate_per_s=10, burst=100)`.
-        enable_cache: objects are kept, and can be read; without, only their metadata is watched
-            where the system can do that.
-        disable_initial_reconcile: an object that exists already when it begins to be watched is no
-            reason to call the reconciler; for who reads it anyway.
-        object_cache_options: how long conversions of kinds to resources are believed.
-        workers: how many watchers are reconciled at once.
-        reconcile_timeout_s: a call of the reconciler that takes longer fails.
-        list_timeout_s: a watch that has not listed what there is by then cannot be had.
-        stop_timeout_s: how long calls under way may go on after `stop`.
+        rate_limiter: the backoff of a failing watcher; by default 5 ms, doubling to 1000 s.
+        overall_rate: limits the rate of all retries together; by default unlimited. The seed's
+            limit is `TokenBucket(rate_per_s=10, burst=100)`.
+        enable_cache: keep watched objects in memory, so that they can be read. If False, only
+            their metadata is watched, if the system supports that.
+        disable_initial_reconcile: do not call the reconciler for objects that exist when their
+            watch starts.
+        object_cache_options: the time to live of conversions of kinds to resources.
+        workers: the number of watchers that are reconciled concurrently.
+        reconcile_timeout_s: seconds until a call of the reconciler fails.
+        list_timeout_s: seconds until a watch that has not listed its objects fails.
+        stop_timeout_s: seconds that running calls may take after `stop`.
     """
 
     rate_limiter: ExponentialLimiter[ObjectIdentifier] | None = None
@@ -71,5 +71,5 @@ class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reconcile_of(reconciler: Reconciler | Reconcile) -> Reconcile:
-    """Return what to call."""
+    """Return the function to call for a `Reconciler` or a plain function."""
     return reconciler.reconcile if isinstance(reconciler, Reconciler) else reconciler

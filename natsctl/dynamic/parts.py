@@ -1,4 +1,4 @@
-"""Which part of which store an identifier means, and what is read from it."""
+"""Finds the part of a store that an identifier selects, and reads its objects."""
 
 from contextlib import suppress
 from typing import Any
@@ -18,13 +18,13 @@ from natsctl.model.store import ManifestStores, Store, Stored, Stores
 
 
 class Parts:
-    """Finds what identifiers name.
+    """Finds the objects that identifiers select.
 
     Args:
-        resources: says which kinds there are in the cluster, and whether they have namespaces.
-        nats: where buckets are.
+        resources: the kinds of the cluster.
+        nats: the buckets.
         kube: the cluster.
-        metadata_only: of objects of the cluster, only metadata is needed.
+        metadata_only: watch only the metadata of objects in the cluster.
     """
 
     def __init__(
@@ -40,23 +40,23 @@ class Parts:
         self._metadata_only = metadata_only
 
     async def of(self, identifier: ObjectIdentifier) -> Dependency[Any]:
-        """Return what it names.
+        """Return the dependency for an identifier.
 
-        Raises `InvalidInputError` for what can name nothing, and what `Resources.gvk_to_gvr`
-        raises.
+        Raises `InvalidInputError` for an invalid identifier, and the errors of
+        `Resources.gvk_to_gvr`.
         """
         identifier.validate()
         resource = await self._resources.gvk_to_gvr(identifier.group_version_kind())
         return self._part(identifier, resource)
 
     def known(self, identifier: ObjectIdentifier) -> Dependency[Any]:
-        """Return the same, as far as that is known without asking anybody."""
+        """Return the dependency from cached facts, without a request to the cluster."""
         identifier.validate()
         resource = self._resources.known(identifier.group_version_kind())
         return self._part(identifier, resource)
 
     async def open(self, kind: Kind[Any]) -> Store:
-        """Return the store of a part; raises `UsageError` where its system was not given."""
+        """Return the store of *kind*; raises `UsageError` without a connection to its system."""
         if isinstance(kind, KubeKind):
             if self._kube is None:
                 raise UsageError(f"{kind.name} is kept in Kubernetes, and no cluster is given")
@@ -76,13 +76,11 @@ class Parts:
     def _part_of_cluster(
         self, identifier: ObjectIdentifier, resource: ScopedGVR | None
     ) -> Dependency[Any]:
-        """Pass over a namespace of a kind that has none."""
+        """Return the dependency; ignores the namespace if the kind is not namespaced."""
         namespaced = resource is None or resource.namespaced
         namespace = identifier.namespace if namespaced else ""
         if identifier.name and namespaced and not namespace:
-            raise InvalidInputError(
-                f"a namespace must be given, for this kind has them: {identifier}"
-            )
+            raise InvalidInputError(f"this kind is namespaced: set a namespace: {identifier}")
         kind = KubeKind[Document](
             dict[str, Any],
             identifier.group_version_kind().api_version,
@@ -96,27 +94,27 @@ class Parts:
 
 
 def object_from(watch: DependencyWatch[Any]) -> Document | None:
-    """Return the object that the watch is of, as a document that may be changed at will.
+    """Return a copy of the watched object as a document, or None if it does not exist.
 
-    None where it does not exist. Raises `InvalidObjectError` where it is no JSON object.
+    Raises `InvalidObjectError` if the object is not a JSON object.
     """
     gvk = _gvk_of(watch.on)
     return next((_document(gvk, stored) for stored in watch.objects()), None)
 
 
 def objects_from(*watches: DependencyWatch[Any]) -> Objects:
-    """Return the objects that the watches are of, each once; what is no JSON object is left out."""
-    found: dict[tuple[GroupVersionKind, str], Document] = {}
+    """Return each object of the watches once; skips values that are not JSON objects."""
+    objects: dict[tuple[GroupVersionKind, str], Document] = {}
     for watch in watches:
         gvk = _gvk_of(watch.on)
         for stored in watch.objects():
             with suppress(InvalidObjectError):
-                found[gvk, stored.key] = _document(gvk, stored)
-    return list(found.values())
+                objects[gvk, stored.key] = _document(gvk, stored)
+    return list(objects.values())
 
 
 def _document(gvk: GroupVersionKind, stored: Stored) -> Document:
-    """Let what is in a bucket look like what is in a cluster: with its kind, name and revision."""
+    """Return the object as a document; one of a bucket gets kind, name and revision too."""
     document = documents.parse(stored.value)
     if not gvk.in_nats:
         return document
@@ -125,17 +123,17 @@ def _document(gvk: GroupVersionKind, stored: Stored) -> Document:
     return {**document, "apiVersion": gvk.api_version, "kind": gvk.kind, "metadata": metadata}
 
 
-def _gvk_of(on: Dependency[Any]) -> GroupVersionKind:
-    if isinstance(on.kind, KvKind):
-        return kv_kind(on.kind.bucket)
-    if isinstance(on.kind, KubeKind):
-        group, _, version = on.kind.api_version.rpartition("/")
-        return GroupVersionKind(group, version, on.kind.kind)
-    raise UsageError(f"{on} is kept neither in NATS nor in Kubernetes")
+def _gvk_of(dependency: Dependency[Any]) -> GroupVersionKind:
+    if isinstance(dependency.kind, KvKind):
+        return kv_kind(dependency.kind.bucket)
+    if isinstance(dependency.kind, KubeKind):
+        group, _, version = dependency.kind.api_version.rpartition("/")
+        return GroupVersionKind(group, version, dependency.kind.kind)
+    raise UsageError(f"{dependency} is kept neither in NATS nor in Kubernetes")
 
 
 def _part_of_bucket(identifier: ObjectIdentifier) -> Dependency[bytes]:
-    """Return what it names, of a bucket that is there already, whatever is in it."""
+    """Return the dependency on objects of an existing bucket with any values."""
     bucket = KvKind(bytes, bucket=identifier.kind, create=False)
     bucket.name = identifier.kind
     if identifier.name:

@@ -1,4 +1,4 @@
-"""Which resource a kind is, remembered for a while."""
+"""Converts kinds to resources, with a cache."""
 
 import asyncio
 from weakref import WeakValueDictionary
@@ -13,11 +13,11 @@ WATCHED_BY = ("list", "watch")
 
 
 class ObjectCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How long conversions of kinds to resources are believed, in seconds.
+    """The time to live of cached conversions in seconds.
 
-    `gvk_to_gvr_cache_ttl_s` is for what was found, ten minutes; `missing_api_resource_cache_ttl_s`
-    for what was not: by default it is looked for each time, because its definition may come any
-    moment.
+    `gvk_to_gvr_cache_ttl_s` applies to known kinds, ten minutes by default.
+    `missing_api_resource_cache_ttl_s` applies to unknown kinds, which are not cached by default,
+    because their definition may be added at any moment.
     """
 
     gvk_to_gvr_cache_ttl_s: float = 600.0
@@ -25,9 +25,9 @@ class ObjectCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScopedGVR(msgspec.Struct, frozen=True):
-    """A resource, as paths name it, and whether its objects may be in namespaces.
+    """A resource, as in paths of the API, and whether it is namespaced.
 
-    That of a bucket is the bucket.
+    The resource of a bucket is the bucket.
     """
 
     group: str
@@ -36,28 +36,28 @@ class ScopedGVR(msgspec.Struct, frozen=True):
     namespaced: bool
 
 
-class _Looked(msgspec.Struct, frozen=True):
+class _Lookup(msgspec.Struct, frozen=True):
     until: float
-    found: ScopedGVR | NoVersionedResourceError
+    result: ScopedGVR | NoVersionedResourceError
 
 
 class Resources:
-    """Converts kinds to resources; asks *discovery* for what is not known, or not any more.
+    """Converts kinds to resources; asks *discovery* for kinds that are not cached.
 
-    Whoever asks while a lookup of the same kind is on its way shares its answer.
+    Concurrent lookups of the same kind share one request.
     """
 
     def __init__(self, discovery: Discovers | None, options: ObjectCacheOptions) -> None:
         self._discovery = discovery
         self._options = options
-        self._looked: dict[GroupVersionKind, _Looked] = {}
+        self._lookups: dict[GroupVersionKind, _Lookup] = {}
         self._locks: WeakValueDictionary[GroupVersionKind, asyncio.Lock] = WeakValueDictionary()
 
     async def gvk_to_gvr(self, gvk: GroupVersionKind) -> ScopedGVR:
-        """Return the resource that a kind is.
+        """Return the resource of a kind.
 
-        Raises `NoVersionedResourceError` where the cluster has none, and the `StoreError` that
-        says why it cannot tell.
+        Raises `NoVersionedResourceError` if the cluster does not have the kind, and `StoreError` if
+        the lookup fails.
         """
         if gvk.in_nats:
             return ScopedGVR(gvk.group, gvk.version, gvk.kind, namespaced=True)
@@ -65,31 +65,31 @@ class Resources:
         if lock is None:
             lock = self._locks[gvk] = asyncio.Lock()
         async with lock:
-            looked = self._looked.get(gvk)
-            if looked is None or asyncio.get_running_loop().time() >= looked.until:
-                looked = self._looked[gvk] = await self._look(gvk)
-        if isinstance(looked.found, NoVersionedResourceError):
-            raise looked.found.with_traceback(None)
-        return looked.found
+            lookup = self._lookups.get(gvk)
+            if lookup is None or asyncio.get_running_loop().time() >= lookup.until:
+                lookup = self._lookups[gvk] = await self._look_up(gvk)
+        if isinstance(lookup.result, NoVersionedResourceError):
+            raise lookup.result.with_traceback(None)
+        return lookup.result
 
     def known(self, gvk: GroupVersionKind) -> ScopedGVR | None:
-        """Return what the kind was found to be, be it long ago."""
-        looked = self._looked.get(gvk)
-        return looked.found if looked and isinstance(looked.found, ScopedGVR) else None
+        """Return the cached resource of the kind, even if expired, or None."""
+        lookup = self._lookups.get(gvk)
+        return lookup.result if lookup and isinstance(lookup.result, ScopedGVR) else None
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._looked.clear()
+        """Remove all entries."""
+        self._lookups.clear()
 
-    async def _look(self, gvk: GroupVersionKind) -> _Looked:
+    async def _look_up(self, gvk: GroupVersionKind) -> _Lookup:
         if self._discovery is None:
             raise UsageError(f"{gvk} is kept in Kubernetes, and no cluster is given: pass kube=")
         now = asyncio.get_running_loop().time()
         try:
-            found = await self._discovery.resource(gvk.api_version, gvk.kind)
+            served = await self._discovery.resource(gvk.api_version, gvk.kind)
         except StoreMissingError as missing:
             error = NoVersionedResourceError(f"the resource version was not found: {missing}")
             error.__cause__ = missing
-            return _Looked(now + self._options.missing_api_resource_cache_ttl_s, error)
-        resource = ScopedGVR(gvk.group, gvk.version, found.plural, found.namespaced)
-        return _Looked(now + self._options.gvk_to_gvr_cache_ttl_s, resource)
+            return _Lookup(now + self._options.missing_api_resource_cache_ttl_s, error)
+        resource = ScopedGVR(gvk.group, gvk.version, served.plural, served.namespaced)
+        return _Lookup(now + self._options.gvk_to_gvr_cache_ttl_s, resource)

@@ -1,4 +1,4 @@
-"""A reconciler that hands every watcher on, to the queue of another runtime."""
+"""A reconciler that forwards watchers to the work queue of another runtime."""
 
 from collections.abc import Callable
 from typing import Self
@@ -11,15 +11,15 @@ from natsctl.errors import QueueShutDownError
 
 
 class GenericEvent(msgspec.Struct, frozen=True):
-    """Something that `object` watches has come, changed or gone."""
+    """An object that `object` watches was created, changed or deleted."""
 
     object: ObjectIdentifier
 
 
 class EventSource:
-    """What a `ControllerRuntimeSourceReconciler` is told, to be iterated with `async for`.
+    """The watchers that a `ControllerRuntimeSourceReconciler` receives, for `async for`.
 
-    Events of one watcher that nobody has taken yet are one. It ends once it is closed.
+    Pending events of the same watcher are merged. The iteration ends after `close`.
     """
 
     def __init__(self) -> None:
@@ -37,15 +37,15 @@ class EventSource:
         return GenericEvent(watcher)
 
     def send(self, watcher: ObjectIdentifier) -> None:
-        """Have it told; ignored once closed."""
+        """Add an event for *watcher*; does nothing after `close`."""
         self._queue.add(watcher)
 
     def close(self) -> None:
-        """Tell what was sent, and then no more."""
+        """End the iteration after the pending events."""
         self._queue.shut_down(drain=True)
 
     async def feed(self, enqueue: Callable[[str], None]) -> None:
-        """Call *enqueue* with the key of each watcher, until closed or cancelled.
+        """Call *enqueue* with the key of each watcher until `close`.
 
         Example:
             await source.feed(lambda key: runtime.enqueue_key(key, Operation.SECONDARY))
@@ -55,21 +55,21 @@ class EventSource:
 
 
 class ControllerRuntimeSourceReconciler:
-    """Sends every watcher that it is called for to its source; see `controller_runtime_source`."""
+    """Forwards every watcher to its source; see `controller_runtime_source`."""
 
     def __init__(self, source: EventSource) -> None:
         self._source = source
 
     async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
-        """Send it, and be done."""
+        """Forward *watcher*; returns None."""
         self._source.send(watcher)
         return None
 
 
 def controller_runtime_source() -> tuple[ControllerRuntimeSourceReconciler, EventSource]:
-    """Return a reconciler for a `DynamicWatcher`, and where what it is told comes out.
+    """Return a reconciler for a `DynamicWatcher`, and the source of the watchers it receives.
 
-    So a controller is visited when what its objects depend on changes, too.
+    With them, a change of an object on which a primary depends enqueues the primary.
 
     Example:
         reconciler, source = controller_runtime_source()

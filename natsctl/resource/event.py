@@ -1,4 +1,4 @@
-"""What a subscriber is told, and how it says what came of it."""
+"""The events of a stream, and how a subscriber marks them done."""
 
 import asyncio
 from enum import StrEnum
@@ -12,26 +12,26 @@ T = TypeVar("T")
 
 
 class Key(str):
-    """A key, which is a string, and its parts: `team/shop` is `shop` in the namespace `team`.
+    """A key: a string with `name` and `namespace`; `team/shop` is `shop` in namespace `team`.
 
-    A key without a slash is a name alone. That of a sync is empty.
+    A key without a slash has no namespace. The key of a sync event is empty.
     """
 
     __slots__ = ()
 
     @property
     def name(self) -> str:
-        """What follows the last slash."""
+        """The part after the last slash."""
         return self.rpartition("/")[2]
 
     @property
     def namespace(self) -> str:
-        """What precedes the last slash; empty without one."""
+        """The part before the last slash; empty if there is no slash."""
         return self.rpartition("/")[0]
 
 
 class EventKind(StrEnum):
-    """What to do: know that the first listing is told, apply the object, or remove it."""
+    """The kind of an event: the first list is complete, an object exists, or it is deleted."""
 
     SYNC = "sync"
     UPSERT = "upsert"
@@ -39,31 +39,31 @@ class EventKind(StrEnum):
 
 
 class Origin(Protocol):
-    """Where events come from, and where they go back to."""
+    """The subscription that made an event and receives its outcome."""
 
     def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
-        """Take back an event that was handled, or failed."""
+        """Settle an event that was handled or failed."""
         ...
 
     def restore(self, key: Key) -> None:
-        """Take back an event that was not handled, as if it had never been told."""
+        """Return an event that was not handled to the queue."""
         ...
 
     def lose(self, kind: EventKind, key: Key) -> None:
-        """Note that an event can never be marked done; called in any thread, at any moment."""
+        """Record that an event can never be marked done; called in any thread at any time."""
         ...
 
 
 class Event(Generic[T]):
-    """One thing to do; nothing else is told of its key before it is marked done.
+    """An event; the stream delivers no other event of its key until this one is done.
 
-    `async with event:` marks it when the block ends. If the block raises, the event has failed and
-    the exception goes no further, `SystemExit` included. If the block is cancelled, or a person
-    presses Ctrl-C, the event is untouched and the exception passes. `done` does the same by hand,
-    at any time and from any task. Either way, once: an event that is collected before fails its
-    stream.
+    `async with event:` marks the event done when the block ends. If the block raises, the event has
+    failed, and the exception does not propagate, `SystemExit` included. A cancellation or Ctrl-C
+    propagates, and the event returns to the queue. `done` marks the event by hand, at any time and
+    from any task. Mark each event exactly once: a stream fails if an event is garbage-collected
+    before that.
 
-    `key` is empty for a sync.
+    `key` is empty for a sync event.
     """
 
     __slots__ = ("_call", "_object", "_origin", "key", "kind")
@@ -79,25 +79,25 @@ class Event(Generic[T]):
 
     @property
     def object(self) -> T:
-        """The object as it is; of a delete, as this subscriber last knew it.
+        """The object; for a delete, the last state that this subscriber received.
 
-        Raises `UsageError` for a sync, which is of no object.
+        Raises `UsageError` for a sync event, which has no object.
         """
         if self.kind is EventKind.SYNC:
-            raise UsageError("a sync is of no object: look at the event's kind first")
+            raise UsageError("a sync event has no object: check the event's kind first")
         return self._object  # type: ignore[return-value]  # T may itself include None
 
     def done(self, error: Exception | None = None) -> None:
-        """Mark the event handled; or, with *error*, failed.
+        """Mark the event as handled, or as failed with *error*.
 
-        After a failure the stream's error handler decides: retry the key, which then is told as
-        it is by then; drop it until it changes; or stop the stream. `RetryAfter` and
-        `PermanentError` are heeded as in a sync handler. Where the stream was left, nothing
-        happens. Raises `UsageError` the second time.
+        After a failure, the stream's error handler decides: retry the key with its newest state,
+        drop the key until it changes, or stop the stream. `RetryAfter` and `PermanentError` have
+        the same effect as in a sync handler. Does nothing after the stream's context was left.
+        Raises `UsageError` at the second call.
         """
         if self._origin is None:
-            raise UsageError(f"{self!r} was marked done before")
-        self._leave(self._origin).settle(self.kind, self.key, error)
+            raise UsageError(f"{self!r} is already marked done")
+        self._detach(self._origin).settle(self.kind, self.key, error)
 
     async def __aenter__(self) -> Self:
         self._call = Call(self.kind, self.key)
@@ -122,7 +122,7 @@ class Event(Generic[T]):
         return not passes
 
     def _mark(self, error: BaseException | None) -> bool:
-        """Mark the event as its block has ended; return whether the error must pass."""
+        """Mark the event after its block; return whether the error must propagate."""
         failure = None
         if error is not None and not isinstance(error, KeyboardInterrupt):
             failure = failure_of(error, asyncio.current_task())
@@ -130,13 +130,13 @@ class Event(Generic[T]):
             self.done(failure)
             return False
         if self._origin is not None:
-            self._leave(self._origin).restore(self.key)
+            self._detach(self._origin).restore(self.key)
         return True
 
     def __del__(self) -> None:
         if self._origin is not None:
-            self._leave(self._origin).lose(self.kind, self.key)
+            self._detach(self._origin).lose(self.kind, self.key)
 
-    def _leave(self, origin: Origin) -> Origin:
+    def _detach(self, origin: Origin) -> Origin:
         self._origin = None
         return origin

@@ -1,4 +1,4 @@
-"""What follows an event that failed."""
+"""The error handlers and rate limiters of a stream."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -13,7 +13,7 @@ ErrorAction: TypeAlias = Decision
 
 
 class PerKey(msgspec.Struct, frozen=True):
-    """An error handler that depends on the key, which is empty for a sync.
+    """An error handler that depends on the key, which is empty for a sync event.
 
     Example:
         PerKey(lambda key: always_retry if key.namespace == "kube-system" else give_up_after(3))
@@ -23,12 +23,12 @@ class PerKey(msgspec.Struct, frozen=True):
 
 
 ErrorHandler: TypeAlias = RetryPolicy | PerKey
-"""Given the error and the key's failures in a row, from 1, says which `ErrorAction` follows."""
+"""Returns the `ErrorAction` for an error and the key's number of failures in a row, from 1."""
 
 RateLimiter: TypeAlias = ExponentialLimiter[str] | TokenBucket
-"""Says how long a failing key waits: by its own failures, or by all retries of the stream too."""
+"""The backoff of a failing key, or a limit on all retries of the stream."""
 
 
 def policy_for(key: Key, handler: ErrorHandler) -> RetryPolicy:
-    """Return what decides about failures of this key."""
+    """Return the retry policy for *key*."""
     return handler.policy_of(key) if isinstance(handler, PerKey) else handler

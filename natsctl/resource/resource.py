@@ -1,4 +1,4 @@
-"""One kind, watched once, and lent to any number of readers."""
+"""Watches one kind once, for any number of event streams and readers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,13 +21,13 @@ from natsctl.resource.subscription import Subscription
 
 T = TypeVar("T")
 
-TURN_S = 0.01  # for how long a subscriber may go on before other tasks get their turn
+TURN_S = 0.01  # the time after which a subscriber lets other tasks run
 
 
 class EventStream(Generic[T]):
-    """One subscriber's events, to be iterated with `async for`, by any number of tasks.
+    """The events of one subscriber, for `async for` in any number of tasks.
 
-    It ends where its error handler says `Stop`, and where the resource is left or stopped.
+    The stream ends if its error handler returns `Stop`, or if the resource is left or stopped.
     """
 
     def __init__(self, subscription: Subscription[T]) -> None:
@@ -40,7 +40,9 @@ class EventStream(Generic[T]):
 
     async def __anext__(self) -> Event[T]:
         if self._clock() >= self._turn_ends:
-            await asyncio.sleep(0)  # neither an event nor what is made of it need ever have waited
+            await asyncio.sleep(
+                0
+            )  # neither the iteration nor the handling of an event needs to suspend
             self._turn_ends = self._clock() + TURN_S
         try:
             return await self._subscription.next()
@@ -49,11 +51,11 @@ class EventStream(Generic[T]):
 
 
 class Resource(Generic[T]):
-    """Objects of one kind, as streams of events and as a read-only store.
+    """The objects of one kind, as streams of events and as a read-only store.
 
-    Used as `async with Resource(kind, stores) as resource:`. Nothing is opened or watched before
-    the first stream is entered or the store is asked for; from then on there is one watch, however
-    many subscribers there are. Leaving, or `stop`, ends the watch and every stream.
+    Use it as `async with Resource(kind, stores) as resource:`. The first call of `events` or
+    `store` opens the store and starts one watch, which all subscribers share. Leaving the context
+    or calling `stop` ends the watch and every stream.
 
     Example:
         async with Resource(kv(Host, bucket="hosts"), stores) as resource:
@@ -66,18 +68,18 @@ class Resource(Generic[T]):
                             case EventKind.DELETE:
                                 await unserve(event.key)
 
-    A store that cannot be opened ends the block with its `StoreError`; one that is lost later is
-    waited for, and what changed meanwhile is told then.
+    If the store cannot be opened, the context ends with its `StoreError`. If the store is lost
+    later, the watch waits for it and then delivers the changes since.
 
     Args:
-        kind: which objects; of NATS or of Kubernetes.
-        stores: where they are kept.
+        kind: a kind in NATS or Kubernetes.
+        stores: the system that keeps its objects.
     """
 
     blocking = staticmethod(blocking)
     """Run a function that blocks in a thread: `await resource.blocking(function, *args)`.
 
-    Within `async with event` the event is marked once the thread has ended.
+    Inside `async with event`, the event is marked done after the thread has ended.
     """
 
     def __init__(self, kind: Kind[T], stores: Stores) -> None:
@@ -85,7 +87,7 @@ class Resource(Generic[T]):
         self._stores = stores
         self._informer: Informer[T] | None = None
         self._subscriptions: list[Subscription[T]] = []
-        self._complete = asyncio.Event()  # the first listing was told
+        self._complete = asyncio.Event()  # the first list is complete
         self._lifetime = AsyncExitStack()
         self._group: asyncio.TaskGroup | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -93,7 +95,9 @@ class Resource(Generic[T]):
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
-            raise UsageError(f"the resource of {self.kind.name} was entered before: make another")
+            raise UsageError(
+                f"the resource of {self.kind.name} cannot be entered twice: make a new one"
+            )
         self._group = await self._lifetime.enter_async_context(together())
         return self
 
@@ -107,7 +111,7 @@ class Resource(Generic[T]):
         await self._lifetime.__aexit__(kind, error, traceback)
 
     def stop(self) -> None:
-        """End the watch and every stream, as leaving does; who handles an event may finish."""
+        """End the watch and every stream; events that are being handled may finish."""
         self._stopped = True
         self._complete.set()
         for subscription in self._subscriptions:
@@ -121,40 +125,43 @@ class Resource(Generic[T]):
         error_handler: ErrorHandler = always_retry,
         rate_limiter: RateLimiter | None = None,
     ) -> AbstractAsyncContextManager[EventStream[T]]:
-        """Return a stream of its own, to be entered with `async with`.
+        """Return a new stream, to be entered with `async with`.
 
         Args:
-            error_handler: what follows `done(error)`: `always_retry`, `retry_up_to`, which then
-                ends the stream, `give_up_after`, which then ends the key, or any `ErrorHandler`.
-            rate_limiter: how long a failing key waits; one for each stream. By default 5 ms,
-                doubling to 1000 s, as in client-go; a `TokenBucket` limits all retries besides.
+            error_handler: decides after `done(error)`: `always_retry`; `retry_up_to`, which ends
+                the stream after some failures; `give_up_after`, which drops the key after some
+                failures; or any `ErrorHandler`.
+            rate_limiter: the backoff of a failing key, one for each stream. By default 5 ms,
+                doubling to 1000 s, as in client-go. A `TokenBucket` also limits all retries.
 
         Guarantees:
-            - Every object that there is is told as an upsert, then one sync, however late the
-              stream is entered. The sync comes once those were told, not once they are done.
-            - One event of a key is out at a time. The next tells the newest state, if that
-              changed: what happened in between is not told one by one.
-            - A failed upsert whose object is gone is retried as its delete, and a failed delete
-              whose object is back as its upsert.
-            - A delete is told only of what was told before, with the state told last. An object
-              made anew under the same key, which its uid tells, is a delete and then an upsert.
-            - Events go on after a lost connection, with what changed meanwhile.
+            - A new stream delivers each existing object as an upsert, and then one sync event. The
+              sync event follows the delivery of those upserts, not their completion.
+            - The stream delivers one event of a key at a time. The next event has the newest
+              state; intermediate states are skipped.
+            - A failed upsert is retried as a delete if the object is gone, and a failed delete as
+              an upsert if the object exists again.
+            - A delete is delivered only for objects that were delivered, with the last delivered
+              state. A recreated object, which has another uid, is a delete and then an upsert.
+            - After a lost connection, the stream continues with the changes since.
 
-        Entering raises `StoppedError` where the resource was stopped, and iterating or leaving
-        `EventNotDoneError` where an event was collected before it was marked done.
+        Entering raises `StoppedError` if the resource was stopped. Iterating or leaving raises
+        `EventNotDoneError` if an event was garbage-collected before it was marked done.
         """
         return self._subscribed(error_handler, rate_limiter, _line_of_caller())
 
     async def store(self) -> ResourceStore[T]:
-        """Return the objects to read, once every one is there.
+        """Wait for the first list, and return the objects for reading.
 
-        Waits for as long as it takes: give it a deadline. Raises `StoppedError` where the resource
-        is left or stopped before.
+        Waits without a limit; set a deadline. Raises `StoppedError` if the resource is left or
+        stopped before.
         """
         self._watch()
         await self._complete.wait()
         if self._stopped or self._informer is None:
-            raise StoppedError(f"the resource of {self.kind.name} was stopped, not complete yet")
+            raise StoppedError(
+                f"the resource of {self.kind.name} was stopped before its first list was complete"
+            )
         return ResourceStore(self._informer.cache)
 
     @asynccontextmanager
@@ -178,9 +185,9 @@ class Resource(Generic[T]):
             self._subscriptions.remove(subscription)
 
     def _watch(self) -> None:
-        """Begin to watch, unless that has begun."""
+        """Start the watch, unless it runs."""
         if self._group is None:
-            raise UsageError(f"the resource of {self.kind.name} is used within `async with`")
+            raise UsageError(f"the resource of {self.kind.name} must be used inside `async with`")
         if self._stopped:
             raise StoppedError(f"the resource of {self.kind.name} was stopped")
         if self._watching is None:
@@ -194,7 +201,7 @@ class Resource(Generic[T]):
         await self._informer.run()
 
     def _follow(self, *subscriptions: Subscription[T]) -> None:
-        """Have them told what the informer sees, once there is one."""
+        """Connect the subscriptions to the informer, if it exists."""
         if self._informer is not None:
             for subscription in subscriptions:
                 subscription.follow(self._informer)
@@ -202,7 +209,7 @@ class Resource(Generic[T]):
                     subscription.complete()
 
     def _listed(self) -> None:
-        """Know that a listing was told, all of it; only the first is news."""
+        """Complete the subscriptions after the first list."""
         if not self._complete.is_set():
             self._complete.set()
             for subscription in self._subscriptions:
@@ -210,6 +217,6 @@ class Resource(Generic[T]):
 
 
 def _line_of_caller() -> str:
-    """Return the line of code that called the caller's method."""
+    """Return the file and line of the caller's caller."""
     line = extract_stack(limit=3)[0]
     return f"{line.filename}:{line.lineno}"

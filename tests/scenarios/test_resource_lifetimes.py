@@ -144,7 +144,7 @@ class TestLeaving:
                 waiting = asyncio.create_task(resource.store())
                 await asyncio.sleep(60)
                 assert not waiting.done()
-            with pytest.raises(StoppedError, match="not complete yet"):
+            with pytest.raises(StoppedError, match="before its first list was complete"):
                 await waiting
 
 
@@ -152,11 +152,11 @@ class TestBeginning:
     async def test_a_resource_is_used_only_after_it_was_entered_and_entered_once(self) -> None:
         resource = Resource(THINGS, MemoryStores())
         stream = resource.events()
-        with pytest.raises(UsageError, match="used within `async with`"):
+        with pytest.raises(UsageError, match="used inside `async with`"):
             await resource.store()
         async with resource, stream as events:
             assert len(await synced(events)) == 1
-            with pytest.raises(UsageError, match="entered before"):
+            with pytest.raises(UsageError, match="cannot be entered twice"):
                 await resource.__aenter__()
 
     async def test_a_store_that_cannot_be_opened_ends_the_block(self) -> None:

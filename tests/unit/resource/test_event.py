@@ -57,7 +57,7 @@ class TestEvent:
     def test_it_has_an_object_unless_it_is_a_sync(self, desk: Desk) -> None:
         event, without = upsert(desk), sync(desk)
         assert event.object == "object"
-        with pytest.raises(UsageError, match="a sync is of no object"):
+        with pytest.raises(UsageError, match="a sync event has no object"):
             assert without.object
         event.done()
         without.done()
@@ -71,7 +71,7 @@ class TestEvent:
     def test_done_is_said_once(self, desk: Desk) -> None:
         event = upsert(desk)
         event.done()
-        with pytest.raises(UsageError, match="<upsert team/shop> was marked done before"):
+        with pytest.raises(UsageError, match="<upsert team/shop> is already marked done"):
             event.done()
         del event
         assert desk.notes == [("settled", "upsert", "team/shop", None)]

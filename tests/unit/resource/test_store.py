@@ -70,7 +70,7 @@ async def test_what_a_reader_does_to_an_object_nobody_else_sees() -> None:
 
 async def test_an_object_that_does_not_say_its_key_is_not_looked_up(stage: Stage) -> None:
     store = await stage.resource.store()
-    with pytest.raises(UsageError, match=r"Thing\.things do not say their key: use get_by_key"):
+    with pytest.raises(UsageError, match=r"Thing\.things do not contain their key: use get_by_key"):
         store.get(thing("hi"))
 
 
