@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from natsctl.controller.controller import Controller as Controller
     from natsctl.controller.finalized import finalized as finalized
-    from natsctl.controller.runtime import Controller as Controller
     from natsctl.controller.runtime import ControllerRuntime as ControllerRuntime
     from natsctl.controller.slots.declare import primary as primary
     from natsctl.controller.slots.declare import secondary as secondary
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from natsctl.core.queue.retry import give_up_after as give_up_after
     from natsctl.core.queue.retry import retry_up_to as retry_up_to
     from natsctl.core.sync.calls import blocking as blocking
-    from natsctl.core.sync.operation import Operation as Operation
+    from natsctl.core.sync.keys import Operation as Operation
     from natsctl.daemon.operator import Operator as Operator
     from natsctl.dynamic import *
     from natsctl.errors import CacheDisabledError as CacheDisabledError

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import slots
 from natsctl.daemon.operator import Guest, Runnable
 from natsctl.errors import UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from natsctl.controller.runtime import Controller, check_controller
+from natsctl.controller.controller import Controller, check_controller
 from natsctl.controller.slots.declare import only_primary
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings.did_you_mean import did_you_mean

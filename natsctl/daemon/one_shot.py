@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from natsctl.controller.controller import Controller
 from natsctl.controller.garbage.evidence import MEMORY
-from natsctl.controller.runtime import Controller, ControllerRuntime
+from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.primary import Primary
@@ -91,7 +92,7 @@ async def _visited(runtime: ControllerRuntime, key: str) -> Visited:
     if not known.exists and not any(known.owned.values()):
         return Visited(key, NotFoundError("it does not exist"))
     try:
-        await runtime.visit(key)
+        await runtime.sync(key)
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its key's failure
         return Visited(key, error)
     return Visited(key, None)

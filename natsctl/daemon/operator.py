@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from natsctl.controller.runtime import Controller, ControllerRuntime
+from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.core.coordination.election import Election
 from natsctl.core.coordination.participant import Participant

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import slots
 from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.daemon.operator import Guest, Runnable

@@ -9,7 +9,7 @@ from string import Template
 
 import msgspec
 
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.errors import UsageError
 from natsctl.kubernetes.resources.names import plural
 

@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.watches import Cause, DependencyWatch, DependencyWatches
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.host import Host
 from natsctl.core.sync.loop import SyncLoop
-from natsctl.core.sync.stopping import finish
-from natsctl.core.task_group import together
 from natsctl.dynamic.cache import Objects, named, selected
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier
 from natsctl.dynamic.options import DynamicOptions, Reconcile, Reconciler, reconcile_of
@@ -41,8 +42,15 @@ NAME = "dynamic"  # in spans
 _EVERYTHING = Selector()
 
 
+class _Running(msgspec.Struct, frozen=True):
+    """The parts that exist from a start to its end."""
+
+    host: Host
+    queue: Workqueue[ObjectIdentifier]
+
+
 class DynamicWatcher:
-    """DependencyWatches single objects and selections of them, for watchers that come and go.
+    """Watches single objects and selections of them, for watchers that come and go.
 
     *Guarantees.* There is one watch for each distinct thing that is watched, for as long as any
     watcher watches it. Every change after a watcher began to watch is followed by a call of the
@@ -77,7 +85,6 @@ class DynamicWatcher:
         self.started = asyncio.Event()
         self._options = DynamicOptions() if options is None else options
         self._reconcile = reconcile_of(reconciler)
-        self._stopping = asyncio.Event()
         self._resources = Resources(kube, self._options.object_cache_options)
         self._parts = Parts(
             self._resources, nats=nats, kube=kube, metadata_only=not self._options.enable_cache
@@ -87,8 +94,14 @@ class DynamicWatcher:
         )
         self._batches = Batches(self._watches)
         self._turns: WeakValueDictionary[ObjectIdentifier, asyncio.Lock] = WeakValueDictionary()
-        self._loop: SyncLoop[ObjectIdentifier] | None = None
-        self._calls: Calls
+        self._running: _Running | None = None
+        self._calls = Calls(
+            NAME,
+            "the reconciler",
+            limit_s=self._options.reconcile_timeout_s,
+            what="reconcile",
+            setting="reconcile_timeout_s",
+        )
         self._failures = FailureLog(log, logging.WARNING)
 
     # ---- start and end
@@ -98,34 +111,27 @@ class DynamicWatcher:
 
         It can be started again then. Raises `UsageError` while it is at work.
         """
-        if self._loop is not None:
+        if self._running is not None:
             raise UsageError("the dynamic watcher was started before, and has not ended")
-        self._calls = Calls(
-            NAME,
-            "the reconciler",
-            limit_s=self._options.reconcile_timeout_s,
-            what="reconcile",
-            setting="reconcile_timeout_s",
+        options = self._options
+        queue = Workqueue(limiter=options.rate_limiter, bucket=options.overall_rate)
+        host = Host(
+            NAME, lambda: {NAME: queue}, start=self._begin, stop_timeout_s=options.stop_timeout_s
         )
-        self._loop = loop = self._new_loop()
         self._batches = Batches(self._watches)
-        self._stopping.clear()
+        self._running = _Running(host, queue)
         try:
-            async with self._watches.running(), together() as group:
-                work = group.create_task(loop.run(self._begin), name="dynamic watcher")
-                stopping = group.create_task(self._stopping.wait(), name="stop")
-                await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
-                await self._finish(work)
-                stopping.cancel()
+            async with self._watches.running():
+                loop = SyncLoop(self._sync, queue=queue)
+                await host.run(loop.run(host.begin, workers=options.workers))
         finally:
             self.started.clear()
-            self._loop = None
+            self._running = None
 
     def stop(self) -> None:
         """Begin no more calls of the reconciler; `start` returns when those under way are done."""
-        self._stopping.set()
-        if self._loop is not None:
-            self._loop.queue.shut_down(drain=False)
+        if self._running is not None:
+            self._running.host.stop()
 
     # ---- what is watched
 
@@ -160,10 +166,10 @@ class DynamicWatcher:
 
         Raises `InvalidInputError` and `QueryBatchInProgressError`.
         """
-        loop = self._check(watcher)
+        queue = self._check(watcher)
         async with self._turn(watcher):
             self._watches.keep_only(watcher, ())
-            loop.queue.forget(watcher)
+            queue.forget(watcher)
 
     def get_watch_count(self) -> int:
         """Return how many watches there are; 0 before the start and after the end."""
@@ -272,12 +278,13 @@ class DynamicWatcher:
     # ---- what follows a change
 
     def _woken(self, watcher: ObjectIdentifier, cause: Cause) -> None:
-        if self._loop is None or (cause is Cause.FOUND and self._options.disable_initial_reconcile):
+        initial = cause is Cause.FOUND
+        if self._running is None or (initial and self._options.disable_initial_reconcile):
             return
-        urgency = Priority.RESYNC if cause is Cause.FOUND else Priority.SECONDARY
-        self._loop.queue.add(watcher, priority=urgency)
+        priority = Priority.RESYNC if initial else Priority.SECONDARY
+        self._running.queue.add(watcher, priority=priority)
 
-    async def _visit(self, watcher: ObjectIdentifier) -> float | None:
+    async def _sync(self, watcher: ObjectIdentifier) -> float | None:
         with sync_span(NAME, log_context):
             try:
                 after = await self._calls.delay(watcher, self._reconcile, watcher)
@@ -289,17 +296,17 @@ class DynamicWatcher:
 
     # ---- who may do what, and when
 
-    def _started(self) -> SyncLoop[ObjectIdentifier]:
-        if self._loop is None or not self.started.is_set():
+    def _started(self) -> Workqueue[ObjectIdentifier]:
+        if self._running is None or not self.started.is_set():
             raise NotStartedError("the dynamic watcher must be started to do that")
-        return self._loop
+        return self._running.queue
 
-    def _check(self, watcher: ObjectIdentifier) -> SyncLoop[ObjectIdentifier]:
-        loop = self._started()
+    def _check(self, watcher: ObjectIdentifier) -> Workqueue[ObjectIdentifier]:
+        queue = self._started()
         watcher.validate()
         if not watcher.name:
             raise InvalidInputError(f"a watcher is one object and needs a name: {watcher}")
-        return loop
+        return queue
 
     def _check_cache(self) -> None:
         self._started()
@@ -333,15 +340,5 @@ class DynamicWatcher:
             raise NoCacheEntryError(f"nobody watches {identifier}")
         return watch
 
-    def _new_loop(self) -> SyncLoop[ObjectIdentifier]:
-        options = self._options
-        queue = Workqueue(limiter=options.rate_limiter, bucket=options.overall_rate)
-        return SyncLoop(self._visit, queue=queue, workers=options.workers)
-
     async def _begin(self) -> None:
         self.started.set()
-
-    async def _finish(self, work: asyncio.Task[None]) -> None:
-        """Let calls under way end, for a while."""
-        self.stop()
-        await finish(NAME, (work,), within_s=self._options.stop_timeout_s)

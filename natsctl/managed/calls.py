@@ -17,7 +17,7 @@ T = TypeVar("T")
 AGAIN_S = 0.1  # until an object that was changed meanwhile, or by us, is looked at again
 
 
-class Visit(Generic[T]):
+class Reconciliation(Generic[T]):
     """One reconciliation of one object: until when external calls may take, and by which client."""
 
     def __init__(self, managed: Managed[T], timeout_s: float) -> None:
@@ -29,21 +29,23 @@ class Visit(Generic[T]):
         self.confirmed = False  # its external resource was observed right after its creation
 
 
-class Calls(Generic[T]):
+class ExternalCalls(Generic[T]):
     """Wraps external calls and writes; *reports* takes their failures."""
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
 
     @asynccontextmanager
-    async def calling(self, visit: Visit[T], verb: str, reason: str) -> AsyncIterator[None]:
+    async def calling(
+        self, reconciliation: Reconciliation[T], verb: str, reason: str
+    ) -> AsyncIterator[None]:
         """Limit the call inside to the time that is left; its failure is reported and passes."""
-        async with self.reported(visit, verb, reason), self.limited(visit, verb):
+        async with self.reported(reconciliation, verb, reason), self.limited(reconciliation, verb):
             yield
 
     @asynccontextmanager
     async def reported(
-        self, visit: Visit[T], verb: str, reason: str, *conditions: Condition
+        self, reconciliation: Reconciliation[T], verb: str, reason: str, *conditions: Condition
     ) -> AsyncIterator[None]:
         """Report a failure of the block; it passes."""
         try:
@@ -52,7 +54,7 @@ class Calls(Generic[T]):
             raise
         except Exception as error:
             message = f"cannot {verb}: {error_text(error)}"[:MESSAGE_MAX]
-            await self._reports.failed(visit.managed, reason, message, *conditions)
+            await self._reports.failed(reconciliation.managed, reason, message, *conditions)
             raise
 
     @asynccontextmanager
@@ -74,13 +76,14 @@ class Calls(Generic[T]):
             raise
 
     @asynccontextmanager
-    async def limited(self, visit: Visit[T], verb: str) -> AsyncIterator[None]:
+    async def limited(self, reconciliation: Reconciliation[T], verb: str) -> AsyncIterator[None]:
         """Limit the call inside to the time that is left."""
         try:
-            async with asyncio.timeout_at(visit.deadline) as limit:
+            async with asyncio.timeout_at(reconciliation.deadline) as limit:
                 yield
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            told = f"{verb} was cut short: external calls took longer than {visit.timeout_s:g} s"
-            raise TimeoutError(told) from error
+            limit_s = reconciliation.timeout_s
+            message = f"{verb} was cut short: external calls took longer than {limit_s:g} s"
+            raise TimeoutError(message) from error

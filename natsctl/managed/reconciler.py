@@ -21,7 +21,7 @@ from natsctl.core.objects.primary import Primary
 from natsctl.core.sync.calls import awaitable, blocking
 from natsctl.core.sync.options import SECONDS, check_options
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
-from natsctl.managed.calls import Calls, Visit
+from natsctl.managed.calls import ExternalCalls, Reconciliation
 from natsctl.managed.creation.backoff import BACKOFF_S, CreationBackoff
 from natsctl.managed.creation.creation import Creation
 from natsctl.managed.creation.links import Links
@@ -42,7 +42,7 @@ from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
 from natsctl.managed.policies import DeletionPolicy, ManagementPolicy, Permissions, permissions
 from natsctl.managed.polling import Poll, PollIntervalHook
-from natsctl.managed.reports import EventRecorder, Reports
+from natsctl.managed.reports import KeyEventRecorder, Reports
 from natsctl.managed.situation import Action, Observed, Situation, decide
 from natsctl.managed.steps import Steps
 from natsctl.model.kinds import KvKind
@@ -117,7 +117,7 @@ class ManagedReconciler(Generic[T]):
         poll_interval_s: float = 60.0,
         poll_interval_hook: PollIntervalHook[T] | None = None,
         poll_jitter_s: float = 0.0,
-        recorder: EventRecorder | None = None,
+        recorder: KeyEventRecorder | None = None,
         timeout_s: float = 60.0,
         clock: Callable[[], datetime] = _now,
     ) -> None:
@@ -148,7 +148,7 @@ class ManagedReconciler(Generic[T]):
             links=self._links,
             updater=critical_annotation_updater,
         )
-        self._calls = Calls[T](self._reports)
+        self._calls = ExternalCalls[T](self._reports)
         self._steps = Steps(
             managed,
             self._calls,
@@ -166,7 +166,7 @@ class ManagedReconciler(Generic[T]):
     """Run a function that blocks in a thread: `await reconciler.blocking(function, *args)`."""
 
     async def reconcile(self, key: str) -> float | None:
-        """Do what the object *key* needs now; return seconds until the next visit, or None.
+        """Do what the object *key* needs now; return seconds until the next run, or None.
 
         A sync handler: failing is raising, and what an `ExternalClient` raises passes, after it
         was told. An object that changed meanwhile is asked to be visited again, by `RetryAfter`.
@@ -178,19 +178,19 @@ class ManagedReconciler(Generic[T]):
             self._backoff.forget(key)
             self._confirmed.pop(key, None)
             return None
-        visit = Visit(managed, self._timeout_s)
-        situation = self._situation(visit)
+        reconciliation = Reconciliation(managed, self._timeout_s)
+        situation = self._situation(reconciliation)
         action = decide(situation)
         if action is not Action.OBSERVE:
-            return await self._steps.take(action, visit)
-        async with self._connected(visit):
-            state = await self._observed(visit)
+            return await self._steps.take(action, reconciliation)
+        async with self._connected(reconciliation):
+            state = await self._observed(reconciliation)
             if situation.recent and state is not Observed.ABSENT:
                 self._confirmed[key] = managed.creation
             action = decide(msgspec.structs.replace(situation, observed=state))
             with self._backoff.attempt(action, managed):
-                after_s = await self._steps.take(action, visit)
-            if visit.confirmed:
+                after_s = await self._steps.take(action, reconciliation)
+            if reconciliation.confirmed:
                 self._confirmed[key] = managed.creation
             return after_s
 
@@ -238,17 +238,17 @@ class ManagedReconciler(Generic[T]):
     def _holds(self, managed: Managed[T]) -> bool:
         return managed.recovered or self._reports.held(managed)
 
-    def _situation(self, visit: Visit[T]) -> Situation:
-        managed = visit.managed
+    def _situation(self, reconciliation: Reconciliation[T]) -> Situation:
+        managed = reconciliation.managed
         creation, ours = managed.creation, self._names.finalizers(self._finalizer)
         age_s = creation.age_s(self._clock())
         in_grace = age_s is not None and age_s < self._grace_s
         if not in_grace:
             self._confirmed.pop(managed.key, None)
-        may = self._permissions(visit)
+        may = self._permissions(reconciliation)
         return Situation(
             paused=managed.policies.get(self._names.paused) == "true",
-            valid=not visit.rejected,
+            valid=not reconciliation.rejected,
             deleting=managed.is_going,
             held=self._holds(managed),
             shared=not managed.gone and not ours.issuperset(managed.finalizers),
@@ -260,29 +260,29 @@ class ManagedReconciler(Generic[T]):
             recent=in_grace and self._confirmed.get(managed.key) != creation,
         )
 
-    def _permissions(self, visit: Visit[T]) -> Permissions:
+    def _permissions(self, reconciliation: Reconciliation[T]) -> Permissions:
         try:
             return permissions(
-                visit.managed.policies,
-                visit.managed.spec,
+                reconciliation.managed.policies,
+                reconciliation.managed.spec,
                 self._names,
                 management=self._management,
                 deletion=self._deletion,
             )
         except InvalidObjectError as error:
-            visit.rejected = str(error)
+            reconciliation.rejected = str(error)
             return Permissions(create=False, update=False, delete=False)
 
     # ---- the outside system
 
     @asynccontextmanager
-    async def _connected(self, visit: Visit[T]) -> AsyncIterator[None]:
-        async with self._calls.calling(visit, "connect", "CannotConnectToProvider"):
-            visit.client = await awaitable(self._external.connect, visit.managed)
+    async def _connected(self, reconciliation: Reconciliation[T]) -> AsyncIterator[None]:
+        async with self._calls.calling(reconciliation, "connect", "CannotConnectToProvider"):
+            reconciliation.client = await awaitable(self._external.connect, reconciliation.managed)
         try:
             yield
         finally:
-            await self._disconnect(visit.managed)
+            await self._disconnect(reconciliation.managed)
 
     async def _disconnect(self, managed: Managed[T]) -> None:
         try:
@@ -293,12 +293,12 @@ class ManagedReconciler(Generic[T]):
                 managed, "CannotDisconnectFromProvider", f"cannot disconnect: {error}"
             )
 
-    async def _observed(self, visit: Visit[T]) -> Observed:
-        async with self._calls.calling(visit, "observe", "CannotObserveExternalResource"):
-            observation = await observed(visit.client, visit.managed)
+    async def _observed(self, reconciliation: Reconciliation[T]) -> Observed:
+        async with self._calls.calling(reconciliation, "observe", "CannotObserveExternalResource"):
+            observation = await observed(reconciliation.client, reconciliation.managed)
             if observation.diff:
-                self._log.debug("%s differs: %s", visit.managed.key, observation.diff)
-            return _state(observation, visit.managed)
+                self._log.debug("%s differs: %s", reconciliation.managed.key, observation.diff)
+            return _state(observation, reconciliation.managed)
 
 
 def _state(observation: Observation, managed: Managed[T]) -> Observed:

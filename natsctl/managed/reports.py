@@ -20,7 +20,7 @@ REPORT_S = 30.0
 """What a reconciliation may take longer than its `timeout_s`, to store what came of it."""
 
 
-class EventRecorder(Protocol):
+class KeyEventRecorder(Protocol):
     """Takes events: a `ControllerRuntime`, or any `Recorder`. Never blocks, never raises."""
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
@@ -50,7 +50,7 @@ class Reports:
         self,
         store: Store,
         *,
-        recorder: EventRecorder | None,
+        recorder: KeyEventRecorder | None,
         logger: logging.Logger,
         finalizer: str,
         names: AnnotationNames,

@@ -17,7 +17,7 @@ from natsctl.errors import (
     StoreError,
     StoreTimeoutError,
 )
-from natsctl.managed.calls import AGAIN_S, Calls, Visit
+from natsctl.managed.calls import AGAIN_S, ExternalCalls, Reconciliation
 from natsctl.managed.conditions import MESSAGE_MAX, READY, SYNCED, Condition
 from natsctl.managed.creation.creation import begun, ended
 from natsctl.managed.creation.links import Link, Links
@@ -48,7 +48,7 @@ class Steps(Generic[T]):
     def __init__(
         self,
         primary: Primary[T],
-        calls: Calls[T],
+        calls: ExternalCalls[T],
         reports: Reports,
         results: Results,
         *,
@@ -71,7 +71,7 @@ class Steps(Generic[T]):
         self._poll = poll
         self._clock = clock
         self._deleting: dict[str, float] = {}  # since when, by the loop's clock
-        self._steps: dict[Action, Callable[[Visit[T]], Awaitable[float | None]]] = {
+        self._steps: dict[Action, Callable[[Reconciliation[T]], Awaitable[float | None]]] = {
             Action.PAUSE: self._pause,
             Action.REJECT: self._reject,
             Action.RELEASE: self._release,
@@ -87,26 +87,26 @@ class Steps(Generic[T]):
             Action.REST: self._rest,
         }
 
-    async def take(self, action: Action, visit: Visit[T]) -> float | None:
-        """Take the step; return seconds until the next visit, or None."""
-        return await self._steps[action](visit)
+    async def take(self, action: Action, reconciliation: Reconciliation[T]) -> float | None:
+        """Take the step; return seconds until the next reconciliation, or None."""
+        return await self._steps[action](reconciliation)
 
     # ---- where nothing is observed
 
-    async def _pause(self, visit: Visit[T]) -> None:
-        managed = visit.managed
+    async def _pause(self, reconciliation: Reconciliation[T]) -> None:
+        managed = reconciliation.managed
         said, paused = managed.condition(SYNCED), Condition.reconcile_paused()
         if said is None or said.reason != paused.reason:
             text = "Reconciliation is paused via the pause annotation"
             self._reports.event(managed, "ReconciliationPaused", text)
         await self._reports.status(managed, paused)
 
-    async def _reject(self, visit: Visit[T]) -> None:
+    async def _reject(self, reconciliation: Reconciliation[T]) -> None:
         reason = "CannotInitializeManagedResource"
-        await self._reports.trouble(visit.managed, reason, visit.rejected)
+        await self._reports.trouble(reconciliation.managed, reason, reconciliation.rejected)
 
-    async def _ask(self, visit: Visit[T]) -> None:
-        managed = visit.managed
+    async def _ask(self, reconciliation: Reconciliation[T]) -> None:
+        managed = reconciliation.managed
         reason, conditions = "CannotInitializeManagedResource", []
         if not managed.is_going:
             conditions.append(Condition.creating())
@@ -122,9 +122,9 @@ class Steps(Generic[T]):
             )
         return f"{look}; then say so: natsctl external resolve {managed.key}"
 
-    async def _release(self, visit: Visit[T]) -> None:
+    async def _release(self, reconciliation: Reconciliation[T]) -> None:
         """Let the object go; its record goes first, so that none is left behind by a crash."""
-        managed, key = visit.managed, visit.managed.key
+        managed, key = reconciliation.managed, reconciliation.managed.key
         async with self._calls.storing(managed, "the removal of the finalizer"):
             if self._links is not None:
                 await self._links.forget(key)
@@ -136,46 +136,46 @@ class Steps(Generic[T]):
 
     # ---- after an observation
 
-    async def _wait(self, visit: Visit[T]) -> float:
-        age_s = visit.managed.creation.age_s(self._clock()) or 0.0
+    async def _wait(self, reconciliation: Reconciliation[T]) -> float:
+        age_s = reconciliation.managed.creation.age_s(self._clock()) or 0.0
         return min(self._poll.soon_s(age_s), max(self._grace_s - age_s, 0.0) + AGAIN_S)
 
-    async def _delete(self, visit: Visit[T]) -> float:
-        managed = visit.managed
+    async def _delete(self, reconciliation: Reconciliation[T]) -> float:
+        managed = reconciliation.managed
         managed.set_conditions(Condition.deleting())
-        async with self._calls.calling(visit, "delete", "CannotDeleteExternalResource"):
-            await awaitable(visit.client.delete, managed)
+        async with self._calls.calling(reconciliation, "delete", "CannotDeleteExternalResource"):
+            await awaitable(reconciliation.client.delete, managed)
         text = "Successfully requested deletion of external resource"
         self._reports.event(managed, "DeletedExternalResource", text)
         await self._reports.status(managed, Condition.deleting(), Condition.reconcile_success())
         now = asyncio.get_running_loop().time()
         return self._poll.soon_s(now - self._deleting.setdefault(managed.key, now))
 
-    async def _delay(self, visit: Visit[T]) -> float:
-        managed = visit.managed
+    async def _delay(self, reconciliation: Reconciliation[T]) -> float:
+        managed = reconciliation.managed
         ours = self._names.finalizers(self._finalizer)
         others = ", ".join(name for name in managed.finalizers if name not in ours)
         waits = Condition.deleting(f"waiting for the finalizers of others: {others}")
         await self._reports.status(managed, waits, Condition.reconcile_success())
         return self._poll.after_s(managed)
 
-    async def _create(self, visit: Visit[T]) -> float | None:
+    async def _create(self, reconciliation: Reconciliation[T]) -> float | None:
         """Store the intent, create, store the result.
 
         After a crash in between, nobody knows the result.
         """
-        managed = visit.managed
+        managed = reconciliation.managed
         managed.accept_name()
         async with self._calls.storing(managed, "the intent to create", Condition.creating()):
             recorded = await self._recorded(managed)
             if recorded.contradicts(managed.link):
-                return await self._refuse(visit, recorded)
+                return await self._refuse(reconciliation, recorded)
             await self._begin(managed)
         reason = "CannotCreateExternalResource"
-        async with self._calls.reported(visit, "create", reason, Condition.creating()):
+        async with self._calls.reported(reconciliation, "create", reason, Condition.creating()):
             try:
-                async with self._calls.limited(visit, "create"):
-                    await awaitable(visit.client.create, managed)
+                async with self._calls.limited(reconciliation, "create"):
+                    await awaitable(reconciliation.client.create, managed)
             except (TimeoutError, StoreTimeoutError, HandlerError):
                 raise  # it may have been created all the same
             except Exception as error:
@@ -186,24 +186,24 @@ class Steps(Generic[T]):
         text = "Successfully requested creation of external resource"
         self._reports.event(managed, "CreatedExternalResource", text)
         if self._links is not None:
-            return await self._look_again(visit)
+            return await self._look_again(reconciliation)
         await self._reports.status(managed, Condition.creating(), Condition.reconcile_success())
         return AGAIN_S
 
-    async def _look_again(self, visit: Visit[T]) -> float:
+    async def _look_again(self, reconciliation: Reconciliation[T]) -> float:
         """Observe the new external resource, so that one write stores the result and the status.
 
         If it cannot be observed yet, the record keeps the result until it can.
         """
-        managed = visit.managed
+        managed = reconciliation.managed
         try:
-            async with self._calls.limited(visit, "observe"):
-                observation = await observed(visit.client, managed)
+            async with self._calls.limited(reconciliation, "observe"):
+                observation = await observed(reconciliation.client, managed)
         except Exception:  # noqa: BLE001 - the next reconciliation observes again and reports it
             observation = Observation()
-        visit.confirmed = observation.exists
+        reconciliation.confirmed = observation.exists
         if observation.exists and observation.up_to_date and not observation.late_initialized:
-            return await self._rest(visit)
+            return await self._rest(reconciliation)
         managed.keep_only()
         if not managed.linked_only:
             await self._reports.status(managed)
@@ -212,12 +212,12 @@ class Steps(Generic[T]):
     async def _recorded(self, managed: Managed[T]) -> Link:
         return Link() if self._links is None else await self._links.read(managed.key)
 
-    async def _refuse(self, visit: Visit[T], recorded: Link) -> float | None:
+    async def _refuse(self, reconciliation: Reconciliation[T], recorded: Link) -> float | None:
         """Create nothing, because the record links to something that the object does not."""
-        managed = visit.managed
+        managed = reconciliation.managed
         if recorded.creation.unknown:
             managed.relink(recorded)
-            await self._ask(visit)
+            await self._ask(reconciliation)
             return None
         text = (
             f"cannot create: {managed.key} is linked to {recorded.external_name}, and names "
@@ -229,42 +229,42 @@ class Steps(Generic[T]):
         await self._reports.trouble(managed, reason, text, Condition.creating())
         return self._poll.after_s(managed)
 
-    async def _report_absent(self, visit: Visit[T]) -> float:
+    async def _report_absent(self, reconciliation: Reconciliation[T]) -> float:
         text = "external resource does not exist, and its policies do not let it be created"
-        await self._reports.trouble(visit.managed, "CannotObserveExternalResource", text)
-        return self._poll.after_s(visit.managed)
+        await self._reports.trouble(reconciliation.managed, "CannotObserveExternalResource", text)
+        return self._poll.after_s(reconciliation.managed)
 
-    async def _settle(self, visit: Visit[T]) -> float:
-        managed = visit.managed
+    async def _settle(self, reconciliation: Reconciliation[T]) -> float:
+        managed = reconciliation.managed
         async with self._keeping(managed):
             await self._end(managed, created=True)
         text = "The creation with the unknown result has succeeded"
         self._reports.event(managed, "CreatedExternalResource", text)
         return AGAIN_S
 
-    async def _late_initialize(self, visit: Visit[T]) -> float:
-        managed = visit.managed
+    async def _late_initialize(self, reconciliation: Reconciliation[T]) -> float:
+        managed = reconciliation.managed
         additions = managed.additions()
         async with self._calls.storing(managed, "late initialization"):
             await self._link(managed)
             await self._store_object(managed, spec=additions)
         return AGAIN_S
 
-    async def _update(self, visit: Visit[T]) -> float:
-        managed = visit.managed
+    async def _update(self, reconciliation: Reconciliation[T]) -> float:
+        managed = reconciliation.managed
         async with self._calls.storing(managed, "the finalizer"):
             await self._link(managed)
             if not self._reports.held(managed):
                 await self._store_object(managed)
-        async with self._calls.calling(visit, "update", "CannotUpdateExternalResource"):
-            await awaitable(visit.client.update, managed)
+        async with self._calls.calling(reconciliation, "update", "CannotUpdateExternalResource"):
+            await awaitable(reconciliation.client.update, managed)
         text = "Successfully requested update of external resource"
         self._reports.event(managed, "UpdatedExternalResource", text)
         await self._reports.status(managed, Condition.reconcile_success())
         return self._poll.after_s(managed)
 
-    async def _rest(self, visit: Visit[T]) -> float:
-        managed = visit.managed
+    async def _rest(self, reconciliation: Reconciliation[T]) -> float:
+        managed = reconciliation.managed
         if READY not in managed.set_types:
             managed.set_conditions(Condition.available())
         async with self._calls.storing(managed, "the finalizer"):
@@ -317,7 +317,7 @@ class Steps(Generic[T]):
 
     @asynccontextmanager
     async def _keeping(self, managed: Managed[T]) -> AsyncIterator[None]:
-        """Report that the result of a creation cannot be stored; it is owed to the next visit."""
+        """Report that the result of a creation cannot be stored; the next run stores it."""
         try:
             yield
         except StoreError as error:

@@ -5,7 +5,8 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from natsctl.controller.runtime import Controller, ControllerRuntime
+from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
 from natsctl.testing.memory import MemoryStores
 
 QUIET_STEPS = 20  # without work, after which the controller counts as idle

@@ -8,28 +8,23 @@ made that pointless.
 Seed: grafana-app-sdk operator v0.9.10.
 """
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from natsctl.core.cache.cache import Invalid
-from natsctl.core.coordination.term import led
 from natsctl.core.insight.explain import Explanation, Status
-from natsctl.core.insight.measures import Measures, QueueMeasures, cache_measures, lags
+from natsctl.core.insight.hosted import Hosted
+from natsctl.core.insight.measures import Measures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
+from natsctl.core.objects.backends import Backends
 from natsctl.core.queue.retry import RetryPolicy
-from natsctl.core.queue.workqueue import Priority
-from natsctl.core.sync.calls import blocking, call_hook
-from natsctl.core.sync.journal import Journal
+from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.sync.calls import blocking
+from natsctl.core.sync.host import Host
 from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options
-from natsctl.core.sync.stopping import finish
-from natsctl.core.task_group import together
-from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
-from natsctl.model.manifests import KubeKind
 from natsctl.model.store import ManifestStores, Store, Stores
 from natsctl.watchers.deliveries import Deliveries, Policies
 from natsctl.watchers.explain import explain, informer_of, status
@@ -42,9 +37,6 @@ from natsctl.watchers.sources import Labels, Source
 from natsctl.watchers.subscriptions import Arrivals, Coupling
 from natsctl.watchers.watcher import ResourceWatcher
 
-log = logging.getLogger(__name__)
-
-
 _OPTIONS = {
     "retry_policy": POLICY,
     "workers": COUNT,
@@ -53,7 +45,7 @@ _OPTIONS = {
 }
 
 
-class InformerController:
+class InformerController(Hosted):
     """Tells watchers of everything that happens to objects, in order, until they have taken it.
 
     *Guarantees.* Each change is told to every watcher of its resource kind, to one after another,
@@ -107,22 +99,23 @@ class InformerController:
         given = {"retry_policy": retry_policy, "workers": workers, "timeout_s": timeout_s}
         check_options(self.name, _OPTIONS, {**given, "stop_timeout_s": stop_timeout_s})
         self.workers = workers
-        self.synced = asyncio.Event()  # every cache is complete, and telling has begun
         self._error_handler = error_handler
         self._timeout_s = timeout_s
-        self._stop_timeout_s = stop_timeout_s
-        self._nats, self._kube = nats, kube
-        self._journal = Journal()
+        self._backends = Backends(nats=nats, kube=kube)
+        host = Host(
+            self.name,
+            self._queues,
+            start=self.start,
+            clean=self.clean,
+            stop_timeout_s=stop_timeout_s,
+        )
         policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
-        self._coupling = Coupling(self.name, policies, self._journal)
-        self.prepared = False  # its stores are open, so there is something to explain
-        self.stopping = False  # it was told to stop
-        self._stopping = asyncio.Event()
+        self._coupling = Coupling(self.name, policies, host.journal)
+        super().__init__(host)
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
-        """Keep kinds there from now on; whoever runs the controller says so before `run`."""
-        self._nats = self._nats if nats is None else nats
-        self._kube = self._kube if kube is None else kube
+        """Set where objects are stored; must be called before `run`."""
+        self._backends.use(nats=nats, kube=kube)
 
     def add_informer(
         self, kind: Kind[Any], resource_kind: str | None = None, *, labels: Labels | None = None
@@ -172,172 +165,104 @@ class InformerController:
 
         Raises `UsageError` where its system was not given.
         """
-        in_cluster = isinstance(kind, KubeKind)
-        stores = self._kube if in_cluster else self._nats
-        if stores is None:
-            where = "Kubernetes, and no cluster" if in_cluster else "NATS, and no connection"
-            raise UsageError(f"{kind.name} is kept in {where} is given")
-        return await stores.open(kind)
+        return await self._backends.open(kind)
 
     async def run(self) -> None:
-        """Tell watchers until `stop`; returns when calls under way are done.
+        """Notify watchers until `stop`; returns when the calls under way have ended.
 
-        Raises what could not be had at the start, and the error for which a policy said `Stop`.
+        Raises the error that prevents the start, and the error for which a policy returned `Stop`.
         """
         self._coupling.check()
-        async with self._opened():
-            try:
-                async with together() as group:
-                    telling = self._coupling.deliveries.values()
-                    loops = [group.create_task(self._tell(at), name="telling") for at in telling]
-                    starting = group.create_task(self._start())
-                    stopping = group.create_task(self._stopping.wait())
-                    await asyncio.wait((*loops, stopping), return_when=asyncio.FIRST_COMPLETED)
-                    await self._finish(loops)
-                    starting.cancel()
-                    stopping.cancel()
-            finally:
-                await call_hook(self.name, self.clean)
+        async with self._open():
+            await self._host.run(*(self._notify(*line) for line in self._coupling.lines()))
         for deliveries in self._coupling.deliveries.values():
             if deliveries.failure is not None:
                 raise deliveries.failure
 
-    def stop(self) -> None:
-        """Begin no more calls; `run` returns when those under way are done."""
-        self.stopping = True
-        for deliveries in self._coupling.deliveries.values():
-            deliveries.queue.shut_down(drain=False)
-        self._stopping.set()
-
     def resync(self, *keys: str) -> int:
-        """Tell every watcher of every object of this process, or of these, as at a start.
+        """Notify every watcher of every object of this process, or of these, as at a start.
 
-        One that failed on an object is told at once what it has not taken, instead. Returns how
-        many objects are told of.
+        A watcher that failed on an object gets at once what it has not taken, instead. Returns the
+        number of these objects.
         """
-        urgency = Priority.USER if keys else Priority.RESYNC
-        told = set[str]()
+        priority = Priority.USER if keys else Priority.RESYNC
+        resynced = set[str]()
         for deliveries, sources in self._coupling.lines():
-            there = (source.informer.cache.keys() for source in sources)
-            wanted = keys or sorted({key for found in there for key in found})
+            cached = (source.informer.cache.keys() for source in sources)
+            wanted = keys or sorted({key for found in cached for key in found})
             for key in filter(deliveries.holds, wanted):
-                news = [each for source in sources for each in source.again(key)]
-                deliveries.tell_again(key, news, priority=urgency)
-                told.add(key)
-        return len(told)
+                news = [state for source in sources for state in source.again(key)]
+                deliveries.tell_again(key, news, priority=priority)
+                resynced.add(key)
+        return len(resynced)
 
     def explain(self, key: str) -> Explanation:
-        """Return what is known of an object, where several resource kinds have it of the first.
+        """See `Hosted.explain`; an object of several resource kinds is explained for the first.
 
-        Its last syncs are calls to watchers, of all of them.
+        Its last syncs are the calls to all watchers.
         """
-        return explain(self.name, key, self._coupling.lines(), self._journal)
+        return explain(self.name, key, self._coupling.lines(), self._host.journal)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
-        """Return the object with what its document tells *beyond* its store."""
+        """See `Hosted.tree`; all that was made for an object is *beyond* its store."""
         return tree(key, informer_of(key, self._coupling.lines()), beyond=beyond)
 
     def status(self) -> Status:
-        """Return how the controller is doing as a whole; its syncs are calls to watchers."""
-        synced = self.synced.is_set()
-        return status(
-            self.name, self._coupling.lines(), self._journal, synced=synced, has=self.holds
-        )
-
-    @property
-    def kinds(self) -> list[Kind[Any]]:
-        """What is watched: whoever connects sees by it which systems are needed."""
-        return [source.kind for source in self._coupling.every_source()]
-
-    @property
-    def held_kinds(self) -> list[Kind[Any]]:
-        """What watchers hold by a finalizer, which takes permission to update."""
-        return self._coupling.held_kinds()
-
-    @property
-    def failing(self) -> dict[str, dict[str, str]]:
-        """Why objects wait to be told again, by resource kind and key."""
-        return {at.resource_kind: at.failures() for at in self._coupling.deliveries.values()}
-
-    def measures(self) -> Measures:
-        """Return what was measured so far, for metrics and health checks.
-
-        There is a queue for each resource kind. Deliveries are not counted as syncs.
-        """
-        queues = (
-            QueueMeasures(at.resource_kind, self.workers, at.queue.stats())
-            for at in self._coupling.deliveries.values()
-        )
-        return Measures(
-            controller=self.name,
-            synced=self.synced.is_set(),
-            caches=cache_measures(self._coupling.informers()),
-            queues=tuple(queues),
-        )
-
-    async def lags(self) -> dict[str, int]:
-        """Return by how many revisions each cache is behind its store, where that is known.
-
-        Asks the stores; takes a second at most.
-        """
-        return await lags(self._coupling.informers())
+        """See `Hosted.status`; the syncs are the calls to watchers."""
+        return status(self._host, self._coupling.lines(), has=self.holds)
 
     def holds(self, key: str) -> bool:
-        """Say whether objects with this key are told of by this process now, and not by another."""
+        """See `Hosted.holds`."""
         return all(deliveries.holds(key) for deliveries in self._coupling.deliveries.values())
 
     @property
     def idle(self) -> bool:
-        """Whether telling has begun and nothing waits to be told."""
-        telling = any(informer.telling for informer in self._coupling.informers().values())
-        waiting = any(not at.queue.idle for at in self._coupling.deliveries.values())
-        return self.synced.is_set() and not (telling or waiting)
+        """See `Hosted.idle`; also, no object waits for another call."""
+        return super().idle and all(queue.idle for queue in self._queues().values())
 
-    # ---- start and end
+    @property
+    def kinds(self) -> list[Kind[Any]]:
+        """The kinds that the controller watches; they determine which systems it needs."""
+        return [source.kind for source in self._coupling.every_source()]
+
+    @property
+    def held_kinds(self) -> list[Kind[Any]]:
+        """The kinds that watchers give a finalizer, which takes permission to update them."""
+        return self._coupling.held_kinds()
+
+    @property
+    def failing(self) -> dict[str, dict[str, str]]:
+        """The errors of the objects whose calls are to be retried, by resource kind and key."""
+        return {
+            name: deliveries.failures() for name, deliveries in self._coupling.deliveries.items()
+        }
+
+    def measures(self) -> Measures:
+        """Return what was measured so far, for metrics and health checks.
+
+        There is a queue for each resource kind. Calls to watchers are not counted as syncs.
+        """
+        return measures_of(self._host, workers=self.workers)
+
+    def _queues(self) -> dict[str, Workqueue[str]]:
+        deliveries = self._coupling.deliveries
+        return {name: delivery.queue for name, delivery in deliveries.items()}
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[None]:
-        """Keep every informer's cache equal to its store."""
+    async def _open(self) -> AsyncIterator[None]:
         for deliveries, sources in self._coupling.lines():
             for source in sources:
                 source.opened(await self.open(source.kind), self._invalid, deliveries.hasten)
-        self._coupling.opened = self.prepared = True
-        async with together() as group:
-            watches = [
-                group.create_task(source.informer.run(), name=f"watch of {source.kind.name}")
-                for source in self._coupling.every_source()
-            ]
-            try:
-                yield
-            finally:
-                for watch in watches:
-                    watch.cancel()
+        self._coupling.opened = True
+        informers = self._coupling.informers()
+        async with self._host.watching(informers, tuple(informers.values())):
+            yield
 
-    async def _start(self) -> None:
-        informers = self._coupling.informers().values()
-        for informer in informers:
-            await informer.cache.complete.wait()
-        await led()
-        await call_hook(self.name, self.start)
-        self.synced.set()
-        objects = sum(len(informer.cache) for informer in informers)
-        log.info("%s: %d objects listed, telling", self.name, objects)
-
-    async def _tell(self, deliveries: Deliveries) -> None:
-        loop = deliveries.loop(self.name, workers=self.workers, timeout_s=self._timeout_s)
-        sources = self._coupling.of(deliveries)
+    async def _notify(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
+        loop = deliveries.loop(self.name, timeout_s=self._timeout_s)
         for source in sources:
             loop.watch(source.informer, partial(self._coupling.changed, deliveries, source))
-        await loop.run(self._telling, Arrivals(deliveries, sources))
-
-    async def _telling(self) -> None:
-        await self.synced.wait()
-
-    async def _finish(self, loops: "list[asyncio.Task[None]]") -> None:
-        """Let calls under way end, for a while."""
-        self.stop()
-        limit_s = self._stop_timeout_s if self.synced.is_set() else 0.0
-        await finish(self.name, loops, within_s=limit_s)
+        await loop.run(self._host.begin, Arrivals(deliveries, sources), workers=self.workers)
 
     def _invalid(self, invalid: Invalid) -> None:
         if self._error_handler is not None:

@@ -105,7 +105,7 @@ class Deliveries:
         self._calls: Calls
         self._failures_logged = FailureLog(log, logging.WARNING)
 
-    def loop(self, controller: str, *, workers: int, timeout_s: float) -> SyncLoop[str]:
+    def loop(self, controller: str, *, timeout_s: float) -> SyncLoop[str]:
         """Return the loop that calls the watchers, each call taking *timeout_s* seconds at most.
 
         It ends by itself, and `failure` says why, where a policy gives everything up or fails.
@@ -113,7 +113,7 @@ class Deliveries:
         self._calls = Calls(
             controller, "the watcher", limit_s=timeout_s, what="the call", setting="timeout_s"
         )
-        self._loop = SyncLoop(self._visit, queue=self.queue, retry=_give_up, workers=workers)
+        self._loop = SyncLoop(self._visit, queue=self.queue, retry=_give_up)
         return self._loop
 
     def tell(

@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.insight.explain import Explanation, Status, known
-from natsctl.core.insight.explain import status as status_of
-from natsctl.core.queue.workqueue import QueueStats
+from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
+from natsctl.core.sync.host import Host
 from natsctl.core.sync.journal import Journal
 from natsctl.watchers.deliveries import Deliveries
 from natsctl.watchers.sources import Source
@@ -21,7 +20,9 @@ def explain(controller: str, key: str, lines: Lines, journal: Journal) -> Explan
     """Return what is known of an object, in the first resource kind that has it or tells of it."""
     telling = (at for at, _ in lines if at.queue.place(key) is not None or at.failed(key))
     deliveries = next(telling, lines[0][0])
-    found = known(controller, key, informer_of(key, lines).cache, deliveries.queue, journal)
+    found = explanation_of(
+        controller, key, informer_of(key, lines).cache, deliveries.queue, journal
+    )
     return msgspec.structs.replace(found, failures=deliveries.failed(key))
 
 
@@ -31,35 +32,7 @@ def informer_of(key: str, lines: Lines) -> Informer[Any]:
     return next((informer for informer in every if key in informer.cache), every[0])
 
 
-def status(
-    controller: str,
-    lines: Lines,
-    journal: Journal,
-    *,
-    synced: bool,
-    has: Callable[[str], bool],
-) -> Status:
+def status(host: Host, lines: Lines, *, has: Callable[[str], bool]) -> Status:
     """Return how it is doing, all resource kinds together; *has* says which keys are our own."""
-    informers = [source.informer for _, sources in lines for source in sources]
-    queue = _together([deliveries.queue.stats() for deliveries, _ in lines])
-    found = status_of(controller, informers, informers, queue, journal, synced=synced, has=has)
     failing = {key: why for deliveries, _ in lines for key, why in deliveries.failures().items()}
-    return msgspec.structs.replace(found, failing=failing)
-
-
-def _together(queues: Sequence[QueueStats]) -> QueueStats:
-    """Return what several queues measured, as if they were one."""
-    first, *others = queues
-    for each in others:
-        first = QueueStats(
-            depth=first.depth + each.depth,
-            waiting=first.waiting + each.waiting,
-            held=first.held + each.held,
-            adds=first.adds + each.adds,
-            retries=first.retries + each.retries,
-            latency_s=first.latency_s + each.latency_s,
-            work_s=first.work_s + each.work_s,
-            unfinished_s=first.unfinished_s + each.unfinished_s,
-            longest_s=max(first.longest_s, each.longest_s),
-        )
-    return first
+    return msgspec.structs.replace(status_of(host, has), failing=failing)

@@ -310,7 +310,7 @@ async def test_what_tells_watchers_explains_its_keys_and_tells_them_again(
 ) -> None:
     (folder / "watching.py").write_text(WATCHING)
     async with natsctl.running("run", "-c", "watching:Sites") as running:
-        await running.says("objects listed, telling")
+        await running.says("primaries listed, syncing")
         for key in ("good", "bad"):
             await natsctl.done("put", "sites", key, "spec: {}")
             await running.says(f"added {key}")

@@ -355,6 +355,6 @@ async def test_what_is_as_it_should_be_causes_no_write(site: Site, nats_server: 
             async with runtime.opened():
                 await runtime.complete()
                 await controller.start()
-                assert await runtime.visit(key) == 60
+                assert await runtime.sync(key) == 60
     after = [(await bucket.status()).values for bucket in (site.streams, site.consumers)]
     assert after == before

@@ -21,10 +21,10 @@ async def test_a_handler_that_never_waits_does_not_hold_up_the_loop() -> None:
     async def ready() -> None:
         """Be ready."""
 
-    loop = SyncLoop(handler, workers=4)
+    loop = SyncLoop(handler)
     for number in range(KEYS):
         loop.queue.add(f"k{number}")
-    work = asyncio.create_task(loop.run(ready))
+    work = asyncio.create_task(loop.run(ready, workers=4))
     begun, turns = time.thread_time(), 0  # what others make of the processor counts for nothing
     while not done.is_set():
         await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from natsctl import (
     UsageError,
     give_up_after,
 )
-from natsctl.controller.runtime import check_controller
+from natsctl.controller.controller import check_controller
 from natsctl.errors import InvalidInputError
 from natsctl.testing.harness import running
 from tests.support.controllers.app_controller import (

@@ -18,7 +18,7 @@ from natsctl.cli.framework.controllers import (
     runnable_of,
 )
 from natsctl.cli.framework.options import handed
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.installation import installation
 from natsctl.core.coordination.member_record import members_of

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import slots
 from natsctl.daemon.loader import load, load_runnable, make
 from natsctl.daemon.operator import Guest

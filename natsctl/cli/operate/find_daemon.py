@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.controllers import controller_of
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.daemon.api.client import Daemons
 from natsctl.errors import NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import connect

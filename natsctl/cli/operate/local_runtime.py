@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from natsctl.cli.framework.options import handed
-from natsctl.controller.runtime import Controller, ControllerRuntime
+from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.one_shot import looking

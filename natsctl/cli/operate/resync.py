@@ -22,7 +22,7 @@ from natsctl.cli.operate.find_daemon import local as local_controller
 from natsctl.cli.operate.local_runtime import connected_to, linked
 from natsctl.cli.output.printing import line
 from natsctl.cli.output.terminal import Progress
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import Queuing

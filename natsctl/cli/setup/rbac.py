@@ -10,7 +10,7 @@ from natsctl.cli.framework.command import Command, commands, complete, examples
 from natsctl.cli.framework.controllers import ControllersOption, runnable_of
 from natsctl.cli.output.printing import line, write_json, write_yaml
 from natsctl.cli.output.terminal import say
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.rbac import ServiceAccount, manifests, needs, roles
 from natsctl.daemon.resource_names import names_of

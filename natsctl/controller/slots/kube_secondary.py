@@ -69,7 +69,7 @@ class KubeSecondary(Owned[T]):
         mark: the annotation of this installation's objects.
         exists: returns whether a primary exists, as cached.
         on_immutable: whether an object is recreated if a changed field of it is immutable.
-        visit_later: syncs a key after so many seconds.
+        sync_later: syncs a key after so many seconds.
         report: logs a fact about a key and sends it as an event.
     """
 
@@ -86,7 +86,7 @@ class KubeSecondary(Owned[T]):
         mark: InstallationAnnotation,
         exists: Callable[[str], bool],
         on_immutable: OnImmutable,
-        visit_later: Callable[[str, float], None],
+        sync_later: Callable[[str, float], None],
         report: Report,
     ) -> None:
         super().__init__(informer, barrier, own, names, owner_kind, exists=exists)
@@ -95,7 +95,7 @@ class KubeSecondary(Owned[T]):
         self._manifests = manifests
         self._manager = manager
         self._on_immutable = on_immutable
-        self._visit_later = visit_later
+        self._sync_later = sync_later
         self._report = report
         self._of: KubeKind[T] = manifests.kind
         self._last = LastApplied(names.applied, partly=self._of.metadata_only)
@@ -234,7 +234,7 @@ class KubeSecondary(Owned[T]):
         wait_s = self.contests.wait_s(key, self._last.digest(wanted))
         if sync is None or sync.manual or not wait_s:
             return False
-        self._visit_later(sync.key, wait_s)
+        self._sync_later(sync.key, wait_s)
         return True
 
     async def _lost(self, wanted: Document, seen: Stored | None) -> list[LostField] | None:

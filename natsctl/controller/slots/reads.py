@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from natsctl.controller.slots.backends import Systems
 from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.dependency import Dependency, one, those
 from natsctl.core.dependencies.watches import Cause, DependencyWatches
+from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.read_your_writes import current_sync
 from natsctl.core.sync.calls import awaitable
 from natsctl.core.sync.loop import SyncHandler
@@ -31,14 +31,14 @@ class Reads:
     there is none. There is one watch for each object or selection, however many keys read it.
 
     Args:
-        systems: where kinds are kept.
+        backends: opens the stores of kinds.
         wake: told which keys to visit.
 
     Seed: stolostron kubernetes-dependency-watches v0.5.2, whose query batches are syncs here.
     """
 
-    def __init__(self, systems: Systems, wake: Callable[[str], None]) -> None:
-        self._systems = systems
+    def __init__(self, backends: Backends, wake: Callable[[str], None]) -> None:
+        self._backends = backends
         self._wake = wake
         self._watches = DependencyWatches(self._open, self._woken)
         self._batches = Batches(self._watches)
@@ -115,11 +115,11 @@ class Reads:
     def _open(self, kind: Kind[Any]) -> Awaitable[Store]:
         if isinstance(kind, KubeKind) and kind.object_name is not None:
             return self._open_one(kind, kind.object_name)
-        return self._systems.open(kind)
+        return self._backends.open(kind)
 
     async def _open_one(self, kind: KubeKind[Any], name: str) -> Store:
         """Return the store, once it is known that an object can have this namespace, or none."""
-        manifests = await self._systems.manifests(kind)
+        manifests = await self._backends.manifests(kind)
         metadata = {"name": name, "namespace": kind.namespace or ""}
         try:
             await manifests.locate({"metadata": metadata})

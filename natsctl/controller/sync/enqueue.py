@@ -1,37 +1,29 @@
-"""Which keys a change concerns, and why they are visited.
+"""Enqueues the primaries that a change of a secondary, or of an object that was read, concerns."""
 
-Whatever happens to objects ends here as keys on a queue, each with a reason. A key that is not this
-process's own is neither queued nor remembered: whoever has it sees the same change, and once it
-comes here, it is visited.
-"""
-
-import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeGuard
+from collections.abc import Iterable
+from typing import Any, Protocol
 
-from natsctl.controller.slots.open_slots import Listeners, Opened
+from natsctl.controller.slots.open_slots import Listeners
 from natsctl.controller.slots.owned import OWNER_INDEX
 from natsctl.controller.slots.owners import Owner
-from natsctl.controller.sync.events import Reports
-from natsctl.controller.sync.sync_run import Visits
+from natsctl.controller.slots.reads import Reads
+from natsctl.controller.slots.secondaries import Secondaries
+from natsctl.controller.sync.events import SyncReports
+from natsctl.controller.sync.sync_run import SyncRuns
 from natsctl.core.cache.cache import Invalid
-from natsctl.core.cache.deletion_markers import deleted
+from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
-from natsctl.core.sync.changes import operation_for
-from natsctl.core.sync.loop import Has, SyncLoop
-from natsctl.core.sync.operation import Operation
-from natsctl.core.sync.reasons import Reasons
+from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryMoves
+from natsctl.core.sync.loop import Has
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
 
 log = logging.getLogger(__name__)
 
-BATCH = 500  # keys that are looked at before other tasks get their turn
-
 
 class Mapper(Protocol):
-    """What says which primaries a change of a secondary concerns; a `Controller`."""
+    """Maps a change of a secondary to primaries; a `Controller` is one."""
 
     name: str
 
@@ -40,124 +32,85 @@ class Mapper(Protocol):
         ...
 
 
-class Wakes:
-    """Puts the keys of one controller on its queue; `Moves` of its loop.
+class Enqueuer:
+    """Puts the keys of one controller on its queue; `Moves` of its sync loop.
 
     Args:
-        controller: whose keys they are.
-        loop: visits them.
-        reports: who is told of what is no valid object.
+        controller: maps changes of secondaries to keys.
+        keys: enqueues keys.
+        primary: the primaries.
+        secondaries: the secondary slots.
+        reads: the dependencies of the keys.
+        runs: the syncs of the keys.
+        reports: logs and records events about keys.
     """
 
     def __init__(
         self,
         controller: Mapper,
-        loop: SyncLoop[str],
+        keys: KeyQueue,
+        primary: Primary[Any],
+        secondaries: Secondaries,
         *,
-        reports: Reports,
+        reads: Reads,
+        runs: SyncRuns,
+        reports: SyncReports,
     ) -> None:
-        self.reasons = Reasons()
         self._controller = controller
-        self._loop = loop
+        self._keys = keys
+        self._primary = primary
+        self._secondaries = secondaries
+        self._reads = reads
+        self._runs = runs
         self._reports = reports
-        self._opened: Opened
-        self._visits: Visits
+        self._moves = PrimaryMoves(keys, primary)
 
     @property
     def listeners(self) -> Listeners:
-        """Who is to be told of what happens to the controller's objects."""
+        """The functions to call with events of secondaries and tertiaries."""
         return Listeners(
-            primary_changed=self._primary_changed,
-            primary_invalid=self._reports.invalid,
-            secondary_changed=self._secondary_changed,
-            secondary_invalid=self._secondary_invalid,
-            secondary_undone=self._visit_again,
-            read_changed=self._visit_again,
-            # what failed is tried again at once: its store may have been lost, and is here again
-            listed=self._loop.queue.hasten_retries,
+            changed=self._secondary_changed,
+            invalid=self._secondary_invalid,
+            undone=self.sync_again,
+            # a failed key is retried at once: its store may have been lost, and is back
+            listed=self._keys.queue.hasten_retries,
             appeared=self._kind_appeared,
-            visit_later=self._visit_later,
+            sync_later=lambda key, after_s: self._keys.enqueue(key, Operation.RETRY, after=after_s),
             report=self._reports.report,
         )
 
-    def begin(self, opened: Opened, visits: Visits) -> None:
-        """Wake the keys of these slots, from the first change on."""
-        self._opened, self._visits = opened, visits
-
-    def wake(
-        self,
-        key: str,
-        operation: Operation,
-        *,
-        priority: Priority | None = None,
-        after: float = 0.0,
-    ) -> None:
-        """Visit the key, if it is this process's own, *after* seconds from now."""
-        if self._loop.holdings.has(key):
-            priority = operation.priority if priority is None else priority
-            self._wake(key, operation, priority, after)
-
-    def _wake(self, key: str, operation: Operation, priority: Priority, after: float = 0.0) -> None:
-        self.reasons.add(key, operation, after=after)
-        self._loop.queue.add(key, after=after, priority=priority)
-
     def owners(self, change: Change[Any]) -> list[str]:
-        """Return the primaries that own the changed object, as it is and as it was."""
+        """Return the keys of the primaries that owned the object before or after the change."""
         states = [stored for stored in (change.after, change.before) if stored is not None]
-        found = [self._opened.owner_of(change.kind, stored) for stored in states]
-        return list(dict.fromkeys(owner.key for owner in found if self._is_ours(owner)))
+        owners = [self._secondaries.owner_of(change.kind, stored) for stored in states]
+        return list(dict.fromkeys(owner.key for owner in owners if owner and self._has(owner)))
 
-    # ---- keys that come and go
+    def primary_changed(self, change: Change[Any]) -> None:
+        """Enqueue the key unless only its status changed."""
+        self._runs.evidence.note()
+        self._keys.primary_changed(change, self._primary)
 
     def went(self, has: Has) -> None:
         """See `Moves.went`."""
-        self.reasons.keep(has)
-        self._visits.keep(has)
-        self._opened.reads.keep(has)
-        self._opened.primary.keep(has)
+        self._moves.went(has)
+        self._runs.keep(has)
+        self._reads.keep(has)
 
     async def came(self, came: Has) -> None:
-        """See `Moves.came`: visits what is there, and what is gone and may have left something."""
-        primary = self._opened.primary.informer
-        await self._visit_those(primary.cache.keys(), came)
-        for secondary in self._opened.secondaries:
+        """See `Moves.came`: also syncs missing primaries that have left secondaries."""
+        primaries = self._primary.informer.cache
+        for secondary in self._secondaries:
             owners = secondary.informer.cache.index_values(OWNER_INDEX)
-            gone = [owner for owner in owners if owner not in primary.cache]
-            await self._visit_those(filter(primary.cache.kind.holds, gone), came)
-        gone = await deleted(primary.store, came)
-        await self._visit_those(gone, lambda key: key not in primary.cache)
-
-    async def _visit_those(self, keys: Iterable[str], wanted: Callable[[str], bool]) -> None:
-        for number, key in enumerate(list(keys), 1):
-            if wanted(key):
-                self.wake(key, Operation.RESYNC)
-            if number % BATCH == 0:
-                await asyncio.sleep(0)
-
-    # ---- what changes
-
-    def _primary_changed(self, change: Change[Any]) -> None:
-        """Enqueue the key unless only its status changed."""
-        self._visits.evidence.note()
-        key = change.key
-        if not self._loop.holdings.has(key):
-            return
-        operation = operation_for(change, self._opened.primary)
-        if operation is not None:
-            self._wake(key, operation, Priority.RESYNC if change.initial else Priority.USER)
-            self._note_change(key)
-
-    def _note_change(self, key: str) -> None:
-        """Begin to measure how soon a change is answered, if it is to be answered here."""
-        if self._loop.queue.place(key) is not None:
-            self._loop.tally.changed(key, asyncio.get_running_loop().time())
+            gone = [owner for owner in owners if owner not in primaries]
+            await self._keys.enqueue_all(filter(primaries.kind.holds, gone), came)
+        await self._moves.came(came)
 
     def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
-        """Visit the keys that the change concerns, but not the one whose sync made it.
+        """Enqueue the keys that the change concerns, but not the *writer*, whose sync made it.
 
         A change of another installation's object concerns no key.
         """
-        if self._opened.is_foreign(change):
+        if self._secondaries.is_foreign(change):
             return
         try:
             keys: Iterable[str] = list(self._controller.handle_secondary(change))
@@ -167,28 +120,24 @@ class Wakes:
         priority = Priority.RESYNC if change.initial else Priority.SECONDARY
         for key in keys:
             if key != writer:
-                self.wake(key, Operation.SECONDARY, priority=priority)
-
-    def _kind_appeared(self) -> None:
-        """Sync every primary: it may want objects of the optional kind that is there now."""
-        for key in list(self._opened.primary.informer.cache.keys()):
-            self.wake(key, Operation.RESYNC)
-
-    def _visit_again(self, key: str) -> None:
-        """Have the key see that what its sync wrote is gone, or what it read is another."""
-        self.wake(key, Operation.SECONDARY)
-
-    def _visit_later(self, key: str, after_s: float) -> None:
-        self.wake(key, Operation.RETRY, after=after_s)
+                self._keys.enqueue(key, Operation.SECONDARY, priority=priority)
 
     def _secondary_invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
-        """Have the owner put right what somebody wrote over."""
+        """Enqueue the owner of an object that was overwritten with an invalid value."""
         if invalid.last is not None:
-            owner = self._opened.owner_of(kind, invalid.last)
-            if self._is_ours(owner):
-                self.wake(owner.key, Operation.SECONDARY)
+            owner = self._secondaries.owner_of(kind, invalid.last)
+            if owner is not None and self._has(owner):
+                self.sync_again(owner.key)
 
-    def _is_ours(self, owner: Owner | None) -> TypeGuard[Owner]:
-        """Say whether it is one of the primaries that are synced here."""
-        kind = self._opened.primary.kind
-        return owner is not None and kind.holds(owner.key)
+    def _kind_appeared(self) -> None:
+        """Enqueue every primary: it may want objects of the optional kind that exists now."""
+        for key in list(self._primary.informer.cache.keys()):
+            self._keys.enqueue(key, Operation.RESYNC)
+
+    def sync_again(self, key: str) -> None:
+        """Enqueue a key whose writes were undone, or one that read an object which changed."""
+        self._keys.enqueue(key, Operation.SECONDARY)
+
+    def _has(self, owner: Owner) -> bool:
+        """Return whether the owner's key may exist in this slot: slots may have parts of a kind."""
+        return self._primary.kind.holds(owner.key)

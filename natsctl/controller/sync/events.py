@@ -22,15 +22,20 @@ MESSAGE_UPDATED = '"%s" synced successfully (updated)'
 MESSAGE_DELETED = '"%s" synced successfully (deleted)'
 
 
-class Reports:
+class SyncReports:
     """Tells what happens to a controller's keys. `recorders` are where events go.
 
     *regarding* names what in a cluster was made for a key.
     """
 
-    def __init__(self, controller: str, regarding: Callable[[str], Sequence[Reference]]) -> None:
+    def __init__(
+        self,
+        controller: str,
+        regarding: Callable[[str], Sequence[Reference]],
+        recorders: Sequence[Recorder],
+    ) -> None:
         self.controller = controller
-        self.recorders: list[Recorder] = []
+        self._recorders = recorders
         self._regarding = regarding
         self._refused = ""
         self._unmarked = 0
@@ -50,7 +55,7 @@ class Reports:
         """
         if regarding is None:
             regarding = self._regarding(key)
-        for recorder in self.recorders:
+        for recorder in self._recorders:
             recorder.event(key, type, reason, message, regarding)
 
     def report(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word

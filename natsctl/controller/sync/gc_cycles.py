@@ -11,10 +11,10 @@ from contextlib import suppress
 import msgspec
 
 from natsctl.controller.garbage.collector import GarbageCollector
-from natsctl.controller.sync.events import Reports
-from natsctl.controller.sync.sync_run import DeletionPolicy, Visits
+from natsctl.controller.sync.events import SyncReports
+from natsctl.controller.sync.sync_run import DeletionPolicy, SyncRuns
 from natsctl.core.coordination.term import led
-from natsctl.core.sync.operation import Operation
+from natsctl.core.sync.keys import KeyQueue, Operation
 from natsctl.errors import StoreError
 from natsctl.model.garbage import GarbagePlan, Removed
 
@@ -23,35 +23,32 @@ log = logging.getLogger(__name__)
 SAVE_S = 2.0  # how long a stop waits for that
 
 
-class Sweeps:
+class GarbageCycles:
     """Collects the garbage of one controller.
 
     Args:
-        reports: who is told why nothing is removed.
-        policy: what becomes of what a deleted primary owned.
-        holds: says whether a key is this process's own.
-        enqueue: has a key visited.
+        collector: finds the orphans.
+        runs: the syncs of the owners' keys.
+        reports: logs and records events about keys.
+        keys: enqueues the owners' keys.
+        policy: `orphan` keeps the objects of deleted primaries.
     """
 
     def __init__(
         self,
-        reports: Reports,
+        collector: GarbageCollector,
+        runs: SyncRuns,
+        reports: SyncReports,
+        keys: KeyQueue,
         *,
         policy: DeletionPolicy,
-        holds: Callable[[str], bool],
-        enqueue: Callable[[str, Operation], None],
     ) -> None:
-        self.last = GarbagePlan(())  # what the last sweep found
+        self.last = GarbagePlan(())  # the plan of the last GC cycle
+        self._collector = collector
+        self._runs = runs
         self._reports = reports
+        self._keys = keys
         self._policy = policy
-        self._holds = holds
-        self._enqueue = enqueue
-        self._collector: GarbageCollector
-        self._visits: Visits
-
-    def begin(self, collector: GarbageCollector, visits: Visits) -> None:
-        """Collect what the one finds, by these visits."""
-        self._collector, self._visits = collector, visits
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
         """See `GarbageCollector.plan`; where orphans are to stay, none is looked for."""
@@ -82,10 +79,10 @@ class Sweeps:
 
     async def apply(self, plan: GarbagePlan) -> Removed:
         """See `GarbageCollector.apply`."""
-        own = tuple(orphan for orphan in plan.orphans if self._holds(orphan.owner))
+        own = tuple(orphan for orphan in plan.orphans if self._keys.holds(orphan.owner))
         return await self._collector.apply(msgspec.structs.replace(plan, orphans=own))
 
-    async def sweep(self) -> None:
+    async def collect(self) -> None:
         """Collect the orphans whose grace is over, each while its owner's key is held."""
         if self._policy == "orphan":
             return
@@ -94,13 +91,13 @@ class Sweeps:
         if plan.refused:
             return
         for owner in {orphan.former for orphan in plan.orphans} - {""}:
-            self._enqueue(owner, Operation.RESYNC)
+            self._keys.enqueue(owner, Operation.RESYNC)
         orphans = [orphan for orphan in plan.orphans if not orphan.held]
         waiting = {orphan.owner for orphan in orphans if not orphan.due}
         for owner in {orphan.owner for orphan in orphans} - waiting:
-            if self._holds(owner):
-                self._visits.condemn(owner, self._collector.claimed(owner))
-                self._enqueue(owner, Operation.RESYNC)
+            if self._keys.holds(owner):
+                self._runs.condemn(owner, self._collector.claimed(owner))
+                self._keys.enqueue(owner, Operation.RESYNC)
 
 
 async def repeat_cycles(

@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import Owned
-from natsctl.controller.sync.events import Reports
+from natsctl.controller.slots.secondaries import Secondaries
+from natsctl.controller.sync.events import SyncReports
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier, Sync
 from natsctl.core.sync.calls import Calls
 from natsctl.core.sync.journal import Journal, SyncRecord
+from natsctl.core.sync.keys import Operation, skips_invalid
 from natsctl.core.sync.loop import SyncHandler
-from natsctl.core.sync.operation import Operation
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.store import Stored
 from natsctl.telemetry.classification import ErrorClass, classify
@@ -25,7 +26,7 @@ from natsctl.telemetry.tracing import sync_span
 DeletionPolicy = Literal["delete", "orphan"]
 
 
-class Visits:
+class SyncRuns:
     """Runs a controller's handler for one key at a time and removes what a gone key owned.
 
     Args:
@@ -43,15 +44,16 @@ class Visits:
         self,
         handler: SyncHandler,
         primary: Primary[Any],
-        secondaries: Sequence[Owned[Any]],
+        secondaries: Secondaries,
         barrier: Barrier,
-        reports: Reports,
+        reports: SyncReports,
         *,
+        journal: Journal,
         evidence: Evidence,
         policy: DeletionPolicy,
         timeout_s: float,
     ) -> None:
-        self.journal = Journal()
+        self._journal = journal
         self._handler = handler
         self._primary = primary
         self._cache = primary.informer.cache
@@ -81,7 +83,7 @@ class Visits:
         self._condemned = {key: at for key, at in self._condemned.items() if wanted(key)}
         self._claimed = {key: at for key, at in self._claimed.items() if wanted(key)}
 
-    async def visit(self, key: str, operation: Operation) -> float | None:
+    async def sync(self, key: str, operation: Operation) -> float | None:
         """Sync *key* and return when to come back, as its handler says; failing is raising.
 
         Left alone are keys whose newest state is invalid, or failed for good and is still the
@@ -90,31 +92,29 @@ class Visits:
         bind_log_context(operation=operation)
         if self._to_be_left_alone(key, operation):
             return None
-        self._primary.skipped.discard(key)
         condemned = self._condemned.pop(key, None)
         with (
             sync_span(self._name, log_context),
-            _Visit(key, operation, condemned, self._clock) as visit,
+            _SyncRun(key, operation, condemned, self._clock) as run,
         ):
             try:
                 if self._barrier.awaits(key):
                     await self._barrier.wait(key)
-                visit.stored = self._barrier.read(self._primary.informer, key)
-                visit.last = self._primary.gone.get(key)
+                run.stored = self._barrier.read(self._primary.informer, key)
+                run.last = self._primary.gone.get(key)
                 after = await self._calls.delay(key, self._handler, key)
-                if visit.stored is None:
-                    await self._release(visit)
+                if run.stored is None:
+                    await self._release(run)
                 else:
                     await self._mark(key)
             except BaseException as error:
-                self._note_failure(visit, error)
+                self._note_failure(run, error)
                 raise
-            self._note_success(visit)
+            self._note_success(run)
             return after
 
     def _to_be_left_alone(self, key: str, operation: Operation) -> bool:
-        if key in self._cache.invalid:
-            self._primary.skipped.add(key)
+        if skips_invalid(self._primary, key):
             return True
         failed = self._failed.get(key)
         if failed is None or operation is Operation.MANUAL:
@@ -122,14 +122,14 @@ class Visits:
         stored = self._cache.get(key)
         return stored is not None and not self._cache.kind.differs(failed.value, stored.value)
 
-    async def _release(self, visit: "_Visit") -> None:
+    async def _release(self, run: "_SyncRun") -> None:
         """Remove what a gone primary owned, where a marker or a sweep says that it is gone."""
-        key = visit.key
+        key = run.key
         if key in self._cache or self._policy != "delete":
             return
-        owned = [(at, stored) for at in self._secondaries for stored in at.owned_stored(key)]
+        owned = list(self._secondaries.owned(key))
         owned += self._claimed.pop(key, ())
-        if owned and await self._gone(visit):
+        if owned and await self._gone(run):
             for secondary, stored in owned:
                 await secondary.delete_owned(key, stored)
 
@@ -140,36 +140,36 @@ class Visits:
                 with suppress(ConflictError):  # it changed: its owner is synced again
                     await secondary.mark(stored)
 
-    async def _gone(self, visit: "_Visit") -> bool:
+    async def _gone(self, run: "_SyncRun") -> bool:
         try:
-            await self._primary.informer.store.get(visit.key)
+            await self._primary.informer.store.get(run.key)
         except NotFoundError as error:
             if error.deleted_at is not None and await self.evidence.proves(error.deleted_at):
                 return True
-            return visit.condemned == self._cache.incarnation and not self.evidence.held
+            return run.condemned == self._cache.incarnation and not self.evidence.held
         return False
 
-    def _note_success(self, visit: "_Visit") -> None:
-        key = visit.key
+    def _note_success(self, run: "_SyncRun") -> None:
+        key = run.key
         self._failed.pop(key, None)
-        if visit.last is not None and self._primary.gone.get(key) is visit.last:
+        if run.last is not None and self._primary.gone.get(key) is run.last:
             del self._primary.gone[key]
-        self._reports.synced(key, visit)
-        self.journal.add(key, visit.record(None))
+        self._reports.synced(key, run)
+        self._journal.add(key, run.record(None))
 
-    def _note_failure(self, visit: "_Visit", error: BaseException) -> None:
+    def _note_failure(self, run: "_SyncRun", error: BaseException) -> None:
         found = classify(error)
         if found is ErrorClass.DELAY:
-            self.journal.add(visit.key, visit.record(None))
+            self._journal.add(run.key, run.record(None))
             return
-        self.journal.add(visit.key, visit.record(error))
+        self._journal.add(run.key, run.record(error))
         if isinstance(error, Exception):
-            self._reports.failed(visit.key, error)
-        if found is ErrorClass.PERMANENT and visit.stored is not None:
-            self._failed[visit.key] = visit.stored
+            self._reports.failed(run.key, error)
+        if found is ErrorClass.PERMANENT and run.stored is not None:
+            self._failed[run.key] = run.stored
 
 
-class _Visit(Sync):
+class _SyncRun(Sync):
     """A sync under way: why, since when and of what."""
 
     __slots__ = ("_begun", "_clock", "_operation", "_started", "condemned", "last", "stored")

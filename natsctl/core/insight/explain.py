@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import msgspec
 
 from natsctl.core.cache.cache import Cache
-from natsctl.core.cache.informer import Informer
-from natsctl.core.insight.tree import Beyond, Branch
 from natsctl.core.queue.workqueue import Held, Place, QueueStats, Ready, Waiting, Workqueue
+from natsctl.core.sync.host import Host
 from natsctl.core.sync.journal import Journal, SyncRecord
 from natsctl.telemetry.hiding import hidden
 
@@ -120,41 +119,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "syncing"
 
 
-@runtime_checkable
-class Accountable(Protocol):
-    """What says why its keys are as they are; a `ControllerRuntime` is one.
-
-    `prepared` says that there is something to explain, `stopping` that nothing more is begun.
-    """
-
-    prepared: bool
-    stopping: bool
-
-    def status(self) -> Status:
-        """Return how it is doing as a whole."""
-        ...
-
-    def explain(self, key: str) -> Explanation:
-        """Return what is known of a key."""
-        ...
-
-    def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
-        """Return the object with all that was made for it."""
-        ...
-
-    def holds(self, key: str) -> bool:
-        """Say whether the key is this process's own now, and not another's."""
-        ...
-
-    def resync(self, *keys: str) -> int:
-        """Visit these keys as soon as may be; all of them, at leisure, where none is named.
-
-        Those that are another process's own are left to it. Returns how many are visited.
-        """
-        ...
-
-
-def known(
+def explanation_of(
     controller: str, key: str, cache: Cache[Any], queue: Workqueue[str], journal: Journal
 ) -> Explanation:
     """Return the explanation of a key that owns and reads no other objects."""
@@ -184,38 +149,51 @@ def _queued(place: Place | None) -> Queued | None:
             return Queued("held", round(now - since, 3), priority.name.lower())
 
 
-def status(
-    controller: str,
-    primaries: Sequence[Informer[Any]],
-    informers: Sequence[Informer[Any]],
-    queue: QueueStats,
-    journal: Journal,
-    *,
-    synced: bool,
+def status_of(
+    host: Host,
     has: Callable[[str], bool],
     contested: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    installation: str = "",
-    garbage_held: str = "",
 ) -> Status:
-    """Return the status of a controller; *has* returns whether this process syncs a key."""
-    failure = next((informer.failure for informer in informers if informer.failure), None)
-    caches = [informer.cache for informer in primaries]
+    """Return the status of the controller in this host.
+
+    *has* returns whether this process syncs a key; *contested* has the `contested` texts by key.
+    """
+    caches = [informer.cache for informer in host.primaries]
+    informers, journal = host.informers.values(), host.journal
     return Status(
-        controller=controller,
-        state="syncing" if synced else "listing",
-        failure="" if failure is None else hidden(str(failure)),
+        controller=host.name,
+        state="syncing" if host.synced.is_set() else "listing",
+        failure="" if host.failure is None else hidden(str(host.failure)),
         primaries=sum(map(len, caches)),
         keys=sum(has(key) for cache in caches for key in cache.keys()),  # noqa: SIM118 - a cache is no dict
         invalid={
-            key: hidden(str(at.error)) for cache in caches for key, at in cache.invalid.items()
+            key: hidden(str(invalid.error))
+            for cache in caches
+            for key, invalid in cache.invalid.items()
         },
-        failing={key: at.error for key, at in journal.failing().items() if has(key)},
+        failing={key: record.error for key, record in journal.failing().items() if has(key)},
         syncs=journal.syncs,
         failures=journal.failures,
         watch_restarts=sum(informer.restarts for informer in informers),
-        queue=queue,
+        queue=_combined([queue.stats() for queue in host.queues().values()]),
         missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
         contested={key: hidden("; ".join(texts)) for key, texts in contested.items()},
-        installation=installation,
-        garbage_held=hidden(garbage_held),
     )
+
+
+def _combined(queues: Sequence[QueueStats]) -> QueueStats:
+    """Return the statistics of several queues as if they were one."""
+    total, *others = queues
+    for stats in others:
+        total = QueueStats(
+            depth=total.depth + stats.depth,
+            waiting=total.waiting + stats.waiting,
+            held=total.held + stats.held,
+            adds=total.adds + stats.adds,
+            retries=total.retries + stats.retries,
+            latency_s=total.latency_s + stats.latency_s,
+            work_s=total.work_s + stats.work_s,
+            unfinished_s=total.unfinished_s + stats.unfinished_s,
+            longest_s=max(total.longest_s, stats.longest_s),
+        )
+    return total

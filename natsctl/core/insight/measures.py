@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.queue.workqueue import QueueStats
 from natsctl.core.sync.counters import Counts
+from natsctl.core.sync.host import Host
 from natsctl.errors import StoreError
-from natsctl.model.garbage import GarbagePlan
 from natsctl.model.store import Sequenced
 
 LAG_S = 1.0  # how long a store may take to say how far it is
@@ -74,23 +73,20 @@ class Measures(msgspec.Struct, frozen=True):
     upkeep: UpkeepMeasures | None = None
 
 
-def upkeep_measures(
-    barrier: Barrier, plan: GarbagePlan, *, undone: int, contested: int
-) -> UpkeepMeasures:
-    """Return how long syncs waited, what the last sweep planned, and what others undid."""
-    return UpkeepMeasures(
-        barrier_waited_s=barrier.waited_s,
-        barrier_timeouts=barrier.timeouts,
-        orphans=len(plan.orphans),
-        refused=bool(plan.refused),
-        undone=undone,
-        contested=contested,
+def measures_of(
+    host: Host, *, workers: int, syncs: Counts | None = None, upkeep: UpkeepMeasures | None = None
+) -> Measures:
+    """Return the measures of the controller in this host, whose queues have *workers* each."""
+    return Measures(
+        controller=host.name,
+        synced=host.synced.is_set(),
+        caches=tuple(_cache_measures(*slot) for slot in host.informers.items()),
+        queues=tuple(
+            QueueMeasures(name, workers, queue.stats()) for name, queue in host.queues().items()
+        ),
+        syncs=syncs,
+        upkeep=upkeep,
     )
-
-
-def cache_measures(informers: Mapping[str, Informer[Any]]) -> tuple[CacheMeasures, ...]:
-    """Return how the cache of each slot is."""
-    return tuple(_cache_measures(*each) for each in informers.items())
 
 
 def _cache_measures(slot: str, informer: Informer[Any]) -> CacheMeasures:

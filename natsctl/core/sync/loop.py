@@ -59,7 +59,6 @@ class SyncLoop(Generic[K]):
         handler: run for a key; failing is raising.
         queue: where keys come from.
         retry: what follows a failure.
-        workers: how many keys are synced at once.
     """
 
     def __init__(
@@ -68,27 +67,32 @@ class SyncLoop(Generic[K]):
         *,
         queue: Workqueue[K] | None = None,
         retry: RetryPolicy = always_retry,
-        workers: int = 1,
     ) -> None:
         self.queue = Workqueue[K]() if queue is None else queue
         self.tally = Tally[K]()
         self.holdings = HeldAssignments()  # which keys may be put on the queue now
         self._handler = handler
         self._retry = retry
-        self._workers = workers
         self._subscriptions: list[Callable[[], AbstractContextManager[None]]] = []
         self._informers: list[Informer[Any]] = []
         self._leadership: Leadership | None = None
         self._moves: Moves | None = None
         self._moved = asyncio.Event()
+        self._workers = 1
 
     def watch(self, informer: Informer[T], on_change: Callable[[Change[T]], None]) -> None:
         """Have *on_change* called for every change; it adds the keys that the change concerns."""
         self._subscriptions.append(lambda: informer.subscribe(on_change))
         self._informers.append(informer)
 
-    async def run(self, ready: Callable[[], Awaitable[None]], moves: Moves | None = None) -> None:
-        """Work until the queue is shut down.
+    async def run(
+        self,
+        ready: Callable[[], Awaitable[None]],
+        moves: Moves | None = None,
+        *,
+        workers: int = 1,
+    ) -> None:
+        """Sync keys with so many *workers* until the queue is shut down.
 
         Starts only when every cache is complete and *ready* has returned. Where this process shares
         its work, *ready* is called at the beginning of every term, and what is visited then has
@@ -97,6 +101,7 @@ class SyncLoop(Generic[K]):
         """
         with ExitStack() as stack:
             self._leadership, self._moves = current_leadership.get(), moves
+            self._workers = workers
             if self._leadership is not None and moves is not None:
                 self._hold_nothing()
             for subscription in self._subscriptions:

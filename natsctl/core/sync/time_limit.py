@@ -41,12 +41,12 @@ class TimeLimit:
         self._deadlines: dict[Task, float] = {}  # the earliest first
         self._cut: dict[Task, float] = {}  # tasks that were cancelled, and their deadlines
         self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> None:
-        self._deadlines[self._task()] = self._loop.time() + self._limit_s
+        loop = asyncio.get_running_loop()
+        self._deadlines[_current_task()] = loop.time() + self._limit_s
         if self._timer is None:
-            self._timer = self._loop.call_later(self._limit_s, self._look)
+            self._timer = loop.call_later(self._limit_s, self._look)
 
     def __exit__(
         self,
@@ -54,7 +54,7 @@ class TimeLimit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        task = self._task()
+        task = _current_task()
         self._deadlines.pop(task, None)
         if self._cut.pop(task, None) is None:
             return
@@ -64,22 +64,24 @@ class TimeLimit:
     def _look(self) -> None:
         """Cancel the tasks that are late, and look again when the next one may be."""
         self._timer = None
+        loop = asyncio.get_running_loop()
         for task, deadline in list(self._deadlines.items()):
-            if deadline > self._loop.time():
-                self._timer = self._loop.call_at(deadline, self._look)
+            if deadline > loop.time():
+                self._timer = loop.call_at(deadline, self._look)
                 return
             del self._deadlines[task]
             if not task.cancelling():
                 self._cut[task] = deadline
                 task.cancel()
-                self._loop.call_later(IGNORED_S, self._look_after, task, deadline)
+                loop.call_later(IGNORED_S, self._look_after, task, deadline)
 
     def _look_after(self, task: Task, deadline: float) -> None:
         if self._cut.get(task) == deadline:
             self._on_ignored(task)
 
-    def _task(self) -> Task:
-        task = asyncio.current_task(self._loop)
-        if task is None:
-            raise RuntimeError("only what a task does can be limited")
-        return task
+
+def _current_task() -> Task:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("only what a task does can be limited")
+    return task

@@ -12,7 +12,8 @@ from natsctl.controller.slots.declare import slots
 from natsctl.core.coordination.election import Election
 from natsctl.core.coordination.lease import Workload
 from natsctl.core.coordination.sharding import Shard
-from natsctl.core.insight.explain import Accountable, Explanation, Status
+from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary, Tertiary
 from natsctl.daemon.api.messages import (
     BRANCHES_MAX,
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 
 KEYS_MAX = 10_000  # in one request
 
-R = TypeVar("R", bound=Accountable)
+R = TypeVar("R", bound=Hosted)
 
 Leads = Callable[[str], bool]
 """Returns whether this process acts for the controller of that name now."""
@@ -54,7 +55,7 @@ class ControllerEndpoints:
     """The endpoints of one controller of this process.
 
     Args:
-        runnable: the controller. It answers `status`; an `Accountable` answers `explain`, `tree`
+        runnable: the controller. It answers `status`; a `Hosted` one answers `explain`, `tree`
             and `resync` too, and a controller that makes secondaries the verbs about garbage.
         daemon: this process.
         connection: the connection through which events and times are read.
@@ -87,7 +88,7 @@ class ControllerEndpoints:
         self._connection = connection
         self._leads = leads
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
-        if isinstance(runnable, Accountable):
+        if isinstance(runnable, Hosted):
             self._runtime = runnable
             handlers |= {
                 Verb.EXPLAIN: self._explain,
@@ -127,7 +128,7 @@ class ControllerEndpoints:
     def status(self) -> ControllerStatus:
         """Return the status of the controller; some parts are empty before its caches exist."""
         runnable, status = self._runnable, Status(controller=self._runnable.name)
-        if isinstance(runnable, Accountable) and runnable.prepared:
+        if isinstance(runnable, Hosted) and runnable.prepared:
             status = runnable.status()
         return replace(
             ControllerStatus.of(status, self._daemon),
@@ -148,12 +149,12 @@ class ControllerEndpoints:
             return "standby" if self._shard is None else "joining"
         if self._runnable.synced.is_set():
             return "syncing"
-        prepared = isinstance(self._runnable, Accountable) and self._runnable.prepared
+        prepared = isinstance(self._runnable, Hosted) and self._runnable.prepared
         return "listing" if prepared else "starting"
 
     @property
     def _stopping(self) -> bool:
-        return isinstance(self._runnable, Accountable) and self._runnable.stopping
+        return isinstance(self._runnable, Hosted) and self._runnable.stopping
 
     async def _explain(self, request: bytes) -> bytes:
         key, runtime = _key(request), self._prepared(self._runtime)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.daemon.doctor.finding import Bounds, Finding
 from natsctl.daemon.doctor.kube import check_kube
 from natsctl.daemon.doctor.nats import Wanted, check_nats

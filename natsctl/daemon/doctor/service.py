@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from natsctl.controller.runtime import Controller
+from natsctl.controller.controller import Controller
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.peers import conflict
 from natsctl.daemon.api.verbs import NAME, Verb

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from natsctl.controller.controller import Controller
 from natsctl.controller.garbage.evidence import MEMORY
-from natsctl.controller.runtime import Controller
 from natsctl.controller.slots.declare import slots
 from natsctl.core.coordination.installation import INSTALLATION
 from natsctl.core.coordination.member_record import records_of

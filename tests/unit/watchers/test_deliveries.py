@@ -28,7 +28,7 @@ def tell(
 
 
 async def all_told(deliveries: Deliveries) -> None:
-    task = asyncio.create_task(deliveries.loop("things", workers=1, timeout_s=60).run(no_wait))
+    task = asyncio.create_task(deliveries.loop("things", timeout_s=60).run(no_wait))
     await eventually(lambda: deliveries.queue.idle)
     deliveries.queue.shut_down(drain=False)
     await task
@@ -72,7 +72,7 @@ async def test_beyond_it_what_happens_to_one_object_becomes_one_thing(notes: Not
 
 async def test_what_was_told_makes_room(notes: Notes) -> None:
     deliveries = bounded(notes, 2)
-    task = asyncio.create_task(deliveries.loop("things", workers=1, timeout_s=60).run(no_wait))
+    task = asyncio.create_task(deliveries.loop("things", timeout_s=60).run(no_wait))
     for _ in range(3):
         tell(deliveries, "athens", None, "one")
         tell(deliveries, "athens", "one", "two")

@@ -42,9 +42,9 @@ class Handler:
 
 @asynccontextmanager
 async def running(
-    loop: SyncLoop, ready: Callable[[], Awaitable[None]] = at_once
+    loop: SyncLoop, ready: Callable[[], Awaitable[None]] = at_once, *, workers: int = 1
 ) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(loop.run(ready))
+    task = asyncio.create_task(loop.run(ready, workers=workers))
     await asyncio.sleep(0)
     try:
         yield task
@@ -105,8 +105,8 @@ class TestWorking:
             await asyncio.sleep(1)
 
         handler = Handler(slowly)
-        loop = SyncLoop(handler, workers=3)
-        async with running(loop):
+        loop = SyncLoop(handler)
+        async with running(loop, workers=3):
             for _ in range(5):
                 for number in range(10):
                     loop.queue.add(f"k{number}")
@@ -245,8 +245,8 @@ class TestWatching:
 
 class TestEnding:
     async def test_it_ends_when_the_queue_is_shut_down(self) -> None:
-        loop = SyncLoop(Handler(), workers=3)
-        async with running(loop) as task:
+        loop = SyncLoop(Handler())
+        async with running(loop, workers=3) as task:
             loop.queue.shut_down(drain=False)
             await task
 

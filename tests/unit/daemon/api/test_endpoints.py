@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl.controller.runtime import Controller, ControllerRuntime
+from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import primary, secondary
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.lease import Workload
@@ -335,7 +336,7 @@ async def test_a_bucket_is_accepted_only_for_the_reason_that_the_plan_shows() ->
         await harness.run_until_idle()
         apps.recreate()
         await asyncio.sleep(1)
-        await harness.runtime.sweep()
+        await harness.runtime.collect_garbage()
         asked = Asked(harness.runtime)
         held = harness.runtime.garbage_held
         plan = await asked(Verb.GC_PLAN, "", ControllerPlan)
@@ -360,7 +361,7 @@ async def test_status_and_explain_show_why_garbage_collection_is_held() -> None:
         await harness.run_until_idle()
         apps.recreate()
         await asyncio.sleep(1)
-        await harness.runtime.sweep()
+        await harness.runtime.collect_garbage()
         asked = Asked(harness.runtime)
         status = await asked(Verb.STATUS, "", ControllerStatus)
         known = await asked(Verb.EXPLAIN, "a", KeyExplanation)

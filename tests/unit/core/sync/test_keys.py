@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from natsctl.core.sync.operation import Operation
-from natsctl.core.sync.reasons import Reasons
+from natsctl.core.sync.keys import Operation, Reasons
 
 
 def test_a_visit_without_a_reason_is_a_retry() -> None:

@@ -1,0 +1,99 @@
+"""The class that users subclass to write a controller."""
+
+from collections.abc import Iterable, Sequence
+from inspect import isfunction
+from typing import TYPE_CHECKING, Any
+
+from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.slots.reads import Reads
+from natsctl.controller.sync.sync_run import DeletionPolicy
+from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
+from natsctl.core.sync.calls import blocking
+from natsctl.core.sync.options import CONTROLLER_METHODS, CONTROLLER_OPTIONS, check_class
+from natsctl.model.garbage import GarbageLimits
+from natsctl.model.kinds import Kind
+from natsctl.model.store import Change
+
+if TYPE_CHECKING:
+    from natsctl.controller.runtime import ControllerRuntime
+
+
+class Controller:
+    """Makes and updates the objects that its primaries describe.
+
+    Subclass it, declare one `primary` and any number of `secondary` and `tertiary`, and write
+    `sync_handler`. Class attributes are options:
+
+    - `name`: the name in logs, events and subjects; by default the class's name in lower case.
+    - `workers`: how many keys are synced at once.
+    - `resync_s`: every primary is synced again once per so many seconds.
+    - `sync_timeout_s`: a sync that takes longer fails.
+    - `retry`: what follows a failure.
+    - `rate_limit`: how many syncs begin in a second, whatever their keys; None does not limit them.
+    - `deletion_policy`: `delete` removes the objects of a deleted primary, `orphan` keeps them.
+    - `garbage`: when orphans are collected.
+    - `kinds`: the kinds in a cluster that the controller reads with `reads`; natsctl connects to
+      the cluster for them, and grants permissions for them.
+    """
+
+    name: str = ""
+    workers: int = 4
+    resync_s: float = 600.0
+    sync_timeout_s: float = 60.0
+    retry: RetryPolicy = staticmethod(always_retry)
+    rate_limit: RateLimit | None = None
+    deletion_policy: DeletionPolicy = "delete"
+    garbage: GarbageLimits = GarbageLimits()
+    kinds: Sequence[Kind[Any]] = ()
+
+    runtime: "ControllerRuntime"
+    """The runtime that runs this controller, from `start` to `clean`."""
+
+    reads: Reads
+    """Reads objects of any kind in a sync; a change of an object that was read enqueues the key."""
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls.name = cls.__dict__.get("name") or cls.__name__.lower()
+        if isfunction(cls.__dict__.get("retry")):
+            cls.retry = staticmethod(cls.retry)  # a policy is no method
+
+    blocking = staticmethod(blocking)
+    """Run a function that blocks in a thread: `await self.blocking(function, *args)`."""
+
+    async def sync_handler(self, key: str) -> float | None:
+        """Make the world match the primary *key*; return seconds until the next sync, or None.
+
+        If `get` does not find the primary, it was deleted; its secondaries are removed after this
+        returns. If the handler raises, the key is retried with backoff. `RetryAfter` sets the
+        delay, `PermanentError` prevents a retry until the object changes.
+        """
+        raise NotImplementedError
+
+    def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
+        """Return the keys of the primaries that a secondary's change enqueues.
+
+        By default these are the owners of the object before and after the change.
+        """
+        return self.runtime.owners(change)
+
+    async def garbage_secondaries(self) -> None:
+        """Collect secondaries whose owner is gone; called once per GC cycle."""
+        await self.runtime.collect_garbage()
+
+    async def start(self) -> None:
+        """Prepare; called after every cache is synced and before the first sync."""
+
+    async def clean(self) -> None:
+        """Release resources; called after the last sync."""
+
+
+def check_controller(controller: Controller) -> None:
+    """Raise `UsageError` if the controller cannot run as it is written.
+
+    The errors are: not exactly one primary, an option of a wrong type or out of range, a class
+    attribute that looks like a misspelt option, and a method that is not `async def` or takes
+    other arguments.
+    """
+    only_primary(type(controller))
+    check_class(controller, Controller, CONTROLLER_OPTIONS, CONTROLLER_METHODS)

@@ -1,0 +1,194 @@
+"""Opens a controller: its stores and slots, and the parts that sync its keys."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from natsctl.controller.controller import Controller
+from natsctl.controller.garbage.collector import GarbageCollector
+from natsctl.controller.garbage.evidence import MEMORY, Evidence
+from natsctl.controller.slots.declare import Slot, only_primary, slots
+from natsctl.controller.slots.kube_secondary import KubeSecondary
+from natsctl.controller.slots.open_slots import Opening, OpenSlot
+from natsctl.controller.slots.owned import Owned
+from natsctl.controller.slots.owners import OwnerNames
+from natsctl.controller.slots.reads import Reads
+from natsctl.controller.slots.secondaries import Secondaries
+from natsctl.controller.sync.enqueue import Enqueuer
+from natsctl.controller.sync.events import SyncReports
+from natsctl.controller.sync.gc_cycles import GarbageCycles
+from natsctl.controller.sync.sync_run import SyncRuns
+from natsctl.core.cache.informer import Informer
+from natsctl.core.coordination.installation import (
+    Installation,
+    InstallationAnnotation,
+    installation,
+)
+from natsctl.core.objects.backends import Backends
+from natsctl.core.objects.primary import Primary
+from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.keys import KeyQueue, Operation
+from natsctl.errors import UsageError
+from natsctl.model.manifests import KubeKind
+from natsctl.model.recorder import Recorder
+from natsctl.model.store import ManifestStores, Stores
+
+
+class OpenController(msgspec.Struct, frozen=True):
+    """The parts of a controller whose stores are open.
+
+    `slots` has every slot by name, in the order of declaration.
+    """
+
+    installation: Installation
+    primary: Primary[Any]
+    secondaries: Secondaries
+    reads: Reads
+    slots: dict[str, OpenSlot]
+    reports: SyncReports
+    runs: SyncRuns
+    enqueuer: Enqueuer
+    garbage: GarbageCycles
+
+    @property
+    def informers(self) -> dict[str, Informer[Any]]:
+        """The informers, by slot."""
+        return {name: slot.reader.informer for name, slot in self.slots.items()}
+
+
+class Opener:
+    """Opens a controller.
+
+    Args:
+        controller: the controller; its slots get their readers.
+        keys: enqueues its keys.
+        barrier: remembers its writes until the caches show them.
+        journal: records its syncs.
+        nats: the stores of kinds that are declared with `kv`.
+        kube: the stores of kinds that are declared with `kube`.
+        names: the labels that link secondaries to primaries.
+
+    Raises `UsageError` if the controller has kinds in a cluster and *kube* is None.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        keys: KeyQueue,
+        barrier: Barrier,
+        journal: Journal,
+        *,
+        nats: Stores,
+        kube: ManifestStores | None,
+        names: OwnerNames,
+    ) -> None:
+        cls = type(controller)
+        for slot in slots(cls):
+            if isinstance(slot.kind, KubeKind) and kube is None:
+                raise UsageError(
+                    f"{cls.__name__}.{slot.name} is kept in Kubernetes, and no cluster is "
+                    "given: pass kube=, as natsctl.connect_kube gives it"
+                )
+        self._controller = controller
+        self._keys = keys
+        self._barrier = barrier
+        self._journal = journal
+        self._nats = nats
+        self._kube = kube
+        self._backends = Backends(nats=nats, kube=kube)
+        self._names = names
+
+    @asynccontextmanager
+    async def recorders(self) -> AsyncIterator[list[Recorder]]:
+        """Return the recorders of the controller's events; the end of the context flushes them."""
+        writes_kube = any(slot.role is KubeSecondary for slot in slots(type(self._controller)))
+        kube = [self._kube] if self._kube is not None and writes_kube else []
+        async with AsyncExitStack() as stack:
+            yield [
+                await stack.enter_async_context(stores.recorder(self._controller.name))
+                for stores in (self._nats, *kube)
+            ]
+
+    async def open(self, recorders: Sequence[Recorder]) -> OpenController:
+        """Open every slot, and assign its reader to the attribute of the controller."""
+        controller, keys = self._controller, self._keys
+        installed = await installation(self._nats)
+        slot = only_primary(type(controller))
+        secondaries = Secondaries(slot.kind.name, self._names)
+        reports = SyncReports(controller.name, secondaries.references, recorders)
+        primary = await self._open_primary(slot, reports)
+        reads = Reads(self._backends, lambda key: keys.enqueue(key, Operation.SECONDARY))
+        memory = await self._backends.open(MEMORY)
+        evidence = Evidence(primary.informer, memory, controller.name)
+        runs = SyncRuns(
+            reads.tracked(controller.sync_handler),
+            primary,
+            secondaries,
+            self._barrier,
+            reports,
+            journal=self._journal,
+            evidence=evidence,
+            policy=controller.deletion_policy,
+            timeout_s=controller.sync_timeout_s,
+        )
+        enqueuer = Enqueuer(
+            controller, keys, primary, secondaries, reads=reads, runs=runs, reports=reports
+        )
+        mark = InstallationAnnotation(self._names.installation, installed)
+        opened = await self._open_slots(primary, secondaries, enqueuer, mark)
+        vars(controller)["reads"] = reads
+        limits, policy = controller.garbage, controller.deletion_policy
+        collector = GarbageCollector(primary.informer, tuple(secondaries), evidence, limits)
+        return OpenController(
+            installation=installed,
+            primary=primary,
+            secondaries=secondaries,
+            reads=reads,
+            slots=opened,
+            reports=reports,
+            runs=runs,
+            enqueuer=enqueuer,
+            garbage=GarbageCycles(collector, runs, reports, keys, policy=policy),
+        )
+
+    async def _open_primary(self, slot: Slot[Primary[Any]], reports: SyncReports) -> Primary[Any]:
+        informer: Informer[Any] = Informer(
+            await self._backends.open(slot.kind),
+            slot.kind,
+            indexes=slot.indexes,
+            on_invalid=reports.invalid,
+            on_listed=self._keys.queue.hasten_retries,
+        )
+        return Primary(informer, self._barrier, self._backends.open)
+
+    async def _open_slots(
+        self,
+        primary: Primary[Any],
+        secondaries: Secondaries,
+        enqueuer: Enqueuer,
+        mark: InstallationAnnotation,
+    ) -> dict[str, OpenSlot]:
+        """Open the other slots, and return all by name in the order of their declaration."""
+        opening = Opening(
+            backends=self._backends,
+            barrier=self._barrier,
+            primary=primary,
+            names=self._names,
+            mark=mark,
+            manager=f"natsctl/{self._controller.name}",
+            listeners=enqueuer.listeners,
+        )
+        opened = {}
+        for slot in slots(type(self._controller)):
+            if slot.role is Primary:
+                found = OpenSlot(primary, enqueuer.primary_changed)
+            else:
+                found = await opening.open(slot)
+            if isinstance(found.reader, Owned):
+                secondaries.add(found.reader)
+            opened[slot.name] = found
+            vars(self._controller)[slot.name] = found.reader
+        return opened

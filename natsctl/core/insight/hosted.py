@@ -1,0 +1,74 @@
+"""A controller that runs in a host: how it is stopped, and what it reports about itself."""
+
+from abc import ABC, abstractmethod
+
+from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.insight.measures import lags
+from natsctl.core.insight.tree import Beyond, Branch
+from natsctl.core.sync.host import Host
+from natsctl.errors import StoreError
+
+
+class Hosted(ABC):
+    """The base of the classes that run a controller in a host.
+
+    `synced` is set when every cache is synced and the syncs have begun.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.synced = host.synced
+        self._host = host
+
+    def stop(self) -> None:
+        """Begin no more syncs; `run` returns when those under way have ended."""
+        self._host.stop()
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the stores are open, so that keys can be explained."""
+        return bool(self._host.informers)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._host.stopping
+
+    @property
+    def idle(self) -> bool:
+        """Whether the syncs have begun and no key is ready, held, or waiting for a retry."""
+        return self._host.idle
+
+    @property
+    def failure(self) -> StoreError | None:
+        """The reason why a cache has no watch now; None if all have one."""
+        return self._host.failure
+
+    async def lags(self) -> dict[str, int]:
+        """Return by how many revisions each cache is behind its store, by slot.
+
+        Asks the stores, for a second at most. A store that does not answer is left out.
+        """
+        return await lags(self._host.informers)
+
+    @abstractmethod
+    def holds(self, key: str) -> bool:
+        """Return whether this process syncs the key now, and not another one."""
+
+    @abstractmethod
+    def resync(self, *keys: str) -> int:
+        """Sync these keys soon; without keys, sync all keys after more urgent ones.
+
+        Keys of other processes are ignored. Returns how many keys are enqueued.
+        """
+
+    @abstractmethod
+    def explain(self, key: str) -> Explanation:
+        """Return the state of a key, its place in the queue and its last syncs."""
+
+    @abstractmethod
+    def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
+        """Return the object with what was made for it, in stores and *beyond* them."""
+
+    @abstractmethod
+    def status(self) -> Status:
+        """Return the state of the controller as a whole."""

@@ -1,0 +1,166 @@
+"""Runs the sync loops of one controller, from the first lists to a stop within a time limit."""
+
+import asyncio
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
+from typing import Any
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.sync.calls import call_hook, report_stuck
+from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.time_limit import IGNORED_S
+from natsctl.core.task_group import together
+from natsctl.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+Hook = Callable[[], Awaitable[None]]
+Work = Coroutine[Any, Any, object]
+
+
+async def no_hook() -> None:
+    """Do nothing when a controller starts or ends."""
+
+
+class Host:
+    """The part that is equal for all controllers: their informers, their tasks and their stop.
+
+    *Guarantees.* `start` is called once, when every cache is synced and before the first sync.
+    `clean` is called once, after the last sync. After `stop`, the syncs under way have
+    *stop_timeout_s* seconds to end; then they are cancelled, and those that do not end are logged
+    with their keys and stacks. If the caches are not synced yet, a stop cancels at once.
+
+    Args:
+        name: the controller's name, for logs.
+        queues: returns the work queues of the controller by name.
+        start: the user's hook for the start.
+        clean: the user's hook for the end.
+        stop_timeout_s: how long syncs may go on after `stop`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queues: Callable[[], Mapping[str, Workqueue[Any]]],
+        *,
+        start: Hook = no_hook,
+        clean: Hook = no_hook,
+        stop_timeout_s: float,
+    ) -> None:
+        self.name = name
+        self.queues = queues
+        self.journal = Journal()
+        self.synced = asyncio.Event()  # every cache is synced, and the syncs have begun
+        self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
+        self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced
+        self._start = start
+        self._clean = clean
+        self._stop_timeout_s = stop_timeout_s
+        self._stopping = asyncio.Event()
+        self._starting = asyncio.Lock()
+
+    @asynccontextmanager
+    async def watching(
+        self, informers: Mapping[str, Informer[Any]], primaries: Sequence[Informer[Any]]
+    ) -> AsyncIterator[None]:
+        """Keep the caches of the informers equal to their stores while the context lasts.
+
+        *informers* are named by their slots; *primaries* are those whose keys are synced.
+        """
+        self.informers, self.primaries = informers, primaries
+        async with together() as group:
+            watches = [
+                group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")
+                for informer in informers.values()
+            ]
+            try:
+                yield
+            finally:
+                for watch in watches:
+                    watch.cancel()
+
+    async def complete(self) -> None:
+        """Wait until every cache is synced."""
+        for informer in self.informers.values():
+            await informer.cache.complete.wait()
+
+    async def begin(self) -> None:
+        """Call `start` if no sync loop has done so; every sync loop calls this first."""
+        async with self._starting:
+            if not self.synced.is_set():
+                await self.complete()
+                await call_hook(self.name, self._start)
+                self.synced.set()
+                if self.primaries:
+                    count = sum(len(informer.cache) for informer in self.primaries)
+                    log.info("%s: %d primaries listed, syncing", self.name, count)
+
+    async def run(
+        self, *loops: Work, upkeep: Collection[Work] = (), loops_ended: Hook = no_hook
+    ) -> None:
+        """Run the sync loops until `stop`, or until one of them ends; then end the others.
+
+        The *upkeep* runs beside them, and is cancelled after *loops_ended*. Raises what a sync
+        loop or a hook raises.
+        """
+        try:
+            async with together() as group:
+                syncing = [group.create_task(loop, name="sync loop") for loop in loops]
+                beside = [group.create_task(work, name="upkeep") for work in upkeep]
+                stop = group.create_task(self._stopping.wait(), name="stop")
+                await asyncio.wait((*syncing, stop), return_when=asyncio.FIRST_COMPLETED)
+                await self._finish(syncing)
+                await loops_ended()
+                for task in (*beside, stop):
+                    task.cancel()
+        finally:
+            await call_hook(self.name, self._clean)
+
+    def stop(self) -> None:
+        """Begin no more syncs; `run` returns when those under way have ended."""
+        self._stopping.set()
+        for queue in self.queues().values():
+            queue.shut_down(drain=False)
+
+    async def _finish(self, syncing: "Collection[asyncio.Task[object]]") -> None:
+        """Wait until the sync loops have ended; cancel those that take too long."""
+        self.stop()
+        limit_s = self._stop_timeout_s if self.synced.is_set() else 0.0
+        _, late = await asyncio.wait(syncing, timeout=limit_s)
+        for task in late:
+            log.warning("%s: what is under way is cut short", self.name)
+            task.cancel()
+        if late:
+            _, stuck = await asyncio.wait(late, timeout=IGNORED_S)
+            if stuck:
+                report_stuck(self.name)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    @property
+    def failure(self) -> StoreError | None:
+        """The reason why an informer has no watch now; None if all have one."""
+        failures = (informer.failure for informer in self.informers.values())
+        return next((failure for failure in failures if failure is not None), None)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the syncs have begun and the queues are settled, see `Workqueue.settled`."""
+        return (
+            self.synced.is_set()
+            and all(queue.settled for queue in self.queues().values())
+            and not any(informer.telling for informer in self.informers.values())
+        )

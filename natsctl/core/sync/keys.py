@@ -1,0 +1,198 @@
+"""Puts the keys of primaries on a sync loop's queue, each with the reason for its sync."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any
+
+from natsctl.core.cache.deletion_markers import deleted
+from natsctl.core.objects.primary import Primary
+from natsctl.core.queue.workqueue import Priority
+from natsctl.core.sync.loop import Has, SyncLoop
+from natsctl.errors import InvalidInputError
+from natsctl.model.manifests import KubeKind
+from natsctl.model.store import Change
+
+BATCH = 500  # keys that are enqueued before other tasks run
+
+
+class Operation(StrEnum):
+    """The reason for a sync: for people and for its priority, never an input to the handler."""
+
+    PUT = "put"
+    DELETE = "delete"
+    PURGE = "purge"
+    SECONDARY = "secondary"
+    RESYNC = "resync"
+    RETRY = "retry"
+    MANUAL = "manual"
+
+    @property
+    def priority(self) -> Priority:
+        """The priority of the sync."""
+        return _PRIORITY.get(self, Priority.USER)
+
+
+_PRIORITY = {
+    Operation.SECONDARY: Priority.SECONDARY,
+    Operation.RETRY: Priority.RETRY,
+    Operation.RESYNC: Priority.RESYNC,
+}
+
+
+class Reasons:
+    """Remembers the strongest reason for the next sync of each key.
+
+    A person's request is the strongest, then the most urgent reason, then the newest.
+    """
+
+    def __init__(self) -> None:
+        self._now: dict[str, Operation] = {}
+        self._later: dict[str, tuple[float, Operation]] = {}
+
+    def add(self, key: str, operation: Operation, *, after: float = 0.0) -> None:
+        """Note a reason that holds from *after* seconds from now."""
+        if after > 0:
+            due = asyncio.get_running_loop().time() + after
+            known_due, _ = self._later.get(key, (due, operation))
+            if due <= known_due:
+                self._later[key] = (due, operation)
+        elif key not in self._now or _strength(operation) >= _strength(self._now[key]):
+            self._now[key] = operation
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the reasons of keys that are not *wanted*."""
+        self._now = {key: reason for key, reason in self._now.items() if wanted(key)}
+        self._later = {key: reason for key, reason in self._later.items() if wanted(key)}
+
+    def take(self, key: str) -> Operation:
+        """Return the reason for a sync that begins now; without a reason, the sync is a retry."""
+        due, operation = self._later.get(key, (0.0, None))
+        if operation is not None and due <= asyncio.get_running_loop().time():
+            del self._later[key]
+            self.add(key, operation)
+        return self._now.pop(key, Operation.RETRY)
+
+
+def _strength(operation: Operation) -> tuple[bool, int]:
+    return operation is Operation.MANUAL, operation.priority
+
+
+class KeyQueue:
+    """Enqueues the keys of primaries on *loop*.
+
+    A key that another process holds is neither enqueued nor remembered. That process sees the
+    same change, and the key is synced here if it is assigned to this process later.
+    """
+
+    def __init__(self, loop: SyncLoop[str]) -> None:
+        self.queue = loop.queue
+        self.reasons = Reasons()
+        self._loop = loop
+
+    def holds(self, key: str) -> bool:
+        """Return whether this process syncs the key now."""
+        return self._loop.holdings.has(key)
+
+    def enqueue(
+        self,
+        key: str,
+        operation: Operation,
+        *,
+        priority: Priority | None = None,
+        after: float = 0.0,
+    ) -> None:
+        """Sync the key *after* seconds from now, by default with the operation's priority."""
+        if self._loop.holdings.has(key):
+            self.reasons.add(key, operation, after=after)
+            priority = operation.priority if priority is None else priority
+            self.queue.add(key, after=after, priority=priority)
+
+    def request(self, key: str, operation: Operation, *, after: float = 0.0) -> None:
+        """Enqueue a key that a caller names; raises `InvalidInputError` if the key is empty."""
+        if not key:
+            raise InvalidInputError("a key is needed: an empty one names no object")
+        self.enqueue(key, operation, after=after)
+
+    def resync(self, primary: Primary[Any], keys: Iterable[str]) -> int:
+        """Sync *keys* soon; without keys, sync every primary after more urgent keys.
+
+        Returns how many keys are enqueued.
+        """
+        named = tuple(keys)
+        operation = Operation.MANUAL if named else Operation.RESYNC
+        held = [key for key in named or tuple(primary.keys()) if self.holds(key)]
+        for key in held:
+            self.request(key, operation)
+        return len(held)
+
+    def primary_changed(self, change: Change[Any], primary: Primary[Any]) -> None:
+        """Enqueue the changed key unless only the status of its object changed."""
+        key, loop = change.key, self._loop
+        if not loop.holdings.has(key):
+            return
+        operation = _operation_for(change, primary)
+        if operation is not None:
+            self.reasons.add(key, operation)
+            self.queue.add(key, priority=Priority.RESYNC if change.initial else Priority.USER)
+            if self.queue.place(key) is not None:
+                loop.tally.changed(key, asyncio.get_running_loop().time())
+
+    async def enqueue_all(self, keys: Iterable[str], wanted: Callable[[str], bool]) -> None:
+        """Sync the *wanted* keys after more urgent ones; lets other tasks run in between."""
+        for number, key in enumerate(list(keys), 1):
+            if wanted(key):
+                self.enqueue(key, Operation.RESYNC)
+            if number % BATCH == 0:
+                await asyncio.sleep(0)
+
+
+class PrimaryMoves:
+    """Follows which keys of the primaries are this process's own; `Moves` of a sync loop."""
+
+    def __init__(self, keys: KeyQueue, primary: Primary[Any]) -> None:
+        self._keys = keys
+        self._primary = primary
+
+    def went(self, has: Has) -> None:
+        """See `Moves.went`."""
+        self._keys.reasons.keep(has)
+        self._primary.keep(has)
+
+    async def came(self, came: Has) -> None:
+        """See `Moves.came`: syncs the primaries that exist, and those that were deleted."""
+        cache, store = self._primary.informer.cache, self._primary.informer.store
+        await self._keys.enqueue_all(cache.keys(), came)
+        if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
+            gone = await deleted(store, came)
+            await self._keys.enqueue_all(gone, lambda key: key not in cache)
+
+
+def skips_invalid(primary: Primary[Any], key: str) -> bool:
+    """Return whether the key is skipped because the newest state of its object is invalid.
+
+    The next valid state enqueues the key again, even if it equals the last valid one.
+    """
+    if key in primary.informer.cache.invalid:
+        primary.skipped.add(key)
+        return True
+    primary.skipped.discard(key)
+    return False
+
+
+def _operation_for(change: Change[Any], primary: Primary[Any]) -> Operation | None:
+    """Return the reason for which the changed key is synced, None if its desired state is equal.
+
+    A key that was skipped because it was invalid is synced again, even if the object is back at
+    its last valid state. `Primary.gone` keeps the last state of a deleted object.
+    """
+    key, before, after = change.key, change.before, change.after
+    if after is None:
+        if before is not None:
+            primary.gone[key] = before
+        return Operation.PURGE if change.purged else Operation.DELETE
+    synced = None if key in primary.skipped else before
+    if synced is not None and not change.kind.differs(synced.value, after.value):
+        return None
+    primary.gone.pop(key, None)
+    return Operation.PUT
