@@ -1,4 +1,4 @@
-"""Whether controllers need a cluster, and the connection to it."""
+"""Connects to the Kubernetes cluster that controllers need."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,28 +22,35 @@ async def cluster_for(
     *,
     wait: bool = False,
 ) -> AsyncIterator["Kube | None"]:
-    """Connect to the cluster that the controllers need, for as long as the context lasts.
+    """Connect to the cluster that the controllers need, while the context lasts.
 
-    Nothing is looked for, and None given, where none of them has kinds of a cluster. *options* of
-    None forbid to look; raises `UsageError`, naming what needs one, where one is needed then, and
-    else as `connect_kube`, which is told to *wait*.
+    Yields None if no controller has a kind in Kubernetes.
+
+    Args:
+        controllers: the controllers.
+        options: how to connect; None forbids a connection.
+        wait: whether to wait for a cluster that does not answer.
+
+    Raises `UsageError`, with the name of a kind, if a cluster is needed and *options* is None, and
+    the errors of `connect_kube`.
     """
-    needed = next((each for one in controllers for each in _kept_there(one)), None)
+    uses = (use for controller in controllers for use in _uses_of_cluster(controller))
+    needed = next(uses, None)
     if needed is None:
         yield None
         return
     if options is None:
         raise UsageError(
-            f"{needed} is kept in Kubernetes, and --no-kube says not to look for a cluster"
+            f"{needed} is kept in Kubernetes, and --no-kube forbids a connection: remove it"
         )
-    from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - it takes a third of a second
+    from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - the import takes a third of a second
 
     async with connect_kube(options, wait=wait) as kube:
         yield kube
 
 
-def _kept_there(controller: Controller | Runnable) -> Iterator[str]:
-    """Return what the controller works with in a cluster, as people know it."""
+def _uses_of_cluster(controller: Controller | Runnable) -> Iterator[str]:
+    """Return the slots and kinds of the controller that are kept in a cluster, for messages."""
     if isinstance(controller, Controller):
         for slot in slots(type(controller)):
             if isinstance(slot.kind, KubeKind):

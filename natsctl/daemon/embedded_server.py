@@ -1,41 +1,41 @@
-"""A private nats-server beside the controllers of one process."""
+"""Runs a private nats-server beside the controllers of one process."""
 
 import asyncio
-import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from natsctl.jetstream.embedded import EmbeddedServer
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-USUAL_PORT = 4222
+DEFAULT_PORT = 4222
 
 
 @asynccontextmanager
 async def private_server(store_dir: Path | None, port: int | None) -> AsyncIterator[EmbeddedServer]:
-    """Start a private nats-server, and say in the log how to reach it.
+    """Run a private nats-server while the context lasts, and log its URL.
 
     Args:
-        store_dir: where it keeps its data; None is a folder that goes with it.
-        port: where it listens, 0 for any free port; None is 4222 where that is free, so that
-            `natsctl` reaches it without being told where it is.
+        store_dir: the folder of its data; None for a folder that is deleted with the server.
+        port: its port, 0 for any free port. None means 4222 if that port is free, so that `natsctl`
+            finds the server without options; otherwise any free port.
 
-    Raises as `EmbeddedServer` does.
+    Raises the errors of `EmbeddedServer`.
     """
-    if port is None and _free(USUAL_PORT):
-        port = USUAL_PORT
+    if port is None and _free(DEFAULT_PORT):
+        port = DEFAULT_PORT
     async with EmbeddedServer(store_dir, port=port or None) as server:
-        here = server.url.endswith(f":{USUAL_PORT}")
-        advice = "" if here else f"; reach it with: export NATSCTL_SERVER={server.url}"
-        log.info("a private nats-server listens on %s%s", server.url, advice)
+        usual = server.url.endswith(f":{DEFAULT_PORT}")
+        hint = None if usual else f"export NATSCTL_SERVER={server.url}"
+        log.info("private nats-server listens", url=server.url, hint=hint)
         yield server
 
 
 async def while_it_runs(server: EmbeddedServer, work: Coroutine[None, None, None]) -> None:
-    """Run *work*; raises `ConnectError` where the server ends before it."""
+    """Run *work*; raises `ConnectError` if the server ends before the work."""
     task, failed = asyncio.create_task(work), asyncio.create_task(server.failed())
     try:
         await asyncio.wait((task, failed), return_when=asyncio.FIRST_COMPLETED)

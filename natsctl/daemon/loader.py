@@ -1,4 +1,4 @@
-"""Which class `package.module:Name` means, or which part of that is wrong."""
+"""Loads the controller class at a path such as `package.module:Name`."""
 
 import importlib
 import importlib.util
@@ -20,6 +20,7 @@ from natsctl.telemetry.frames import explained_error
 R = TypeVar("R", bound=Controller | Guest)
 
 Wanted = Callable[[object], bool]
+"""Returns whether an object of a module is a class that can be loaded."""
 
 _OPTIONAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -27,41 +28,43 @@ _OPTIONAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def load(path: str) -> type[Controller]:
     """Return the controller class at *path*, such as `controllers.greetings:Greetings`.
 
-    Raises `UsageError` that names the wrong part and what may have been meant: the path's form,
-    the module, what the module raises (with its own traceback), the name in it, or what that is.
+    Raises `UsageError` if the path has another form, if the module does not exist or cannot be
+    imported, and if it has no such controller. The message names the wrong part of the path and a
+    similar name; for an import that fails it has the module's own traceback.
     """
-    module, found = _found(path, _is_controller)
-    if not _is_controller(found):
-        raise UsageError(f"{path} is no subclass of natsctl.Controller but {_what(found, module)}")
-    return _checked(found, path)
+    module, loaded = _loaded(path, _is_controller)
+    if not _is_controller(loaded):
+        raise UsageError(
+            f"{path} is no subclass of natsctl.Controller but {_described(loaded, module)}"
+        )
+    return _checked(loaded, path)
 
 
 def load_runnable(path: str) -> type[Controller] | type[Guest]:
-    """Return the class at *path*: of a controller, or of anything else that can be run.
+    """Return the class at *path*: a controller, or another class that the operator runs.
 
-    That has `name`, `synced`, `kinds`, `use`, `run` and `stop`; see `Guest`. Raises what `load`
-    raises.
+    The other class has the members of `Guest`. Raises the errors of `load`.
     """
-    module, found = _found(path, _is_runnable)
-    if _is_controller(found):
-        return _checked(found, path)
-    if not _is_guest(found):
+    module, loaded = _loaded(path, _is_runnable)
+    if _is_controller(loaded):
+        return _checked(loaded, path)
+    if not _is_guest(loaded):
         raise UsageError(
             f"{path} is no subclass of natsctl.Controller, nor has it use, run and stop, but it "
-            f"is {_what(found, module, _is_runnable)}"
+            f"is {_described(loaded, module, _is_runnable)}"
         )
-    return found
+    return loaded
 
 
-def make(found: type[R], path: str) -> R:
-    """Return a controller of the class that was found at *path*.
+def make(controller_class: type[R], path: str) -> R:
+    """Return a new controller of the class that was loaded from *path*.
 
-    Raises `UsageError` if the class needs arguments, raises, or cannot run as it is written; see
-    `check_controller`.
+    Raises `UsageError` if the class needs arguments, if its constructor raises, and if its
+    declaration is invalid, see `check_controller`.
     """
     needed = [
         name
-        for name, parameter in inspect.signature(found).parameters.items()
+        for name, parameter in inspect.signature(controller_class).parameters.items()
         if parameter.default is parameter.empty and parameter.kind not in _OPTIONAL
     ]
     if needed:
@@ -70,18 +73,18 @@ def make(found: type[R], path: str) -> R:
             "write a subclass without arguments"
         )
     try:
-        controller = found()
+        controller = controller_class()
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{path} cannot be made: {explained_error(error)}") from error
+        raise UsageError(f"{path} cannot be created: {explained_error(error)}") from error
     if isinstance(controller, Controller):
         check_controller(controller)
     return controller
 
 
 def _form(path: str) -> str:
-    """Return how to write a path that has another form: that of a file, or without a colon."""
+    """Return the form that a path should have, with the file or the dotted name as an example."""
     file, _, name = path.partition(":")
     if _is_file(file):
         parts = Path(os.path.relpath(file)).with_suffix("").parts
@@ -110,22 +113,23 @@ def _module(name: str) -> ModuleType:
 def _not_found(name: str, missing: str) -> str:
     parent, _, last = missing.rpartition(".")
     if not parent:
-        known = [found.name for found in pkgutil.iter_modules()]
+        known = [module.name for module in pkgutil.iter_modules()]
         where = "it is neither in the current directory nor installed"
     elif not (places := list(getattr(importlib.import_module(parent), "__path__", ()))):
         return f"there is no module {name}: {parent} is a module, not a package"
     else:
-        known = [found.name for found in pkgutil.iter_modules(places)]
+        known = [module.name for module in pkgutil.iter_modules(places)]
         where = f"{parent} exists and has {', '.join(known) or 'no modules'}"
     return f"there is no module {name}: {where}{did_you_mean(last, known)}"
 
 
 def _raised(name: str, error: BaseException) -> UsageError:
-    """Return an error that shows the author of the module the lines of their own."""
+    """Return an error with the part of the traceback that is in the user's own modules."""
     return UsageError(f"{name} cannot be imported: {explained_error(error)}")
 
 
-def _found(path: str, wanted: Wanted) -> tuple[ModuleType, object]:
+def _loaded(path: str, wanted: Wanted) -> tuple[ModuleType, object]:
+    """Return the module and the object at *path*; an error names the objects that are wanted."""
     module_name, colon, name = path.partition(":")
     if _is_file(module_name) or not (colon and module_name and name):
         raise UsageError(f"controller {path!r}: write {_form(path)}")
@@ -133,48 +137,48 @@ def _found(path: str, wanted: Wanted) -> tuple[ModuleType, object]:
     try:
         return module, getattr(module, name)
     except AttributeError:
-        instead = _instead(name, module, wanted)
-        raise UsageError(f"{module_name} has no {name!r}{instead}") from None
+        advice = _advice(name, module, wanted)
+        raise UsageError(f"{module_name} has no {name!r}{advice}") from None
 
 
-def _instead(name: str, module: ModuleType, wanted: Wanted) -> str:
-    found = _others(module, wanted)
-    if found:
-        return f": its controllers are {', '.join(found)}{did_you_mean(name, found)}"
+def _advice(name: str, module: ModuleType, wanted: Wanted) -> str:
+    controllers = _names(module, wanted)
+    if controllers:
+        return f": its controllers are {', '.join(controllers)}{did_you_mean(name, controllers)}"
     return did_you_mean(name, [other for other in vars(module) if not other.startswith("_")])
 
 
-def _what(found: object, module: ModuleType, wanted: "Wanted | None" = None) -> str:
-    """Return what was found instead of a controller, and which controllers there are."""
-    what = "another class" if isinstance(found, type) else f"a {type(found).__name__}"
-    others = _others(module, wanted or _is_controller)
-    return f"{what}; the controllers there are {', '.join(others)}" if others else what
+def _described(value: object, module: ModuleType, wanted: Wanted | None = None) -> str:
+    """Return a description of an object that is no controller, and the module's controllers."""
+    described = "another class" if isinstance(value, type) else f"a {type(value).__name__}"
+    names = _names(module, wanted or _is_controller)
+    return f"{described}; the controllers there are {', '.join(names)}" if names else described
 
 
-def _checked(found: type[Controller], path: str) -> type[Controller]:
-    if found.sync_handler is Controller.sync_handler:
+def _checked(controller: type[Controller], path: str) -> type[Controller]:
+    if controller.sync_handler is Controller.sync_handler:
         raise UsageError(f"{path} has no sync_handler: write `async def sync_handler(self, key)`")
-    only_primary(found)
-    return found
+    only_primary(controller)
+    return controller
 
 
-def _is_controller(found: object) -> TypeGuard[type[Controller]]:
-    return isinstance(found, type) and issubclass(found, Controller)
+def _is_controller(value: object) -> TypeGuard[type[Controller]]:
+    return isinstance(value, type) and issubclass(value, Controller)
 
 
-def _is_guest(found: object) -> TypeGuard[type[Guest]]:
-    methods = (getattr(found, name, None) for name in ("use", "run", "stop"))
-    return isinstance(found, type) and all(map(callable, methods))
+def _is_guest(value: object) -> TypeGuard[type[Guest]]:
+    methods = (getattr(value, name, None) for name in ("use", "run", "stop"))
+    return isinstance(value, type) and all(map(callable, methods))
 
 
-def _is_runnable(found: object) -> bool:
-    return _is_controller(found) or _is_guest(found)
+def _is_runnable(value: object) -> bool:
+    return _is_controller(value) or _is_guest(value)
 
 
-def _others(module: ModuleType, wanted: Wanted) -> list[str]:
-    """Return the names of the module's own that are wanted."""
+def _names(module: ModuleType, wanted: Wanted) -> list[str]:
+    """Return the names of the wanted objects that the module does not import from natsctl."""
     return [
         name
-        for name, found in vars(module).items()
-        if wanted(found) and getattr(found, "__module__", "").partition(".")[0] != "natsctl"
+        for name, value in vars(module).items()
+        if wanted(value) and getattr(value, "__module__", "").partition(".")[0] != "natsctl"
     ]

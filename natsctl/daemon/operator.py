@@ -1,8 +1,7 @@
-"""Running the controllers of one process, all or none."""
+"""Runs the controllers of one process."""
 
 import asyncio
 import contextvars
-import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -20,58 +19,58 @@ from natsctl.errors import NatsctlError, UsageError
 from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
-from natsctl.telemetry.logger import bind_log_context
+from natsctl.telemetry.logger import bind_log_context, get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
-CUT_S = 5.0  # how long a controller that is cut short may take to end
+CUT_S = 5.0  # how long a cancelled controller may take to end
 
 
 class Runnable(Protocol):
-    """What an operator runs; a `ControllerRuntime` is one, around a `Controller`.
+    """A controller as the operator runs it, such as a `ControllerRuntime`.
 
-    `synced` is set once it does its work, and `run` returns after `stop`, when what was under way
-    is finished.
+    `synced` is set when the controller begins to work. `run` returns after `stop`, when all work in
+    progress has ended.
     """
 
     name: str
     synced: asyncio.Event
 
     async def run(self) -> None:
-        """Do its work until `stop`; raises what ends it for good."""
+        """Work until `stop`; raises the error that ends the controller for good."""
         ...
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no further work."""
         ...
 
 
 @runtime_checkable
 class Guest(Runnable, Protocol):
-    """A runnable that is told where things are kept; an `InformerController` is one."""
+    """A runnable that gets its stores from the operator, such as an `InformerController`."""
 
     @property
     def kinds(self) -> Sequence[Kind[Any]]:
-        """What it works with, so that nobody looks for a system that it does not need."""
+        """The kinds of the controller; natsctl connects only to the systems that they need."""
         ...
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
-        """Keep kinds there; called once, before `run`."""
+        """Use these stores; called once, before `run`."""
         ...
 
 
 @runtime_checkable
 class Shared(Guest, Protocol):
-    """A guest whose keys several processes can share; a `ManagedController` is one."""
+    """A guest whose keys can be sharded, such as a `ManagedController`."""
 
     def holds(self, key: str) -> bool:
-        """Say whether the key is this process's own now."""
+        """Return whether the key is assigned to this process."""
         ...
 
 
-Running = dict["asyncio.Task[None]", Runnable]  # in the order of their starts
+RunnableByTask = dict["asyncio.Task[None]", Runnable]  # in the order of their starts
 
 
 def _nothing() -> None:
@@ -81,24 +80,24 @@ def _nothing() -> None:
 class Operator:
     """Starts controllers in order and stops them in reverse order.
 
-    *Guarantees.* Each controller starts once the one before it has begun to sync. When one ends,
-    or `stop` is called, or `run` is cancelled, all are stopped, the last one first, within
-    `settings.stop_timeout_s`; then what is still under way is cut short.
+    *Guarantees.* Each controller starts after the one before it has begun to sync. All controllers
+    are stopped if one of them ends, on `stop`, and if `run` is cancelled. They have
+    `settings.stop_timeout_s` to stop; then the rest is cancelled.
 
     Args:
-        controllers: what to run, in this order; more may be added before `run`.
-        nats: where kinds declared with `kv` are kept; None where each knows by itself.
-        kube: where kinds declared with `kube` are kept, likewise.
-        settings: what a person may set.
-        election: makes the election of a controller's leader, as `elections` returns it; then each
-            controller works in one process at a time, and a standby keeps its caches complete.
-        on_stop: called when it begins to stop the controllers.
-        shard: makes this process's part in the group that shares a controller's keys, as `shards`
-            returns it; then each key is worked on in one process at a time.
+        controllers: the controllers, in this order; `add_controller` adds more before `run`.
+        nats: the stores of kinds declared with `kv`; None if the controllers have their own.
+        kube: the stores of kinds declared with `kube`; None if the controllers have their own.
+        settings: the settings of all controllers.
+        election: returns the election of a controller's leader, see `elections`. With it, each
+            controller works in one process at a time, and a standby keeps its caches synced.
+        on_stop: called when the operator begins to stop the controllers.
+        shard: returns the membership of this process in a sharded controller, see `shards`. With
+            it, each key is synced in one process at a time.
 
-    Raises `UsageError` where two controllers have the same name, or one has a name that cannot be
-    part of a subject, or kinds of a system that is not given, or no keys to be shared, or where
-    both elections and shards are given.
+    Raises `UsageError` if two controllers have the same name, if a name cannot be part of a
+    subject, if a system that a kind needs is not given, if a controller cannot be sharded, and if
+    both *election* and *shard* are given.
 
     Seed: grafana-app-sdk operator v0.9.10, `Operator`.
     """
@@ -115,23 +114,23 @@ class Operator:
         on_stop: Callable[[], None] = _nothing,
     ) -> None:
         if election is not None and shard is not None:
-            raise UsageError("either one process leads, or all share the keys: not both")
+            raise UsageError("give either a leader election or sharding, not both")
         self._settings = ControllerSettings() if settings is None else settings
         self._nats, self._kube = nats, kube
         self._election, self._shard = election, shard
         self._on_stop = on_stop
-        self.elections: dict[str, Election] = {}  # of each controller by name, where there are
-        self.shards: dict[str, Shard] = {}  # likewise
+        self.elections: dict[str, Election] = {}  # by controller
+        self.shards: dict[str, Shard] = {}  # by controller
         self.runtimes: tuple[Runnable, ...] = ()
-        self.synced = asyncio.Event()  # every controller has begun to sync, or stands by
+        self.synced = asyncio.Event()  # every controller has begun to sync or is a standby
         self._stopping = asyncio.Event()
         for controller in controllers:
             self.add_controller(controller)
 
     def add_controller(self, controller: Controller | Runnable) -> None:
-        """Run this one too, after those before; one that is added during `run` is not run.
+        """Add a controller behind the others; a controller that is added during `run` never runs.
 
-        Raises `UsageError` as the class says.
+        Raises the `UsageError` of the class.
         """
         if not _NAME.fullmatch(controller.name):
             raise UsageError(
@@ -145,21 +144,21 @@ class Operator:
         self.runtimes = (*self.runtimes, self._runtime(controller))
 
     async def run(self) -> None:
-        """Run until stopped; returns when every controller has ended well.
+        """Run until stopped; returns when every controller has ended without an error.
 
-        Raises what ended a controller, `NatsctlError` where one ended without a reason, and
-        `UsageError` where there is none.
+        Raises the error that ended a controller, an `ExceptionGroup` of several, `NatsctlError` if
+        a controller ended although nothing stopped it, and `UsageError` if there is no controller.
         """
         if not self.runtimes:
             raise UsageError("there is no controller to run: add one")
-        running: Running = {}
+        running: RunnableByTask = {}
         try:
-            await self._go(running)
+            await self._start(running)
         except asyncio.CancelledError:
-            _log(await self._stop(running))
+            _log(await self._stop_all(running))
             raise
         ended = [runtime.name for task, runtime in running.items() if task.done()]
-        errors = await self._stop(running)
+        errors = await self._stop_all(running)
         if len(errors) == 1:
             raise errors[0]
         if errors:
@@ -168,15 +167,15 @@ class Operator:
             raise NatsctlError(f"controller {ended[0]} ended: its retry policy gave up")
 
     def stop(self) -> None:
-        """Have `run` stop every controller and return."""
+        """Stop every controller; `run` returns afterwards."""
         self._stopping.set()
 
     def leads(self, name: str) -> bool:
-        """Say whether this process works for the controller of that name now."""
-        part = self._part(name)
-        return part is None or part.leadership.leads
+        """Return whether this process works for the controller of that name now."""
+        participant = self._participant(name)
+        return participant is None or participant.leadership.leads
 
-    def _part(self, name: str) -> Participant | None:
+    def _participant(self, name: str) -> Participant | None:
         return self.elections.get(name) or self.shards.get(name)
 
     def _runtime(self, controller: Controller | Runnable) -> Runnable:
@@ -185,7 +184,7 @@ class Operator:
             if value is not None and hasattr(controller, name):
                 setattr(controller, name, value)
         if self._shard is not None and not isinstance(controller, Controller | Shared):
-            raise UsageError(f"{controller.name} has no keys that processes could share")
+            raise UsageError(f"{controller.name} cannot be sharded: run it without --shard")
         nats, kube = self._stores(controller)
         if not isinstance(controller, Controller):
             if isinstance(controller, Guest) and (nats is not None or kube is not None):
@@ -204,40 +203,41 @@ class Operator:
     def _stores(
         self, controller: Controller | Runnable
     ) -> tuple[Stores | None, ManifestStores | None]:
-        """Return where its kinds are kept; only a process that works for it writes there."""
+        """Return the controller's stores, which reject its writes outside of a term."""
         nats, kube, name = self._nats, self._kube, controller.name
         if self._election is not None:
             self.elections[name] = self._election(name, owner_of(controller))
         if self._shard is not None:
             self.shards[name] = self._shard(name, owner_of(controller))
-        part = self._part(name)
-        if part is None:
+        participant = self._participant(name)
+        if participant is None:
             return nats, kube
-        guard = TermGuard(part.leadership)
+        guard = TermGuard(participant.leadership)
         return nats and nats.guarded(guard), kube and kube.guarded(guard)
 
     def _work(self, runtime: Runnable) -> tuple[Coroutine[None, None, None], asyncio.Event]:
-        """Return what runs it, and what tells that the next one may start."""
-        part = self._part(runtime.name)
-        if part is None:
+        """Return a coroutine that runs the controller, and the event that starts the next one."""
+        participant = self._participant(runtime.name)
+        if participant is None:
             return runtime.run(), runtime.synced
-        return part.during(runtime.run(), runtime.synced), part.leadership.sought
+        return participant.during(runtime.run(), runtime.synced), participant.leadership.sought
 
-    async def _go(self, running: Running) -> None:
+    async def _start(self, running: RunnableByTask) -> None:
+        """Start the controllers, and return when one ends or `stop` is called."""
         for runtime in self.runtimes:
             context = contextvars.copy_context()
             context.run(bind_log_context, controller=runtime.name)
+            work, started = self._work(runtime)
             name = f"controller {runtime.name}"
-            work, begun = self._work(runtime)
             task = asyncio.create_task(work, name=name, context=context)
             running[task] = runtime
-            if not await self._came(begun, running):
+            if not await self._wait(started, running):
                 return
         self.synced.set()
-        await self._came(self._stopping, running)
+        await self._wait(self._stopping, running)
 
-    async def _came(self, event: asyncio.Event, running: Running) -> bool:
-        """Wait for the event; say whether it came, before a stop or the end of a controller."""
+    async def _wait(self, event: asyncio.Event, running: RunnableByTask) -> bool:
+        """Wait for the event; return False if a controller ended or `stop` was called."""
         waits = [asyncio.create_task(each.wait()) for each in (event, self._stopping)]
         try:
             await asyncio.wait((*waits, *running), return_when=asyncio.FIRST_COMPLETED)
@@ -246,8 +246,8 @@ class Operator:
                 wait.cancel()
         return not self._stopping.is_set() and not any(task.done() for task in running)
 
-    async def _stop(self, running: Running) -> list[Exception]:
-        """Stop what runs, the last one first; return what they raised."""
+    async def _stop_all(self, running: RunnableByTask) -> list[Exception]:
+        """Stop the controllers in reverse order; return the errors that they raised."""
         self._on_stop()
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._settings.stop_timeout_s
@@ -256,7 +256,11 @@ class Operator:
             await asyncio.wait((task,), timeout=max(0.0, deadline - clock()))
         late = [task for task in running if not task.done()]
         for task in late:
-            log.warning("%s did not stop in time and is cut short", running[task].name)
+            log.warning(
+                "cancelling a controller that did not stop in time",
+                controller=running[task].name,
+                stop_timeout_s=self._settings.stop_timeout_s,
+            )
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=CUT_S)
@@ -269,9 +273,9 @@ class Operator:
 
 
 def owner_of(controller: Controller | Runnable) -> str:
-    """Return the kind of a controller's primaries; empty if it has several, or none that is known.
+    """Return the kind of a controller's primaries; empty if it has several or none.
 
-    By it, processes see whether they run the same controller.
+    Processes compare this kind to find out whether they run the same controller.
     """
     if isinstance(controller, Controller):
         return only_primary(type(controller)).kind.name
@@ -282,4 +286,4 @@ def owner_of(controller: Controller | Runnable) -> str:
 
 def _log(errors: Sequence[Exception]) -> None:
     for error in errors:
-        log.error("a controller failed while it stopped: %s", error, exc_info=error)
+        log.error("controller failed during the stop", error=error, exc_info=error)

@@ -1,7 +1,8 @@
-"""Which permissions controllers need in a cluster: no more than their slots and kinds say.
+"""Computes the Kubernetes permissions that controllers need, from their slots and kinds.
 
-What is made is applied, never replaced; statuses are never written. Everything else is only read,
-but for what watchers hold by a finalizer. Events are told about what is made, in its namespace.
+Secondaries are applied and deleted, never replaced, and their status is not written. Other objects
+are only read, except for those that a watcher or a managed controller holds by a finalizer. Events
+about a secondary are created in its namespace.
 """
 
 from collections import defaultdict
@@ -23,18 +24,18 @@ from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Manifest
 from natsctl.watchers import InformerController
 
-VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")  # as they are listed
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")  # in the order of a rule
 READ = frozenset(("get", "list", "watch"))
 WRITE = READ | {"create", "patch", "delete"}
 HOLD = READ | {"update"}
-TELL = frozenset(("create", "patch"))
+RECORD = frozenset(("create", "patch"))
 
-CLUSTER_NAMESPACE = "default"  # of events about what has no namespace
+CLUSTER_NAMESPACE = "default"  # of events about objects without a namespace
 GROUP = "rbac.authorization.k8s.io"
 
 
 class GroupResource(msgspec.Struct, frozen=True, order=True):
-    """What something may be done with: objects of a kind, or the one that is named."""
+    """The objects of a kind, or the one object of a kind with that name."""
 
     group: str
     plural: str
@@ -43,18 +44,18 @@ class GroupResource(msgspec.Struct, frozen=True, order=True):
 
 EVENTS = GroupResource("events.k8s.io", "events")
 
-Granted = dict[GroupResource, set[str]]  # verbs
+Granted = dict[GroupResource, set[str]]  # the verbs by resource
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What is needed for one kind."""
+    """The verbs that a controller needs for one kind."""
 
     kind: KubeKind[Any]
     verbs: frozenset[str]
 
 
 class Rule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What may be done with which resources; with those of a name only, where it has names."""
+    """A rule of a role; without `resource_names` it holds for all objects of the resources."""
 
     api_groups: tuple[str, ...]
     resources: tuple[str, ...]
@@ -63,27 +64,27 @@ class Rule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """What may be done in one namespace; in all and beyond them, where it is None."""
+    """The rules of a namespace; of the whole cluster if `namespace` is None."""
 
     namespace: str | None
     rules: tuple[Rule, ...]
 
 
 class ServiceAccount(msgspec.Struct, frozen=True):
-    """Whom roles are given to."""
+    """The account that roles are bound to."""
 
     name: str
     namespace: str
 
 
 def needs(controllers: Iterable[Controller | Runnable]) -> tuple[Need, ...]:
-    """Return what the controllers need, where their kinds are of a cluster."""
-    found = ((kind, verbs) for controller in controllers for kind, verbs in _uses(controller))
-    return tuple(Need(kind, verbs) for kind, verbs in found if isinstance(kind, KubeKind))
+    """Return the needs of the controllers, one for each use of a kind in Kubernetes."""
+    uses = ((kind, verbs) for controller in controllers for kind, verbs in _uses(controller))
+    return tuple(Need(kind, verbs) for kind, verbs in uses if isinstance(kind, KubeKind))
 
 
 def _uses(controller: Controller | Runnable) -> Iterator[tuple[Kind[Any], frozenset[str]]]:
-    """Return what the controller works with, and what it does there."""
+    """Return the kinds of the controller, each with the verbs that the controller needs."""
     if isinstance(controller, Controller):
         for slot in slots(type(controller)):
             yield slot.kind, WRITE if slot.role is KubeSecondary else READ
@@ -96,28 +97,28 @@ def _uses(controller: Controller | Runnable) -> Iterator[tuple[Kind[Any], frozen
 
 
 def roles(needed: Iterable[Need], names: Names) -> tuple[Role, ...]:
-    """Return the least roles that fulfil the needs: one per namespace, that for all first.
+    """Return the least roles that meet the needs: the cluster's role, then one per namespace.
 
-    Raises `UsageError` for a slot that names a namespace although its kind lives in none.
+    Raises `UsageError` if a slot has a namespace and its kind is cluster-scoped.
     """
     grants: defaultdict[str | None, Granted] = defaultdict(lambda: defaultdict(set))
     for need in needed:
         name = names[need.kind.api_version, need.kind.kind]
         _check(need.kind, name)
-        of = GroupResource(name.group, name.plural, need.kind.object_name or "")
-        grants[need.kind.namespace][of] |= need.verbs
+        resource = GroupResource(name.group, name.plural, need.kind.object_name or "")
+        grants[need.kind.namespace][resource] |= need.verbs
         if need.verbs == WRITE:
-            grants[_events_of(need.kind, name)][EVENTS] |= TELL
+            grants[_events_of(need.kind, name)][EVENTS] |= RECORD
     everywhere = _needed(grants.pop(None, {}), {})
-    within = {place: _needed(grants[place], everywhere) for place in sorted(map(str, grants))}
-    found = [Role(None, _rules(everywhere))]
-    found += [Role(place, _rules(granted)) for place, granted in within.items()]
-    return tuple(role for role in found if role.rules)
+    needed_in = {name: _needed(grants[name], everywhere) for name in sorted(map(str, grants))}
+    all_roles = [Role(None, _rules(everywhere))]
+    all_roles += [Role(name, _rules(granted)) for name, granted in needed_in.items()]
+    return tuple(role for role in all_roles if role.rules)
 
 
-def manifests(found: Sequence[Role], name: str, account: ServiceAccount | None) -> list[Manifest]:
-    """Return the roles as manifests, each followed by what gives it to the account, if any."""
-    return [manifest for role in found for manifest in _manifests(role, name, account)]
+def manifests(roles: Sequence[Role], name: str, account: ServiceAccount | None) -> list[Manifest]:
+    """Return the manifests of the roles, each followed by its binding if there is an account."""
+    return [manifest for role in roles for manifest in _manifests(role, name, account)]
 
 
 def _check(kind: KubeKind[Any], name: ResourceName) -> None:
@@ -132,28 +133,29 @@ def _events_of(kind: KubeKind[Any], name: ResourceName) -> str | None:
 
 
 def _needed(granted: Granted, everywhere: Granted) -> Granted:
-    """Return what is not granted already: in every namespace, or whatever the name is."""
+    """Return the grants that are not implied by others, of the cluster or of all names."""
     left: Granted = {}
-    for of, verbs in granted.items():
-        unnamed = GroupResource(of.group, of.plural)
-        known = everywhere.get(of, set()) | everywhere.get(unnamed, set())
-        if of != unnamed:
-            known |= granted.get(unnamed, set())
-        if verbs - known:
-            left[of] = verbs - known
+    for resource, verbs in granted.items():
+        unnamed = GroupResource(resource.group, resource.plural)
+        implied = everywhere.get(resource, set()) | everywhere.get(unnamed, set())
+        if resource != unnamed:
+            implied |= granted.get(unnamed, set())
+        if verbs - implied:
+            left[resource] = verbs - implied
     return left
 
 
 def _rules(granted: Granted) -> tuple[Rule, ...]:
-    """Return one rule for all resources of a group with which the same may be done."""
+    """Return the rules, one for all resources of a group and name with the same verbs."""
     merged: defaultdict[tuple[str, str, tuple[str, ...]], list[str]] = defaultdict(list)
-    for of, verbs in sorted(granted.items()):
-        merged[of.group, of.name, tuple(verb for verb in VERBS if verb in verbs)].append(of.plural)
-    found = (
+    for resource, verbs in sorted(granted.items()):
+        ordered = tuple(verb for verb in VERBS if verb in verbs)
+        merged[resource.group, resource.name, ordered].append(resource.plural)
+    rules = (
         Rule((group,), tuple(plurals), verbs, (name,) if name else ())
         for (group, name, verbs), plurals in merged.items()
     )
-    return tuple(sorted(found, key=lambda rule: (rule.api_groups, rule.resources)))
+    return tuple(sorted(rules, key=lambda rule: (rule.api_groups, rule.resources)))
 
 
 def _manifests(role: Role, name: str, account: ServiceAccount | None) -> Iterator[Manifest]:
@@ -163,5 +165,5 @@ def _manifests(role: Role, name: str, account: ServiceAccount | None) -> Iterato
     yield {**head, "rules": documents.plain(role.rules)}
     if account is not None:
         subject = {"kind": "ServiceAccount", **documents.plain(account)}
-        given = {"apiGroup": GROUP, "kind": head["kind"], "name": name}
-        yield {**head, "kind": f"{scope}RoleBinding", "roleRef": given, "subjects": [subject]}
+        role_ref = {"apiGroup": GROUP, "kind": head["kind"], "name": name}
+        yield {**head, "kind": f"{scope}RoleBinding", "roleRef": role_ref, "subjects": [subject]}

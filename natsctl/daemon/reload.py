@@ -1,7 +1,6 @@
-"""Running a program anew whenever its source changes."""
+"""Restarts a program when its source files change."""
 
 import asyncio
-import logging
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,26 +9,28 @@ from pathlib import Path
 
 from watchfiles import PythonFilter, awatch
 
-log = logging.getLogger(__name__)
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
 
 STOP_S = 30.0  # how long the program may take to stop before it is killed
 SHOWN_MAX = 3
 
 
 async def reloading(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
-    """Keep *command* running as the Python files under *folder* are, until cancelled.
+    """Run *command*, and restart it after every change of a Python file under *folder*.
 
-    It is stopped (SIGTERM) and started again after every change. One that ends by itself, for
-    example by a syntax error, is started again after the next change. Its standard input is a
-    pipe from here, whose end tells it that this process is gone.
+    Runs until cancelled. The program is stopped with SIGTERM. A program that ends by itself, for
+    example because of a syntax error, is started again after the next change. Its standard input is
+    a pipe that ends when this process ends.
     """
     changes: asyncio.Queue[set[str]] = asyncio.Queue()
     watching = asyncio.create_task(_watch(folder, changes), name="watch of files")
-    await asyncio.sleep(0)  # it watches from here on
+    await asyncio.sleep(0)  # the watch begins before the program starts
     try:
         while not watching.done():
             changed = await _run(command, environ, changes)
-            log.info("%s changed: starting again", _shown(changed, folder))
+            log.info("restarting after a change", files=_shown(changed, folder))
         await watching
     finally:
         watching.cancel()
@@ -37,14 +38,14 @@ async def reloading(command: Sequence[str], folder: Path, environ: Mapping[str, 
 
 
 async def _watch(folder: Path, changes: "asyncio.Queue[set[str]]") -> None:
-    async for found in awatch(folder, watch_filter=PythonFilter()):
-        changes.put_nowait({path for _, path in found})
+    async for batch in awatch(folder, watch_filter=PythonFilter()):
+        changes.put_nowait({path for _, path in batch})
 
 
 async def _run(
     command: Sequence[str], environ: Mapping[str, str], changes: "asyncio.Queue[set[str]]"
 ) -> set[str]:
-    """Run the program until something changes; return what did."""
+    """Run the program until a file changes; return the paths of the changed files."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, start_new_session=True, env=environ
     )
@@ -53,9 +54,8 @@ async def _run(
     try:
         await asyncio.wait((changed, ended), return_when=asyncio.FIRST_COMPLETED)
         if not changed.done():
-            log.error(
-                "the controllers ended (status %d): save a change to start again", ended.result()
-            )
+            hint = "save a change to start the controllers again"
+            log.error("the controllers ended", status=ended.result(), hint=hint)
         return await changed
     finally:
         changed.cancel()
@@ -67,7 +67,7 @@ async def _stop(process: asyncio.subprocess.Process, ended: "asyncio.Task[int]")
         process.terminate()
         await asyncio.wait((ended,), timeout=STOP_S)
     if not ended.done():
-        log.warning("the controllers did not stop within %g s and are killed", STOP_S)
+        log.warning("killing controllers that did not stop in time", timeout_s=STOP_S)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.wait((ended,))

@@ -1,13 +1,14 @@
-"""Ending when told to: at a signal in good order, at a second one at once."""
+"""Stops a process on a signal: in order on the first one, at once on the second."""
 
 import asyncio
-import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine
 from types import FrameType
 
-log = logging.getLogger(__name__)
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -19,14 +20,14 @@ def _nothing() -> None:
 async def until_signalled(
     work: Coroutine[None, None, None],
     *,
-    told: Callable[[], None] = _nothing,
-    caught: Callable[[], None] = _nothing,
+    on_signal: Callable[[], None] = _nothing,
+    on_caught: Callable[[], None] = _nothing,
 ) -> None:
-    """Run *work*, and cancel it at the first signal; returns when it has ended, either way.
+    """Run *work* and cancel it at the first signal; returns when it has ended.
 
-    At that signal *told* is called by the event loop, before anything ends, and *caught* even if
-    the event loop is blocked. A second signal ends this process at once, as that signal does by
-    itself. Raises what *work* raises.
+    At the first signal the event loop calls *on_signal* before it cancels the work. The signal
+    handler calls *on_caught* even if the event loop is blocked. A second signal ends the process at
+    once, as the signal does by default. Raises the errors of *work*.
     """
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
@@ -35,21 +36,21 @@ async def until_signalled(
     def stop(sent: signal.Signals) -> None:
         nonlocal signalled
         signalled = True
-        log.info("%s: stopping; once more stops at once", sent.name)
+        log.info("stopping", signal=sent.name, hint="send the signal again to stop at once")
         for each in SIGNALS:
             loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
-        told()
+        on_signal()
         task.cancel()
 
     def catch(_sent: int, _frame: FrameType | None) -> None:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        caught()
+        on_caught()
 
     for each in SIGNALS:
         loop.add_signal_handler(each, stop, each)
-        signal.signal(each, catch)  # the loop hears of the signal all the same, by its wakeup fd
+        signal.signal(each, catch)  # the loop still gets the signal, through its wakeup fd
     try:
         await task
     except asyncio.CancelledError:
@@ -62,15 +63,16 @@ async def until_signalled(
 
 
 def end_with_parent() -> None:
-    """Send ourselves SIGTERM when standard input ends: whoever started us is gone.
+    """Send SIGTERM to this process when its standard input ends.
 
-    To be called in a running loop; standard input is a pipe whose other end only they hold.
+    Standard input is a pipe whose other end only the parent process has open, so the pipe ends with
+    the parent. Call this in a running event loop.
     """
     loop = asyncio.get_running_loop()
 
-    def look() -> None:
+    def read() -> None:
         if not os.read(0, 4096):
             loop.remove_reader(0)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    loop.add_reader(0, look)
+    loop.add_reader(0, read)

@@ -1,16 +1,16 @@
 """Ends a process whose stop takes too long."""
 
-import logging
 import os
 import sys
 import threading
 from collections.abc import Callable
 
 from natsctl.core.sync.calls import calls
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-MORE_S = 10.0  # a stop may take this much longer than the time that syncs have to end
+MORE_S = 10.0  # how much longer than `stop_timeout_s` a stop may take
 
 FAILED = 1
 
@@ -18,14 +18,14 @@ FAILED = 1
 class StopLimit:
     """Exits with status 1 if a stop takes longer than *stop_timeout_s* and ten seconds more.
 
-    Some handlers cannot be stopped: one that ignores its cancellation, one that waits for a
-    thread, or one that blocks the event loop. So a thread keeps this limit. It logs the calls that
-    have not ended, with their keys and the lines at which they are. A lease or a member record is
-    then left to expire, since the work may not have ended before the process does.
+    Some handlers cannot be stopped: a handler that ignores its cancellation, waits for a thread, or
+    blocks the event loop. So a thread watches the limit. Before it exits, it logs each call in
+    progress with its key and its stack. The lease or the member record of the process then expires,
+    because the work may continue until the process has ended.
 
     Args:
-        stop_timeout_s: how long calls under way may go on after a stop.
-        leave: ends the process with a status, at once.
+        stop_timeout_s: how long calls in progress may continue after a stop.
+        leave: ends the process with an exit status, at once.
     """
 
     def __init__(self, stop_timeout_s: float, *, leave: Callable[[int], object] = os._exit) -> None:
@@ -34,7 +34,7 @@ class StopLimit:
         self._timer: threading.Timer | None = None
 
     def start(self) -> None:
-        """Begin to count the time; only the first call counts. Signal handlers may call this."""
+        """Start the time limit; only the first call counts. Signal handlers may call this."""
         if self._timer is None:
             self._timer = threading.Timer(self._limit_s, self._exceeded)
             self._timer.daemon = True
@@ -51,9 +51,9 @@ class StopLimit:
 
     def _report(self) -> None:
         for call in list(calls.values()):
-            log.error("%s has not ended. It is at:\n%s", call, call.stack())
+            log.error("call has not ended", call=str(call), stack=call.stack())
         log.critical(
-            "the stop took longer than %g s (stop_timeout_s and %g s more): exiting with status 1",
-            self._limit_s,
-            MORE_S,
+            "exiting because the stop took too long",
+            limit_s=self._limit_s,
+            hint="the limit is stop_timeout_s and 10 s more",
         )

@@ -1,4 +1,4 @@
-"""What a new controller is written as: itself, its test, and a manifest."""
+"""Writes the files of a new controller: the controller, its test and a manifest."""
 
 import inspect
 import keyword
@@ -13,23 +13,24 @@ from natsctl.controller.controller import Controller
 from natsctl.errors import UsageError
 from natsctl.kubernetes.resources.names import plural
 
-WORDS_MAX = 40  # characters; buckets, modules and classes are named after them
+NAME_MAX = 40  # characters of a name, which becomes part of buckets, modules and classes
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*")
 _IN_USE = frozenset(
     {"Object", "Controller", "Note", "NoteSpec", "Config"}
-)  # in the templates themselves
+)  # names that the templates use
 
 
 class Project(msgspec.Struct, frozen=True):
-    """What is written. `files` are texts by file name, all in one folder.
+    """The files of a new controller.
 
     Attributes:
-        controller: the path of its class, as `natsctl run` takes it.
-        test: the file name of its test.
-        manifest: the file name of its manifest.
-        made: the bucket of what it makes; empty where that is of a cluster.
+        controller: the path of the class, as `natsctl run` takes it.
+        test: the file name of the test.
+        manifest: the file name of the manifest.
+        made: the bucket of the secondaries; empty if they are in a cluster.
+        files: the texts by file name, all in one folder.
     """
 
     controller: str
@@ -42,8 +43,9 @@ class Project(msgspec.Struct, frozen=True):
 def project(name: str, *, kube: bool = False) -> Project:
     """Return a controller for objects called *name*, such as `site`, `edge-site` or `EdgeSite`.
 
-    What it makes for each is an object in NATS, or with *kube* one of a cluster. Its test, in
-    memory, passes as it is. Raises `UsageError` for what cannot name a class, or names another.
+    The controller makes one secondary for each object: in NATS, or with *kube* a ConfigMap in a
+    cluster. Its test needs no server and passes. Raises `UsageError` if the name cannot become the
+    name of a class, or if that name is taken.
     """
     words = _words(name)
     many = [*words[:-1], plural(words[-1])]
@@ -61,10 +63,10 @@ def project(name: str, *, kube: bool = False) -> Project:
         "bucket": "-".join(many),
         "manifest": manifest,
     }
-    where = "-kube" if kube else ""
+    variant = "-kube" if kube else ""
     templates = {
-        f"{module}.py": f"controller{where}.py",
-        f"test_{module}.py": f"test{where}.py",
+        f"{module}.py": f"controller{variant}.py",
+        f"test_{module}.py": f"test{variant}.py",
         manifest: "manifest.yaml",
     }
     return Project(
@@ -77,10 +79,10 @@ def project(name: str, *, kube: bool = False) -> Project:
 
 
 def _words(name: str) -> list[str]:
-    if not _NAME.fullmatch(name) or len(name) > WORDS_MAX:
+    if not _NAME.fullmatch(name) or len(name) > NAME_MAX:
         raise UsageError(
-            f"{name!r} cannot name a controller: write what one of its objects is called, in "
-            f"letters, digits and '-', {WORDS_MAX} at most, such as site or edge-site"
+            f"{name!r} cannot name a controller: give the name of one of its objects, such as site "
+            f"or edge-site, of at most {NAME_MAX} letters, digits and '-'"
         )
     return [word.lower() for word in _WORD.findall(name)]
 
@@ -90,7 +92,7 @@ def _class(words: list[str]) -> str:
 
 
 def _check(name: str, kind: str, module: str) -> None:
-    """Raise `UsageError` where a name would hide another that is needed."""
+    """Raise `UsageError` if a name would hide another one that the templates need."""
     taken = (
         kind in _IN_USE
         or keyword.iskeyword(kind)
@@ -99,7 +101,7 @@ def _check(name: str, kind: str, module: str) -> None:
         or module in {*dir(Controller), *inspect.get_annotations(Controller)}
     )
     if taken:
-        raise UsageError(f"{name!r} is what something else is called already: choose another name")
+        raise UsageError(f"{name!r} is taken by Python or natsctl: choose another name")
 
 
 def _filled(template: str, meaning: dict[str, str]) -> str:

@@ -247,7 +247,7 @@ async def test_a_second_signal_ends_at_once(
     running = await daemon("jobs:Jobs")
     await running.says("begun")
     running.process.send_signal(signal.SIGTERM)
-    await running.says("SIGTERM: stopping; once more stops at once")
+    await running.says("stopping  signal=SIGTERM")
     assert await running.ends(signal.SIGTERM) == -signal.SIGTERM
 
 

@@ -62,10 +62,10 @@ async def test_an_edit_takes_effect_and_a_mistake_is_healed_by_the_next_save(fol
         await eventually(lambda: shows(1))
         write(folder, SOURCE.replace("version 1", "version 2"))
         await eventually(lambda: shows(2))
-        assert "things.py changed: starting again" in running.log
+        assert "restarting after a change  files=things.py" in running.log
         write(folder, SOURCE + "\nclass Broken(:\n")
         await running.says("class Broken(:")
-        await running.says("save a change to start again")
+        await running.says("save a change to start the controllers again")
         write(folder, SOURCE.replace("version 1", "version 3"))
         await eventually(lambda: shows(3))
         started = descendants(running.process.pid)
@@ -82,7 +82,7 @@ async def test_a_mistake_at_the_start_is_healed_too(folder: Path) -> None:
     write(folder, "import nonsense_that_nobody_has\n")
     async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
         await running.says("No module named 'nonsense_that_nobody_has'")
-        await running.says("save a change to start again")
+        await running.says("save a change to start the controllers again")
         write(folder, SOURCE)
         await running.says("primaries listed, syncing")
         assert await running.ends(signal.SIGTERM) == 0

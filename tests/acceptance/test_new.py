@@ -38,7 +38,7 @@ def passed(folder: Path, file: str) -> str:
 async def server_of(running: Running) -> str:
     """Return where the server is that a daemon has started."""
     await running.says(SYNCING)
-    found = re.search(r"a private nats-server listens on (nats://[\d.:]+)", running.log)
+    found = re.search(r"private nats-server listens  url=(nats://[\d.:]+)", running.log)
     assert found is not None, running.log
     return found[1]
 

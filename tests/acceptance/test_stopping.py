@@ -204,7 +204,7 @@ async def test_what_is_under_way_is_finished_and_nothing_new_begun(
     async with at_work(natsctl, hub, *options, "--listen", f"127.0.0.1:{port}") as running:
         assert (await asked(port, "/readyz"))[0] == 200
         running.process.send_signal(signal.SIGTERM)
-        await running.says("SIGTERM: stopping; once more stops at once")
+        await running.says("stopping  signal=SIGTERM")
         status, told = await asked(port, "/readyz")
         assert (status, told.splitlines()[0]) == (503, "[-]shutdown failed: stopping")
         assert await asked(port, "/livez") == (200, "ok")
@@ -290,7 +290,7 @@ async def test_a_handler_that_cannot_be_stopped_ends_with_the_process_and_status
         for name, running in started.items():
             assert f"{name.lower()}: a" in running.log
             assert lines[name] in running.log
-            assert "the stop took longer than 10.5 s (stop_timeout_s and 10 s more)" in running.log
+            assert "exiting because the stop took too long  limit_s=10.5" in running.log
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])

@@ -368,7 +368,7 @@ class Plain:
 async def test_what_has_no_keys_is_not_shared() -> None:
     stores = MemoryStores()
     make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S)
-    with pytest.raises(UsageError, match="plain has no keys that processes could share"):
+    with pytest.raises(UsageError, match="plain cannot be sharded"):
         Operator([Plain()], nats=stores, shard=make)
 
 

@@ -112,7 +112,9 @@ async def run(
         await stack.enter_async_context(_sending_spans(settings.traces))
         stack.enter_context(vitals.watchdog.watching())
         await until_signalled(
-            _heard(serve, options, vitals, settings.http), told=vitals.stop, caught=limit.start
+            _heard(serve, options, vitals, settings.http),
+            on_signal=vitals.stop,
+            on_caught=limit.start,
         )
 
 

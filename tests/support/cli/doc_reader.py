@@ -14,7 +14,7 @@ from tests.support.cli.natsctl_command import LIMIT_S, ROOT
 from tests.support.eventually import eventually
 
 LOOK_S = 30.0
-LISTENS = re.compile(r"a private nats-server listens on (nats://[\d.:]+)")
+LISTENS = re.compile(r"private nats-server listens  url=(nats://[\d.:]+)")
 
 
 class Terminal:

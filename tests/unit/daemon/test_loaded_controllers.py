@@ -152,7 +152,7 @@ def test_an_exception_of_the_constructor_is_one_line_and_the_users_own_frames(
 ) -> None:
     lines = refusal(module, tmp_path, "Apps", "def __init__(self):", "    boom()").splitlines()
     file = tmp_path / f"{module}.py"
-    assert lines[0] == f"{module}:Mine cannot be made: ValueError: no luck"
+    assert lines[0] == f"{module}:Mine cannot be created: ValueError: no luck"
     assert [line.split(",")[0].strip() for line in lines if "File" in line] == [
         f'File "{file}"'
     ] * 2
@@ -165,6 +165,6 @@ def test_an_exception_of_a_library_shows_only_the_users_own_frames(
     found = refusal(
         module, tmp_path, "Apps", "import json", "def __init__(self):", "    self.json.loads('{')"
     )
-    assert "cannot be made: json.decoder.JSONDecodeError: Expecting property name" in found
+    assert "cannot be created: json.decoder.JSONDecodeError: Expecting property name" in found
     assert found.count("File") == 1
     assert "self.json.loads('{')" in found
