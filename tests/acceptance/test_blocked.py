@@ -37,13 +37,13 @@ async def test_status_and_health_name_the_key_that_blocks_the_event_loop(
         async with natsctl.running("run", "-c", "frozen:Frozen", "--listen", listen) as running:
             await running.says("primaries listed, syncing")
             await bucket.put("shop", b"{}")
-            await running.says("event loop blocked for 1.")
+            await running.says("event loop blocked  controller=")
             await running.says("connected to", times=2)  # to report over NATS
             [status] = (await natsctl("status", "-o", "json")).json
             health = await natsctl("health", "--listen", listen)
             (folder / "go").touch()
             await running.says("done shop")
-            await running.says("the event loop goes on")
+            await running.says("event loop unblocked")
             [after] = (await natsctl("status", "-o", "json")).json
         await client.close()
     assert status["state"] == "blocked"

@@ -68,7 +68,8 @@ async def test_config_shows_what_holds_and_who_said_so(shops: Natsctl) -> None:
     assert held["kube.enabled"] == ("false", "natsctl.toml:6")
     assert held["logs.format"] == ("json", "natsctl.toml:14")
     assert held["controllers.stop_timeout_s"] == ("25", "default")
-    assert held["nats.context"] == ("-", "default")
+    assert held["nats.context"] == ("none", "default")
+    assert held["nats.marker_ttl_s"] == ("2592000", "default")
 
 
 async def test_programs_read_the_same_and_nobody_reads_a_secret(shops: Natsctl) -> None:
@@ -81,6 +82,7 @@ async def test_programs_read_the_same_and_nobody_reads_a_secret(shops: Natsctl) 
         "setting": "nats.servers",
         "value": ["nats://***@hub:4222", "nats://***@b"],
         "source": "--server",
+        "default": "nats://127.0.0.1:4222",
     }
     assert from_json["controllers.workers"]["value"] == 3
     names = (await shops.done("config", "-o", "name")).split()

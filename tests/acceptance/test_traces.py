@@ -213,7 +213,7 @@ async def test_without_a_collector_nothing_is_recorded(natsctl: Natsctl) -> None
 async def test_a_url_that_is_none_is_refused_and_not_shown(natsctl: Natsctl) -> None:
     result = await natsctl("run", "-c", "shops:Shops", "--otlp", "ann:hush@collector:4318")
     assert result.status == 2
-    assert "traces.otlp in --otlp: what is given must be http://HOST:PORT" in result.err
+    assert "traces.otlp in --otlp: the value must be http://HOST:PORT" in result.err
     assert "hush" not in result.err
 
 

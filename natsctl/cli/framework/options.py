@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from natsctl.daemon.settings.catalogue import FIELDS, SETTINGS, Setting, default_of
+from natsctl.daemon.settings.catalogue import SETTINGS, Setting
 from natsctl.daemon.settings.load import FILE_NAME, VARIABLE, Effective, load_settings
 from natsctl.daemon.settings.values import SWITCH
 
@@ -106,8 +106,8 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     switch = setting.shape is SWITCH
     option: Any = typer.Option(
         *setting.flags,
-        metavar=None if switch else setting.metavar,
-        help=f"{setting.help} [{'; '.join(_said(setting))}]",
+        metavar=None if switch else setting.shape.metavar,
+        help=f"{setting.meaning} [{'; '.join(_said(setting))}]",
         rich_help_panel=PANELS.get(setting.section),
     )
     kind = Annotated[bool, option] if switch else Annotated[str | None, option]
@@ -121,7 +121,5 @@ def _said(setting: Setting) -> Iterator[str]:
     """Return what help says of a setting besides what it is."""
     value = f"={setting.typed()}" if setting.shape is SWITCH else ""
     yield f"env: {', '.join(f'{name}{value}' for name in setting.variables)}"
-    if setting.name in FIELDS and setting.section not in PANELS:
-        default = default_of(setting.name)
-        if default is not None and default is not False:
-            yield f"default: {default:g}" if isinstance(default, float) else f"default: {default}"
+    if setting.section not in PANELS and setting.default not in ("none", "false"):
+        yield f"default: {setting.default}"

@@ -1,4 +1,4 @@
-"""`natsctl config`: what is set, and where."""
+"""`natsctl config`: prints the settings in effect, with their sources."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,22 +7,22 @@ import msgspec
 
 from natsctl.cli.framework.command import Command, commands, examples
 from natsctl.cli.framework.options import handed
-from natsctl.cli.output.entries import NONE
 from natsctl.cli.output.printing import Output, OutputOption, write_found, write_table
-from natsctl.daemon.settings.catalogue import BY_NAME, FIELDS
+from natsctl.daemon.settings.catalogue import BY_NAME, FIELDS, Setting, text_of_value
 from natsctl.daemon.settings.load import Effective
 from natsctl.jetstream.connection.options import NatsOptions, redacted
-from natsctl.telemetry.hiding import MASK, Hider
+from natsctl.telemetry.hiding import MASK, hidden
 
 app = commands()
 
 
-class Held(msgspec.Struct, frozen=True):
-    """A setting as it holds; a secret is not shown."""
+class SettingInEffect(msgspec.Struct, frozen=True):
+    """A setting with its value in effect; a secret is masked."""
 
     setting: str
     value: Any
     source: str
+    default: str
 
 
 @app.command(
@@ -38,45 +38,43 @@ class Held(msgspec.Struct, frozen=True):
     of=lambda effective: effective.with_context(),
 )
 def config(*, effective: Effective, output: OutputOption = Output.TABLE) -> None:
-    """Show what is set, and where: by a flag, a variable, a line of a file.
+    """Print the settings in effect and the source of each.
 
-    Flags are the strongest, then the environment, then natsctl.toml. What a NATS context says is
-    shown as well. Secrets are hidden.
+    The source is a flag, a variable, a line of a file, a NATS context, or the default. Flags
+    override variables, and variables override the file. Secrets are masked.
     """
-    held = list(_held(effective))
-    names = (each.setting for each in held)
-    write_found(held, output, names=names, table=lambda: _show(held))
+    settings = list(_settings(effective))
+    names = (setting.setting for setting in settings)
+    write_found(settings, output, names=names, table=lambda: _print(settings))
     effective.settings.check()
 
 
-def _show(held: Sequence[Held]) -> None:
+def _print(settings: Sequence[SettingInEffect]) -> None:
     headings = ["SETTING", "VALUE", "SOURCE"]
-    write_table(headings, [[each.setting, _cell(each.value), each.source] for each in held])
+    write_table(headings, [[each.setting, _cell(each), each.source] for each in settings])
 
 
-def _held(effective: Effective) -> Iterator[Held]:
+def _cell(setting: SettingInEffect) -> str:
+    unset = setting.value is None or setting.value == []
+    return setting.default if unset else text_of_value(setting.value)
+
+
+def _settings(effective: Effective) -> Iterator[SettingInEffect]:
     for field in FIELDS:
-        yield Held(field, _shown(field, effective.value(field)), effective.source(field))
+        setting = BY_NAME[field]
+        value = _masked(setting, effective.value(field))
+        yield SettingInEffect(field, value, effective.source(field), setting.default)
 
 
-def _shown(field: str, value: object) -> object:
-    """Return the value as it may be shown."""
-    if value is not None and BY_NAME[field].secret:
-        return MASK
-    if isinstance(value, tuple):
-        return [redacted(url) for url in NatsOptions(servers=value).urls] if value else []
-    return Hider()(value) if isinstance(value, str) else value
-
-
-def _cell(value: object) -> str:
+def _masked(setting: Setting, value: object) -> object:
     match value:
-        case None | []:
-            return NONE
-        case list():
-            return ",".join(value)
-        case bool():
-            return str(value).lower()
-        case float():
-            return f"{value:g}"
+        case None:
+            return None
+        case _ if setting.secret:
+            return MASK
+        case tuple():
+            return [redacted(url) for url in NatsOptions(servers=value).urls] if value else []
+        case str():
+            return hidden(value)
         case _:
-            return str(value)
+            return value

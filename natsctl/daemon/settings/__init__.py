@@ -1,1 +1,1 @@
-"""Settings, their sources and their precedence."""
+"""The settings of a process, and where they come from."""

@@ -1,45 +1,50 @@
-"""Finds the known name that a person may have meant."""
+"""Suggests a known name for a misspelled one."""
 
 from collections.abc import Collection
 
-BEGINNING_MIN = 3  # characters of a name that is not typed to its end
+BEGINNING_MIN = 3  # characters of an incomplete name
 
 
 def did_you_mean(name: str, known: Collection[str], *, prefix: str = "") -> str:
-    """Return `; did you mean x?` if something known is near *name*, else nothing.
+    """Return `; did you mean x?` if a known name is near *name*, else an empty text.
 
-    *prefix* is shown before the known name.
-
-    A name is near if it begins with *name*, or if at most a third of its characters are wrong,
-    missing, too many or swapped.
+    A known name is near if it begins with *name*, or if at most a third of the characters are
+    wrong, missing, added or swapped. *prefix* is printed before the known name.
     """
     typed = name.lower()
     near: dict[str, int] = {}
     if len(typed) >= BEGINNING_MIN:
         near = {other: len(other) for other in known if other.lower().startswith(typed)}
-    near = near or _alike(typed, known)
+    near = near or _similar(typed, known)
     if not near:
         return ""
     return f"; did you mean {prefix}{min(near, key=lambda other: (near[other], other))}?"
 
 
-def _alike(typed: str, known: Collection[str]) -> dict[str, int]:
-    """Return the names that differ in a third of their characters at most, and in how many."""
+def _similar(typed: str, known: Collection[str]) -> dict[str, int]:
+    """Return the names within a distance of a third of the characters, with their distances."""
     limit = len(typed) // 3
-    sized = (other for other in known if abs(len(other) - len(typed)) <= limit)
-    distances = {other: distance_of(typed, other.lower()) for other in sized}
+    candidates = (other for other in known if abs(len(other) - len(typed)) <= limit)
+    distances = {other: edit_distance(typed, other.lower()) for other in candidates}
     return {other: distance for other, distance in distances.items() if distance <= limit}
 
 
-def distance_of(one: str, other: str) -> int:
-    """Return how many characters have to be changed, added, removed or swapped with the next."""
-    before: list[int] = []
+def edit_distance(one: str, other: str) -> int:
+    """Return how many characters differ, are missing, are added, or are swapped with the next.
+
+    This is the optimal string alignment distance.
+    """
+    row_before: list[int] = []
     row = list(range(len(other) + 1))
-    for number, character in enumerate(one, 1):
-        before, above, row = row, before, [number]
-        for place, wanted in enumerate(other, 1):
-            ways = [before[place] + 1, row[-1] + 1, before[place - 1] + (character != wanted)]
-            if number > 1 and place > 1 and one[number - 2 : number] == wanted + other[place - 2]:
-                ways.append(above[place - 2] + 1)
-            row.append(min(ways))
+    for i, character in enumerate(one, 1):
+        row_before_that, row_before, row = row_before, row, [i]
+        for j, expected in enumerate(other, 1):
+            distances = [
+                row_before[j] + 1,
+                row[-1] + 1,
+                row_before[j - 1] + (character != expected),
+            ]
+            if i > 1 and j > 1 and one[i - 2 : i] == expected + other[j - 2]:
+                distances.append(row_before_that[j - 2] + 1)
+            row.append(min(distances))
     return row[-1]

@@ -1,8 +1,8 @@
-"""Where settings come from: flags, the environment, a file."""
+"""Loads the settings from flags, the environment and a file."""
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from natsctl.daemon.settings.catalogue import (
     default_of,
 )
 from natsctl.daemon.settings.did_you_mean import did_you_mean
-from natsctl.daemon.settings.precedence import LOGIN, Given, Layer, settled
+from natsctl.daemon.settings.precedence import LOGIN, Given, Layer, merged
 from natsctl.daemon.settings.settings import Settings
 from natsctl.daemon.settings.toml_file import Lines, read_toml
 from natsctl.daemon.settings.values import FILE
@@ -28,20 +28,20 @@ from natsctl.jetstream.connection.options import NatsOptions
 FILE_NAME = "natsctl.toml"
 VARIABLE = "NATSCTL_CONFIG"
 
-_OURS = "NATSCTL_"
-_SERVICE = (
+_PREFIX = "NATSCTL_"
+_SERVICE_VARIABLE = (
     r"NATSCTL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?"
     r"|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 
 
 class Effective(msgspec.Struct, frozen=True):
-    """The settings that hold.
+    """The settings in effect, and the source of each.
 
     Attributes:
-        settings: what holds.
-        sources: what said so, by dotted name: `--server`, `NATSCTL_SERVER`, `natsctl.toml:3`;
-            whatever is not in it is a default.
+        settings: the settings in effect.
+        sources: the source by dotted name: `--server`, `NATSCTL_SERVER`, `natsctl.toml:3`. A field
+            without a source has its default.
         file: the file that was read, if there is one.
     """
 
@@ -50,48 +50,46 @@ class Effective(msgspec.Struct, frozen=True):
     file: Path | None = None
 
     def source(self, field: str) -> str:
-        """Return what said so of the field, for people."""
+        """Return the source of the field, `default` if no source sets it."""
         return self.sources.get(field, "default")
 
     def value(self, field: str) -> object:
-        """Return what holds for the field."""
+        """Return the value of the field."""
         section, _, name = field.partition(".")
         return getattr(getattr(self.settings, section), name)
 
     def with_context(self) -> "Effective":
-        """Return the same, with what the NATS context that is named says filled in.
+        """Return these settings with unset options taken from their NATS context.
 
-        Who is given any credential elsewhere uses none of the context's. Raises `UsageError` as
-        `load_context` does.
+        If any credential is set, no credential of the context is used. Raises `UsageError` if the
+        context cannot be read, as `load_context` does.
         """
         name = self.settings.nats.context
         if name is None:
             return self
-        beneath, source = load_context(name), f"context {name}"
-        told = {each: getattr(beneath, each[5:]) for each in FIELDS if each.startswith("nats.")}
+        options, source = load_context(name), f"context {name}"
+        given = {field: Given(self.value(field), source) for field, source in self.sources.items()}
+        excluded = () if given.keys().isdisjoint(LOGIN) else LOGIN
         context = {
-            each: Given(value, source) for each, value in told.items() if value != default_of(each)
+            field: Given(value, source)
+            for field in FIELDS
+            if field.startswith("nats.") and field not in excluded
+            if (value := getattr(options, field.removeprefix("nats."))) != default_of(field)
         }
-        given = self._given()
-        if not given.keys().isdisjoint(LOGIN):
-            context = {each: told for each, told in context.items() if each not in LOGIN}
         chosen = {"nats.context": given.pop("nats.context")}
-        return _effective(settled([given, context, chosen]), self.file)
+        return _effective(merged([given, context, chosen]), self.file)
 
     @property
     def nats(self) -> NatsOptions:
-        """How to connect: what holds, with what the context says filled in.
+        """The options of the connection to NATS, with those of the context.
 
-        A context that cannot be read is still named in it: whoever connects is told why.
+        A context that cannot be read is still named, so that connecting raises the error.
         """
         try:
-            filled = self.with_context()
+            complete = self.with_context()
         except UsageError:
             return self.settings.nats
-        return msgspec.structs.replace(filled.settings.nats, context=None)
-
-    def _given(self) -> Layer:
-        return {name: Given(self.value(name), source) for name, source in self.sources.items()}
+        return msgspec.structs.replace(complete.settings.nats, context=None)
 
 
 def load_settings(
@@ -100,51 +98,53 @@ def load_settings(
     *,
     config: str | None = None,
 ) -> Effective:
-    """Return the settings that hold.
+    """Return the settings in effect.
 
     Args:
-        flags: what was typed, by the parameter's name; None and False say nothing.
-        environ: the environment; an empty variable says nothing.
-        config: the file to read; by default that in `NATSCTL_CONFIG`, or else `natsctl.toml` in
-            the current folder, where there is one. Its relative paths begin in its folder.
+        flags: the values of flags by parameter; None and False mean that the flag is not given.
+        environ: the environment; empty variables are ignored.
+        config: the file to read; by default the file in `NATSCTL_CONFIG`, or else `natsctl.toml` in
+            the current folder if it exists. Relative paths in a file are relative to its folder.
 
-    Raises `UsageError` for a wrong value, with the setting, its source and a good example; for a
-    variable or a line of the file that is no setting; and for a named file that is missing.
+    Raises `UsageError` for an invalid value, with the setting, its source and a valid example; for
+    an unknown variable or line; and for a file that is named but does not exist.
     """
     check_variables(environ)
     typed, file = _from_flags(flags), _file(config, environ)
     read = {} if file is None else _from_file(file)
-    return _effective(settled([typed, _from_environment(environ), read]), file)
+    return _effective(merged([typed, _from_environment(environ), read]), file)
 
 
 def check_variables(environ: Mapping[str, str]) -> None:
-    """Raise `UsageError` for a variable that begins as ours do and is none.
+    """Raise `UsageError` for a variable that begins with `NATSCTL_` and is not a setting.
 
-    An empty variable is ignored. So are the variables that Kubernetes sets in each container about
-    the services of its namespace, if the name of a service begins with `natsctl`.
+    Empty variables are ignored. So are the variables that Kubernetes sets in each container for
+    services of the namespace, if the name of a service begins with `natsctl`.
     """
     known = [VARIABLE, *(name for setting in SETTINGS for name in setting.variables)]
     for name, value in sorted(environ.items()):
-        unknown = name.startswith(_OURS) and name not in known
-        if unknown and value and not _of_a_service(name, value):
-            names = [other.removeprefix(_OURS) for other in known]
-            near = did_you_mean(name.removeprefix(_OURS), names, prefix=_OURS)
-            raise UsageError(f"there is no variable {name}{near}")
+        unknown = name.startswith(_PREFIX) and name not in known
+        if unknown and value and not _describes_service(name, value):
+            names = [other.removeprefix(_PREFIX) for other in known]
+            nearest = did_you_mean(name.removeprefix(_PREFIX), names, prefix=_PREFIX)
+            raise UsageError(f"there is no variable {name}{nearest}")
 
 
-def _of_a_service(name: str, value: str) -> bool:
-    """Say whether Kubernetes, or Docker, may have set the variable about a service."""
-    return re.fullmatch(_SERVICE, name) is not None or (name.endswith("_PORT") and "://" in value)
+def _describes_service(name: str, value: str) -> bool:
+    """Return whether Kubernetes or Docker may have set the variable for a service."""
+    if re.fullmatch(_SERVICE_VARIABLE, name):
+        return True
+    return name.endswith("_PORT") and "://" in value
 
 
-def _effective(held: Layer, file: Path | None) -> Effective:
+def _effective(layer: Layer, file: Path | None) -> Effective:
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for name, given in held.items():
+    for name, given in layer.items():
         section, _, field = name.partition(".")
         sections[section][field] = given.value
     types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
-    settings = Settings(**{name: types[name](**told) for name, told in sections.items()})
-    return Effective(settings, {name: given.source for name, given in held.items()}, file)
+    settings = Settings(**{name: types[name](**values) for name, values in sections.items()})
+    return Effective(settings, {name: given.source for name, given in layer.items()}, file)
 
 
 # ---- flags
@@ -159,7 +159,7 @@ def _from_flags(flags: Mapping[str, str | bool | None]) -> Layer:
         flag = setting.flags[0]
         if value is True:
             value = str(not flag.startswith("--no-"))
-        _add(layer, setting, value, flag, good=f"{flag} {setting.typed()}", text=True)
+        _add(layer, setting, value, flag, example=f"{flag} {setting.typed()}", text=True)
     named = [layer[name].source for name in ("kube.kubeconfig", "kube.context") if name in layer]
     if named and "kube.enabled" in layer:
         raise UsageError(f"{layer['kube.enabled'].source} excludes {' and '.join(named)}")
@@ -174,8 +174,8 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
     for setting in SETTINGS:
         name = next((name for name in setting.variables if environ.get(name)), None)
         if name is not None:
-            good = f"{name}={setting.typed()}"
-            _add(layer, setting, environ[name], name, good=good, text=True)
+            example = f"{name}={setting.typed()}"
+            _add(layer, setting, environ[name], name, example=example, text=True)
     return layer
 
 
@@ -186,84 +186,84 @@ def _file(config: str | None, environ: Mapping[str, str]) -> Path | None:
     named = config or environ.get(VARIABLE)
     if named:
         return Path(named).expanduser()
-    usual = Path(FILE_NAME)
-    return usual if usual.is_file() else None
+    default = Path(FILE_NAME)
+    return default if default.is_file() else None
 
 
 def _from_file(file: Path) -> Layer:
-    said, lines = read_toml(file)
+    content, lines = read_toml(file)
+    _check_names(file, content, lines)
     layer: Layer = {}
-    for setting, value in _told(file, said, lines):
-        source = _line(file, lines, setting.section, setting.field)
-        _add(layer, setting, value, source, good=setting.line(), text=False)
+    for setting in SETTINGS:
+        if setting.field not in content.get(setting.section, ()):
+            continue
+        value = content[setting.section][setting.field]
+        source = _position(file, lines, setting.section, setting.field)
+        _add(layer, setting, value, source, example=setting.line(), text=False)
         if setting.shape is FILE:
             for name in setting.fills:
-                layer[name] = Given(_beside(file, layer[name].value), source)
+                layer[name] = Given(_relative_to(file, layer[name].value), source)
     return layer
 
 
-def _told(file: Path, said: Mapping[str, Any], lines: Lines) -> Iterator[tuple[Setting, object]]:
-    """Return the settings in a file, in our order; raises `UsageError` for what is none."""
-    for section, inside in said.items():
-        at = _line(file, lines, section)
-        if not isinstance(inside, dict):
-            raise UsageError(f"{at}: {section} is in no section{_placed(section)}")
+def _check_names(file: Path, content: Mapping[str, Any], lines: Lines) -> None:
+    """Raise `UsageError` for a section or a setting that does not exist."""
+    for section, fields in content.items():
+        position = _position(file, lines, section)
+        if not isinstance(fields, dict):
+            raise UsageError(f"{position}: {section} is not in a section{_in_section(section)}")
         if section not in SECTIONS:
-            raise UsageError(
-                f"{at}: there is no section [{section}]{did_you_mean(section, SECTIONS)}"
-            )
-        for field in inside:
+            nearest = did_you_mean(section, SECTIONS)
+            raise UsageError(f"{position}: there is no section [{section}]{nearest}")
+        for field in fields:
             if f"{section}.{field}" not in BY_NAME:
-                at = _line(file, lines, section, field)
-                raise UsageError(
-                    f"{at}: there is no setting {section}.{field}{_near(section, field)}"
-                )
-    for setting in SETTINGS:
-        if setting.field in said.get(setting.section, ()):
-            yield setting, said[setting.section][setting.field]
+                position = _position(file, lines, section, field)
+                nearest = _nearest(section, field)
+                raise UsageError(f"{position}: there is no setting {section}.{field}{nearest}")
 
 
-def _line(file: Path, lines: Lines, *path: str) -> str:
-    """Return where the file says that: the file and, where it is known, the line."""
+def _position(file: Path, lines: Lines, *path: str) -> str:
+    """Return the file, with the line of the section or the field if the line is known."""
     return f"{file}:{lines[path]}" if path in lines else str(file)
 
 
-def _near(section: str, field: str) -> str:
-    within = [setting.field for setting in SETTINGS if setting.section == section]
-    return did_you_mean(field, within, prefix=f"{section}.") or _placed(field)
+def _nearest(section: str, field: str) -> str:
+    fields = [setting.field for setting in SETTINGS if setting.section == section]
+    return did_you_mean(field, fields, prefix=f"{section}.") or _in_section(field)
 
 
-def _placed(field: str) -> str:
-    found = [setting for setting in SETTINGS if setting.field == field]
-    if not found:
+def _in_section(field: str) -> str:
+    """Return the sections that have the field, or all sections if none has it."""
+    sections = [setting.section for setting in SETTINGS if setting.field == field]
+    if not sections:
         return f": the sections are {', '.join(f'[{section}]' for section in SECTIONS)}"
-    return f"; did you mean {' or '.join(f'{each.field} in [{each.section}]' for each in found)}?"
+    return f"; did you mean {' or '.join(f'{field} in [{section}]' for section in sections)}?"
 
 
-def _beside(file: Path, named: str) -> str:
-    """Return paths, as they stand in the file, as they are meant from here."""
-    paths = (Path(path).expanduser() for path in named.split(os.pathsep))
-    return os.pathsep.join(str(file.parent / path) for path in paths)
+def _relative_to(file: Path, paths: str) -> str:
+    """Return the paths in a file, separated by colons, relative to the folder of the file."""
+    expanded = (Path(path).expanduser() for path in paths.split(os.pathsep))
+    return os.pathsep.join(str(file.parent / path) for path in expanded)
 
 
 # ---- values
 
 
 def _add(
-    layer: Layer, setting: Setting, value: object, source: str, *, good: str, text: bool
+    layer: Layer, setting: Setting, value: object, source: str, *, example: str, text: bool
 ) -> None:
     try:
-        found = setting.shape.read(value, text=text)
+        valid = setting.shape.read(value, text=text)
     except ValueError:
-        what = "what is given" if setting.hides else _shown(value)
-        # the cause is left out: it may quote the value
+        quoted = "the value" if setting.hides else _quoted(value)
+        # the cause may quote a secret
         raise UsageError(
-            f"{setting.name} in {source}: {what} must be {setting.shape.says}; write {good}"
+            f"{setting.name} in {source}: {quoted} must be {setting.shape.description}; "
+            f"write {example}"
         ) from None
-    layer |= dict.fromkeys(setting.fills, Given(found, source))
+    layer |= dict.fromkeys(setting.fills, Given(valid, source))
 
 
-def _shown(value: object) -> str:
-    return (
-        repr(value) if isinstance(value, str | int | float | bool) else f"a {type(value).__name__}"
-    )
+def _quoted(value: object) -> str:
+    scalar = isinstance(value, str | int | float | bool)
+    return repr(value) if scalar else f"a {type(value).__name__}"

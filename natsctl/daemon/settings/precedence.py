@@ -1,4 +1,4 @@
-"""Which of several sources holds, for each setting."""
+"""Merges the settings of several sources, so that related settings come from one source."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,54 +8,59 @@ import msgspec
 from natsctl.daemon.settings.catalogue import FIELDS
 
 LOGIN = ("nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token")
-"""What says who we are."""
+"""The fields that are credentials."""
 
-_CLUSTER = ("server", "token", "tls_ca", "tls_insecure", "namespace", "enabled")
-_KUBE = tuple(f"kube.{name}" for name in _CLUSTER)
-_KEPT = (
-    "name",
-    "connect_timeout_s",
-    "request_timeout_s",
-    "silence_s",
-    "marker_ttl_s",
-)  # no context says them
+_NOT_IN_CONTEXT = ("name", "connect_timeout_s", "request_timeout_s", "silence_s", "marker_ttl_s")
+_CONTEXT = tuple(
+    field
+    for field in FIELDS
+    if field.startswith("nats.") and field.removeprefix("nats.") not in _NOT_IN_CONTEXT
+)
+_CERTIFICATE = ("nats.tls_cert", "nats.tls_key")
+_API = ("nats.domain", "nats.api_prefix")
+_CLUSTER = tuple(
+    f"kube.{name}" for name in ("server", "token", "tls_ca", "tls_insecure", "namespace", "enabled")
+)
 
-_HIDES: dict[str, tuple[str, ...]] = {
+_OVERRIDES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LOGIN, LOGIN),
-    # a user may be named in one place, and the password kept in another
+    # the user may be in one source, and the password in another
     **dict.fromkeys(("nats.user", "nats.password"), ("nats.creds", "nats.nkey", "nats.token")),
-    **dict.fromkeys(("nats.tls_cert", "nats.tls_key"), ("nats.tls_cert", "nats.tls_key")),
-    **dict.fromkeys(("nats.domain", "nats.api_prefix"), ("nats.domain", "nats.api_prefix")),
-    "nats.context": tuple(
-        name for name in FIELDS if name.startswith("nats.") and name[5:] not in _KEPT
-    ),
-    "kube.kubeconfig": ("kube.context", *_KUBE),
-    "kube.context": _KUBE,
+    **dict.fromkeys(_CERTIFICATE, _CERTIFICATE),
+    **dict.fromkeys(_API, _API),
+    "nats.context": _CONTEXT,
+    "kube.kubeconfig": ("kube.context", *_CLUSTER),
+    "kube.context": _CLUSTER,
 }
-"""What a setting makes void in the sources beneath its own: what belongs together, and else."""
+"""The fields that a field overrides in all weaker sources."""
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What a source says of a field of `Settings`."""
+    """The value of a field of `Settings`, and its source."""
 
     value: Any
     source: str
 
 
-Layer = dict[str, Given]  # by the field's dotted name
+Layer = dict[str, Given]
+"""What one source sets, by the dotted name of the field."""
 
 
-def settled(layers: Iterable[Layer]) -> Layer:
-    """Return what holds, of layers from the strongest to the weakest.
+def merged(layers: Iterable[Layer]) -> Layer:
+    """Return the settings in effect, from layers in descending precedence.
 
-    What belongs together comes from one of them: who gives any credential uses none of those
-    beneath, and so for a certificate and its key, a domain and a prefix. Who names a context
-    leaves aside what lies beneath of what a context may say, and so for a kubeconfig.
+    A layer with any credential overrides all credentials of weaker layers. The same holds for a
+    certificate and its key, and for a domain and a prefix. A layer that names a context overrides
+    everything in weaker layers that a context can set, and so does a kubeconfig.
     """
-    found: Layer = {}
-    void: set[str] = set()
+    result: Layer = {}
+    overridden: set[str] = set()
     for layer in layers:
-        taken = {n: given for n, given in layer.items() if n not in found and n not in void}
-        found |= taken
-        void.update(hidden for name in taken for hidden in _HIDES.get(name, ()))
-    return found
+        added = {
+            name: given
+            for name, given in layer.items()
+            if name not in result and name not in overridden
+        }
+        result |= added
+        overridden.update(field for name in added for field in _OVERRIDES.get(name, ()))
+    return result

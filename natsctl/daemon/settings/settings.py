@@ -1,4 +1,4 @@
-"""What a person may set for a process, and what holds where nothing is said."""
+"""The settings of a process, with their defaults."""
 
 from typing import Literal
 
@@ -13,30 +13,30 @@ LogFormat = Literal["text", "json"]
 
 
 class KubeSettings(KubeOptions, frozen=True, kw_only=True):
-    """How to reach a cluster, and whether to look for one at all.
+    """The options of a connection to a cluster, and whether to look for a cluster.
 
     Attributes:
-        enabled: whether a cluster is looked for where a controller has kinds of one.
+        enabled: look for a cluster if a controller has kinds in a cluster.
     """
 
     enabled: bool = True
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How controllers are run.
+    """The settings of all controllers of a process. None means that each controller decides.
 
     Attributes:
-        workers: how many keys each controller syncs at once; None leaves it to the controller.
-        resync_s: each primary is visited again once per so many seconds; None likewise.
-        sync_timeout_s: a sync that takes longer fails; None likewise.
-        stop_timeout_s: how long syncs under way may go on after a stop was asked for.
-        owner_domain: the domain of the labels that link secondaries to primaries; `kumori` is
-            exactly those of Kumori's controllerruntime.
-        leader_elect: whether each controller works in one process at a time, of those that run it
-            and have this set; the others stand by.
-        shard: whether each controller's keys are shared by the processes that run it and have this
-            set; not with leader_elect.
-        lease_ttl_s: within how many seconds after a process has died another one does its work.
+        workers: the number of keys that each controller syncs concurrently.
+        resync_s: the interval in seconds at which every primary is synced again.
+        sync_timeout_s: the seconds after which a sync fails.
+        stop_timeout_s: the seconds that running syncs have to finish after a stop signal.
+        owner_domain: the domain of the labels that link secondaries to primaries; `kumori` selects
+            the labels of Kumori's controllerruntime.
+        leader_elect: each controller runs in one process at a time, and other processes with this
+            setting stand by.
+        shard: all processes with this setting share each controller's keys. It excludes
+            leader_elect.
+        lease_ttl_s: the seconds after which other processes take over from a process that died.
     """
 
     workers: int | None = None
@@ -50,16 +50,16 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner_names(self) -> OwnerNames:
-        """The labels that the domain stands for."""
+        """The names of the owner labels in this domain."""
         return KUMORI if self.owner_domain == "kumori" else OwnerNames.of_domain(self.owner_domain)
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is logged, and how.
+    """The form and the level of log lines.
 
     Attributes:
-        format: for people, or for machines.
-        level: the least that is logged, `info`; per logger too, `info,natsctl.jetstream=debug`.
+        format: text for people, or JSON for programs.
+        level: the minimum level, `info`; also per logger: `info,natsctl.jetstream=debug`.
     """
 
     format: LogFormat = "text"
@@ -67,27 +67,27 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where health and metrics can be asked for.
+    """The server of probes and metrics.
 
     Attributes:
-        listen: `HOST:PORT`, or `:PORT` for every interface; None: nowhere.
+        listen: `HOST:PORT`, or `:PORT` for all interfaces; None for no server.
     """
 
     listen: str | None = None
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where spans are sent.
+    """The collector of spans.
 
     Attributes:
-        otlp: the URL of whoever collects them, over OTLP/HTTP; None: nowhere.
+        otlp: the URL of a collector (OTLP over HTTP); None to send no spans.
     """
 
     otlp: str | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that may be set, by section; every default is here. Its repr shows no secret."""
+    """All settings by section, with their defaults. The repr shows no secret."""
 
     nats: NatsOptions = NatsOptions()
     kube: KubeSettings = KubeSettings()
@@ -98,16 +98,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cluster(self) -> KubeOptions | None:
-        """How to reach a cluster; None: none is to be looked for."""
+        """The options of the cluster; None if the process must not look for a cluster."""
         return self.kube if self.kube.enabled else None
 
     def check(self) -> None:
-        """Raise `UsageError` where two settings contradict each other, or one lacks another."""
+        """Raise `UsageError` if settings contradict each other, or one needs another."""
         self.nats.check()
         if self.controllers.leader_elect and self.controllers.shard:
             raise UsageError(
-                "leader_elect and shard contradict each other: either one process leads, "
-                "or all share the keys"
+                "leader_elect and shard exclude each other: either one process runs a controller, "
+                "or all share its keys"
             )
         if self.cluster is not None:
             self.cluster.check()

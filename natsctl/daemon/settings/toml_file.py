@@ -1,4 +1,4 @@
-"""What a file of settings says, and on which line."""
+"""Reads a file of settings, with the line of each section and field."""
 
 import re
 import tomllib
@@ -9,65 +9,69 @@ from typing import Any
 from natsctl.errors import UsageError
 
 SIZE_MAX_BYTES = 64 * 1024
-STATEMENT_MAX = 100  # lines of one value; after a longer one, lines are not told
+STATEMENT_MAX = 100  # lines of a value; the lines after a longer value are unknown
 
-_LINE = re.compile(r" *\(at line (\d+), column \d+\)| *\(at end of document\)")
+_POSITION = re.compile(r" *\(at line (\d+), column \d+\)| *\(at end of document\)")
 
 Lines = Mapping[tuple[str, ...], int]
-"""Where each thing begins: a section by its name, what is in it by both names."""
+"""The first line of each section, by its name, and of each field, by section and name."""
 
 
 def read_toml(file: Path) -> tuple[dict[str, Any], Lines]:
-    """Return what the file says, and the lines on which it says it.
+    """Return the content of the file and its lines.
 
-    Raises `UsageError` where it cannot be read, is larger than 64 KiB, or is not valid TOML; it
-    quotes nothing of what is in it.
+    Raises `UsageError` if the file cannot be read, is larger than 64 KiB, or is not valid TOML. The
+    error quotes nothing of the content, which may be a secret.
     """
     try:
         with file.open("rb") as opened:
             raw = opened.read(SIZE_MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"the settings in {file} cannot be read: {error.strerror}") from error
+        raise UsageError(f"cannot read the settings in {file}: {error.strerror}") from error
     if len(raw) > SIZE_MAX_BYTES:
         raise UsageError(f"the settings in {file} are longer than {SIZE_MAX_BYTES} bytes")
     try:
         text = raw.decode()
         return tomllib.loads(text), lines_of(text)
     except UnicodeDecodeError:
-        raise UsageError(f"{file} is not valid TOML: it is not in UTF-8") from None
+        raise UsageError(f"{file} is not valid TOML: it is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        found = _LINE.search(str(error))
-        at = f"{file}:{found[1]}" if found and found[1] else f"{file}"
-        wrong, good = _LINE.sub("", str(error)), 'name = "value"'
-        raise UsageError(f"{at} is not valid TOML: {wrong}; write lines such as {good}") from None
+        position = _POSITION.search(str(error))
+        place = f"{file}:{position[1]}" if position and position[1] else f"{file}"
+        reason = _POSITION.sub("", str(error))
+        raise UsageError(
+            f'{place} is not valid TOML: {reason}; write lines such as name = "value"'
+        ) from None
     except (ValueError, RecursionError):
-        wrong = "too long a number, or too deep a list"
-        raise UsageError(f"{file} has a value that cannot be read: {wrong}") from None
+        raise UsageError(
+            f"cannot read a value in {file}: a number is too long, or a list is nested too deeply"
+        ) from None
 
 
 def lines_of(text: str) -> dict[tuple[str, ...], int]:
-    """Return where each section, and each thing in one, begins in a text that is good TOML.
+    """Return the first line of each section and field of a valid TOML text.
 
-    What follows a value of more than `STATEMENT_MAX` lines is left out.
+    The result ends at a value of more than `STATEMENT_MAX` lines.
     """
-    found: dict[tuple[str, ...], int] = {}
+    lines: dict[tuple[str, ...], int] = {}
     header, statement, begin = "", "", 1
     for number, line in enumerate(text.split("\n"), 1):
         if number - begin >= STATEMENT_MAX:
             break
         statement += f"{line}\n"
         try:
-            said = tomllib.loads(header + statement)
+            content = tomllib.loads(header + statement)
         except tomllib.TOMLDecodeError:
-            continue  # a value goes on in the next line
+            continue  # the value continues in the next line
         if statement.lstrip().startswith("["):
             header = statement
-        for path in _paths(said):
-            found.setdefault(path, begin)
+        for path in _paths(content):
+            lines.setdefault(path, begin)
         statement, begin = "", number + 1
-    return found
+    return lines
 
 
-def _paths(said: dict[str, Any]) -> list[tuple[str, ...]]:
-    within = [(name, inner) for name, at in said.items() if isinstance(at, dict) for inner in at]
-    return [*((name,) for name in said), *within]
+def _paths(content: dict[str, Any]) -> list[tuple[str, ...]]:
+    tables = {name: table for name, table in content.items() if isinstance(table, dict)}
+    fields = [(name, field) for name, table in tables.items() for field in table]
+    return [*((name,) for name in content), *fields]

@@ -1,4 +1,4 @@
-"""What the value of a setting looks like, however it is given."""
+"""The forms of the values of settings, from a file, the environment or a flag."""
 
 import re
 from collections.abc import Callable
@@ -15,28 +15,34 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 _LEVEL = "|".join(LEVELS)
-_LOGGED = re.compile(rf"(?i:{_LEVEL})(,[\w.]+=(?i:{_LEVEL}))*", re.ASCII)
+_LEVELS = re.compile(rf"(?i:{_LEVEL})(,[\w.]+=(?i:{_LEVEL}))*", re.ASCII)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What a value must be: `says` ends the sentence that it must be …."""
+    """The form of a value.
 
-    says: str
+    Attributes:
+        description: completes the sentence "the value must be …".
+        metavar: the placeholder in help texts.
+        type: the type that msgspec converts the value to.
+        convert: checks and converts the value further.
+    """
+
+    description: str
+    metavar: str
     type: Any
-    then: Callable[[Any], object] | None = None
+    convert: Callable[[Any], object] | None = None
 
     def read(self, value: object, *, text: bool) -> object:
-        """Return what is meant; *text*: it was typed, so numbers come as texts too.
+        """Return the value of a setting; *text* permits numbers that are written as text.
 
-        Raises `ValueError` where it does not look like this; its text may hold the value.
+        Raises `ValueError` if the value is invalid; the message may contain the value.
         """
-        found = msgspec.convert(value, self.type, strict=not text)
-        return found if self.then is None else self.then(found)
+        converted = msgspec.convert(value, self.type, strict=not text)
+        return converted if self.convert is None else self.convert(converted)
 
 
 def _switch(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     try:
         return words[str(value).lower()]
@@ -44,13 +50,13 @@ def _switch(value: object) -> bool:
         raise ValueError("neither true nor false") from None
 
 
-def _texts(value: str | tuple[str, ...]) -> tuple[str, ...]:
+def _urls(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
-def _levels(value: str) -> str:
-    if not _LOGGED.fullmatch(value):
-        raise ValueError("no level")
+def _log_level(value: str) -> str:
+    if not _LEVELS.fullmatch(value):
+        raise ValueError("not a level")
     return value.lower() if "," not in value else value
 
 
@@ -64,26 +70,35 @@ def _address(value: str) -> str:
 def _collector(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise ValueError("no such URL")
+        raise ValueError("not a URL of a collector")
     return value
 
 
 _Text = Annotated[str, Meta(min_length=1)]
 _Texts = Annotated[tuple[_Text, ...], Meta(min_length=1)]
 _Domain = Annotated[str, Meta(pattern=rf"\A{_DOMAIN}\Z", max_length=253)]
+_Count = Annotated[int, Meta(gt=0)]
 
-TEXT = Shape("a text of at least one character", _Text)
-TEXTS = Shape("a URL, or a list of them", _Text | _Texts, _texts)
-FILE = Shape("the path of a file", _Text)
-ADDRESS = Shape("HOST:PORT, or :PORT for every interface", _Text, _address)
-COLLECTOR = Shape("http://HOST:PORT, or https, and a path if need be", _Text, _collector)
-WHOLE = Shape("a whole number above 0", Annotated[int, Meta(gt=0)])
-SECONDS = Shape("a number of seconds above 0", Annotated[float, Meta(gt=0, le=1e9)])
-EXPIRY = Shape("a number of seconds, 0 for ever", Annotated[float, Meta(ge=0, le=1e9)])
-LEASE = Shape("a number of seconds from 1 on", Annotated[float, Meta(ge=1, le=1e9)])
-SWITCH = Shape("true or false", bool | str, _switch)
-DOMAIN = Shape("a domain in lower case", _Domain)
-FORMAT = Shape("text or json", Literal["text", "json"])
-LOGGED = Shape(
-    f"a level ({', '.join(LEVELS)}), with levels of loggers after it if need be", _Text, _levels
+TEXT = Shape("a text of at least one character", "TEXT", _Text)
+NAME = Shape("a text of at least one character", "NAME", _Text)
+URLS = Shape("a URL, or a list of URLs", "URL", _Text | _Texts, _urls)
+FILE = Shape("the path of a file", "FILE", _Text)
+ADDRESS = Shape("HOST:PORT, or :PORT for all interfaces", "HOST:PORT", _Text, _address)
+COLLECTOR = Shape(
+    "http://HOST:PORT or https://HOST:PORT, with or without a path", "URL", _Text, _collector
+)
+COUNT = Shape("a whole number above 0", "N", _Count)
+SECONDS = Shape("a number of seconds above 0", "SECONDS", Annotated[float, Meta(gt=0, le=1e9)])
+SECONDS_OR_ZERO = Shape(
+    "a number of seconds, or 0", "SECONDS", Annotated[float, Meta(ge=0, le=1e9)]
+)
+LEASE = Shape("at least 1 second", "SECONDS", Annotated[float, Meta(ge=1, le=1e9)])
+SWITCH = Shape("true or false", "", bool | str, _switch)
+DOMAIN = Shape("a domain in lower case", "DOMAIN", _Domain)
+LOG_FORMAT = Shape("text or json", "text|json", Literal["text", "json"])
+LOG_LEVEL = Shape(
+    f"a level ({', '.join(LEVELS)}), optionally followed by levels of loggers",
+    "LEVEL",
+    _Text,
+    _log_level,
 )

@@ -1,4 +1,4 @@
-"""The page about settings tells of each, and what it shows is right."""
+"""The page about settings has the default and the meaning of each setting."""
 
 import re
 import tomllib
@@ -6,23 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.daemon.settings.catalogue import SETTINGS, Setting
+from natsctl import Controller
+from natsctl.daemon.settings.catalogue import BY_NAME, SETTINGS, Setting
 from natsctl.daemon.settings.load import load_settings
 from natsctl.errors import UsageError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
-ROWS = re.findall(r"^\| `(\S+)` \| (.*) \| (.*) \| `(.+)` \|$", PAGE, re.MULTILINE)
+CELL = r" (.*?) \|"
+ROWS = re.findall(rf"^\| `(\S+)` \|{CELL * 4} `(.+)` \|$", PAGE, re.MULTILINE)
 
 
-def row(setting: Setting) -> tuple[str, str, str, str]:
+def row(setting: Setting) -> tuple[str, str, str, str, str, str]:
     flags, variables = (
         ", ".join(f"`{name}`" for name in names) for names in (setting.flags, setting.variables)
     )
-    return setting.name, flags, variables, setting.line()
+    return (
+        setting.name,
+        setting.default,
+        setting.meaning,
+        flags,
+        variables,
+        setting.line(),
+    )
 
 
 def test_the_table_has_every_setting_as_it_is() -> None:
     assert [row(setting) for setting in SETTINGS] == ROWS
+
+
+def test_the_defaults_of_controllers_are_those_of_the_class() -> None:
+    for name in ("workers", "resync_s", "sync_timeout_s"):
+        default = BY_NAME[f"controllers.{name}"].default
+        assert default == f"{getattr(Controller, name):g}, unless the controller sets it"
 
 
 def test_the_file_is_a_good_one(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.daemon.settings.did_you_mean import did_you_mean, distance_of
+from natsctl.daemon.settings.did_you_mean import did_you_mean, edit_distance
 
 KNOWN = ("get", "list", "history", "status", "shop", "greetings", "NATSCTL_WORKERS")
 
@@ -33,4 +33,4 @@ def test_a_far_name_is_not_offered(typed: str) -> None:
     [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("abc", "abd", 1), ("kitten", "sitting", 3)],
 )
 def test_the_distance_counts_changes_and_swaps(one: str, other: str, distance: int) -> None:
-    assert distance_of(one, other) == distance_of(other, one) == distance
+    assert edit_distance(one, other) == edit_distance(other, one) == distance

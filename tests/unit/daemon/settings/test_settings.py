@@ -75,7 +75,9 @@ def test_the_example_of_a_flag_is_a_good_one(setting: Setting) -> None:
     assert found.settings != Settings() or setting.example == found.value(setting.fills[0])
 
 
-@pytest.mark.parametrize("name", [each.name for each in SETTINGS if each.shape.says[:5] != "a tex"])
+@pytest.mark.parametrize(
+    "name", [each.name for each in SETTINGS if each.shape.description[:5] != "a tex"]
+)
 def test_a_wrong_value_is_told_with_its_setting_its_source_and_a_good_example(name: str) -> None:
     setting = BY_NAME[name]
     with pytest.raises(UsageError) as caught:
@@ -116,8 +118,8 @@ def test_a_wrong_value_is_told_with_its_setting_its_source_and_a_good_example(na
             {"lease_ttl": "0.2"},
             {},
             (
-                "controllers.lease_ttl_s in --lease-ttl: '0.2' must be a number of seconds from 1 "
-                "on; write --lease-ttl 15"
+                "controllers.lease_ttl_s in --lease-ttl: '0.2' must be at least 1 second; "
+                "write --lease-ttl 15"
             ),
         ),
         (
@@ -170,7 +172,7 @@ def test_what_was_typed_wrong_is_told_in_one_line(
         ("\n[controler]", "natsctl.toml:2: there is no section [controler]; did you mean contr"),
         (
             "creds = 'a'",
-            "natsctl.toml:1: creds is in no section; did you mean creds in [nats]?",
+            "natsctl.toml:1: creds is not in a section; did you mean creds in [nats]?",
         ),
         ("[nats]\nuser = ann", "natsctl.toml:2 is not valid TOML: Invalid value"),
         ("[nats]\nservers = [", "natsctl.toml is not valid TOML: "),
@@ -212,7 +214,7 @@ def test_a_file_is_found_by_a_flag_then_by_its_variable_then_in_the_current_fold
 
 
 def test_a_file_that_is_named_must_be_there() -> None:
-    with pytest.raises(UsageError, match=r"settings in none.toml cannot be read: No such file"):
+    with pytest.raises(UsageError, match=r"cannot read the settings in none.toml: No such file"):
         load_settings({}, {}, config="none.toml")
 
 
@@ -231,12 +233,12 @@ def test_what_cannot_be_read_is_told_without_a_word_of_it(value: str) -> None:
     with pytest.raises(UsageError) as told:
         says(f"[controllers]\nworkers = {value}")
     assert str(told.value) == (
-        "natsctl.toml has a value that cannot be read: too long a number, or too deep a list"
+        "cannot read a value in natsctl.toml: a number is too long, or a list is nested too deeply"
     )
 
 
 def test_a_list_of_servers_has_one_at_least() -> None:
-    with pytest.raises(UsageError, match="what is given must be a URL"):
+    with pytest.raises(UsageError, match="the value must be a URL"):
         says("[nats]\nservers = []")
 
 
@@ -298,7 +300,9 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         Settings(kube=kube).check()
     Settings(kube=msgspec.structs.replace(kube, enabled=False)).check()
     both = {"leader_elect": True, "shard": True}
-    with pytest.raises(UsageError, match="either one process leads, or all share the keys"):
+    with pytest.raises(
+        UsageError, match="either one process runs a controller, or all share its keys"
+    ):
         load_settings(both, {}).settings.check()
 
 
