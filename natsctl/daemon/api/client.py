@@ -1,4 +1,4 @@
-"""Asking the daemons that run, wherever they are."""
+"""Sends requests to the daemons that run controllers, over NATS."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,51 +24,52 @@ from natsctl.model.garbage import Kept, Orphan, Removed
 
 T = TypeVar("T")
 
-GRACE_S = 2.0  # more than a daemon takes at most
-APPLIED_MAX = 200  # orphans that are removed by one request
-FIND_S = 2.0  # within which daemons have said that they are there
+GRACE_S = 2.0  # beyond the time limit of a daemon's handler
+APPLIED_MAX = 200  # orphans in one request
+FIND_S = 2.0  # for the answers of all daemons
 
 
 class Daemons:
-    """The daemons that were found, and what each can be asked; made by `find`.
+    """The daemons that answered when `find` looked for them.
 
-    What is asked of a controller that nobody runs, or leads, raises `NoDaemonError`; what a daemon
-    answers that it cannot do raises the error that it tells, and what is no matter of a controller
-    raises `UsageError`: garbage of one that makes no secondaries.
+    Requests raise `NoDaemonError` if no daemon runs or leads the controller, the error that the
+    daemon answers, and `UsageError` for garbage of a controller that makes no secondaries.
     """
 
-    def __init__(self, connection: Connection, found: Sequence[Info]) -> None:
+    def __init__(self, connection: Connection, infos: Sequence[Info]) -> None:
         self._connection = connection
-        self._found = found
+        self._infos = infos
 
     @classmethod
     async def find(cls, connection: Connection) -> "Daemons":
-        """Return the daemons that run.
+        """Return the daemons that run now.
 
-        Raises `NoDaemonError` where there is none, `PermissionDeniedError` where this user may
-        not look for them.
+        Raises `NoDaemonError` if no daemon answers, and `PermissionDeniedError` if the user may not
+        look for daemons.
         """
-        found = await services(connection, NAME, timeout_s=FIND_S)
-        if not found:
+        infos = await services(connection, NAME, timeout_s=FIND_S)
+        if not infos:
             raise NoDaemonError("no daemon answers: start one with `natsctl run`")
-        return cls(connection, found)
+        return cls(connection, infos)
 
     @property
     def controllers(self) -> list[str]:
-        """The names of the controllers that they run, in order."""
-        told = (each.metadata.get("controller") for info in self._found for each in info.endpoints)
-        return sorted({name for name in told if name is not None})
+        """The names of the controllers that the daemons run, sorted."""
+        endpoints = (endpoint for info in self._infos for endpoint in info.endpoints)
+        names = (endpoint.metadata.get("controller") for endpoint in endpoints)
+        return sorted({name for name in names if name is not None})
 
     def controller(self, name: str | None) -> str:
-        """Return the name of the controller that is meant: the only one, where none is named.
+        """Return *name*, or the name of the only controller if *name* is None.
 
-        Raises `UsageError` where there are several, `NotFoundError` where nobody runs it.
+        Raises `UsageError` if *name* is None and there are several controllers, and `NotFoundError`
+        if no daemon runs the controller.
         """
         known = self.controllers
         if name is None:
             if len(known) == 1:
                 return known[0]
-            raise UsageError(f"say --controller, one of {', '.join(known)}")
+            raise UsageError(f"set --controller to one of {', '.join(known)}")
         if name not in known:
             advice = did_you_mean(name, known) or f": there are {', '.join(known)}"
             raise NotFoundError(f"no daemon runs controller {name}{advice}")
@@ -76,115 +77,121 @@ class Daemons:
 
     @property
     def collecting(self) -> list[str]:
-        """The names of the controllers whose garbage can be asked for, in order."""
+        """The names of the controllers that collect garbage, sorted."""
         return [name for name in self.controllers if self._offered(Verb.GC_PLAN, name)]
 
     async def controllers_with(self, key: str) -> list[str]:
-        """Return the names of the controllers that have *key*, in order.
+        """Return the names of the controllers that have *key*, sorted.
 
-        Only if none has it, the names of those that had it: their last syncs or events are of it.
-        Raises the first failure if nobody answers that it has it.
+        If none has the key, returns the controllers that have syncs or events of it. Raises the
+        first error if there are no such controllers either.
         """
-        names = self.controllers
-        asked = (self.explain(name, key) for name in names)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        requests = (self.explain(name, key) for name in self.controllers)
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         known = [each for answer in answers if isinstance(answer, list) for each in answer]
-        having = {each.controller for each in known if each.present}
-        found = having or {each.controller for each in known if each.past}
+        names = {each.controller for each in known if each.present}
+        names = names or {each.controller for each in known if each.past}
         for failure in answers:
-            if not found and isinstance(failure, BaseException):
+            if not names and isinstance(failure, BaseException):
                 raise failure
-        return sorted(found)
+        return sorted(names)
 
     async def status(self, controller: str) -> list[ControllerStatus]:
-        """Return how it is doing in each daemon, in the order of daemons."""
-        found = await self._ask_all(Verb.STATUS, controller, b"", ControllerStatus)
-        return sorted(found, key=lambda each: str(each.daemon))
+        """Return the status of the controller in each daemon, in the order of daemons."""
+        statuses = await self._ask_all(Verb.STATUS, controller, b"", ControllerStatus)
+        return sorted(statuses, key=lambda status: str(status.daemon))
 
     async def explain(self, controller: str, key: str) -> list[KeyExplanation]:
-        """Return what each daemon knows of the key, in the order of daemons.
+        """Return the explanation of the key by each daemon, in the order of daemons.
 
-        Where they share the keys: what the one says that has it; all of them while it moves.
+        If the controller is sharded, returns the explanation by the daemon that the key is assigned
+        to, or all of them while the key is assigned to no daemon.
         """
-        found = await self._ask_all(Verb.EXPLAIN, controller, key.encode(), KeyExplanation)
-        found = [each for each in found if each.here] or found
-        return sorted(found, key=lambda each: str(each.daemon))
+        answers = await self._ask_all(Verb.EXPLAIN, controller, key.encode(), KeyExplanation)
+        answers = [answer for answer in answers if answer.here] or answers
+        return sorted(answers, key=lambda answer: str(answer.daemon))
 
     async def tree(self, controller: str, key: str) -> Branch:
-        """Return the primary with all that was made for it."""
+        """Return the primary with the objects that it owns."""
         return await self._ask_one(Verb.TREE, controller, key.encode(), Branch)
 
     async def resync(self, controller: str, keys: Sequence[str]) -> list[Queuing]:
-        """Have these keys synced, or all primaries, by each daemon that leads; it does not wait."""
+        """Enqueue these keys, or all primaries if there are none, in each daemon that leads.
+
+        Returns the daemons' answers, without waiting for the syncs.
+        """
         return await self._ask_all(Verb.RESYNC, controller, " ".join(keys).encode(), Queuing)
 
     async def plan(self, controller: str) -> ControllerPlan:
-        """Return what garbage there is, each object's owner looked for at its leader."""
+        """Return the plan of garbage collection; the leader's bucket confirms missing owners."""
         return await self._ask_one(Verb.GC_PLAN, controller, b"", ControllerPlan)
 
     async def apply(self, plan: ControllerPlan) -> Removed:
-        """Have removed what the plan names and nothing else; return what was, and what was not.
+        """Delete the orphans of the plan, and return those that were deleted and those kept.
 
-        So many at a time that each request is short and soon answered. Daemons that share the keys
-        remove what their own keys owned, each of them.
+        The orphans are sent in batches, so that each request is short. If the controller is
+        sharded, each daemon deletes the objects that its own keys owned.
         """
         removed: list[Orphan] = []
         kept: list[Kept] = []
         for first in range(0, len(plan.orphans), APPLIED_MAX):
             orphans = plan.orphans[first : first + APPLIED_MAX]
-            asked = msgspec.json.encode(msgspec.structs.replace(plan, orphans=orphans))
-            for found in await self._ask_all(Verb.GC_APPLY, plan.controller, asked, Removed):
-                removed += found.orphans
-                kept += found.kept
+            payload = msgspec.json.encode(msgspec.structs.replace(plan, orphans=orphans))
+            for result in await self._ask_all(Verb.GC_APPLY, plan.controller, payload, Removed):
+                removed += result.orphans
+                kept += result.kept
         return Removed(tuple(removed), tuple(kept))
 
     async def accept(self, plan: ControllerPlan) -> ControllerPlan:
-        """Have the bucket of primaries accepted as it is; return the plan that holds then.
+        """Accept the bucket of primaries in its present state, and return the plan after that.
 
         A daemon refuses if it holds collection for another reason than *plan* shows.
         """
-        asked = msgspec.json.encode(msgspec.structs.replace(plan, orphans=()))
-        return (await self._ask_all(Verb.GC_ACCEPT, plan.controller, asked, ControllerPlan))[0]
+        payload = msgspec.json.encode(msgspec.structs.replace(plan, orphans=()))
+        return (await self._ask_all(Verb.GC_ACCEPT, plan.controller, payload, ControllerPlan))[0]
 
-    async def _ask_one(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> T:
+    async def _ask_one(self, verb: Verb, controller: str, payload: bytes, kind: type[T]) -> T:
         self._instances(verb, controller)
         subject = verb.subject(controller)
-        answer = await ask(self._connection, subject, asked, timeout_s=LIMIT_S + GRACE_S)
-        return _decoded(answer, of)
+        answer = await ask(self._connection, subject, payload, timeout_s=LIMIT_S + GRACE_S)
+        return _decoded(answer, kind)
 
-    async def _ask_all(self, verb: Verb, controller: str, asked: bytes, of: type[T]) -> list[T]:
-        """Return the results; raises the first failure where there is no result."""
-        expected = self._instances(verb, controller)
+    async def _ask_all(self, verb: Verb, controller: str, payload: bytes, kind: type[T]) -> list[T]:
+        """Return the successful answers; raises the first error if there are none."""
         answers = await ask_all(
             self._connection,
             verb.subject(controller),
-            asked,
-            expected=expected,
+            payload,
+            expected=self._instances(verb, controller),
             timeout_s=LIMIT_S + GRACE_S if verb.acts else FIND_S,
         )
         results = [answer for answer in answers if answer.error is None] or answers[:1]
-        return [_decoded(answer.result(), of) for answer in results]
+        return [_decoded(answer.result(), kind) for answer in results]
 
     def _instances(self, verb: Verb, controller: str) -> int:
-        """Count the daemons that answer it; of those in a queue group, one does."""
-        found = self._offered(verb, controller)
-        count = len({each.queue_group or at for at, each in enumerate(found)})
+        """Return the number of answers to expect: one per queue group, and one per daemon else.
+
+        Raises `NoDaemonError` or `UsageError` if no daemon offers the verb.
+        """
+        offered = self._offered(verb, controller)
+        count = len({each.queue_group or number for number, each in enumerate(offered)})
         if count:
             return count
         if verb.collects and self._offered(Verb.RESYNC, controller):
             raise UsageError(f"controller {controller} makes no secondaries: it has no garbage")
-        why = "leads it now" if verb.acts else f"can say {verb} of it"
+        why = "leads it now" if verb.acts else f"answers {verb} requests about it"
         raise NoDaemonError(f"controller {controller} runs, but no daemon {why}")
 
     def _offered(self, verb: Verb, controller: str) -> list[EndpointInfo]:
         subject = verb.subject(controller)
-        return [each for at in self._found for each in at.endpoints if each.subject == subject]
+        endpoints = (endpoint for info in self._infos for endpoint in info.endpoints)
+        return [endpoint for endpoint in endpoints if endpoint.subject == subject]
 
 
-def _decoded(answer: bytes, of: type[T]) -> T:
+def _decoded(answer: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(answer, type=of)
+        return msgspec.json.decode(answer, type=kind)
     except DECODE_ERRORS as error:
         raise NatsctlError(
-            f"a daemon's answer makes no sense here; is it of another version? {error}"
+            f"cannot decode a daemon's answer; the daemon may have another version: {error}"
         ) from error

@@ -1,8 +1,7 @@
 """Answers the requests of the daemon's NATS service about one controller."""
 
-import logging
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -28,7 +27,7 @@ from natsctl.daemon.api.messages import (
     Queuing,
     fitting,
 )
-from natsctl.daemon.api.mode import mode_of, trouble_of, way_of
+from natsctl.daemon.api.mode import configured_mode, current_mode, trouble_of
 from natsctl.daemon.api.peers import Peers, Presence
 from natsctl.daemon.api.tree_details import dated, externals
 from natsctl.daemon.api.verbs import Verb
@@ -40,12 +39,11 @@ from natsctl.jetstream.service.server import Endpoint, Handler
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.keys import check_key
 from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 KEYS_MAX = 10_000  # in one request
-
-R = TypeVar("R", bound=Hosted)
 
 Leads = Callable[[str], bool]
 """Returns whether this process acts for the controller of that name now."""
@@ -80,7 +78,9 @@ class ControllerEndpoints:
         self.peers = Peers(
             runnable.name,
             Presence(
-                daemon=daemon, mode=way_of(election, shard), work=Workload(owner_of(runnable))
+                daemon=daemon,
+                mode=configured_mode(election, shard),
+                work=Workload(owner_of(runnable)),
             ),
             Verb.STATUS.subject(runnable.name),
         )
@@ -89,18 +89,16 @@ class ControllerEndpoints:
         self._leads = leads
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
         if isinstance(runnable, Hosted):
-            self._runtime = runnable
             handlers |= {
-                Verb.EXPLAIN: self._explain,
-                Verb.TREE: self._tree,
-                Verb.RESYNC: self._resync,
+                Verb.EXPLAIN: partial(self._explain, runnable),
+                Verb.TREE: partial(self._tree, runnable),
+                Verb.RESYNC: partial(self._resync, runnable),
             }
         if isinstance(runnable, ControllerRuntime) and _has_secondaries(runnable):
-            self._collecting = runnable
             handlers |= {
-                Verb.GC_PLAN: self._plan,
-                Verb.GC_APPLY: self._apply,
-                Verb.GC_ACCEPT: self._accept,
+                Verb.GC_PLAN: partial(self._plan, runnable),
+                Verb.GC_APPLY: partial(self._apply, runnable),
+                Verb.GC_ACCEPT: partial(self._accept, runnable),
             }
         self._endpoints = {
             verb: self._endpoint(verb, handler) for verb, handler in handlers.items()
@@ -134,7 +132,7 @@ class ControllerEndpoints:
             ControllerStatus.of(status, self._daemon),
             state=self._state(),
             members=[] if self._shard is None else list(self._shard.state().members),
-            mode=mode_of(self._election, self._shard),
+            mode=current_mode(self._election, self._shard),
             trouble=hidden(trouble_of(self._election, self._shard)),
         )
 
@@ -156,8 +154,9 @@ class ControllerEndpoints:
     def _stopping(self) -> bool:
         return isinstance(self._runnable, Hosted) and self._runnable.stopping
 
-    async def _explain(self, request: bytes) -> bytes:
-        key, runtime = _key(request), self._prepared(self._runtime)
+    async def _explain(self, runtime: Hosted, request: bytes) -> bytes:
+        key = _key(request)
+        self._check_started(runtime)
         explanation = KeyExplanation.of(runtime.explain(key), self._daemon)
         if self._shard is not None:
             member = self._shard.whose(key) or ""
@@ -183,16 +182,19 @@ class ControllerEndpoints:
         ]
         return replace(explanation, events=events)
 
-    async def _tree(self, request: bytes) -> bytes:
-        whole = self._prepared(self._runtime).tree(_key(request), externals)
+    async def _tree(self, runtime: Hosted, request: bytes) -> bytes:
+        key = _key(request)
+        self._check_started(runtime)
+        whole = runtime.tree(key, externals)
         top = await dated(self._connection, replace(whole, branches=whole.branches[:BRANCHES_MAX]))
         top = replace(top, branches=(*top.branches, *whole.branches[BRANCHES_MAX:]))
         return self._fitting(BRANCHES_MAX, top.limited)
 
     # ---- verbs that act
 
-    async def _resync(self, request: bytes) -> bytes:
-        keys, runtime = _keys(request), self._acting(self._runtime)
+    async def _resync(self, runtime: Hosted, request: bytes) -> bytes:
+        keys = _keys(request)
+        self._check_running(runtime)
         queued, unknown, elsewhere = list[str](), list[str](), list[str]()
         invalid: dict[str, str] = {}
         for explanation in map(runtime.explain, keys):
@@ -217,27 +219,30 @@ class ControllerEndpoints:
         )
         return self._fitting(SHOWN_MAX, answer.limited)
 
-    async def _plan(self, _request: bytes) -> bytes:
-        runtime = self._acting(self._collecting)
+    async def _plan(self, runtime: ControllerRuntime, _request: bytes) -> bytes:
+        self._check_running(runtime)
         return self._planned(await runtime.garbage_plan(at_once=True, orphans_max=ORPHANS_MAX))
 
-    async def _apply(self, request: bytes) -> bytes:
-        plan, runtime = self._requested_plan(request), self._acting(self._collecting)
+    async def _apply(self, runtime: ControllerRuntime, request: bytes) -> bytes:
+        plan = self._requested_plan(request)
+        self._check_running(runtime)
         removed = await runtime.garbage_apply(plan)
-        log.info("%s: a person removed %d orphans", plan.controller, len(removed.orphans))
+        orphans = len(removed.orphans)
+        log.info("deleted orphans on request", controller=plan.controller, orphans=orphans)
         return msgspec.json.encode(removed)
 
-    async def _accept(self, request: bytes) -> bytes:
+    async def _accept(self, runtime: ControllerRuntime, request: bytes) -> bytes:
         """Accept the bucket for the reason that the plan shows, and for no other reason."""
-        seen, runtime = self._requested_plan(request), self._acting(self._collecting)
+        seen = self._requested_plan(request)
+        self._check_running(runtime)
         held = runtime.garbage_held
         if held and held != seen.refused:
             raise UsageError(
                 f"garbage collection of {runtime.name} is held for another reason than the plan "
-                f"shows: {held}; look at {Verb.GC_PLAN} again"
+                f"shows: {held}; request {Verb.GC_PLAN} again"
             )
         plan = await runtime.garbage_accept()
-        log.info("%s: a person accepted the bucket of primaries: %s", runtime.name, held or "-")
+        log.info("bucket accepted on request", controller=runtime.name, reason=held or None)
         return self._planned(plan)
 
     def _planned(self, plan: GarbagePlan) -> bytes:
@@ -248,7 +253,7 @@ class ControllerEndpoints:
         try:
             plan = msgspec.json.decode(request, type=ControllerPlan)
         except DECODE_ERRORS as error:
-            raise UsageError(f"send what {Verb.GC_PLAN} answers: {error}") from error
+            raise UsageError(f"send the plan that {Verb.GC_PLAN} returned: {error}") from error
         if plan.controller != self._runnable.name:
             raise UsageError(f"this is a plan of {plan.controller}, not of {self._runnable.name}")
         return plan
@@ -258,16 +263,14 @@ class ControllerEndpoints:
     def _fitting(self, count: int, limited: Callable[[int], msgspec.Struct]) -> bytes:
         return fitting(self._connection.payload_max, count, limited)
 
-    def _prepared(self, runtime: R) -> R:
+    def _check_started(self, runtime: Hosted) -> None:
         if not runtime.prepared:
-            raise NatsctlError(f"{self._runnable.name} is starting: ask again")
-        return runtime
+            raise NatsctlError(f"{self._runnable.name} is starting: try again")
 
-    def _acting(self, runtime: R) -> R:
-        """Return the runtime; raises `NatsctlError` if it is starting or stopping."""
+    def _check_running(self, runtime: Hosted) -> None:
         if runtime.stopping:
-            raise NatsctlError(f"{self._runnable.name} is stopping: ask again")
-        return self._prepared(runtime)
+            raise NatsctlError(f"{self._runnable.name} is stopping: try again")
+        self._check_started(runtime)
 
 
 def _has_secondaries(runtime: ControllerRuntime) -> bool:
@@ -284,7 +287,7 @@ def _known(explanation: Explanation) -> bool:
 def _key(request: bytes) -> str:
     keys = _keys(request)
     if len(keys) != 1:
-        raise UsageError("send one key, as it is")
+        raise UsageError("send one key as plain text")
     return keys[0]
 
 
@@ -293,7 +296,7 @@ def _keys(request: bytes) -> list[str]:
     try:
         keys = request.decode().split(maxsplit=KEYS_MAX)
     except UnicodeDecodeError as error:
-        raise UsageError("keys are text") from error
+        raise UsageError("send keys as UTF-8 text") from error
     if len(keys) > KEYS_MAX:
-        raise UsageError(f"send {KEYS_MAX} keys at a time, or none for all")
+        raise UsageError(f"send at most {KEYS_MAX} keys at a time, or none for all primaries")
     return [check_key(key) for key in dict.fromkeys(keys)]

@@ -1,4 +1,4 @@
-"""Names the mode in which a daemon runs a controller: alone, elected, or sharing its keys."""
+"""Names the mode in which a daemon runs a controller: alone, leader-elected or sharded."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from natsctl.core.coordination.sharding import Shard
 
 
 class Mode(StrEnum):
-    """The way in which a daemon runs its controllers."""
+    """The mode in which a daemon runs its controllers."""
 
     ALONE = "alone"
     ELECTED = "leader-elect"
@@ -16,19 +16,19 @@ class Mode(StrEnum):
 
     @property
     def option(self) -> str:
-        """The mode in terms of the command line."""
+        """The command line options of the mode."""
         return "without --leader-elect or --shard" if self is Mode.ALONE else f"with --{self}"
 
 
-def way_of(election: Election | None, shard: Shard | None) -> Mode:
-    """Return the mode that was chosen."""
+def configured_mode(election: Election | None, shard: Shard | None) -> Mode:
+    """Return the mode of a daemon with this election or membership."""
     if election is not None:
         return Mode.ELECTED
     return Mode.ALONE if shard is None else Mode.SHARED
 
 
-def mode_of(election: Election | None, shard: Shard | None) -> str:
-    """Return the mode with the part that this daemon has now, as `natsctl status` shows it."""
+def current_mode(election: Election | None, shard: Shard | None) -> str:
+    """Return the mode and the daemon's present part in it, as `natsctl status` shows them."""
     if election is not None:
         return "leader" if election.state().leads else "standby"
     if shard is None:
@@ -41,6 +41,6 @@ def mode_of(election: Election | None, shard: Shard | None) -> str:
 
 
 def trouble_of(election: Election | None, shard: Shard | None) -> str:
-    """Return why this daemon does not take part, empty if nothing is wrong."""
-    part = election or shard
-    return "" if part is None else part.state().trouble
+    """Return why this daemon does not take part in the election or sharding; empty if it does."""
+    participant = election or shard
+    return "" if participant is None else participant.state().trouble

@@ -1,13 +1,12 @@
-"""Finds other daemons that run the same controller, and warns if they are in each other's way.
+"""Finds other daemons that run the same controller, and warns if both sync the same keys.
 
-Without a leader election or shards, each of two daemons syncs every key; so does each if they run
-the controller in different modes. A daemon introduces itself to the others when it starts, at
-every return of the connection, and seldom in between. It asks where `natsctl status` asks, for
-which a restricted user needs a permission; without it the others still warn, and so does `status`.
+Two daemons sync the same keys if they run without leader election and sharding, or in different
+modes. A daemon introduces itself to the others when it starts, after every reconnect, and at long
+intervals. It uses the subject of `natsctl status`, for which a restricted user needs a permission.
+Without this permission the other daemons still warn, and so does `natsctl status`.
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -19,36 +18,38 @@ from natsctl.daemon.api.mode import Mode
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.client import ask_all
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-EVERY_S = 60.0  # for each daemon that is known: the traffic does not grow with their number
-SOON_S = 0.5  # until it is asked again while our own service does not answer yet
+EVERY_S = 60.0  # times the number of daemons, so that the traffic does not grow with it
+SOON_S = 0.5  # until the next attempt while this daemon's own service does not answer
 ANSWER_S = 2.0
 PEERS_MAX = 100
+SHOWN_MAX = 5
 ADVICE = "run all its daemons with --leader-elect, or all with --shard"
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """A daemon as it introduces itself; version 0.1 does not know its mode."""
+    """The introduction of a daemon; the mode of version 0.1 is unknown."""
 
     daemon: Process
     mode: Mode = Mode.UNKNOWN
     work: Workload = Workload()
 
     def disturbs(self, other: "Presence") -> bool:
-        """Return whether both sync the same keys at the same time."""
+        """Return whether both daemons sync the same keys at the same time."""
         modes = {self.mode, other.mode}
         return Mode.ALONE in modes or (len(modes) > 1 and Mode.UNKNOWN not in modes)
 
 
 class Peers:
-    """The other daemons that run a controller, as far as one daemon knows them.
+    """The other daemons that run a controller.
 
     Args:
-        controller: its name.
-        own: how this daemon introduces itself.
-        subject: where daemons are asked about the controller.
+        controller: the name of the controller.
+        own: the introduction of this daemon.
+        subject: the subject on which daemons report the status of the controller.
     """
 
     def __init__(self, controller: str, own: Presence, subject: str) -> None:
@@ -59,39 +60,44 @@ class Peers:
         self._warned: frozenset[str] = frozenset()
         self._lost = asyncio.Event()
 
-    def meet(self, asked: bytes) -> bytes | None:
-        """Answer a daemon that introduces itself; None if it is something else that is asked."""
-        presence = _presence(asked) if asked else None
+    def meet(self, request: bytes) -> bytes | None:
+        """Return this daemon's introduction in answer to another's; None for other requests."""
+        presence = _presence(request) if request else None
         if presence is None:
             return None
         if len(self._others) < PEERS_MAX or presence.daemon.id in self._others:
-            self._know(*self._others.values(), presence)
+            self._update(*self._others.values(), presence)
         return msgspec.json.encode(self._own)
 
     async def watch(self, connection: Connection) -> None:
-        """Introduce this daemon to the others, again and again, until cancelled."""
+        """Introduce this daemon to the others repeatedly, until cancelled.
+
+        Returns if the user may not send the request.
+        """
         with connection.on_lost(lambda _: self._lost.set()):
             while True:
                 self._lost.clear()
                 try:
                     await connection.wait_connected()
-                    known = await self._ask(connection)
+                    answered = await self._introduce(connection)
                 except PermissionDeniedError as error:
-                    log.info("%s: other daemons cannot be looked for: %s", self._controller, error)
+                    log.info(
+                        "cannot look for other daemons", controller=self._controller, error=error
+                    )
                     return
                 except StoreError as error:
-                    log.debug("%s: no daemon answers: %s", self._controller, error)
-                    known = False
-                await self._pause(EVERY_S * (1 + len(self._others)) if known else SOON_S)
+                    log.debug("no daemon answers", controller=self._controller, error=error)
+                    answered = False
+                await self._pause(EVERY_S * (1 + len(self._others)) if answered else SOON_S)
 
-    async def _ask(self, connection: Connection) -> bool:
-        """Ask all daemons; return whether our own was among those that answered."""
+    async def _introduce(self, connection: Connection) -> bool:
+        """Send the introduction to all daemons; return whether this daemon answered too."""
         payload = msgspec.json.encode(self._own)
         answers = await ask_all(connection, self._subject, payload, timeout_s=ANSWER_S)
-        found = [_presence(answer.data) for answer in answers if answer.error is None]
-        known = [presence for presence in found if presence is not None]
-        self._know(*known[: PEERS_MAX + 1])
-        return any(presence.daemon.id == self._own.daemon.id for presence in known)
+        decoded = [_presence(answer.data) for answer in answers if answer.error is None]
+        present = [presence for presence in decoded if presence is not None]
+        self._update(*present[: PEERS_MAX + 1])
+        return any(presence.daemon.id == self._own.daemon.id for presence in present)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -100,38 +106,51 @@ class Peers:
         except TimeoutError:
             pass
 
-    def _know(self, *present: Presence) -> None:
-        """Remember the daemons that run now, and warn of new ones."""
+    def _update(self, *present: Presence) -> None:
+        """Store the daemons that run now, and warn if a new one syncs the same keys."""
         own = self._own
-        self._others = {at.daemon.id: at for at in present if at.daemon.id != own.daemon.id}
-        disturbing = {key: at for key, at in self._others.items() if own.disturbs(at)}
+        self._others = {
+            presence.daemon.id: presence
+            for presence in present
+            if presence.daemon.id != own.daemon.id
+        }
+        disturbing = {id_: other for id_, other in self._others.items() if own.disturbs(other)}
         if disturbing.keys() - self._warned:
-            log.warning("%s: %s", self._controller, self._conflict(disturbing.values()))
+            self._warn(disturbing.values())
         elif self._warned and not disturbing:
-            log.info("%s: no other daemon is in the way of this one any more", self._controller)
+            log.info("no other daemon syncs the same keys any more", controller=self._controller)
         self._warned = frozenset(disturbing)
 
-    def _conflict(self, others: Iterable[Presence]) -> str:
-        own, listed = self._own, sorted(others, key=lambda at: str(at.daemon))
+    def _warn(self, others: Iterable[Presence]) -> None:
+        own, listed = self._own, sorted(others, key=lambda other: str(other.daemon))
         for other in listed:
             if not own.work.same(other.work):
-                return foreign(self._controller, str(other.daemon), other.work, own.work)
-        shown = ", ".join(f"{at.daemon}{_option(at)}" for at in listed[:5])
-        more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""  # noqa: PLR2004 - as shown
-        return (
-            f"every key is synced more than once: {shown}{more} run it too, and this daemon "
-            f"{own.mode.option}: {ADVICE}"
+                reason = foreign(self._controller, str(other.daemon), other.work, own.work)
+                log.warning("controllers have the same name", reason=reason)
+                return
+        shown = ", ".join(f"{other.daemon}{_option(other)}" for other in listed[:SHOWN_MAX])
+        more = f" and {len(listed) - SHOWN_MAX} more" if len(listed) > SHOWN_MAX else ""
+        log.warning(
+            "every key is synced more than once",
+            controller=self._controller,
+            daemons=shown + more,
+            this_daemon=own.mode.option,
+            hint=ADVICE,
         )
 
 
 def conflict(found: Sequence[ControllerStatus]) -> str:
-    """Return why daemons that run one controller sync its keys more than once, empty if not."""
-    ways = [at.mode.partition(" ")[0].replace("standby", "leader") for at in found if at.mode]
-    alone = ways.count(Mode.ALONE)
-    if alone < 2 and len(set(ways)) < 2:  # noqa: PLR2004 - one daemon, or all in one way
+    """Return why the daemons of one controller sync its keys more than once; empty if not."""
+    modes = [
+        status.mode.partition(" ")[0].replace("standby", "leader")
+        for status in found
+        if status.mode
+    ]
+    alone = modes.count(Mode.ALONE)
+    if alone < 2 and len(set(modes)) < 2:  # noqa: PLR2004 - one daemon, or all in one mode
         return ""
-    why = f"{alone} daemons run alone" if len(set(ways)) == 1 else "daemons run in different modes"
-    return f"every key is synced more than once, for {why}: {ADVICE}"
+    why = f"{alone} daemons run alone" if len(set(modes)) == 1 else "daemons run in different modes"
+    return f"every key is synced more than once because {why}: {ADVICE}"
 
 
 def _option(presence: Presence) -> str:

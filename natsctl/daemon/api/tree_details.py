@@ -1,6 +1,5 @@
 """Adds to a tree of objects what no cache has: external resources and the times of revisions."""
 
-import logging
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -14,8 +13,9 @@ from natsctl.managed.names import CREATE_PENDING, AnnotationNames
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.readiness import ready, reason
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 KIND = "External"
 UNNAMED = "(unnamed)"
@@ -59,7 +59,7 @@ async def dated(connection: Connection, top: Branch) -> Branch:
         try:
             messages = await Bucket(connection, bucket).newest(keys)
         except StoreError as error:
-            log.debug("cannot read the times of objects in bucket %s: %s", bucket, error)
+            log.debug("cannot read the times of objects", bucket=bucket, error=error)
         else:
             times |= {(bucket, message.revision): message.created for message in messages}
     return _with_times(top, times)

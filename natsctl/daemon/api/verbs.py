@@ -9,8 +9,8 @@ API = "natsctl.api"
 class Verb(StrEnum):
     """A request to a daemon about one of its controllers.
 
-    Every daemon that runs a controller answers the verbs that read. The verbs that act are answered
-    by the leader, or by each daemon for its own keys if the daemons share them.
+    Every daemon that runs a controller answers the verbs that read. The leader answers the verbs
+    that act. If the controller is sharded, each daemon answers them for its own keys.
     """
 
     STATUS = "status"
@@ -27,7 +27,7 @@ class Verb(StrEnum):
 
     @property
     def acts(self) -> bool:
-        """Whether only a daemon that leads the controller answers."""
+        """Whether only a daemon that works for the controller answers."""
         return self is Verb.RESYNC or self.collects
 
     @property
@@ -36,10 +36,10 @@ class Verb(StrEnum):
         return self in {Verb.GC_PLAN, Verb.GC_APPLY, Verb.GC_ACCEPT}
 
     def group(self, *, shared: bool) -> str:
-        """Return the queue group if the answer of one daemon is enough, else an empty text.
+        """Return the queue group; empty if every daemon has to answer.
 
-        If daemons share the keys, each of them acts for its own.
+        If the controller is *shared* among daemons, each of them acts for its own keys.
         """
-        one = {Verb.TREE, Verb.GC_PLAN}
-        each = {Verb.GC_APPLY, Verb.GC_ACCEPT}
-        return NAME if self in one or (self in each and not shared) else ""
+        by_one_daemon = {Verb.TREE, Verb.GC_PLAN}
+        by_leader = {Verb.GC_APPLY, Verb.GC_ACCEPT}
+        return NAME if self in by_one_daemon or (self in by_leader and not shared) else ""

@@ -75,7 +75,7 @@ class TestWatchers:
         asked = Asked(self.controller(Notes()))
         assert [each.name for each in asked.desk.endpoints()] == TELLING
         assert (await asked.status()).state == "starting"
-        with pytest.raises(NatsctlError, match="sites is starting: ask again"):
+        with pytest.raises(NatsctlError, match="sites is starting: try again"):
             await asked.explain("athens")
 
     async def test_an_object_on_which_a_watcher_fails_is_explained_with_its_next_try(
@@ -192,7 +192,7 @@ class TestWatchers:
             assert (await asked.status()).state == "stopping"
             assert (await asked.explain("athens")).queued is not None
             assert "resync" not in {each.name for each in asked.desk.endpoints()}
-            with pytest.raises(NatsctlError, match="sites is stopping: ask again"):
+            with pytest.raises(NatsctlError, match="sites is stopping: try again"):
                 await before["resync"](b"athens")
 
 

@@ -129,7 +129,7 @@ async def test_before_its_slots_are_open_a_controller_says_that_it_starts() -> N
     asked = Asked(ControllerRuntime(Apps(), nats=MemoryStores()))
     found = await asked.status()
     assert (found.state, found.primaries, found.queue) == ("starting", None, None)
-    with pytest.raises(NatsctlError, match="apps is starting: ask again"):
+    with pytest.raises(NatsctlError, match="apps is starting: try again"):
         await asked.explain("a")
 
 
@@ -250,7 +250,7 @@ async def test_what_is_no_key_is_refused() -> None:
     async with running(Apps()) as harness:
         with pytest.raises(InvalidKeyError):
             await Asked(harness.runtime).explain("a..b")
-        with pytest.raises(UsageError, match="keys are text"):
+        with pytest.raises(UsageError, match="keys as UTF-8 text"):
             await Asked(harness.runtime)(Verb.RESYNC, b"\xff", object)
 
 
@@ -313,7 +313,7 @@ async def test_a_plan_has_no_grace_and_what_it_says_is_removed() -> None:
         others = msgspec.structs.replace(plan, controller="others")
         with pytest.raises(UsageError, match="a plan of others, not of apps"):
             await asked(Verb.GC_APPLY, msgspec.json.encode(others), Removed)
-        with pytest.raises(UsageError, match=r"send what gc\.plan answers"):
+        with pytest.raises(UsageError, match=r"send the plan that gc\.plan returned"):
             await asked(Verb.GC_APPLY, "", Removed)
         assert parts.keys() == ["a", "lost"]
         removed = await asked(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
@@ -324,7 +324,7 @@ async def test_a_plan_has_no_grace_and_what_it_says_is_removed() -> None:
 async def test_more_keys_than_one_request_may_have_are_refused() -> None:
     async with running(Apps()) as harness:
         many = " ".join(f"k{number}" for number in range(KEYS_MAX + 1))
-        with pytest.raises(UsageError, match="10000 keys at a time"):
+        with pytest.raises(UsageError, match="at most 10000 keys at a time"):
             await Asked(harness.runtime)(Verb.RESYNC, many, object)
 
 
@@ -343,7 +343,7 @@ async def test_a_bucket_is_accepted_only_for_the_reason_that_the_plan_shows() ->
         assert held
         assert plan.refused == held
         for nothing in ("", "{", "[" * 100_000):
-            with pytest.raises(UsageError, match=r"send what gc\.plan answers"):
+            with pytest.raises(UsageError, match=r"send the plan that gc\.plan returned"):
                 await asked(Verb.GC_ACCEPT, nothing, ControllerPlan)
         other = msgspec.structs.replace(plan, refused="another reason")
         with pytest.raises(UsageError, match="held for another reason than the plan shows"):

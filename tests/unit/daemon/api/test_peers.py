@@ -49,15 +49,15 @@ def test_a_second_daemon_that_runs_alone_is_warned_of_once(
     peers = Peers("apps", presence("a"), SUBJECT)
     for _ in range(3):
         assert meet(peers, presence("b")) is not None
-    assert caplog.text.count("apps: every key is synced more than once: b/1") == 1
+    assert caplog.text.count("every key is synced more than once controller=apps") == 1
     assert "run all its daemons with --leader-elect, or all with --shard" in caplog.text
     meet(peers, presence("c"))
-    assert caplog.text.count("more than once: b/1 (without --leader-elect or --shard), c/1") == 1
+    assert caplog.text.count("b/1 (without --leader-elect or --shard), c/1") == 1
 
 
 def test_another_mode_is_named(caplog: pytest.LogCaptureFixture) -> None:
     meet(Peers("apps", presence("a", Mode.ELECTED), SUBJECT), presence("b", Mode.SHARED))
-    assert "b/1 (with --shard) run it too, and this daemon with --leader-elect" in caplog.text
+    assert "daemons='b/1 (with --shard)' this_daemon='with --leader-elect'" in caplog.text
 
 
 def test_daemons_in_the_same_mode_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
