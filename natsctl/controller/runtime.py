@@ -245,7 +245,7 @@ class ControllerRuntime(Hosted):
 
     def measures(self) -> Measures:
         """Return what was measured so far, for metrics and health checks."""
-        syncs = self._loop.tally.read(asyncio.get_running_loop().time())
+        syncs = self._loop.counters.read(asyncio.get_running_loop().time())
         workers = self.controller.workers
         return measures_of(self._host, workers=workers, syncs=syncs, upkeep=self._upkeep())
 

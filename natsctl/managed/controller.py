@@ -25,7 +25,7 @@ from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.failures import FailureLog
 from natsctl.core.sync.host import Host
-from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryMoves, skips_invalid
+from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener, skips_invalid
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.core.sync.options import COUNT, POLICY, RATE, SECONDS_OR_ZERO, TEXT, check_class
 from natsctl.errors import UsageError
@@ -133,7 +133,7 @@ class ManagedController(Hosted, Generic[T]):
         """
         async with self._open() as opened:
             self._loop.watch(opened.primary.informer, self._changed)
-            moves = PrimaryMoves(self._keys, opened.primary)
+            moves = PrimaryListener(self._keys, opened.primary)
             await self._host.run(self._loop.run(self._host.begin, moves, workers=self.workers))
 
     def enqueue_key(self, key: str) -> None:
@@ -183,7 +183,7 @@ class ManagedController(Hosted, Generic[T]):
     def measures(self) -> Measures:
         """Return what was measured so far, for metrics and health checks."""
         now = asyncio.get_running_loop().time()
-        syncs = None if self._opened is None else self._loop.tally.read(now)
+        syncs = None if self._opened is None else self._loop.counters.read(now)
         return measures_of(self._host, workers=self.workers, syncs=syncs)
 
     @property
@@ -213,7 +213,10 @@ class ManagedController(Hosted, Generic[T]):
             return None
         last, stored = primary.gone.get(key), primary.informer.cache.get(key)
         revision = None if stored is None else stored.revision
-        with sync_span(self.name, log_context), self._host.journal.noting(key, operation, revision):
+        with (
+            sync_span(self.name, log_context),
+            self._host.journal.recording(key, operation, revision),
+        ):
             try:
                 after_s = await self._calls.delay(key, self._parts.reconciler.reconcile, key)
             except Exception as error:

@@ -20,7 +20,7 @@ from natsctl.core.queue.retry import Drop, Retry, RetryPolicy, Stop, backoff
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.calls import Calls, awaitable
 from natsctl.core.sync.failures import FailureLog
-from natsctl.core.sync.follow_up import decided
+from natsctl.core.sync.follow_up import decide_retry
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import RetryAfter, StoppedError, StoreError
@@ -272,7 +272,7 @@ class Deliveries:
     def _noting(self, to: Registration, news: News) -> AbstractContextManager[None]:
         stored, action = news.after or news.before, news.action.value.lower()
         revision = None if stored is None else stored.revision
-        return self._journal.noting(news.key, action, revision, f"{type(to.watcher).__name__}: ")
+        return self._journal.recording(news.key, action, revision, f"{type(to.watcher).__name__}: ")
 
     def _delay(self, news: News, to: Registration, error: Exception, failures: int) -> float | None:
         """Return the seconds until the next call, None if there is none.
@@ -284,7 +284,7 @@ class Deliveries:
         self._report(news, to, error)
         if classify(error) is ErrorClass.PERMANENT:
             return None
-        match decided(self._policies.retry, error, failures):
+        match decide_retry(self._policies.retry, error, failures):
             case Retry(None):
                 return backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
             case Retry(after):

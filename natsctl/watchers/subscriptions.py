@@ -6,7 +6,7 @@ from typing import Any
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.journal import Journal
-from natsctl.core.sync.loop import Has
+from natsctl.core.sync.loop import KeyFilter
 from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
@@ -153,24 +153,24 @@ class Coupling:
 
 
 class Arrivals:
-    """Tells of the objects that come as if they were new; `Moves` of a loop."""
+    """Tells of the objects that come as if they were new; an `AssignmentListener`."""
 
     def __init__(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
         self._deliveries = deliveries
         self._sources = sources
 
-    def went(self, has: Has) -> None:
-        """See `Moves.went`."""
-        self._deliveries.keep(has)
+    def lost(self, holds: KeyFilter) -> None:
+        """See `AssignmentListener.lost`."""
+        self._deliveries.keep(holds)
 
-    async def came(self, came: Has) -> None:
-        """See `Moves.came`; what is there is told of at once, before it changes again."""
+    async def gained(self, gained: KeyFilter) -> None:
+        """See `AssignmentListener.gained`; objects are delivered before they change again."""
         for source in self._sources:
             for news in source.all():
-                if came(news.key):
+                if gained(news.key):
                     self._deliveries.tell(news, priority=Priority.RESYNC)
         for source in self._sources:
-            for news in await source.deleted(came):
+            for news in await source.deleted(gained):
                 self._deliveries.tell(news, priority=Priority.RESYNC)
 
 

@@ -14,8 +14,8 @@ from natsctl.controller.sync.sync_run import SyncRuns
 from natsctl.core.cache.cache import Invalid
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
-from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryMoves
-from natsctl.core.sync.loop import Has
+from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener
+from natsctl.core.sync.loop import KeyFilter
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
 
@@ -33,7 +33,7 @@ class Mapper(Protocol):
 
 
 class Enqueuer:
-    """Puts the keys of one controller on its queue; `Moves` of its sync loop.
+    """Puts the keys of one controller on its queue; an `AssignmentListener`.
 
     Args:
         controller: maps changes of secondaries to keys.
@@ -63,7 +63,7 @@ class Enqueuer:
         self._reads = reads
         self._runs = runs
         self._reports = reports
-        self._moves = PrimaryMoves(keys, primary)
+        self._primaries = PrimaryListener(keys, primary)
 
     @property
     def listeners(self) -> Listeners:
@@ -90,20 +90,20 @@ class Enqueuer:
         self._runs.evidence.note()
         self._keys.primary_changed(change, self._primary)
 
-    def went(self, has: Has) -> None:
-        """See `Moves.went`."""
-        self._moves.went(has)
-        self._runs.keep(has)
-        self._reads.keep(has)
+    def lost(self, holds: KeyFilter) -> None:
+        """See `AssignmentListener.lost`."""
+        self._primaries.lost(holds)
+        self._runs.keep(holds)
+        self._reads.keep(holds)
 
-    async def came(self, came: Has) -> None:
-        """See `Moves.came`: also syncs missing primaries that have left secondaries."""
+    async def gained(self, gained: KeyFilter) -> None:
+        """See `AssignmentListener.gained`: also enqueues missing primaries with secondaries."""
         primaries = self._primary.informer.cache
         for secondary in self._secondaries:
             owners = secondary.informer.cache.index_values(OWNER_INDEX)
             gone = [owner for owner in owners if owner not in primaries]
-            await self._keys.enqueue_all(filter(primaries.kind.holds, gone), came)
-        await self._moves.came(came)
+            await self._keys.enqueue_all(filter(primaries.kind.holds, gone), gained)
+        await self._primaries.gained(gained)
 
     def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
         """Enqueue the keys that the change concerns, but not the *writer*, whose sync made it.

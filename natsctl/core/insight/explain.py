@@ -132,7 +132,7 @@ def explanation_of(
         invalid="" if invalid is None else hidden(str(invalid.error)),
         queued=_queued(queue.place(key)),
         failures=queue.failures(key),
-        syncs=journal.of(key),
+        syncs=journal.last_syncs(key),
     )
 
 

@@ -1,4 +1,4 @@
-"""What came of syncs, in numbers that only grow."""
+"""Counts the results and the durations of syncs, for metrics."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -17,25 +17,31 @@ SYNC_BOUNDS_S = (
     *(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5),
     *(5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0),
 )
-"""Five milliseconds to a minute: controller-runtime's for its reconciliations."""
+"""Five milliseconds to a minute, the buckets of controller-runtime's reconciliations."""
 
 CONVERGENCE_BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
-"""A millisecond to an hour: what a person who waits for a change tells apart."""
+"""A millisecond to an hour, the times that a person who waits for a change can distinguish."""
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What was counted so far.
+    """The counts of a controller's syncs.
 
-    Every sync `succeeded`, or is to come back when it `asked` to (which may be by raising
-    `RetryAfter`), or `failed`; of these, `final` ones are not retried and `timeouts` took too long.
-    `duration_s` is of every sync. `convergence_s` is from when a change of what is desired was
-    seen here to the end of the first sync after it that succeeded; of several changes before that
-    sync, from the first. What was desired already when the process began is not in it. Changes
-    that wait for such a sync are `unanswered`, but for those of keys being synced; the first of
-    them came `oldest_s` seconds ago.
+    Attributes:
+        unanswered: changes of a desired state that wait for a successful sync, without those of
+            keys that are held.
+        oldest_s: seconds since the first of them.
+        succeeded: syncs that returned None.
+        asked: syncs that returned a delay or raised `RetryAfter`.
+        failed: syncs that failed.
+        final: failed syncs that are not retried.
+        timeouts: failed syncs that took too long.
+        duration_s: the durations of all syncs.
+        convergence_s: the times from a change of a desired state, as this process sees it, to the
+            end of the first successful sync after it. Several changes before that sync count once,
+            from the first one. States from before the start of the process do not count.
     """
 
     unanswered: int
@@ -49,29 +55,29 @@ class Counts(msgspec.Struct, frozen=True):
     convergence_s: Distribution
 
 
-class Tally(Generic[K]):
-    """Counts syncs. It remembers the keys with a change that no sync has answered, no others."""
+class SyncCounters(Generic[K]):
+    """Counts syncs, and remembers the keys whose change waits for a successful sync."""
 
     def __init__(self) -> None:
         self._succeeded = self._asked = self._failed = self._final = self._timeouts = 0
         self._duration_s = Histogram(SYNC_BOUNDS_S)
         self._convergence_s = Histogram(CONVERGENCE_BOUNDS_S)
-        self._changed: dict[K, float] = {}  # since when something else is desired
+        self._changed: dict[K, float] = {}  # the time of the first change
         self._answering = False
 
-    def changed(self, key: K, at: float) -> None:
-        """Note, at this loop time, that something else is desired and that a sync will follow."""
+    def changed(self, key: K, now: float) -> None:
+        """Record a change of a desired state at this loop time; its key is enqueued."""
         if self._answering:
-            self._changed.setdefault(key, at)
+            self._changed.setdefault(key, now)
 
     def keep(self, wanted: Callable[[K], bool]) -> None:
-        """Let others answer the changes of keys that are not *wanted* here."""
+        """Forget the changes of keys that are not *wanted*."""
         for key in [key for key in self._changed if not wanted(key)]:
             del self._changed[key]
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Have changes answered here while the context lasts; at other times nobody is to."""
+        """Record changes while the context lasts, in which keys are synced."""
         self._answering = True
         try:
             yield
@@ -80,13 +86,13 @@ class Tally(Generic[K]):
             self._changed.clear()
 
     def begin(self, key: K) -> float | None:
-        """Return since when the sync that begins now is due to a change, None where it is not."""
+        """Return the time of the change that the sync which begins now answers; None if none."""
         return self._changed.pop(key, None)
 
     def end(
         self, key: K, outcome: Outcome, *, begun: float, now: float, changed: float | None
     ) -> None:
-        """Count a sync that took from *begun* to *now*; *changed* is what `begin` returned."""
+        """Count a sync from *begun* to *now*; *changed* is the result of `begin`."""
         self._duration_s.observe(now - begun)
         match outcome:
             case Synced(after):
@@ -97,21 +103,21 @@ class Tally(Generic[K]):
                 return
             case Failed(error):
                 if self._count(error) is ErrorClass.PERMANENT:
-                    return  # nobody waits for an answer to what changed before
+                    return  # no sync will answer the change
         if changed is not None and self._answering:
-            self._changed[key] = changed  # it is still to be answered, whatever changed since
+            self._changed[key] = changed  # the next sync may answer it
 
     def _count(self, error: Exception) -> ErrorClass:
         """Count a sync that raised, and return the class of the error."""
-        found = classify(error)
-        self._asked += found is ErrorClass.DELAY
-        self._failed += found.failed
-        self._final += found is ErrorClass.PERMANENT
+        error_class = classify(error)
+        self._asked += error_class is ErrorClass.DELAY
+        self._failed += error_class.failed
+        self._final += error_class is ErrorClass.PERMANENT
         self._timeouts += isinstance(error, TimeoutError)
-        return found
+        return error_class
 
     def read(self, now: float) -> Counts:
-        """Return what was counted until *now*; takes time in proportion to unanswered changes."""
+        """Return the counts at *now*; takes time in proportion to unanswered changes."""
         changed = self._changed.values()
         return Counts(
             unanswered=len(changed),

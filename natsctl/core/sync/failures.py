@@ -1,4 +1,4 @@
-"""Logs failures of handlers: a traceback once, then one line for each retry with the count."""
+"""Logs failures of handlers: one traceback, then one line per retry with the count."""
 
 import asyncio
 import logging
@@ -10,16 +10,16 @@ from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
 
 KEYS_MAX = 10_000  # failing keys whose failures are counted
-ERRORS_MAX = 100  # distinct errors that are remembered
-AGAIN_S = 600.0  # the traceback of an error that goes on is logged again after so long
+ERRORS_MAX = 100  # distinct errors whose tracebacks are remembered
+TRACEBACK_S = 600.0  # an error that repeats is logged with a traceback once in this time
 
 
 class FailureLog:
     """Logs the failures of one controller's handlers.
 
-    The traceback of an unexpected error is logged once in ten minutes, whichever keys it fails;
-    errors of one type that are raised at one line are the same. An error that was asked for, or
-    that somebody expects, needs none.
+    An unexpected error is logged with a traceback once in `TRACEBACK_S` seconds for all keys
+    together. Errors of the same type that are raised at the same line count as the same error.
+    Expected errors are logged without a traceback, and delays are not logged.
     """
 
     def __init__(self, logger: logging.Logger, level: int = logging.ERROR) -> None:
@@ -29,20 +29,20 @@ class FailureLog:
         self._shown: OrderedDict[Hashable, float] = OrderedDict()
 
     def failed(self, key: Hashable, what: str, error: BaseException) -> str:
-        """Log that *what* failed for the key; return the text of the error, without secrets."""
+        """Log that *what* failed for the key; return the text of the error without secrets."""
         text = error_text(error)
-        found = classify(error)
-        if found.failed:
+        error_class = classify(error)
+        if error_class.failed:
             count = self._count(key)
-            if found is ErrorClass.PERMANENT:
-                self.succeeded(key)  # nothing follows in a row
+            if error_class is ErrorClass.PERMANENT:
+                self.succeeded(key)  # the key is not retried
             times = f" ({count} times in a row)" if count > 1 else ""
-            trace = error if found is ErrorClass.UNEXPECTED and self._is_new(error) else None
+            trace = error if error_class is ErrorClass.UNEXPECTED and self._is_new(error) else None
             self._logger.log(self._level, "%s failed%s: %s", what, times, text, exc_info=trace)
         return text
 
     def succeeded(self, key: Hashable) -> None:
-        """Count the key's failures from the beginning again."""
+        """Reset the key's count of failures."""
         self._counts.pop(key, None)
 
     def _count(self, key: Hashable) -> int:
@@ -53,11 +53,11 @@ class FailureLog:
         return count
 
     def _is_new(self, error: BaseException) -> bool:
-        """Return whether the traceback is to be logged now."""
+        """Return whether the error is to be logged with its traceback."""
         now = asyncio.get_running_loop().time()
-        place = next(reversed(list(traceback.walk_tb(error.__traceback__))), None)
-        line = None if place is None else (place[0].f_code.co_filename, place[1])
-        if now - self._shown.get((type(error), line), -AGAIN_S) < AGAIN_S:
+        frame = next(reversed(list(traceback.walk_tb(error.__traceback__))), None)
+        line = None if frame is None else (frame[0].f_code.co_filename, frame[1])
+        if now - self._shown.get((type(error), line), -TRACEBACK_S) < TRACEBACK_S:
             return False
         self._shown.pop((type(error), line), None)
         self._shown[type(error), line] = now

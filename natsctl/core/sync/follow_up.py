@@ -17,7 +17,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Synced(msgspec.Struct, frozen=True):
-    """The handler succeeded; `after` is when it wants to come back, in seconds."""
+    """The handler succeeded and asks for another sync `after` so many seconds, or for none."""
 
     after: float | None = None
 
@@ -32,31 +32,31 @@ Outcome: TypeAlias = Synced | Failed
 
 
 def settle(queue: Workqueue[K], key: K, outcome: Outcome, retry: RetryPolicy) -> None:
-    """Give a held key back, and queue it again if something follows.
+    """Mark a held key as done, and requeue it if another sync follows.
 
-    After a success the key's failures are forgotten, and it comes back when the handler asked for
-    it, behind keys that are more urgent. After a failure the class of the error decides, see
-    `classify`: a delay that was asked for keeps the key's priority, a permanent failure is
-    forgotten, and the retry policy decides about any other.
+    After a success the key's failures are forgotten. If the handler returned a delay, the key is
+    requeued with low priority. After a failure the class of the error decides, see `classify`: a
+    `RetryAfter` requeues the key with its priority, a permanent failure forgets the key, and the
+    retry policy decides about all other failures.
     """
     match outcome:
         case Synced(after):
             queue.forget(key)
             if after is not None:
                 queue.add(key, after=after, priority=Priority.RESYNC)
-        case Failed(RetryAfter() as wish):
+        case Failed(RetryAfter() as delay):
             held = queue.place(key)
             priority = held.priority if isinstance(held, Held) else Priority.RETRY
-            queue.add(key, after=wish.delay_s, priority=priority)
+            queue.add(key, after=delay.delay_s, priority=priority)
         case Failed(error) if classify(error).retried:
-            _fail(queue, key, retry, error)
+            _follow_failure(queue, key, retry, error)
         case Failed():
             queue.forget(key)
     queue.done(key)
 
 
-def _fail(queue: Workqueue[K], key: K, retry: RetryPolicy, error: Exception) -> None:
-    match decided(retry, error, queue.failures(key) + 1):
+def _follow_failure(queue: Workqueue[K], key: K, retry: RetryPolicy, error: Exception) -> None:
+    match decide_retry(retry, error, queue.failures(key) + 1):
         case Retry(after):
             queue.retry(key, after=after)
         case Drop():
@@ -65,8 +65,8 @@ def _fail(queue: Workqueue[K], key: K, retry: RetryPolicy, error: Exception) -> 
             queue.shut_down(drain=False)
 
 
-def decided(retry: RetryPolicy, error: Exception, failures: int) -> Decision:
-    """Return what the policy decides; if it fails, or decides nothing, the key is retried."""
+def decide_retry(retry: RetryPolicy, error: Exception, failures: int) -> Decision:
+    """Return the policy's decision; if the policy fails, the key is retried with backoff."""
     try:
         decision = retry(error, failures)
     except (Exception, SystemExit):

@@ -1,4 +1,4 @@
-"""What came of the last syncs of each key, for people who ask why."""
+"""Remembers the last syncs of each key, for `natsctl explain` and `natsctl status`."""
 
 import asyncio
 from collections import OrderedDict
@@ -17,9 +17,17 @@ FAILING_MAX = 200_000
 
 
 class SyncRecord(msgspec.Struct, frozen=True, gc=False):
-    """One sync: why, when, how long, at which revision, and what came of it.
+    """One sync of a key.
 
-    `error` is empty where it succeeded. `created`, `updated` and `deleted` count secondaries.
+    Attributes:
+        operation: the reason for the sync.
+        started: the time of its start.
+        duration_s: its duration.
+        revision: the revision of the object; None if the object did not exist.
+        error: the error; empty if the sync succeeded or asked for a delay.
+        created: how many secondaries it created.
+        updated: how many secondaries it updated.
+        deleted: how many secondaries it deleted.
     """
 
     operation: str
@@ -33,9 +41,9 @@ class SyncRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal:
-    """The last five syncs of each of the ten thousand keys synced most lately.
+    """Remembers the last `RECORDS_MAX` syncs of the `KEYS_MAX` keys that were synced last.
 
-    And of each key whose last sync failed, that one: of two hundred thousand such keys.
+    It also remembers the last sync of the `FAILING_MAX` keys whose last sync failed last.
     """
 
     def __init__(self) -> None:
@@ -45,24 +53,24 @@ class Journal:
         self._failing: OrderedDict[str, SyncRecord] = OrderedDict()
 
     @contextmanager
-    def noting(
-        self, key: str, operation: str, revision: int | None, what: str = ""
+    def recording(
+        self, key: str, operation: str, revision: int | None, prefix: str = ""
     ) -> Iterator[None]:
-        """Note the sync that the context is, and the error that it raises; *what* says whose."""
+        """Record the block as a sync; the text of an error that it raises gets the *prefix*."""
         clock, started = asyncio.get_running_loop().time, datetime.now(UTC)
         begun, error = clock(), ""
         try:
             yield
         except BaseException as raised:
             if classify(raised) is not ErrorClass.DELAY:
-                error = what + error_text(raised)
+                error = prefix + error_text(raised)
             raise
         finally:
-            took_s = clock() - begun
-            self.add(key, SyncRecord(operation, started, took_s, revision, error, 0, 0, 0))
+            duration_s = clock() - begun
+            self.add(key, SyncRecord(operation, started, duration_s, revision, error, 0, 0, 0))
 
     def add(self, key: str, record: SyncRecord) -> None:
-        """Note a sync."""
+        """Record a sync."""
         self.syncs += 1
         self.failures += bool(record.error)
         self._failing.pop(key, None)
@@ -75,8 +83,8 @@ class Journal:
         if len(self._records) > KEYS_MAX:
             self._records.popitem(last=False)
 
-    def of(self, key: str) -> list[SyncRecord]:
-        """Return what is known of the key's syncs, oldest first."""
+    def last_syncs(self, key: str) -> list[SyncRecord]:
+        """Return the recorded syncs of the key, oldest first."""
         records = self._records.get(key)
         if records is None:
             failed = self._failing.get(key)
@@ -84,5 +92,5 @@ class Journal:
         return list(records)
 
     def failing(self) -> Mapping[str, SyncRecord]:
-        """Return the keys whose last sync failed, with it; a live view."""
+        """Return the failed last sync of each failing key, as a live view."""
         return self._failing

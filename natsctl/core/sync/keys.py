@@ -8,7 +8,7 @@ from typing import Any
 from natsctl.core.cache.deletion_markers import deleted
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
-from natsctl.core.sync.loop import Has, SyncLoop
+from natsctl.core.sync.loop import KeyFilter, SyncLoop
 from natsctl.errors import InvalidInputError
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Change
@@ -136,7 +136,7 @@ class KeyQueue:
             self.reasons.add(key, operation)
             self.queue.add(key, priority=Priority.RESYNC if change.initial else Priority.USER)
             if self.queue.place(key) is not None:
-                loop.tally.changed(key, asyncio.get_running_loop().time())
+                loop.counters.changed(key, asyncio.get_running_loop().time())
 
     async def enqueue_all(self, keys: Iterable[str], wanted: Callable[[str], bool]) -> None:
         """Sync the *wanted* keys after more urgent ones; lets other tasks run in between."""
@@ -147,25 +147,25 @@ class KeyQueue:
                 await asyncio.sleep(0)
 
 
-class PrimaryMoves:
-    """Follows which keys of the primaries are this process's own; `Moves` of a sync loop."""
+class PrimaryListener:
+    """Enqueues the keys of primaries that this process gains; an `AssignmentListener`."""
 
     def __init__(self, keys: KeyQueue, primary: Primary[Any]) -> None:
         self._keys = keys
         self._primary = primary
 
-    def went(self, has: Has) -> None:
-        """See `Moves.went`."""
-        self._keys.reasons.keep(has)
-        self._primary.keep(has)
+    def lost(self, holds: KeyFilter) -> None:
+        """See `AssignmentListener.lost`."""
+        self._keys.reasons.keep(holds)
+        self._primary.keep(holds)
 
-    async def came(self, came: Has) -> None:
-        """See `Moves.came`: syncs the primaries that exist, and those that were deleted."""
+    async def gained(self, gained: KeyFilter) -> None:
+        """See `AssignmentListener.gained`: enqueues primaries that exist or were deleted."""
         cache, store = self._primary.informer.cache, self._primary.informer.store
-        await self._keys.enqueue_all(cache.keys(), came)
+        await self._keys.enqueue_all(cache.keys(), gained)
         if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
-            gone = await deleted(store, came)
-            await self._keys.enqueue_all(gone, lambda key: key not in cache)
+            missing = await deleted(store, gained)
+            await self._keys.enqueue_all(missing, lambda key: key not in cache)
 
 
 def skips_invalid(primary: Primary[Any], key: str) -> bool:

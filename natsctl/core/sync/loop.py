@@ -1,4 +1,4 @@
-"""The sync loop: informers say which keys changed, workers visit them."""
+"""Calls a sync handler for every key on a queue, while this process may sync the key."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from natsctl.core.coordination.term_guard import GuardedSteps
 from natsctl.core.queue.retry import RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import failure_of
-from natsctl.core.sync.counters import Tally
+from natsctl.core.sync.counters import SyncCounters
 from natsctl.core.sync.follow_up import Failed, Outcome, Synced, settle
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError
@@ -26,38 +26,38 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-TURN_S = 0.01  # for how long a worker may go on before other tasks get their turn
+TURN_S = 0.01  # for how long a worker runs before other tasks run
 
 SyncHandler = Callable[[str], Awaitable[float | None]]
-"""Make the world match the key's object; return seconds until the next visit, or None."""
+"""Makes the world match the key's object; returns seconds until the next sync, or None."""
 
 
-Has = Callable[[Hashable], bool]
-"""Says of a key whether it is one of those that are meant."""
+KeyFilter = Callable[[Hashable], bool]
+"""Returns whether a key is one of those that are meant."""
 
 
-class Moves(Protocol):
-    """Who puts keys on a loop's queue, and is told when other keys are this process's own."""
+class AssignmentListener(Protocol):
+    """Enqueues keys of a sync loop, and learns which keys this process holds."""
 
-    def went(self, has: Has) -> None:
-        """Forget whatever is known of keys that are not held any more: *has* says which are."""
+    def lost(self, holds: KeyFilter) -> None:
+        """Forget all keys for which *holds* is false: another process may sync them."""
         ...
 
-    async def came(self, came: Has) -> None:
-        """Visit every key that *came*, if there is anything to be done about it."""
+    async def gained(self, gained: KeyFilter) -> None:
+        """Enqueue every key for which *gained* is true, if it exists or left anything behind."""
         ...
 
 
 class SyncLoop(Generic[K]):
     """Calls one handler for every key on its queue, each key by one worker at a time.
 
-    Where this process shares its work with others (`current_leadership`), keys are taken only in
-    its terms, and with *moves* only those that are its own (`holdings`): no other is to be put on
-    the queue, or stays there. When a term is over, what is at work is cancelled.
+    If this process shares its work with others (`current_leadership`), it syncs keys in its terms
+    only. At the end of a term the syncs under way are cancelled. With an `AssignmentListener`, it
+    syncs only the keys that it holds (`holdings`): only these are put on the queue and stay there.
 
     Args:
-        handler: run for a key; failing is raising.
-        queue: where keys come from.
+        handler: syncs a key; it fails by raising.
+        queue: the keys to sync.
         retry: what follows a failure.
     """
 
@@ -69,113 +69,114 @@ class SyncLoop(Generic[K]):
         retry: RetryPolicy = always_retry,
     ) -> None:
         self.queue = Workqueue[K]() if queue is None else queue
-        self.tally = Tally[K]()
-        self.holdings = HeldAssignments()  # which keys may be put on the queue now
+        self.counters = SyncCounters[K]()
+        self.holdings = HeldAssignments()  # the keys that may be put on the queue now
         self._handler = handler
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractContextManager[None]]] = []
         self._informers: list[Informer[Any]] = []
         self._leadership: Leadership | None = None
-        self._moves: Moves | None = None
-        self._moved = asyncio.Event()
+        self._listener: AssignmentListener | None = None
+        self._moved = asyncio.Event()  # the assignment changed, or a key was lost while it was held
         self._workers = 1
 
     def watch(self, informer: Informer[T], on_change: Callable[[Change[T]], None]) -> None:
-        """Have *on_change* called for every change; it adds the keys that the change concerns."""
+        """Call *on_change* for every change while the loop runs; it enqueues keys."""
         self._subscriptions.append(lambda: informer.subscribe(on_change))
         self._informers.append(informer)
 
     async def run(
         self,
         ready: Callable[[], Awaitable[None]],
-        moves: Moves | None = None,
+        listener: AssignmentListener | None = None,
         *,
         workers: int = 1,
     ) -> None:
-        """Sync keys with so many *workers* until the queue is shut down.
+        """Sync as many keys at once as there are *workers*, until the queue is shut down.
 
-        Starts only when every cache is complete and *ready* has returned. Where this process shares
-        its work, *ready* is called at the beginning of every term, and what is visited then has
-        caches that show what whoever had the key before wrote; *moves* is told of every key that
-        comes, be *ready* done or not. Without it every key is this process's own in a term.
+        The loop calls *ready* once every cache is synced, and begins when *ready* returns. If this
+        process shares its work, it calls *ready* in every term, and the caches then show all writes
+        of the processes that held the keys before. Without a *listener*, this process holds every
+        key in its terms.
         """
         with ExitStack() as stack:
-            self._leadership, self._moves = current_leadership.get(), moves
+            self._leadership, self._listener = current_leadership.get(), listener
             self._workers = workers
-            if self._leadership is not None and moves is not None:
+            if self._leadership is not None and listener is not None:
                 self._hold_nothing()
             for subscription in self._subscriptions:
                 stack.enter_context(subscription())
             for informer in self._informers:
                 await informer.cache.complete.wait()
             if self._leadership is None:
-                await self._work_together(ready)
+                await self._run_workers(ready)
             else:
                 term = partial(self._term, self._leadership, ready)
                 await self._leadership.lead(term, self.queue.closed)
 
     async def _term(self, leadership: Leadership, ready: Callable[[], Awaitable[None]]) -> None:
-        if self._moves is None:
+        if self._listener is None:
             await catch_up(self._informers)
-            await self._work_together(ready)
+            await self._run_workers(ready)
             return
         try:
             with leadership.moving(self._move):
-                await self._work_moving(ready, self._moves)
+                await self._sync_assigned(ready, self._listener)
         finally:
             self._hold_nothing()
 
-    async def _work_moving(self, ready: Callable[[], Awaitable[None]], moves: Moves) -> None:
-        """Work on the keys that are our own, which change as we do so."""
+    async def _sync_assigned(
+        self, ready: Callable[[], Awaitable[None]], listener: AssignmentListener
+    ) -> None:
+        """Sync the keys that this process holds, while the assignment changes."""
         async with together() as group:
             settled = asyncio.Event()
-            follow = self._follow(moves, settled)
-            following = group.create_task(follow, name="keys that come and go")
+            follow = self._follow_assignment(listener, settled)
+            following = group.create_task(follow, name="assignment")
             await settled.wait()
             await ready()
-            await self._work_together(_at_once)
+            await self._run_workers(_at_once)
             following.cancel()
 
-    async def _settle(self) -> Has | None:
-        """Hold what is our own by now, once the caches show what others did before that."""
-        newest = self.holdings.newest
-        await catch_up(self._informers)
-        return self.holdings.settle(newest)
+    async def _follow_assignment(
+        self, listener: AssignmentListener, settled: asyncio.Event
+    ) -> None:
+        """Pass keys that are gained or lost to the listener; set *settled* when the first are held.
+
+        A key is held only after the caches show what other processes wrote for it. Changes before
+        that do not enqueue the key, so the listener enqueues all keys that are gained.
+        """
+        while True:
+            newest = self.holdings.newest
+            await catch_up(self._informers)
+            gained = self.holdings.settle(newest)
+            settled.set()
+            if gained is not None:
+                await listener.gained(gained)
+            while self.holdings.settled:
+                await self._moved.wait()
+                self._moved.clear()
+                self._forget_lost()
+            self._forget_lost()  # the assignment may have changed while keys were enqueued
 
     def _hold_nothing(self) -> None:
         self.holdings.reset(NONE)
-        self._let_go()
+        self._forget_lost()
 
-    def _let_go(self) -> None:
-        """Forget the keys that are not held any more."""
+    def _forget_lost(self) -> None:
+        """Forget the keys that this process does not hold any more."""
         self.queue.keep(self.holdings.has)
-        self.tally.keep(self.holdings.has)
-        if self._moves is not None:
-            self._moves.went(self.holdings.has)
+        self.counters.keep(self.holdings.has)
+        if self._listener is not None:
+            self._listener.lost(self.holdings.has)
 
     def _move(self, assignment: Assignment) -> None:
         self.holdings.moved(assignment)
         self._moved.set()
 
-    async def _follow(self, moves: Moves, settled: asyncio.Event) -> None:
-        """Visit what came, and let go of what went, whenever that changes; say when it *settled*.
-
-        Nothing that happens to a key that came is told before it is known to have come.
-        """
-        while True:
-            came = await self._settle()
-            settled.set()
-            if came is not None:
-                await moves.came(came)
-            while self.holdings.settled:
-                await self._moved.wait()
-                self._moved.clear()
-                self._let_go()
-            self._let_go()  # it may have moved while what came was looked at
-
-    async def _work_together(self, ready: Callable[[], Awaitable[None]]) -> None:
+    async def _run_workers(self, ready: Callable[[], Awaitable[None]]) -> None:
         await ready()
-        with self.tally.answering():
+        with self.counters.answering():
             async with together() as group:
                 for number in range(self._workers):
                     group.create_task(self._work(), name=f"worker {number}")
@@ -183,30 +184,30 @@ class SyncLoop(Generic[K]):
     async def _work(self) -> None:
         clock = asyncio.get_running_loop().time
         turn_ends = clock() + TURN_S
-        moving = self._leadership is not None and self._moves is not None
+        assigned = self._leadership is not None and self._listener is not None
         worker = cast("asyncio.Task[None]", asyncio.current_task())
         while True:
             try:
                 key = await self.queue.get()
             except QueueShutDownError:
                 return
-            if moving and not self.holdings.has(key):
+            if assigned and not self.holdings.has(key):
                 self.queue.drop(key)
                 self.queue.done(key)
                 continue
             bind_log_context(key=key, attempt=self.queue.failures(key) + 1)
-            begun, changed = clock(), self.tally.begin(key)
+            begun, changed = clock(), self.counters.begin(key)
             outcome = await self._sync(key)
             now = clock()
-            self.tally.end(key, outcome, begun=begun, now=now, changed=changed)
+            self.counters.end(key, outcome, begun=begun, now=now, changed=changed)
             settle(self.queue, key, outcome, self._retry)
-            if moving and not self.holdings.has(key):
-                self.queue.drop(key)  # it went meanwhile, and may have left something behind
+            if assigned and not self.holdings.has(key):
+                self.queue.drop(key)  # it was lost during the sync, and may have been enqueued
                 self._moved.set()
             if worker.cancelling():
-                raise asyncio.CancelledError  # the handler has swallowed it
+                raise asyncio.CancelledError  # the handler swallowed the cancellation
             if now >= turn_ends:
-                await asyncio.sleep(0)  # neither get nor a handler need ever have waited
+                await asyncio.sleep(0)  # `get` and the handler may never have waited
                 turn_ends = clock() + TURN_S
 
     async def _sync(self, key: K) -> Outcome:
@@ -215,7 +216,7 @@ class SyncLoop(Generic[K]):
         except BaseException as error:
             failure = failure_of(error, asyncio.current_task())
             if failure is None:
-                self.queue.add(key)  # as it was: the next worker syncs it
+                self.queue.add(key)  # the next worker syncs it
                 self.queue.done(key)
                 raise
             return Failed(failure)
@@ -224,16 +225,16 @@ class SyncLoop(Generic[K]):
         leadership = self._leadership
         if leadership is None:
             return self._handler(key)
-        return self._shared(leadership, key)
+        return self._handled_in_term(leadership, key)
 
-    async def _shared(self, leadership: Leadership, key: K) -> float | None:
-        """Sync a key that others may have at other times, and give it to nobody meanwhile."""
+    async def _handled_in_term(self, leadership: Leadership, key: K) -> float | None:
+        """Call the handler step by step while the term lasts; the key is not given away."""
         with leadership.at(key):
-            return await GuardedSteps(self._handler(key), self._may)
+            return await GuardedSteps(self._handler(key), self._may_sync)
 
-    def _may(self) -> bool:
+    def _may_sync(self) -> bool:
         return self._leadership is None or self._leadership.leads
 
 
 async def _at_once() -> None:
-    """There is nothing to wait for."""
+    """Return at once."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from natsctl.core.sync.counters import Counts, Tally
+from natsctl.core.sync.counters import Counts, SyncCounters
 from natsctl.core.sync.follow_up import Failed, Outcome, Synced
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, RetryAfter
 
@@ -13,24 +13,24 @@ class Clock:
     """Syncs keys, each sync beginning where the last one ended."""
 
     def __init__(self) -> None:
-        self.tally = Tally[str]()
+        self.counters = SyncCounters[str]()
         self.now = 0.0
 
     def change(self, key: str) -> None:
-        self.tally.changed(key, self.now)
+        self.counters.changed(key, self.now)
 
     def sync(
         self, key: str, outcome: Outcome, took_s: float = 1.0, *, change: bool = False
     ) -> None:
-        begun, changed = self.now, self.tally.begin(key)
+        begun, changed = self.now, self.counters.begin(key)
         self.now += took_s
         if change:
             self.change(key)
-        self.tally.end(key, outcome, begun=begun, now=self.now, changed=changed)
+        self.counters.end(key, outcome, begun=begun, now=self.now, changed=changed)
 
     @property
     def counts(self) -> Counts:
-        return self.tally.read(self.now)
+        return self.counters.read(self.now)
 
     @property
     def unanswered(self) -> tuple[int, float]:
@@ -47,7 +47,7 @@ class Clock:
 @pytest.fixture
 def clock() -> Iterator[Clock]:
     clock = Clock()
-    with clock.tally.answering():
+    with clock.counters.answering():
         yield clock
 
 
@@ -144,11 +144,11 @@ def test_while_nobody_here_is_to_answer_changes_are_not_waited_for() -> None:
     clock = Clock()
     clock.change("a")
     assert clock.unanswered == (0, 0)
-    with clock.tally.answering():
+    with clock.counters.answering():
         clock.change("a")
         assert clock.unanswered == (1, 0)
     assert clock.unanswered == (0, 0)
     clock.change("b")
-    with clock.tally.answering():
+    with clock.counters.answering():
         clock.sync("b", Synced())
         assert clock.waits == (0, 0)

@@ -30,17 +30,17 @@ def test_syncs_of_a_key_are_told_oldest_first(journal: Journal) -> None:
     for one in records:
         journal.add("a", one)
     journal.add("b", record(3))
-    assert journal.of("a") == records
+    assert journal.last_syncs("a") == records
 
 
 def test_of_a_key_never_synced_nothing_is_known(journal: Journal) -> None:
-    assert journal.of("a") == []
+    assert journal.last_syncs("a") == []
 
 
 def test_only_the_last_few_syncs_of_a_key_are_kept(journal: Journal) -> None:
     for number in range(RECORDS_MAX + 3):
         journal.add("a", record(number))
-    assert [one.revision for one in journal.of("a")] == [3, 4, 5, 6, 7]
+    assert [one.revision for one in journal.last_syncs("a")] == [3, 4, 5, 6, 7]
 
 
 def test_the_key_that_was_not_synced_for_longest_is_forgotten_first(journal: Journal) -> None:
@@ -48,9 +48,9 @@ def test_the_key_that_was_not_synced_for_longest_is_forgotten_first(journal: Jou
         journal.add(f"k{number}", record())
     journal.add("k0", record())
     journal.add("new", record())
-    assert journal.of("k1") == []
-    assert len(journal.of("k0")) == 2
-    assert len(journal.of("new")) == 1
+    assert journal.last_syncs("k1") == []
+    assert len(journal.last_syncs("k0")) == 2
+    assert len(journal.last_syncs("new")) == 1
 
 
 def test_a_key_fails_as_long_as_its_last_sync_failed(journal: Journal) -> None:
@@ -76,7 +76,7 @@ def test_a_failing_key_is_known_however_many_are_synced_after_it(journal: Journa
     journal.add("bad", record(error="no"))
     for number in range(KEYS_MAX):
         journal.add(f"k{number}", record())
-    assert [one.error for one in journal.of("bad")] == ["no"]
+    assert [one.error for one in journal.last_syncs("bad")] == ["no"]
     assert list(journal.failing()) == ["bad"]
     journal.add("bad", record())
     assert list(journal.failing()) == []

@@ -48,7 +48,7 @@ def test_what_fits_in_no_way_is_told_without_its_lists() -> None:
 async def test_a_hundred_thousand_failing_keys_are_counted_and_some_are_named() -> None:
     journal = Journal()
     for number in range(MANY):
-        with pytest.raises(ValueError, match="x"), journal.noting(f"k{number:06}", "put", 1):
+        with pytest.raises(ValueError, match="x"), journal.recording(f"k{number:06}", "put", 1):
             fail()
     failing = {key: record.error for key, record in journal.failing().items()}
     assert all(len(error) <= ERROR_MAX + CUT_NOTE_MAX for error in failing.values())
