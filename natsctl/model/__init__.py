@@ -1,1 +1,1 @@
-"""What is kept, and where: objects, their kinds, selectors, and the store seam."""
+"""Objects, their kinds, selectors, and the seams between natsctl and its stores."""

@@ -1,4 +1,4 @@
-"""The seam for asking a system which kinds it has, and what it calls them."""
+"""The seam for looking up the kinds of a cluster."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -7,34 +7,34 @@ from natsctl.model.store import ManifestStores
 
 
 class ResourceType(Protocol):
-    """A kind as a system has it."""
+    """A kind as a cluster serves it."""
 
     @property
     def plural(self) -> str:
-        """What its objects are called in paths, such as `configmaps`."""
+        """The plural in paths and permissions, such as `configmaps`."""
         ...
 
     @property
     def namespaced(self) -> bool:
-        """Whether each of its objects is in a namespace."""
+        """True if every object of the kind is in a namespace."""
         ...
 
     @property
     def verbs(self) -> Collection[str]:
-        """What the system can do with it, such as `list` and `watch`."""
+        """The supported verbs, such as `list` and `watch`."""
         ...
 
 
 class Discovers(Protocol):
-    """A system that can be asked which kinds it has."""
+    """A system whose kinds can be looked up."""
 
     async def resource(self, api_version: str, kind: str) -> ResourceType:
-        """Return what the system has as *kind* of *api_version*, such as `apps/v1`.
+        """Return the resource of *kind* in *api_version*, such as `apps/v1`.
 
-        Raises `StoreMissingError` where it has no such kind.
+        Raises `StoreMissingError` if the system has no such kind.
         """
         ...
 
 
 class Cluster(ManifestStores, Discovers, Protocol):
-    """A cluster, as whoever meets its kinds only while running needs it."""
+    """A cluster whose kinds may be known only at run time."""

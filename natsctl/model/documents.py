@@ -1,7 +1,7 @@
-"""Stored values as JSON documents: every write changes the document read, never a re-encoding.
+"""Changes stored values as JSON documents, so that fields unknown to a type are not lost.
 
-So no field is lost that the writer's types do not know. All functions return new documents and
-leave their arguments as they are.
+A write changes the document that was read; it never encodes the whole object again. All functions
+return new documents and do not change their arguments.
 """
 
 import copy
@@ -22,11 +22,11 @@ _BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
 
 
 def parse(value: bytes) -> Document:
-    """Return the document in *value*; raises `InvalidObjectError` where there is none."""
+    """Return the document in *value*; raises `InvalidObjectError` if it is not a JSON object."""
     try:
         return exact_json.decode_object(value)
     except DECODE_ERRORS as error:
-        raise InvalidObjectError(f"no JSON object: {error}") from error
+        raise InvalidObjectError(f"not a JSON object: {error}") from error
 
 
 def render(document: object) -> bytes:
@@ -34,28 +34,25 @@ def render(document: object) -> bytes:
     try:
         return exact_json.encode(document)
     except RecursionError as error:
-        raise InvalidObjectError("it is nested too deeply to be written as JSON") from error
+        raise InvalidObjectError("the document is nested too deeply for JSON") from error
 
 
 def same(one: object, other: object) -> bool:
-    """Say whether two documents, or parts of them, say the same: `1` says what `1.0` does.
-
-    Unlike Python's `==`, under which `true` is 1.
-    """
-    return one == other and _as_true(one, other)
+    """Return whether two JSON values are equal: `1` equals `1.0`, but it does not equal `true`."""
+    return one == other and _same_booleans(one, other)
 
 
 def metadata_of(document: Document) -> Document:
-    """Return the document's metadata, empty where it has none."""
+    """Return the document's metadata; it is empty if the document has none."""
     metadata = document.get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 
 
 def overlay(document: Document, value: msgspec.Struct) -> Document:
-    """Set every field that *value*'s type has, and keep the fields that it does not know.
+    """Return *document* with every field that *value*'s type has; keep its other fields.
 
-    So it goes on in structs within, and in dicts of them; lists are replaced as a whole, and so
-    is one variant of a tagged union by another.
+    Nested structs and dicts of structs are merged in the same way. Lists are replaced as a whole,
+    and so is a variant of a tagged union by another variant.
     """
     config = value.__struct_config__
     if config.tag is None:
@@ -69,12 +66,12 @@ def overlay(document: Document, value: msgspec.Struct) -> Document:
         if new is msgspec.UNSET:
             result.pop(name, None)
         else:
-            result[name] = laid(result.get(name), new)
+            result[name] = overlay_value(result.get(name), new)
     return result
 
 
 def plain(value: object) -> Any:
-    """Return *value* as it is read again after it was stored: lists, dicts and scalars."""
+    """Return *value* as lists, dicts and scalars, as it is read after it was stored."""
     try:
         encoded = exact_json.encode_sorted(value)
     except TypeError:  # a mapping has keys that are not strings
@@ -83,31 +80,31 @@ def plain(value: object) -> Any:
     return exact_json.decode(encoded)
 
 
-def laid(old: object, new: object) -> object:
-    """Return what to store for *new* where *old* is stored; see `overlay`."""
+def overlay_value(old: object, new: object) -> object:
+    """Return the value to store for *new* if *old* is stored; see `overlay`."""
     if new is None or isinstance(new, str | int):
         return new
     if rounds_to(old, new):
-        return old  # the type of the field rounded it
+        return old  # the type of the field rounded the number
     known = old if isinstance(old, dict) else {}
     if isinstance(new, msgspec.Struct) and not new.__struct_config__.array_like:
         return overlay(known, new)
     if isinstance(new, dict) and all(isinstance(name, str) for name in new):
-        return {name: laid(known.get(name), item) for name, item in new.items()}
+        return {name: overlay_value(known.get(name), item) for name, item in new.items()}
     return plain(new)
 
 
-def view(wanted: Any, found: Any) -> Any:
-    """Return what *found* says where *wanted* says something; equal to it, it says all of that."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return {name: view(of, found[name]) for name, of in wanted.items() if name in found}
-    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        return [view(one, other) for one, other in zip(wanted, found, strict=True)]
-    return found
+def view(wanted: Any, stored: Any) -> Any:
+    """Return the fields of *stored* that *wanted* has; the result equals *wanted* if all agree."""
+    if isinstance(wanted, dict) and isinstance(stored, dict):
+        return {name: view(value, stored[name]) for name, value in wanted.items() if name in stored}
+    if isinstance(wanted, list) and isinstance(stored, list) and len(wanted) == len(stored):
+        return [view(one, other) for one, other in zip(wanted, stored, strict=True)]
+    return stored
 
 
 def merge_patch(document: Document, patch: Document) -> Document:
-    """Return *document* with the JSON merge patch applied (RFC 7396): null removes a field."""
+    """Apply a JSON merge patch (RFC 7396): a null in *patch* removes the field."""
     result = dict(document)
     for name, new in patch.items():
         old = result.get(name)
@@ -121,19 +118,19 @@ def merge_patch(document: Document, patch: Document) -> Document:
 
 
 def stamp(current: Document | None, new: Document) -> Document:
-    """Return *new* with the bookkeeping that the writer does not decide.
+    """Return *new* with the fields that the writer must not change.
 
-    uid, finalizers, the deletion mark and the status stay those of *current*; the generation moves
-    when what is desired differs from it.
+    uid, finalizers, deletion timestamp and status are those of *current*. The generation grows if
+    the desired state differs from *current*.
     """
     before = metadata_of(current or {})
     kept = {name: before[name] for name in _BOOKKEEPING if name in before}
-    given = {k: v for k, v in metadata_of(new).items() if k not in _BOOKKEEPING}
+    own = {k: v for k, v in metadata_of(new).items() if k not in _BOOKKEEPING}
     generation = _generation(before)
-    if current is None or not same(_wanted(current), _wanted(new)):
+    if current is None or not same(_desired(current), _desired(new)):
         generation += 1
     uid = kept.get("uid") or str(uuid.uuid4())
-    result = {**new, "metadata": {**given, **kept, "uid": uid, "generation": generation}}
+    result = {**new, "metadata": {**own, **kept, "uid": uid, "generation": generation}}
     result.pop("status", None)
     if current is not None and "status" in current:
         result["status"] = current["status"]
@@ -143,7 +140,7 @@ def stamp(current: Document | None, new: Document) -> Document:
 def with_labels(
     document: Document, labels: dict[str, str], annotations: dict[str, str]
 ) -> Document:
-    """Return the document with these labels and annotations added to those it has."""
+    """Return the document with these labels and annotations added."""
     result = copy.copy(document)
     metadata = dict(metadata_of(document))
     for name, added in (("labels", labels), ("annotations", annotations)):
@@ -162,18 +159,18 @@ def with_status(document: Document, status: Document) -> Document:
 
 
 def finalizers_of(document: Document) -> tuple[str, ...]:
-    """Return the finalizers that hold the document."""
+    """Return the document's finalizers."""
     finalizers = metadata_of(document).get("finalizers")
     return tuple(finalizers) if isinstance(finalizers, list) else ()
 
 
 def with_finalizers(document: Document, finalizers: tuple[str, ...]) -> Document:
-    """Return the document held by exactly these finalizers."""
+    """Return the document with exactly these finalizers."""
     return {**document, "metadata": {**metadata_of(document), "finalizers": list(finalizers)}}
 
 
 def marked_deleted(document: Document) -> Document:
-    """Return the document with the deletion mark set, now, and its generation moved."""
+    """Return the document with a deletion timestamp of now and a higher generation."""
     metadata = metadata_of(document)
     marked = {
         **metadata,
@@ -184,21 +181,22 @@ def marked_deleted(document: Document) -> Document:
 
 
 def desire_differs(old: bytes, new: bytes) -> bool:
-    """Say whether two valid values differ in more than status and bookkeeping.
+    """Return whether two valid values differ in their desired state.
 
-    Finalizers count only once deletion is marked; how the JSON is laid out never does.
+    Status, bookkeeping and the formatting of the JSON do not count. Finalizers count only if the
+    object is marked as deleted.
     """
     try:
         before, after = parse(old), parse(new)
     except InvalidObjectError:
-        return old != new  # valid for its kind, though nobody can read all of it
+        return old != new  # the type decodes the value, but it is nested too deeply here
     return before.get("spec") != after.get("spec") or not same(
         _significant(before), _significant(after)
     )
 
 
-def _as_true(one: object, other: object) -> bool:
-    """Say whether two that are equal have their true and false in the same places."""
+def _same_booleans(one: object, other: object) -> bool:
+    """Return whether two values that are equal in Python have the same booleans."""
     pairs = [(one, other)]
     while pairs:
         one, other = pairs.pop()
@@ -217,11 +215,11 @@ def _significant(document: Document) -> Document:
         metadata.pop(name, None)
     if not metadata.get("deletionTimestamp"):
         metadata.pop("finalizers", None)
-    wanted = {name: value for name, value in metadata.items() if value}
-    return {**_wanted(document), "metadata": wanted}
+    significant = {name: value for name, value in metadata.items() if value}
+    return {**_desired(document), "metadata": significant}
 
 
-def _wanted(document: Document) -> Document:
+def _desired(document: Document) -> Document:
     return {k: v for k, v in document.items() if k not in {"metadata", "status"}}
 
 

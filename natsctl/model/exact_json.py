@@ -1,7 +1,7 @@
-"""Reads and writes JSON without rounding: a number that a double cannot hold stays as it is.
+"""Reads and writes JSON without rounding numbers.
 
-JSON has numbers of any size and precision, a Python float has 64 bits. A number that would not be
-written again as it was read keeps its text.
+A JSON number may have any size and precision, but a Python float has 64 bits. A number that a float
+would write differently keeps its text.
 """
 
 from decimal import Decimal, InvalidOperation
@@ -11,19 +11,19 @@ import msgspec
 
 
 class ExactNumber(float):
-    """A number with the text that it was written as; as a float it is rounded."""
+    """A float that keeps the text of a number with more precision."""
 
     __slots__ = ("text",)
     text: str
 
     def __new__(cls, text: str) -> Self:
-        """Return the number that *text* writes."""
+        """Return the number with this text."""
         number = super().__new__(cls, text)
         number.text = text
         return number
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other is exactly the same number; a float is what its repr says."""
+        """Return whether the other is exactly the same number; a float equals its repr."""
         if isinstance(other, ExactNumber):
             text = other.text
         elif isinstance(other, int | float):
@@ -32,7 +32,7 @@ class ExactNumber(float):
             return NotImplemented
         try:
             return self.text == text or Decimal(self.text) == Decimal(text)
-        except InvalidOperation:  # an exponent that no decimal has
+        except InvalidOperation:  # the exponent is too large for a Decimal
             return False
 
     def __hash__(self) -> int:
@@ -43,13 +43,13 @@ class ExactNumber(float):
 
 
 def number(text: str) -> float:
-    """Return the number that a JSON or YAML float writes, exact where a float would change it."""
+    """Return the number of a JSON or YAML float, as `ExactNumber` if a float would change it."""
     rounded = float(text)
     return rounded if repr(rounded) == text else ExactNumber(text)
 
 
 def rounds_to(exact: object, rounded: object) -> bool:
-    """Return whether *rounded* is the float that is left of the exact number."""
+    """Return whether *rounded* is the float nearest to the exact number."""
     if not isinstance(exact, ExactNumber) or type(rounded) is not float:
         return False
     return float.__eq__(exact, rounded)
@@ -71,11 +71,11 @@ def encode(value: object) -> bytes:
 
 
 def encode_sorted(value: object) -> bytes:
-    """Return *value* as JSON whose fields have one order."""
+    """Return *value* as JSON with sorted fields."""
     return _sorting_encoder.encode(value)
 
 
-def _written(value: object) -> msgspec.Raw:
+def _encode_exact(value: object) -> msgspec.Raw:
     if isinstance(value, ExactNumber):
         return msgspec.Raw(value.text.encode())
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
@@ -83,5 +83,5 @@ def _written(value: object) -> msgspec.Raw:
 
 _decoder = msgspec.json.Decoder(float_hook=number)
 _object_decoder = msgspec.json.Decoder(dict[str, object], float_hook=number)
-_encoder = msgspec.json.Encoder(enc_hook=_written)
-_sorting_encoder = msgspec.json.Encoder(enc_hook=_written, order="deterministic")
+_encoder = msgspec.json.Encoder(enc_hook=_encode_exact)
+_sorting_encoder = msgspec.json.Encoder(enc_hook=_encode_exact, order="deterministic")

@@ -1,4 +1,4 @@
-"""Plans of garbage collection: the limits, the orphans, and what became of them."""
+"""The limits, plans and results of garbage collection."""
 
 import math
 
@@ -8,11 +8,12 @@ from natsctl.errors import UsageError
 
 
 class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """When garbage is collected, and when that needs a person.
+    """The times and the limits of garbage collection.
 
-    A sweep runs every `interval_s`. An orphan is collected once it was suspected for `grace_s`. A
-    sweep that would remove more than `count_max` objects, or more than the share `share_max` of
-    all that is owned where that is more than `share_from` objects, removes none.
+    A GC cycle runs every `interval_s`. It deletes an orphan after a grace period of `grace_s`. A
+    cycle that would delete more than `count_max` objects deletes none. The same holds for a cycle
+    that would delete more than the fraction `share_max` of all owned objects, if that is more than
+    `share_from` objects.
     """
 
     interval_s: float = 30.0
@@ -22,7 +23,7 @@ class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
     share_from: int = 10
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` for a number that is out of range."""
+        """Raise `UsageError` if a number is out of range."""
         if not (0 < self.interval_s < math.inf and self.grace_s >= 0 and self.count_max >= 0):
             raise UsageError(
                 "GarbageLimits needs an interval_s above 0, a grace_s and a count_max of 0 or more"
@@ -32,10 +33,19 @@ class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Orphan(msgspec.Struct, frozen=True):
     """A secondary whose owner does not exist.
 
-    `proven` says that the owner's delete marker was found, `due` that the grace period is over;
-    `uid` is empty where the store gives objects none. `held` is why the object stays although its
-    owner does not exist; empty if it does not. `former` is the living primary that it was made for,
-    if the owner that it names was edited by hand.
+    Attributes:
+        kind: the secondary's kind.
+        key: the secondary's key.
+        revision: the secondary's revision when it was found.
+        owner: the owner that the secondary names.
+        reason: why the secondary is an orphan.
+        proven: whether the owner's delete marker was found.
+        suspected_s: seconds since the secondary was first found to be an orphan.
+        due: whether the grace period is over.
+        uid: the secondary's uid; empty if its store assigns none.
+        held: why the secondary is not deleted; empty if it may be deleted.
+        former: the existing primary that created the secondary, if the owner that the secondary
+            names was edited by hand.
     """
 
     kind: str
@@ -52,10 +62,13 @@ class Orphan(msgspec.Struct, frozen=True):
 
 
 class GarbagePlan(msgspec.Struct, frozen=True):
-    """What a sweep would remove; `refused` says why it removes nothing, and is empty else.
+    """The orphans that a GC cycle would delete.
 
-    `stores` says of each kind in which incarnation of its store the revisions were seen; `more` is
-    how many further objects are suspected that nobody looked at.
+    Attributes:
+        orphans: the orphans that were checked.
+        refused: why the cycle deletes nothing; empty if it may delete.
+        stores: for each kind, the incarnation of the store that the revisions belong to.
+        more: the number of further suspected orphans that were not checked.
     """
 
     orphans: tuple[Orphan, ...]
@@ -65,14 +78,14 @@ class GarbagePlan(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An object of a plan that was not removed, and the reason."""
+    """An object of a plan that was not deleted, and the reason."""
 
     orphan: Orphan
     reason: str
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """The objects of a plan that were removed, and those that were kept."""
+    """The objects of a plan that were deleted, and the objects that were kept."""
 
     orphans: tuple[Orphan, ...] = ()
     kept: tuple[Kept, ...] = ()

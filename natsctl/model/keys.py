@@ -1,4 +1,4 @@
-"""Decides which names are keys of a bucket.
+"""Checks the keys of a bucket, and matches them with NATS subject patterns.
 
 Source: the KV keys of ADR-8 in nats-architecture-and-design.
 """
@@ -11,15 +11,15 @@ from natsctl.telemetry.hiding import quoted
 
 _KEY = re.compile(rb"(?!_kv)[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*+\Z")
 KEY_RULE: Final = (
-    "a key has letters, digits and -/_=. only, "
-    "no '.' at its ends or twice in a row, and does not begin with '_kv'"
+    "a key has only letters, digits and -/_=. "
+    "with no '.' at its ends or twice in a row, and does not begin with '_kv'"
 )
 
 
 def legal(key: str | bytes) -> bool:
-    """Return whether *key* can name one object.
+    """Return whether *key* is a valid key of one object.
 
-    Wildcards, empty tokens and the reserved prefix `_kv` are no keys.
+    Keys with wildcards, with empty tokens, or with the reserved prefix `_kv` are invalid.
     """
     raw = key if isinstance(key, bytes) else key.encode(errors="replace")
     return _KEY.match(raw) is not None
@@ -33,7 +33,7 @@ def check_key(key: str) -> str:
 
 
 def printable(raw: bytes) -> str:
-    r"""Return a name in printable characters: `a\x0bb`. No two names look the same."""
+    r"""Return a name in printable characters, such as `a\x0bb`; different names stay different."""
     text = raw.replace(b"\\", b"\\\\").decode(errors="backslashreplace")
     if text.isprintable():
         return text
@@ -43,7 +43,7 @@ def printable(raw: bytes) -> str:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Return whether *key* matches the subject *pattern*: `*` is one token, `>` the rest."""
+    """Return whether *key* matches the subject *pattern*: `*` is one token, `>` is the rest."""
     if pattern == ">":
         return True
     regex = re.escape(pattern).replace(r"\*", r"[^.]+")

@@ -1,4 +1,4 @@
-"""Kinds: one sort of object, where it is kept, and how its bytes become Python and back."""
+"""Kinds: the type, the store and the encoding of objects."""
 
 import copy
 from collections.abc import Callable
@@ -19,10 +19,16 @@ _head = msgspec.json.Decoder(Head)
 
 
 class Kind(Generic[T]):
-    """One sort of object. `name` is what owner labels call it; `type` what values decode to.
+    """A kind of objects.
 
-    A type that is no `Object` makes the kind *plain*: the whole value is the spec, and there are
-    no labels, finalizers or status.
+    If the type is not an `Object`, the kind is *plain*: the whole value is the spec, and its
+    objects have no labels, finalizers or status.
+
+    Attributes:
+        name: the name in owner labels and messages.
+        type: the type that values decode to.
+        plain: whether objects have no metadata.
+        optional: whether a controller works without this kind.
     """
 
     def __init__(
@@ -36,11 +42,11 @@ class Kind(Generic[T]):
         self.name = name
         self.type = of
         self.plain = not issubclass(get_origin(of) or of, Object)
-        self.optional = False  # whether a controller works without this kind
+        self.optional = False
         if (decoder or encoder) and not self.plain:
             raise UsageError(
-                f"{name}: an Object is JSON, because every client reads its metadata: give a "
-                "decoder and an encoder only for a type that is no Object"
+                f"{name}: an Object is JSON, because every client reads its metadata. Use decoder "
+                "and encoder only with a type that is not an Object"
             )
         self._custom = decoder is not None or encoder is not None
         self._encode = encoder
@@ -52,16 +58,16 @@ class Kind(Generic[T]):
         return f"<kind {self.name}>"
 
     def decode(self, value: bytes) -> T:
-        """Return the object in *value*; raises `InvalidObjectError` that says where it is wrong."""
+        """Return the object in *value*; raises `InvalidObjectError` that names the wrong field."""
         if self._decode is None:
-            return value  # type: ignore[return-value]  # T is bytes: the value itself
+            return value  # type: ignore[return-value]  # T is bytes
         try:
             return self._decode(value)
-        except Exception as error:  # a user's type may raise anything, nesting a RecursionError
-            raise InvalidObjectError(f"no valid {self.type.__name__}: {error}") from error
+        except Exception as error:  # a user's type may raise anything; nesting, a RecursionError
+            raise InvalidObjectError(f"not a valid {self.type.__name__}: {error}") from error
 
     def valid(self, value: bytes) -> bool:
-        """Say whether *value* is an object of this kind."""
+        """Return whether *value* is a valid object of this kind."""
         try:
             self.decode(value)
         except InvalidObjectError:
@@ -69,80 +75,80 @@ class Kind(Generic[T]):
         return True
 
     def metadata(self, value: bytes) -> Metadata:
-        """Return the metadata in *value*; a plain kind has none, `UsageError`."""
+        """Return the metadata in *value*; raises `UsageError` for a plain kind."""
         self.require_metadata()
         try:
             return _head.decode(value).metadata
         except DECODE_ERRORS as error:
-            raise InvalidObjectError(f"no valid metadata: {error}") from error
+            raise InvalidObjectError(f"invalid metadata: {error}") from error
 
     def metadata_of(self, obj: T) -> Metadata:
-        """Return the metadata of a decoded object; a plain kind has none, `UsageError`."""
+        """Return the metadata of a decoded object; raises `UsageError` for a plain kind."""
         if not isinstance(obj, Object):
             self.require_metadata()
             raise UsageError(f"{self.name} holds {self.type.__name__}, not {type(obj).__name__}")
         return obj.metadata
 
     def require_metadata(self) -> None:
-        """Raise `UsageError` where objects of this kind have no metadata."""
+        """Raise `UsageError` if objects of this kind have no metadata."""
         if self.plain:
             raise UsageError(
-                f"{self.name} has no labels, finalizers or status: "
+                f"{self.name} has no labels, finalizers or status; "
                 f"make {self.type.__name__} a subclass of natsctl.Object"
             )
 
     def overlay(self, current: bytes | None, obj: T) -> Document:
-        """Return the current document with what *obj* says laid over it, labels merged."""
+        """Return the current document with the fields of *obj* set and its labels added."""
         metadata = self.metadata_of(obj)
         document = {} if current is None else documents.parse(current)
-        given = documents.overlay(document, obj)  # type: ignore[arg-type]  # it has metadata
-        given["metadata"] = documents.metadata_of(document)
-        return documents.with_labels(given, metadata.labels, metadata.annotations)
+        result = documents.overlay(document, obj)  # type: ignore[arg-type]  # it has metadata
+        result["metadata"] = documents.metadata_of(document)
+        return documents.with_labels(result, metadata.labels, metadata.annotations)
 
     def encode(self, current: bytes | None, obj: T) -> bytes:
-        """Return the value to store for *obj*: the current one with what *obj* says changed.
+        """Return the value to store for *obj*: the current value with the fields of *obj* set.
 
-        Fields that the type does not know stay; generation, uid, finalizers and status are kept.
-        Where that changes nothing, the value is the current one.
+        Fields unknown to the type, generation, uid, finalizers and status are kept. If nothing
+        changes, the result is the current value.
         """
         if self._custom:
-            return self._encoded(obj)
+            return self._encode_custom(obj)
         if self.plain and isinstance(obj, bytes):
             return obj
         before = None
         if current is not None:
-            with suppress(InvalidObjectError):  # what is no document is replaced
+            with suppress(InvalidObjectError):  # replace an invalid value
                 before = documents.parse(current)
         if self.plain:
-            new = documents.laid(before, obj)
+            new = documents.overlay_value(before, obj)
         else:
             new = documents.stamp(before, self.overlay(None if before is None else current, obj))
         return current if current is not None and new == before else documents.render(new)
 
-    def _encoded(self, obj: T) -> bytes:
+    def _encode_custom(self, obj: T) -> bytes:
         if self._encode is None:
-            raise UsageError(f"{self.name} is only read: declare an encoder to write it")
+            raise UsageError(f"{self.name} is read-only: declare an encoder to write it")
         return self._encode(obj)
 
-    def likely_cause(self, value: bytes) -> str:  # noqa: ARG002 - known of buckets only
-        """Return what is probably wrong with the declaration if *value* is invalid, or nothing."""
+    def likely_cause(self, value: bytes) -> str:  # noqa: ARG002 - for buckets only
+        """Return the probable error in the kind's declaration if *value* is invalid, or nothing."""
         return ""
 
     def describes(self, obj: object) -> bool:
-        """Say whether the decoded object *obj* is one of this kind's."""
+        """Return whether the decoded object *obj* is of this kind."""
         return isinstance(obj, get_origin(self.type) or self.type)
 
-    def holds(self, key: str) -> bool:  # noqa: ARG002 - a kind that has all of its store
-        """Say whether *key* may be one of this kind's."""
+    def holds(self, key: str) -> bool:  # noqa: ARG002 - every key
+        """Return whether *key* may belong to an object of this kind."""
         return True
 
     def differs(self, old: bytes, new: bytes) -> bool:
-        """Say whether two valid values desire different things."""
+        """Return whether two valid values have different desired states."""
         return old != new if self.plain else documents.desire_differs(old, new)
 
 
 class KvKind(Kind[T]):
-    """Objects of one JetStream KV bucket, or of the part of it whose keys match `keys`."""
+    """The objects of one JetStream KV bucket whose keys match the subject pattern `keys`."""
 
     def __init__(
         self,
@@ -170,13 +176,13 @@ class KvKind(Kind[T]):
         self.create = create
 
     def part(self, keys: str) -> "KvKind[T]":
-        """Return the part of this kind whose keys match *keys* and nothing else."""
+        """Return this kind with another key pattern."""
         part: KvKind[T] = copy.copy(self)
         part.keys = keys
         return part
 
     def existing(self) -> "KvKind[T]":
-        """Return this kind, but the bucket must exist."""
+        """Return this kind without the permission to create its bucket."""
         existing: KvKind[T] = copy.copy(self)
         existing.create = False
         return existing
@@ -197,7 +203,7 @@ class KvKind(Kind[T]):
         return ""
 
     def holds(self, key: str) -> bool:
-        """Return whether *key* is legal and in the part of the bucket that is meant."""
+        """Return whether *key* is legal and matches the kind's key pattern."""
         return legal(key) and matches(self.keys, key)
 
 
@@ -215,27 +221,27 @@ def kv(
     decoder: Callable[[bytes], T] | None = None,
     encoder: Callable[[T], bytes] | None = None,
 ) -> KvKind[T]:
-    """Declare objects of type *of*, kept in a JetStream KV bucket.
+    """Declare a kind of objects of type *of* in a JetStream KV bucket.
 
     Args:
-        of: an `Object` subclass, or any type that msgspec decodes (a Struct, `dict`, `bytes`):
-            then the whole value is the spec.
+        of: an `Object` subclass, or any type that msgspec decodes (a Struct, `dict`, `bytes`).
+            For any other type than an `Object`, the whole value is the spec.
         bucket: the bucket's name, `[A-Za-z0-9_-]+`.
-        keys: only keys that match this NATS subject pattern (`*` one token, `>` the rest).
+        keys: a NATS subject pattern that selects keys: `*` is one token, `>` is the rest.
         history: revisions that the bucket keeps of each key, 1 to 64. With more than 1, the last
-            state of an object can be read that was deleted while no daemon ran.
-        ttl_s: seconds after which a value expires; 0 keeps values for ever.
-        replicas: copies in the cluster, 1 to 5.
-        storage: where the server keeps the bucket, `file` or `memory`.
-        max_value_bytes: the largest value that the bucket takes, with some 60 to 100 bytes of
-            headers.
-        create: create the bucket at start if it does not exist; False demands that it exists.
-        decoder: turns a value into a *T*, if values are not JSON; it may raise anything.
-        encoder: turns a *T* into a value; without one, a kind with a decoder is only read.
+            state of an object that was deleted while no daemon ran can be read.
+        ttl_s: seconds after which a value expires; 0 means never.
+        replicas: copies in the NATS cluster, 1 to 5.
+        storage: the bucket's storage, `file` or `memory`.
+        max_value_bytes: the largest value of the bucket, including 60 to 100 bytes of headers.
+        create: create the bucket at start if it does not exist; if False, the bucket must exist.
+        decoder: decodes a value to a *T* if values are not JSON; it may raise any exception.
+        encoder: encodes a *T* to a value; without an encoder, a kind with a decoder is read-only.
 
-    An existing bucket may have any value for an option that is not given. An option that is given
-    and differs is an error at start that names the option. A new bucket has history 5, is kept in
-    files, has three replicas in a cluster and one on a single server, and no other limit.
+    An option that is not set accepts any setting of an existing bucket. An option that is set and
+    differs from an existing bucket is an error at start, which names the option. A new bucket has
+    history 5, file storage, three replicas in a cluster and one on a single server, and no other
+    limit.
     """
     return KvKind(
         of,

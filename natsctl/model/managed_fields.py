@@ -1,4 +1,4 @@
-"""Answers from `managedFields` which manager set which fields of an object in a cluster.
+"""Finds in `managedFields` which field manager set which fields of an object in a cluster.
 
 Source: https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management, and
 `FieldsV1` in the API reference.
@@ -15,11 +15,11 @@ from natsctl.model.documents import Document
 _ABSENT: Any = object()  # the object does not have the field
 _UNKNOWN: Any = object()  # this part of the object was not read
 
-_Path = tuple[str, ...]  # names in a FieldsV1: `f:spec`, `k:{"name":"web"}`
+_Path = tuple[str, ...]  # names of a FieldsV1, such as `f:spec` or `k:{"name":"web"}`
 
 
 class FieldManager(msgspec.Struct, frozen=True):
-    """A manager, and the fields that it applied or updated, as a `FieldsV1`."""
+    """A field manager, and the fields that it applied or updated, as a `FieldsV1`."""
 
     name: str
     applied: bool
@@ -27,14 +27,14 @@ class FieldManager(msgspec.Struct, frozen=True):
 
 
 class ManagedFields(msgspec.Struct, frozen=True):
-    """The managers of an object at one revision."""
+    """The field managers of an object at one revision."""
 
     revision: int
     managers: tuple[FieldManager, ...] = ()
 
 
 class LostField(msgspec.Struct, frozen=True):
-    """A field, as in `.spec.replicas`, and the managers that took it; none if it was removed."""
+    """A field such as `.spec.replicas` and its new owners; none if the field was removed."""
 
     path: str
     managers: tuple[str, ...]
@@ -42,128 +42,131 @@ class LostField(msgspec.Struct, frozen=True):
 
 def lost_fields(
     manifest: Document,
-    found: Document,
+    stored: Document,
     managers: Sequence[FieldManager],
     manager: str,
     *,
     metadata_only: bool = False,
 ) -> list[LostField]:
-    """Return the fields of *manifest* that *found* has otherwise and *manager* no longer owns.
+    """Return the fields of *manifest* that differ in *stored* and that *manager* no longer owns.
 
-    A server may keep an applied value in another form. The field stays its manager's then; if
-    another manager sets it to another value or removes it, it does not.
+    If a server stores an applied value in another form, the manager still owns the field. If
+    another manager changes or removes the field, the manager does not own it.
     """
-    own = next((at.fields for at in managers if at.applied and at.name == manager), None)
-    others = [at for at in managers if not (at.applied and at.name == manager)]
-    live = {**dict.fromkeys(manifest, _UNKNOWN), **found} if metadata_only else found
-    lost = _lost_in_object(manifest, live, own, ())
+    applied = [entry for entry in managers if entry.applied and entry.name == manager]
+    owned = applied[0].fields if applied else None
+    others = [entry for entry in managers if entry not in applied]
+    live = {**dict.fromkeys(manifest, _UNKNOWN), **stored} if metadata_only else stored
+    lost = _lost_in_object(manifest, live, owned, ())
     return [LostField(_text(path), _owners(path, others)) for path in lost]
 
 
 def same_family(manager: str, other: str) -> bool:
-    """Say whether two managers are named alike up to a slash: `natsctl/new` and `natsctl/old`."""
+    """Return whether two names are equal up to a slash, as in `natsctl/new` and `natsctl/old`."""
     family, slash, _ = manager.partition("/")
     return bool(slash) and other.startswith(f"{family}/")
 
 
 def union(fields: Iterable[Document]) -> Document:
-    """Return a `FieldsV1` with all fields of these."""
+    """Return a `FieldsV1` with the fields of all these."""
     result: Document = {}
-    for each in fields:
-        for name, below in each.items():
+    for one in fields:
+        for name, nested in one.items():
             known = result.get(name)
-            if isinstance(known, dict) and isinstance(below, dict):
-                result[name] = union((known, below))
+            if isinstance(known, dict) and isinstance(nested, dict):
+                result[name] = union((known, nested))
             else:
-                result[name] = below
+                result[name] = nested
     return result
 
 
-def _lost(wanted: Any, found: Any, own: Any, path: _Path) -> Iterator[_Path]:
-    known = found is not _ABSENT and found is not _UNKNOWN
-    if known and documents.view(wanted, found) == wanted:
+def _lost(wanted: Any, stored: Any, owned: Any, path: _Path) -> Iterator[_Path]:
+    known = stored is not _ABSENT and stored is not _UNKNOWN
+    if known and documents.view(wanted, stored) == wanted:
         return
     if isinstance(wanted, dict) and (
-        _has_any(own, "f:") or (own is None and wanted and isinstance(found, dict))
+        _has_any(owned, "f:") or (owned is None and wanted and isinstance(stored, dict))
     ):
-        yield from _lost_in_object(wanted, found, own, path)
-    elif isinstance(wanted, list) and _has_any(own, "k:", "v:"):
-        yield from _lost_in_list(wanted, found, own, path)
-    elif own is None:
-        yield path  # else it is owned as a whole
+        yield from _lost_in_object(wanted, stored, owned, path)
+    elif isinstance(wanted, list) and _has_any(owned, "k:", "v:"):
+        yield from _lost_in_list(wanted, stored, owned, path)
+    elif owned is None:
+        yield path  # otherwise the field is owned as a whole
 
 
-def _has_any(own: Any, *kinds: str) -> bool:
-    return own is not None and any(name.startswith(kinds) for name in own)
+def _has_any(owned: Any, *prefixes: str) -> bool:
+    return owned is not None and any(name.startswith(prefixes) for name in owned)
 
 
-def _lost_in_object(wanted: Document, found: Any, own: Any, path: _Path) -> Iterator[_Path]:
-    unread = _UNKNOWN if found is _UNKNOWN else _ABSENT
+def _lost_in_object(wanted: Document, stored: Any, owned: Any, path: _Path) -> Iterator[_Path]:
+    default = _UNKNOWN if stored is _UNKNOWN else _ABSENT
     for name, value in wanted.items():
-        below = found.get(name, unread) if isinstance(found, dict) else unread
+        stored_value = stored.get(name, default) if isinstance(stored, dict) else default
         empty = value is None or value in ({}, [])
-        if not (empty and (below is _ABSENT or below is _UNKNOWN)):
-            owned = None if own is None else own.get(f"f:{name}")
-            yield from _lost(value, below, owned, (*path, f"f:{name}"))
+        if not (empty and (stored_value is _ABSENT or stored_value is _UNKNOWN)):
+            owned_value = None if owned is None else owned.get(f"f:{name}")
+            yield from _lost(value, stored_value, owned_value, (*path, f"f:{name}"))
 
 
 def _lost_in_list(
-    wanted: list[Any], found: Any, own: dict[str, Any], path: _Path
+    wanted: list[Any], stored: Any, owned: dict[str, Any], path: _Path
 ) -> Iterator[_Path]:
-    items = found if isinstance(found, list) else []
+    items = stored if isinstance(stored, list) else []
     for item in wanted:
-        name = _item_name(item, own)
+        name = _item_name(item, owned)
         if isinstance(item, dict):
-            below = _UNKNOWN if found is _UNKNOWN else _item(items, name, item)
-            yield from _lost(item, below, own.get(name or ""), (*path, name or _made_up(item)))
+            stored_item = _UNKNOWN if stored is _UNKNOWN else _find_item(items, name, item)
+            item_path = (*path, name or _invented_name(item))
+            yield from _lost(item, stored_item, owned.get(name or ""), item_path)
         elif name is None and item not in items:
             yield (*path, f"v:{documents.render(item).decode()}")
 
 
-def _item_name(item: Any, own: dict[str, Any]) -> str | None:
-    """Return the name of a list's item in a `FieldsV1`: its value, or the keys that identify it."""
-    for name in own:
-        kind, text = name[:2], name[2:]
-        if kind == "v:" and msgspec.json.decode(text) == item:
+def _item_name(item: Any, owned: dict[str, Any]) -> str | None:
+    """Return the name of a list item in a `FieldsV1`: its value, or its identifying keys."""
+    for name in owned:
+        prefix, text = name[:2], name[2:]
+        if prefix == "v:" and msgspec.json.decode(text) == item:
             return name
-        if kind == "k:" and isinstance(item, dict) and _has(item, msgspec.json.decode(text)):
+        if prefix == "k:" and isinstance(item, dict) and _has_keys(item, msgspec.json.decode(text)):
             return name
     return None
 
 
-def _has(item: dict[str, Any], keys: dict[str, Any]) -> bool:
-    """Say whether the keys are the item's, as far as a manifest gives them: some have defaults."""
-    given = [name for name in keys if name in item]
-    return bool(given) and all(item[name] == keys[name] for name in given)
+def _has_keys(item: dict[str, Any], keys: dict[str, Any]) -> bool:
+    """Return whether the item has these keys; a manifest may leave out those with a default."""
+    present = [name for name in keys if name in item]
+    return bool(present) and all(item[name] == keys[name] for name in present)
 
 
-def _item(items: list[Any], name: str | None, item: dict[str, Any]) -> Any:
-    """Return the object's item with the same keys."""
-    keys = item if name is None else msgspec.json.decode(name[2:])
-    return next((at for at in items if isinstance(at, dict) and _has(at, keys)), _ABSENT)
+def _find_item(items: list[Any], name: str | None, wanted: dict[str, Any]) -> Any:
+    """Return the stored item with the same identifying keys."""
+    keys = wanted if name is None else msgspec.json.decode(name[2:])
+    matching = (item for item in items if isinstance(item, dict) and _has_keys(item, keys))
+    return next(matching, _ABSENT)
 
 
-def _made_up(item: dict[str, Any]) -> str:
-    scalars = {name: at for name, at in item.items() if isinstance(at, str | int)}
+def _invented_name(item: dict[str, Any]) -> str:
+    scalars = {name: value for name, value in item.items() if isinstance(value, str | int)}
     return f"k:{documents.render(dict(list(scalars.items())[:1])).decode()}"
 
 
 def _owners(path: _Path, managers: Sequence[FieldManager]) -> tuple[str, ...]:
-    """Return the managers that own the field, or else another item of the list that it is in."""
+    """Return the managers of the field, or of its list if no manager owns the list item."""
     while path:
-        owners = dict.fromkeys(at.name for at in managers if _reaches(at.fields, path))
+        owners = dict.fromkeys(entry.name for entry in managers if _owns(entry.fields, path))
         if owners or path[-1].startswith("f:"):
             return tuple(owners)
         path = path[:-1]
     return ()
 
 
-def _reaches(fields: Any, path: _Path) -> bool:
+def _owns(fields: Any, path: _Path) -> bool:
     for name in path:
         if name not in fields:
             return False
         fields = fields[name]
-        if not fields:  # a field that is owned as a whole
+        if not fields:  # the field is owned as a whole
             return True
     return True
 
@@ -172,10 +175,10 @@ def _text(path: _Path) -> str:
     """Return the path as a server writes it: `.spec.containers[name="web"].image`."""
     texts = []
     for name in path:
-        kind, text = name[:2], name[2:]
-        if kind == "f:":
+        prefix, text = name[:2], name[2:]
+        if prefix == "f:":
             texts.append(f".{text}")
-        elif kind == "k:":
+        elif prefix == "k:":
             keys = msgspec.json.decode(text).items()
             texts.append(f"[{','.join(f'{k}={documents.render(v).decode()}' for k, v in keys)}]")
         else:

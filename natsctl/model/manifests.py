@@ -1,7 +1,7 @@
-"""Kubernetes kinds: one sort of object of a cluster, and what its manifests say.
+"""Kubernetes kinds and their manifests.
 
-A manifest is a JSON document as `kubectl apply` takes it; what a cluster keeps is the same
-document with more in it.
+A manifest is a JSON document as for `kubectl apply`. A stored object is the same document with
+more fields.
 """
 
 import copy
@@ -29,10 +29,7 @@ _NAME = re.compile(r"[^/%\s]{1,253}")
 
 
 class KubeMetadata(Metadata, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What every object of a cluster says about itself.
-
-    `resource_version` names this state of it, `creation_timestamp` is RFC 3339.
-    """
+    """The metadata of an object in a cluster; `creation_timestamp` is RFC 3339."""
 
     name: str = ""
     namespace: str = ""
@@ -41,7 +38,7 @@ class KubeMetadata(Metadata, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class KubeObject(Object, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The base of structs for objects of a cluster; subclasses add `spec`, `data` and the like.
+    """The base of types for objects in a cluster; subclasses add fields such as `spec` or `data`.
 
     Example:
         class ConfigMap(KubeObject, frozen=True):
@@ -54,7 +51,7 @@ class KubeObject(Object, frozen=True, kw_only=True, rename="camel", omit_default
 
 
 class Reference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An object of a cluster, as events and owner references name it."""
+    """A reference to an object in a cluster, as in events and owner references."""
 
     api_version: str
     kind: str
@@ -72,9 +69,9 @@ _head = msgspec.json.Decoder(_Head)
 
 
 class KubeKind(Kind[T]):
-    """Objects of one kind in a cluster, or those of a namespace, of a name, or with certain labels.
+    """A kind in a cluster, optionally limited to a namespace, a name, or a label selector.
 
-    `name` is `Kind.group`, as in `Deployment.apps`. Keys are `namespace/name`, or `name` where the
+    `name` is `Kind.group`, as in `Deployment.apps`. A key is `namespace/name`, or `name` if the
     kind is cluster-scoped.
     """
 
@@ -106,23 +103,23 @@ class KubeKind(Kind[T]):
         self.optional = optional
 
     def labelled(self, labels: Mapping[str, str]) -> "KubeKind[T]":
-        """Return the part of this kind whose objects have these labels as well."""
+        """Return this kind, limited further to objects that have these labels."""
         return self.selected(Selector.of(labels))
 
     def selected(self, selector: Selector) -> "KubeKind[T]":
-        """Return the part of this kind that *selector* means as well."""
+        """Return this kind, limited further to objects that *selector* selects."""
         part: KubeKind[T] = copy.copy(self)
         part.selector = Selector((*self.selector.requirements, *selector.requirements))
         return part
 
     def only(self, key: str) -> "KubeKind[T]":
-        """Return the part of this kind that is the object with this key, if it exists.
+        """Return this kind, limited to the object with this key.
 
-        Raises `InvalidKeyError` where no object of this kind can have that key.
+        Raises `InvalidKeyError` if no object of this kind can have that key.
         """
         namespace, name = split(key)
         if not self.holds(key):
-            raise InvalidKeyError(f"key {key!r} is none of this part of {self.name}")
+            raise InvalidKeyError(f"key {key!r} is outside of the declared part of {self.name}")
         part: KubeKind[T] = copy.copy(self)
         part.namespace, part.object_name = namespace or None, name
         return part
@@ -132,7 +129,7 @@ class KubeKind(Kind[T]):
         try:
             return _head.decode(value).metadata
         except DECODE_ERRORS as error:
-            raise InvalidObjectError(f"no valid metadata: {error}") from error
+            raise InvalidObjectError(f"invalid metadata: {error}") from error
 
     def metadata_of(self, obj: T) -> Metadata:
         """See `Kind.metadata_of`."""
@@ -150,14 +147,14 @@ class KubeKind(Kind[T]):
         return documents.merge_patch(document, documents.plain(obj))
 
     def encode(self, current: bytes | None, obj: T) -> bytes:
-        """Return the current object with what *obj* says laid over it."""
+        """Return the current object with the fields of *obj* set."""
         document = self.overlay(current, obj)
         if current is not None and documents.same(document, documents.parse(current)):
             return current
         return documents.render(document)
 
     def holds(self, key: str) -> bool:
-        """Say whether *key* may be one of this kind's: of its namespace, and of its name."""
+        """Return whether *key* has the namespace and the name of this kind, if it has any."""
         namespace, _, name = key.rpartition("/")
         return self.namespace in {None, namespace} and self.object_name in {None, name}
 
@@ -168,7 +165,7 @@ class KubeKind(Kind[T]):
         return super().describes(obj)
 
     def reference(self, value: bytes) -> Reference:
-        """Return what names the stored object to others."""
+        """Return a reference to the stored object."""
         metadata = self.metadata(value)
         return Reference(
             api_version=self.api_version,
@@ -180,50 +177,51 @@ class KubeKind(Kind[T]):
         )
 
     def manifest(self, obj: Manifest | msgspec.Struct) -> Manifest:
-        """Return *obj* as a manifest of this kind, in the form in which a cluster keeps it.
+        """Return *obj* as a manifest of this kind, in the form in which a cluster stores it.
 
-        Raises `InvalidObjectError` where it is of another kind, has no name, or is of another
-        namespace than this kind's.
+        Raises `InvalidObjectError` if it is of another kind, has no name, or has another namespace
+        than this kind.
         """
         manifest: Manifest = documents.plain(obj)
         if not isinstance(manifest, dict):
             raise InvalidObjectError(f"a manifest of {self.name} is a JSON object, not {obj!r:.60}")
-        for name, ours in (("apiVersion", self.api_version), ("kind", self.kind)):
-            theirs = manifest.get(name) or ours
-            if theirs != ours:
-                raise InvalidObjectError(f"{self.name} has {name} {ours}, not {theirs}")
+        for name, expected in (("apiVersion", self.api_version), ("kind", self.kind)):
+            value = manifest.get(name) or expected
+            if value != expected:
+                raise InvalidObjectError(f"{self.name} has {name} {expected}, not {value}")
         metadata = {k: v for k, v in documents.metadata_of(manifest).items() if v}
         if not metadata.get("name"):
             raise InvalidObjectError(f"a manifest of {self.name} has no metadata.name")
         namespace = metadata.get("namespace") or self.namespace
         if self.namespace is not None and namespace != self.namespace:
             raise InvalidObjectError(
-                f"{self.name} {metadata['name']} is of namespace {namespace}, not {self.namespace}"
+                f"{self.name} {metadata['name']} is in namespace {namespace}, not {self.namespace}"
             )
-        placed = metadata if namespace is None else {**metadata, "namespace": namespace}
-        own = {"apiVersion": self.api_version, "kind": self.kind, "metadata": placed}
-        return _stored_form({**manifest, **own})
+        if namespace is not None:
+            metadata["namespace"] = namespace
+        identity = {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata}
+        return _stored_form({**manifest, **identity})
 
 
 def split(key: str) -> tuple[str, str]:
-    """Return the namespace and the name in a key; the namespace is empty where it has none.
+    """Return the namespace and the name of a key; the namespace may be empty.
 
-    Raises `InvalidKeyError` where the key can name no object of a cluster.
+    Raises `InvalidKeyError` if no object in a cluster can have this key.
     """
     namespace, slash, name = key.rpartition("/")
-    legal = _NAME.fullmatch(name) and (not slash or _NAME.fullmatch(namespace))
-    if not legal or {".", ".."} & {namespace, name}:
+    valid = _NAME.fullmatch(name) and (not slash or _NAME.fullmatch(namespace))
+    if not valid or {".", ".."} & {namespace, name}:
         raise InvalidKeyError(f"key {key!r} is neither a name nor namespace/name")
     return namespace, name
 
 
 def joined(namespace: str, name: str) -> str:
-    """Return the key of an object; *namespace* is empty where the kind is cluster-scoped."""
+    """Return the key of an object; *namespace* is empty if the kind is cluster-scoped."""
     return f"{namespace}/{name}" if namespace else name
 
 
 def _stored_form(manifest: Manifest) -> Manifest:
-    """Return the manifest without write-only fields: a Secret's text becomes its data."""
+    """Return the manifest with a Secret's write-only `stringData` moved to its `data`."""
     if (manifest["apiVersion"], manifest["kind"]) != ("v1", "Secret") or not manifest.get(
         "stringData"
     ):
@@ -274,40 +272,41 @@ def kube(
     namespace: str | None = None,
     name: str | None = None,
     labels: str | Mapping[str, str] | None = None,
-    type: Any = None,  # noqa: A002 - what it is
+    type: Any = None,  # noqa: A002 - a public option
     metadata_only: bool = False,
     managed_fields: bool = False,
     propagation: Propagation = "Background",
     optional: bool = False,
 ) -> KubeKind[Any]:
-    """Declare objects of a Kubernetes cluster, custom resources included.
+    """Declare a kind of a Kubernetes cluster, which may be a custom resource.
 
     Args:
-        api_version: `v1`, `apps/v1`, `example.com/v1alpha1`.
-        kind: `ConfigMap`, `Deployment`, `Widget`.
-        namespace: only objects of this namespace; None means all, and kinds without namespaces.
-        name: only the object of this name, or those where there is one in each namespace.
-        labels: only objects that this label selector means: as `kubectl -l` takes it, or the
-            labels that they have. The server selects.
-        type: what objects decode to: by default the document as a dict; else a subclass of
-            `KubeObject`, or any struct with `metadata`.
-        metadata_only: only metadata is watched and cached; for large or secret objects.
-        managed_fields: keep `metadata.managedFields`, which tell who set which fields; by default
-            they are dropped, being larger than most objects.
-        propagation: what becomes of dependents when an object is deleted.
-        optional: the controller works without this kind while the cluster does not have it, as
-            when its CustomResourceDefinition is not installed. Reads find no objects, writes of
-            secondaries do nothing, and every primary is synced when the kind appears.
+        api_version: such as `v1`, `apps/v1`, `example.com/v1alpha1`.
+        kind: such as `ConfigMap`, `Deployment`, `Widget`.
+        namespace: only objects in this namespace; None means all namespaces, and is required for
+            cluster-scoped kinds.
+        name: only objects with this name; without *namespace*, in every namespace.
+        labels: only objects that this label selector selects: text as for `kubectl -l`, or the
+            labels that the objects must have. The server selects the objects.
+        type: the type that objects decode to: a dict by default, or a subclass of `KubeObject`, or
+            any struct with `metadata`.
+        metadata_only: watch and cache only metadata, for large or secret objects.
+        managed_fields: keep `metadata.managedFields`, which record the manager of each field. They
+            are dropped by default, because they are larger than most objects.
+        propagation: the propagation policy for dependents when an object is deleted.
+        optional: the controller works without this kind while the cluster does not have it, for
+            example before its CustomResourceDefinition is installed. Reads find no objects, writes
+            of secondaries do nothing, and every primary is synced when the kind appears.
 
     Without *optional*, a controller waits for a kind that the cluster does not have. Raises
-    `UsageError` for a selector or a type that cannot be.
+    `UsageError` if the selector or the type is invalid.
     """
-    of = dict[str, Any] if type is None else type
-    if not issubclass(get_origin(of) or of, dict | Object):
-        raise UsageError(f"{of.__name__} has no metadata: make it a subclass of KubeObject")
+    object_type = dict[str, Any] if type is None else type
+    if not issubclass(get_origin(object_type) or object_type, dict | Object):
+        raise UsageError(f"{object_type.__name__} has no metadata: subclass KubeObject")
     selector = Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})
     return KubeKind(
-        of,
+        object_type,
         api_version,
         kind,
         namespace=namespace,

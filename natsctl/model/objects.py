@@ -1,6 +1,6 @@
-"""What an object looks like to Python: a frozen struct with metadata, a spec and a status.
+"""The base types of objects: frozen structs with metadata, a spec and a status.
 
-Objects are values. A change is a new object (`msgspec.structs.replace`), handed to a store.
+Objects are immutable. To change one, write a changed copy (`msgspec.structs.replace`) to its store.
 """
 
 import msgspec
@@ -16,16 +16,16 @@ LINK = (
 """Annotations that link an object to its external resource, in the domain of its reconciler."""
 
 WISHES = ("paused", "management-policy", "deletion-policy")
-"""Annotations by which a user asks the reconciler for something, in the same domain."""
+"""Annotations that users set to control the reconciler, in the same domain."""
 
 
 class Metadata(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, dict=False
 ):
-    """What every object says about itself; the key is its name and is not repeated here.
+    """The metadata of an object. It has no name, because the key is the name.
 
-    `generation` counts changes of what is desired, `deletion_timestamp` (RFC 3339) marks an
-    object that goes as soon as `finalizers` is empty.
+    `generation` counts changes of the desired state. `deletion_timestamp` (RFC 3339) marks an
+    object that is deleted as soon as `finalizers` is empty.
     """
 
     labels: dict[str, str] = {}
@@ -37,7 +37,7 @@ class Metadata(
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The base of stored kinds; subclasses add `spec` and may narrow `status`.
+    """The base of stored types; subclasses add `spec` and may narrow the type of `status`.
 
     Example:
         class Greeting(Object, frozen=True):
@@ -49,17 +49,17 @@ class Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The part of a value that says who owns it and who holds it: only metadata is decoded."""
+    """The metadata of a value, decoded without the rest of the value."""
 
     metadata: Metadata = Metadata()
 
 
 def is_reserved(annotation: str) -> bool:
-    """Return whether a write of the whole object keeps the annotation, unless it gives another."""
-    domain, _, word = annotation.rpartition("/")
-    return domain == DOMAIN or (bool(domain) and word in LINK)
+    """Return whether a write of a whole object keeps the annotation if it does not set it."""
+    domain, _, name = annotation.rpartition("/")
+    return domain == DOMAIN or (bool(domain) and name in LINK)
 
 
 def is_bookkeeping(annotation: str) -> bool:
-    """Return whether the annotation is natsctl's own record, and nothing that a user asks for."""
+    """Return whether natsctl writes the annotation, and users do not."""
     return is_reserved(annotation) and annotation.rpartition("/")[2] not in WISHES

@@ -1,18 +1,18 @@
-"""Whether an object is as it should be, as its status says."""
+"""Reads from an object's status whether the object is ready."""
 
 from natsctl.model import documents
 from natsctl.model.documents import Document
 
 UNKNOWN = "-"
 
-_TELLING = ("Ready", "Available")  # types of conditions
+_READY_TYPES = ("Ready", "Available")  # condition types, the preferred one first
 
 
 def ready(document: Document | None) -> str:
-    """Return how an object is, in a word.
+    """Return the readiness of an object in one word.
 
-    `Deleting`; `Pending`, where its controller has not seen it as it is; `True`, `False` or what
-    else its status says of being ready; `-` where it says nothing.
+    The word is `Deleting`; `Pending` if the controller has not seen the newest generation; the
+    status of the ready condition, such as `True` or `False`; or `-` if it is unknown.
     """
     if document is None:
         return UNKNOWN
@@ -25,25 +25,25 @@ def ready(document: Document | None) -> str:
         return "Pending"
     if isinstance(status.get("ready"), bool):
         return str(status["ready"])
-    condition = _condition(document)
+    condition = _ready_condition(document)
     return UNKNOWN if condition is None else str(condition.get("status"))
 
 
 def reason(document: Document | None) -> str:
-    """Return why it is so, as its status says; empty where it does not."""
-    condition = _condition(document or {})
-    found = None if condition is None else condition.get("reason")
-    return found if isinstance(found, str) else ""
+    """Return the reason of the ready condition, or an empty text if there is none."""
+    condition = _ready_condition(document or {})
+    text = None if condition is None else condition.get("reason")
+    return text if isinstance(text, str) else ""
 
 
-def _condition(document: Document) -> Document | None:
-    """Return the condition that tells whether the object is ready."""
+def _ready_condition(document: Document) -> Document | None:
     status = document.get("status")
     conditions = status.get("conditions") if isinstance(status, dict) else None
-    listed = conditions if isinstance(conditions, list) else []
-    found = [each for each in listed if isinstance(each, dict)]
-    for wanted in _TELLING:
-        for condition in found:
+    if not isinstance(conditions, list):
+        return None
+    valid = [condition for condition in conditions if isinstance(condition, dict)]
+    for wanted in _READY_TYPES:
+        for condition in valid:
             if condition.get("type") == wanted:
                 return condition
     return None

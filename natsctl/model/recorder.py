@@ -1,7 +1,6 @@
-"""The seam for events: messages about a key, for people."""
+"""The seam for events, which are messages to people about a key, and their sending queue."""
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -10,72 +9,76 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.model.manifests import Reference
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 E = TypeVar("E")
 
-OBJECTS_MAX = 10_000  # objects, and events told, that are remembered
-BURST = 25  # events that may be told of an object at once
-REFILL_S = 60.0  # one more for each so many seconds
-PENDING_MAX = 10_000  # events on their way
-PAUSE_S = 1.0  # after one that could not be sent
-DENIALS_MAX = 100  # distinct ones that are remembered
-CLOSE_S = 2.0
-QUIET_S = 5.0  # that recorders leave between an event and its repeats
+REMEMBERED_MAX = 10_000  # objects with a budget, and sent events that may repeat
+BURST = 25  # events about one object at once
+REFILL_S = 60.0  # seconds until an object may have one more event
+PENDING_MAX = 10_000  # events that wait to be sent
+PAUSE_S = 1.0  # after an event that could not be sent
+DENIALS_MAX = 100  # distinct denials that are logged only once
+CLOSE_S = 2.0  # for the pending events at the end
+QUIET_S = 5.0  # between an event and its repeats; recorders use it as `quiet_s`
 
 
 class EventType(Enum):
-    """Whether somebody should look."""
+    """The importance of an event, as in Kubernetes."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
 
 
 class Recorder(Protocol):
-    """Takes events and sends them when it can; never blocks, never raises."""
+    """Records events and sends them in the background; never blocks and never raises."""
 
     def event(
         self,
         key: str,
-        type: EventType,  # noqa: A002 - the field's word
+        type: EventType,  # noqa: A002 - the name in Kubernetes
         reason: str,
         message: str,
         regarding: Sequence[Reference] = (),
     ) -> None:
-        """Record that something happened to the primary *key*, and to what was made for it.
+        """Record an event about the primary *key* and about its objects in a cluster.
 
-        *reason* is short, CamelCase and made for programs; *message* is for people; *regarding*
-        names the objects of a cluster that were made for it.
+        *reason* is a short CamelCase word for programs, *message* is for people, and *regarding*
+        refers to the key's secondaries in a cluster.
         """
         ...
 
 
 class Budget:
-    """How many events may still be told of each object."""
+    """A token bucket per object, which limits the rate of its events."""
 
     def __init__(self) -> None:
-        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, at
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, time
 
     def take(self, about: str) -> bool:
-        """Say whether one more may be told, and count it."""
+        """Take a token of the object *about*; return False if it has none left."""
         now = asyncio.get_running_loop().time()
-        tokens, at = self._spent.pop(about, (float(BURST), now))
-        tokens = min(float(BURST), tokens + (now - at) / REFILL_S)
+        tokens, refilled = self._buckets.pop(about, (float(BURST), now))
+        tokens = min(float(BURST), tokens + (now - refilled) / REFILL_S)
         allowed = tokens >= 1
-        self._spent[about] = (tokens - allowed, now)
-        if len(self._spent) > OBJECTS_MAX:
-            self._spent.popitem(last=False)
+        self._buckets[about] = (tokens - allowed, now)
+        if len(self._buckets) > REMEMBERED_MAX:
+            self._buckets.popitem(last=False)
         return allowed
 
 
 class Outbox(Generic[E]):
-    """Sends events; `sending` runs it. Adding never waits, and what is too much is dropped.
+    """A bounded queue of events. Adding never blocks; events beyond a limit are dropped.
 
-    *send* sends one and returns it as it is to be remembered: a repeat within *repeat_s* seconds
-    is made of it. *pause_s* lies between two, so that they are little of a server's work. Repeats
-    within *quiet_s* seconds after an event was sent are sent as one, when that time is over or at
-    the end.
+    `sending` sends the events one at a time. Repeated events are counted and sent as one.
+
+    Args:
+        send: sends an event, and returns it in the form from which its repeats are made.
+        repeat_s: seconds within which an equal event is a repeat.
+        pause_s: seconds between two events, which limits the load on the server.
+        quiet_s: seconds after an event within which repeats are collected and sent as one.
     """
 
     def __init__(
@@ -91,10 +94,10 @@ class Outbox(Generic[E]):
         self._repeat_s = repeat_s
         self._pause_s = pause_s
         self._quiet_s = quiet_s
-        self._held: dict[Hashable, str] = {}  # repeats that wait, with their objects
         self._budget = Budget()
-        self._pending: OrderedDict[Hashable, tuple[str, E]] = OrderedDict()
-        self._told: OrderedDict[Hashable, tuple[E, float]] = OrderedDict()
+        self._pending: OrderedDict[Hashable, tuple[str, E]] = OrderedDict()  # object, event
+        self._sent: OrderedDict[Hashable, tuple[E, float]] = OrderedDict()  # event, time
+        self._delayed: dict[Hashable, str] = {}  # objects of repeats within the quiet time
         self._denials: set[str] = set()
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
@@ -102,53 +105,53 @@ class Outbox(Generic[E]):
     def add(
         self, about: str, identity: Hashable, *, first: Callable[[], E], again: Callable[[E], E]
     ) -> None:
-        """Have an event sent: a *first*, or *again* what was told with the same *identity*.
+        """Queue an event about the object *about*.
 
-        Beyond the rate of what it is *about*, or with too many on their way, it is dropped; a
-        repeat is counted nevertheless.
+        The event is *first*, or *again* of the recent event with the same *identity*. The event is
+        dropped if the object has too many events or the queue is full; a repeat is counted anyway.
         """
         if identity in self._pending:
             self._pending[identity] = (about, again(self._pending[identity][1]))
             return
-        told = self._told_lately(identity)
-        if told is not None and self._hold(about, identity):
-            self._told[identity] = (again(told), self._told[identity][1])
+        recent = self._recent(identity)
+        if recent is not None and self._delay(about, identity):
+            self._sent[identity] = (again(recent), self._sent[identity][1])
             return
-        event = first() if told is None else again(told)
+        event = first() if recent is None else again(recent)
         if len(self._pending) < PENDING_MAX and self._budget.take(about):
-            self._told.pop(identity, None)
+            self._sent.pop(identity, None)
             self._pending[identity] = (about, event)
             self._wake.set()
             return
         self.dropped += 1
-        if told is not None:
-            self._told[identity] = (event, self._told[identity][1])
+        if recent is not None:
+            self._sent[identity] = (event, self._sent[identity][1])
 
-    def _hold(self, about: str, identity: Hashable) -> bool:
-        """Return whether a repeat comes too soon after the last one was sent: it is sent later."""
+    def _delay(self, about: str, identity: Hashable) -> bool:
+        """Return whether a repeat is within the quiet time, and schedule it for its end."""
         loop = asyncio.get_running_loop()
-        due = self._told[identity][1] + self._quiet_s
+        due = self._sent[identity][1] + self._quiet_s
         if due <= loop.time() or self._closed.is_set():
             return False
-        if identity not in self._held:
-            self._held[identity] = about
+        if identity not in self._delayed:
+            self._delayed[identity] = about
             loop.call_at(due, self._release, identity)
         return True
 
     def _release(self, identity: Hashable) -> None:
-        """Send a repeat that was held, unless it was forgotten since or is beyond the rate."""
-        about = self._held.pop(identity, None)
-        if about is None or identity not in self._told:
+        """Queue a delayed repeat, unless it was forgotten or its object has no token left."""
+        about = self._delayed.pop(identity, None)
+        if about is None or identity not in self._sent:
             return
         if not self._budget.take(about):
             self.dropped += 1
         else:
-            event, _ = self._told.pop(identity)
+            event, _ = self._sent.pop(identity)
             self._pending[identity] = (about, event)
             self._wake.set()
 
     async def run(self) -> None:
-        """Send what comes, until closed; then what is left."""
+        """Send events until the outbox is closed, and then the pending ones."""
         closing = False
         while not closing:
             await self._wake.wait()
@@ -159,61 +162,61 @@ class Outbox(Generic[E]):
                 await self._pause()
 
     def close(self) -> None:
-        """Let `run` end, once what is left is sent."""
-        for identity in list(self._held):
+        """Make `run` return after it has sent the pending events."""
+        for identity in list(self._delayed):
             self._release(identity)
         self._closed.set()
         self._wake.set()
 
     async def _pause(self) -> None:
-        """Wait before the next; not at the end."""
+        """Wait before the next event, unless the outbox is closed."""
         if self._pause_s:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s):
                     await self._closed.wait()
 
-    def _told_lately(self, identity: Hashable) -> E | None:
-        told, at = self._told.get(identity, (None, 0.0))
-        if told is None or asyncio.get_running_loop().time() - at > self._repeat_s:
-            self._told.pop(identity, None)
+    def _recent(self, identity: Hashable) -> E | None:
+        event, sent_at = self._sent.get(identity, (None, 0.0))
+        if event is None or asyncio.get_running_loop().time() - sent_at > self._repeat_s:
+            self._sent.pop(identity, None)
             return None
-        return told
+        return event
 
     async def _send_next(self) -> None:
-        """Send the oldest; what cannot be sent is dropped."""
+        """Send the oldest event; drop it if that fails."""
         identity, (about, event) = self._pending.popitem(last=False)
-        self._remember(identity, event)  # a repeat that comes meanwhile is one
+        self._remember(identity, event)  # so that an event during the send is a repeat
         try:
             sent = await self._send(event)
         except StoreError as error:
             self.dropped += 1
-            self._told.pop(identity, None)
+            self._sent.pop(identity, None)
             if isinstance(error, PermissionDeniedError):
-                self._report_once(about, error)
+                self._log_denial_once(about, error)
             else:
-                log.warning("an event about %s was not sent: %s", about, error)
+                log.warning("cannot send event", object=about, error=error)
                 await asyncio.sleep(PAUSE_S)
         else:
-            if identity not in self._pending and identity not in self._held:
+            if identity not in self._pending and identity not in self._delayed:
                 self._remember(identity, sent)
 
     def _remember(self, identity: Hashable, event: E) -> None:
-        self._told[identity] = (event, asyncio.get_running_loop().time())
-        if len(self._told) > OBJECTS_MAX:
-            self._told.popitem(last=False)
+        self._sent[identity] = (event, asyncio.get_running_loop().time())
+        if len(self._sent) > REMEMBERED_MAX:
+            self._sent.popitem(last=False)
 
-    def _report_once(self, about: str, denial: PermissionDeniedError) -> None:
+    def _log_denial_once(self, about: str, denial: PermissionDeniedError) -> None:
         if str(denial) in self._denials:
             return
         if len(self._denials) >= DENIALS_MAX:
             self._denials.clear()
         self._denials.add(str(denial))
-        log.warning("an event about %s was not sent, nor are others like it: %s", about, denial)
+        log.warning("no permission to send events", object=about, error=denial)
 
 
 @asynccontextmanager
 async def sending(outbox: Outbox[Any]) -> AsyncIterator[None]:
-    """Send while the context lasts, and what is left at its end."""
+    """Send the outbox's events while the context is open, and the pending ones at its end."""
     task = asyncio.create_task(outbox.run(), name="events")
     try:
         yield

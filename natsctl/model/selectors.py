@@ -1,4 +1,4 @@
-"""Which objects a label selector means: the language of `kubectl -l`."""
+"""Label selectors, in the syntax of `kubectl -l`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,73 +17,73 @@ _VALUE = re.compile(rf"(?:{_NAME})?")
 _TOKEN = re.compile(r"\s*(?:(?P<sign>!=|==|[=!(),<>])|(?P<word>[^\s=!(),<>]+)|$)")
 
 
-class _AboutKey(msgspec.Struct, frozen=True):
+class _KeyRequirement(msgspec.Struct, frozen=True):
     key: str
 
     def __post_init__(self) -> None:
-        if fault := _fault_of_key(self.key):
-            raise UsageError(f"{self.key!r} is no label key: {fault}")
+        if rule := _broken_key_rule(self.key):
+            raise UsageError(f"{self.key!r} is not a label key: {rule}")
 
 
-class _AboutValues(_AboutKey, frozen=True):
+class _ValuesRequirement(_KeyRequirement, frozen=True):
     values: frozenset[str]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.values:
-            raise UsageError(f"no value is given for the label {self.key}")
+            raise UsageError(f"the label {self.key} has no value to compare with")
         for value in self.values:
-            if fault := _fault_of_value(value):
-                raise UsageError(f"{value!r} is no label value: {fault}")
+            if rule := _broken_value_rule(value):
+                raise UsageError(f"{value!r} is not a label value: {rule}")
 
-    def _written(self, *, one: str, many: str) -> str:
+    def _format(self, *, one: str, many: str) -> str:
         first, *others = sorted(self.values)
         if others:
             return f"{self.key} {many} ({','.join([first, *others])})"
         return f"{self.key}{one}{first}"
 
 
-class In(_AboutValues, frozen=True):
-    """The label exists and has one of these values, at least one."""
+class In(_ValuesRequirement, frozen=True):
+    """The label exists and has one of these values. There is at least one value."""
 
     def __str__(self) -> str:
-        return self._written(one="=", many="in")
+        return self._format(one="=", many="in")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Say whether *labels* fulfil this."""
+        """Return whether *labels* meet this requirement."""
         return labels.get(self.key) in self.values
 
 
-class NotIn(_AboutValues, frozen=True):
-    """The label has none of these values, at least one, or does not exist."""
+class NotIn(_ValuesRequirement, frozen=True):
+    """The label has none of these values, or does not exist. There is at least one value."""
 
     def __str__(self) -> str:
-        return self._written(one="!=", many="notin")
+        return self._format(one="!=", many="notin")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Say whether *labels* fulfil this."""
+        """Return whether *labels* meet this requirement."""
         return labels.get(self.key) not in self.values
 
 
-class Exists(_AboutKey, frozen=True):
-    """The label exists, whatever its value."""
+class Exists(_KeyRequirement, frozen=True):
+    """The label exists, with any value."""
 
     def __str__(self) -> str:
         return self.key
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Say whether *labels* fulfil this."""
+        """Return whether *labels* meet this requirement."""
         return self.key in labels
 
 
-class Absent(_AboutKey, frozen=True):
+class Absent(_KeyRequirement, frozen=True):
     """The label does not exist."""
 
     def __str__(self) -> str:
         return f"!{self.key}"
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Say whether *labels* fulfil this."""
+        """Return whether *labels* meet this requirement."""
         return self.key not in labels
 
 
@@ -91,18 +91,18 @@ Requirement: TypeAlias = In | NotIn | Exists | Absent
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """Means the objects whose labels fulfil every requirement; with none, all objects.
+    """Selects the objects whose labels meet every requirement; without requirements, all objects.
 
-    Its text is canonical: requirements and values are sorted and given once, so selectors are
-    equal exactly when their texts are, and `Selector.parse(str(selector)) == selector`.
+    The text is canonical: requirements and values are sorted and unique. So two selectors are equal
+    if and only if their texts are equal, and `Selector.parse(str(selector)) == selector`.
 
-    Raises `UsageError` for a key or a value that Kubernetes would not take in a label.
+    Raises `UsageError` for a key or a value that is not valid in a Kubernetes label.
     """
 
     requirements: tuple[Requirement, ...] = ()
 
     def __post_init__(self) -> None:
-        canonical = tuple(sorted(set(self.requirements), key=lambda one: (one.key, str(one))))
+        canonical = tuple(sorted(set(self.requirements), key=_sort_key))
         msgspec.structs.force_setattr(self, "requirements", canonical)
 
     def __str__(self) -> str:
@@ -110,30 +110,34 @@ class Selector(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> Self:
-        """Return the selector of objects that have all of these labels."""
+        """Return a selector of the objects that have all of these labels."""
         return cls(tuple(In(key, frozenset([value])) for key, value in labels.items()))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the selector that *text* says, such as `a=b,c!=d,e in (x,y),f notin (z),g,!h`.
+        """Parse a selector such as `a=b,c!=d,e in (x,y),f notin (z),g,!h`.
 
-        Raises `UsageError` that shows where the text is wrong.
+        Raises `UsageError` that marks the error in the text.
         """
         return cls(tuple(_Parser(text).selector()))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Say whether an object with these labels is meant."""
+        """Return whether an object with these labels is selected."""
         return all(requirement.matches(labels) for requirement in self.requirements)
+
+
+def _sort_key(requirement: Requirement) -> tuple[str, str]:
+    return requirement.key, str(requirement)
 
 
 class _Token(NamedTuple):
     text: str  # empty at the end
-    at: int
+    position: int
     is_word: bool
 
 
 class _Parser:
-    """Reads a selector from left to right, one token ahead."""
+    """A recursive descent parser with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -161,13 +165,13 @@ class _Parser:
         if self._accept("notin"):
             return NotIn(key, self._values())
         if self._next.text not in {"", ","}:
-            raise self._wrong("=, !=, in, notin or a comma")
+            raise self._error("=, !=, in, notin or a comma")
         return Exists(key)
 
     def _values(self) -> frozenset[str]:
         self._expect("(", or_else="( and values")
         if self._next.text == ")":
-            raise self._wrong("a value")
+            raise self._error("a value")
         values = [self._value()]
         while not self._accept(")"):
             self._expect(",", or_else="a comma or )")
@@ -175,16 +179,16 @@ class _Parser:
         return frozenset(values)
 
     def _key(self) -> str:
-        if not self._next.is_word or _fault_of_key(self._next.text):
-            raise self._wrong("a label's key", _fault_of_key(self._next.text))
+        if not self._next.is_word or _broken_key_rule(self._next.text):
+            raise self._error("a label's key", _broken_key_rule(self._next.text))
         return self._take()
 
     def _value(self) -> str:
-        """Take a value; where a comma, a bracket or the end is next, it is empty."""
+        """Take a value; it is empty before a comma, a closing bracket, or the end."""
         if self._next.text in {"", ",", ")"}:
             return ""
-        if not self._next.is_word or _fault_of_value(self._next.text):
-            raise self._wrong("a label's value", _fault_of_value(self._next.text))
+        if not self._next.is_word or _broken_value_rule(self._next.text):
+            raise self._error("a label's value", _broken_value_rule(self._next.text))
         return self._take()
 
     def _accept(self, *texts: str) -> bool:
@@ -195,37 +199,37 @@ class _Parser:
 
     def _expect(self, sign: str, *, or_else: str) -> None:
         if not self._accept(sign):
-            raise self._wrong(or_else)
+            raise self._error(or_else)
 
     def _take(self) -> str:
         taken, self._next = self._next, next(self._tokens)
         return taken.text
 
-    def _wrong(self, expected: str, fault: str = "") -> UsageError:
-        found = f"{self._next.text!r}" if self._next.text else "the end"
-        reason = f": {fault}" if self._next.is_word and fault else ""
+    def _error(self, expected: str, rule: str = "") -> UsageError:
+        token = f"{self._next.text!r}" if self._next.text else "the end"
+        reason = f": {rule}" if self._next.is_word and rule else ""
         shown = re.sub(r"\s", " ", self._text)
         return UsageError(
-            f"no label selector: expected {expected}, found {found}{reason}\n"
+            f"invalid label selector: expected {expected}, found {token}{reason}\n"
             f"  {shown}\n"
-            f"  {' ' * self._next.at}^"
+            f"  {' ' * self._next.position}^"
         )
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    for found in _TOKEN.finditer(text):
-        kind = found.lastgroup
-        if kind is not None:
-            yield _Token(found[kind], found.start(kind), kind == "word")
+    for match in _TOKEN.finditer(text):
+        group = match.lastgroup
+        if group is not None:
+            yield _Token(match[group], match.start(group), group == "word")
     yield _Token("", len(text), is_word=False)
 
 
-def _fault_of_key(key: str) -> str:
-    found = _KEY.fullmatch(key)
-    if found is not None and len(found["domain"] or "") <= _DOMAIN_LENGTH_MAX:
+def _broken_key_rule(key: str) -> str:
+    match = _KEY.fullmatch(key)
+    if match is not None and len(match["domain"] or "") <= _DOMAIN_LENGTH_MAX:
         return ""
-    return f"{_NAME_RULE}; a DNS name and / may stand before it"
+    return f"{_NAME_RULE}; it may have a prefix that is a DNS name and /"
 
 
-def _fault_of_value(value: str) -> str:
-    return "" if _VALUE.fullmatch(value) else f"{_NAME_RULE}; or nothing"
+def _broken_value_rule(value: str) -> str:
+    return "" if _VALUE.fullmatch(value) else f"{_NAME_RULE}; it may be empty"

@@ -1,7 +1,7 @@
-"""The seam between natsctl and the systems that keep objects.
+"""The seam between natsctl and the systems that store objects.
 
-A backend implements `Store`; nothing above this module knows which backend it talks to. Values
-cross the seam as bytes, so that nothing is decoded that nobody reads.
+A backend implements `Store`; no module above this one depends on a backend. Values cross the seam
+as bytes, so that a value is decoded only if it is read.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """An object as its store keeps it. `revision` grows with every write to the store."""
+    """An object in a store. `revision` grows with every write to the store."""
 
     key: str
     revision: int
@@ -30,26 +30,23 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
 
 class Listing(msgspec.Struct, frozen=True, gc=False):
-    """A listing begins; every live object follows as `Applied`, then `Listed`.
+    """The start of a list: an `Applied` for every existing object follows, then `Listed`.
 
-    `incarnation` names the store itself: another value than before means that the store was
-    replaced, and that revisions of the old one mean nothing now.
+    `incarnation` identifies the store. If it differs from the one before, the store was replaced,
+    and revisions of the old store are no longer valid.
     """
 
     incarnation: str = ""
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The object exists and looks like this."""
+    """The object exists in this state."""
 
     stored: Stored
 
 
 class Deleted(msgspec.Struct, frozen=True, gc=False):
-    """The object is gone; the store says so at this revision.
-
-    `purged` says that its history was forgotten with it.
-    """
+    """The object was deleted at this revision; `purged` means that its history was deleted too."""
 
     key: str
     revision: int
@@ -57,16 +54,16 @@ class Deleted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
-    """The listing is complete up to this revision; what follows are live changes."""
+    """The end of a list, which is complete up to this revision. Live changes follow."""
 
     revision: int = 0
 
 
 class IllegalKey(msgspec.Struct, frozen=True, gc=False):
-    """A message of the store has a name that no object can have.
+    """A message of the store whose name is not a legal key.
 
-    `key` is that name in printable characters, with all others escaped. `exists` is false if the
-    message marks a deletion.
+    `key` is the name with unprintable characters escaped. `exists` is False if the message is a
+    delete marker.
     """
 
     key: str
@@ -78,7 +75,7 @@ WatchEvent: TypeAlias = Listing | Applied | Deleted | IllegalKey | Listed
 
 
 class ChangeType(Enum):
-    """What happened to an object between two looks at it."""
+    """The type of a `Change`."""
 
     ADDED = "added"
     UPDATED = "updated"
@@ -86,10 +83,16 @@ class ChangeType(Enum):
 
 
 class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """One object before and after; `initial` marks what a listing found.
+    """An object before and after a change.
 
-    Both are None for an object that was deleted before anyone here saw it. `purged` says of one
-    that is gone that its history was forgotten too, where the store told so.
+    Attributes:
+        kind: the object's kind.
+        key: the object's key.
+        before: the state before; None if the object did not exist.
+        after: the state after; None if the object was deleted. Both are None if the object was
+            deleted before it was first seen.
+        initial: whether a list, not a live change, produced the change.
+        purged: whether the deletion also deleted the history, as far as the store reports it.
     """
 
     kind: Kind[T]
@@ -101,164 +104,170 @@ class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
     @property
     def action(self) -> ChangeType:
-        """Added, updated or deleted."""
+        """The type of the change."""
         if self.after is None:
             return ChangeType.DELETED
         return ChangeType.ADDED if self.before is None else ChangeType.UPDATED
 
     @property
     def old(self) -> T | None:
-        """The object before, decoded at every read."""
+        """The object before the change; each access decodes it."""
         return None if self.before is None else self.kind.decode(self.before.value)
 
     @property
     def new(self) -> T | None:
-        """The object now, decoded at every read."""
+        """The object after the change; each access decodes it."""
         return None if self.after is None else self.kind.decode(self.after.value)
 
 
 class Store(Protocol):
-    """Objects of one kind, kept somewhere that survives us.
+    """The objects of one kind in persistent storage.
 
-    Every call has a deadline of its own and raises a `StoreError`: `StoreTimeoutError` when the
-    outcome is unknown, `PermissionDeniedError`, `StoreMissingError`, `InvalidKeyError`,
-    `TooLargeError` as they say.
+    Every call has a deadline and raises `StoreError`s: `StoreTimeoutError` if the outcome is
+    unknown, `PermissionDeniedError`, `StoreMissingError`, `InvalidKeyError`, `TooLargeError`.
     """
 
     @property
     def kind(self) -> Kind[Any]:
-        """What is kept here."""
+        """The kind of the objects."""
         ...
 
     async def get(self, key: str) -> Stored:
         """Read the object from the store's leader, never from a replica that may lag.
 
-        Raises `NotFoundError`, whose `deleted_at` tells a deletion from a key without a trace.
+        Raises `NotFoundError`. Its `deleted_at` is set if the store has a delete marker of the key.
         """
         ...
 
     async def create(self, key: str, value: bytes) -> Stored:
-        """Add the object; raises `ConflictError` where it exists."""
+        """Create the object; raises `ConflictError` if it exists."""
         ...
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        """Replace the object; raises `ConflictError` unless *revision* is the newest."""
+        """Replace the object; raises `ConflictError` unless *revision* is the newest one."""
         ...
 
     async def delete(
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
     ) -> int:
-        """Delete the object; whoever has seen the revision returned, and no older object, saw it.
+        """Delete the object.
 
-        With *revision*, raises `ConflictError` unless that is the newest of an existing object;
-        with *uid* as well, where the store gives objects one and this object has another. *purge*
-        forgets the key's history too, and may be asked of a key already deleted.
+        Returns a revision: a reader that has seen this revision, and sees no older state of the
+        object, has seen the deletion.
+
+        With *revision*, raises `ConflictError` unless it is the newest revision of an existing
+        object. With *uid*, raises `ConflictError` if the store assigns uids and the object has
+        another one. *purge* also deletes the key's history, even if the object was deleted before.
         """
         ...
 
     async def history(self, key: str) -> list[Stored | Deleted]:
-        """Return what the store still knows of the key, oldest first."""
+        """Return the states and deletions of the key that the store still has, oldest first."""
         ...
 
     def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """List, then follow, in the store's order, until it breaks with `WatchBrokenError`.
+        """Yield the existing objects and then every change, in the store's order.
 
-        Leaving the context leaves nothing behind at the server.
+        Iterating raises `WatchBrokenError` if the watch breaks. Leaving the context removes
+        everything that the watch created at the server.
         """
         ...
 
 
 @runtime_checkable
 class Sequenced(Protocol):
-    """A store that can say how far it is without listing anything."""
+    """A store that returns its newest revision without a list."""
 
     async def newest_revision(self) -> int:
-        """Return the revision of the newest write to any of the kind's objects, 0 for none.
+        """Return the revision of the newest write to any object of the kind, or 0 if there is none.
 
-        Has a deadline of its own, and raises a `StoreError`.
+        Has a deadline, and raises `StoreError`s.
         """
         ...
 
 
 class ManifestStore(Store, Protocol):
-    """A store that lays manifests over its objects itself, and knows who said which field."""
+    """A store with server-side apply, which tracks the manager of each field."""
 
     @property
     def kind(self) -> KubeKind[Any]:
-        """What is kept here."""
+        """The kind of the objects."""
         ...
 
     async def locate(self, manifest: Document) -> str:
-        """Return the key of the object that *manifest* describes.
+        """Return the key of the manifest's object.
 
-        Raises `InvalidObjectError` where it lacks, or has, a namespace against its kind.
+        Raises `InvalidObjectError` if a manifest of a namespaced kind has no namespace, or one of a
+        cluster-scoped kind has a namespace.
         """
         ...
 
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
-        """Make the object say what *manifest* says, and no more what *manager* said before.
+        """Set the fields of *manifest*, and remove fields that only *manager* set before.
 
-        *uid* names the object that it must be; where it is empty, none must exist, and one is
-        created. Raises `ConflictError` where that is not so, and its `FieldConflictError`, which
-        names the others, where other managers say other things of these fields, unless *force*.
-        Nothing changes, and the revision stays, where the object says all that already.
+        *uid* is the uid of the object to change; if it is empty, the object must not exist and is
+        created. If nothing changes, the object keeps its revision.
 
-        A manager takes over what a manager of its family, which is named alike up to the slash,
-        applied to an existing object before: `natsctl/new` from `natsctl/old`.
+        A manager takes over the fields that other managers of its family applied before. Managers
+        are of one family if their names are equal up to the slash: `natsctl/new`, `natsctl/old`.
+
+        Raises `ConflictError` if the object is another one than *uid* requires, and
+        `FieldConflictError` if other managers set these fields to other values; *force* takes the
+        fields over instead.
         """
         ...
 
     async def managed(self, key: str) -> ManagedFields:
-        """Return which manager set which fields of the object; raises `NotFoundError`."""
+        """Return the field managers of the object; raises `NotFoundError`."""
         ...
 
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Stored:
-        """Merge *patch* into the object's status (RFC 7396), which only this call can change.
+        """Merge *patch* into the object's status (RFC 7396). Only this call changes a status.
 
-        Raises `NotFoundError`, and `ConflictError` unless *revision*, if given, is the newest.
+        Raises `NotFoundError`; with *revision*, `ConflictError` unless it is the newest one.
         """
         ...
 
 
 class Stores(Protocol):
-    """A system that keeps objects of many kinds."""
+    """A system that stores objects of many kinds."""
 
     async def open(self, kind: Kind[Any]) -> Store:
-        """Return the kind's store, made and checked as the kind declares."""
+        """Return the kind's store, created if necessary and checked against the declaration."""
         ...
 
     def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
-        """Return where events of a controller go; leaving the context sends what is left."""
+        """Yield a recorder for a controller; leaving the context sends the pending events."""
         ...
 
     def guarded(self, guard: WriteGuard) -> Self:
-        """Return the same system, which asks *guard* before it sends a write or records an event.
+        """Return this system with *guard*, which it asks before every write and every event.
 
-        The guard takes the place of an earlier one.
+        The guard replaces an earlier guard.
         """
         ...
 
 
 class ManifestStores(Stores, Protocol):
-    """A cluster."""
+    """A system whose stores all have server-side apply, such as a Kubernetes cluster."""
 
     async def open(self, kind: Kind[Any]) -> ManifestStore:
-        """Return the kind's store; whether the cluster has the kind shows later."""
+        """Return the kind's store. Its calls raise `StoreMissingError` if the kind is missing."""
         ...
 
 
 @runtime_checkable
 class JetStream(Protocol):
-    """A system whose JetStream API can be asked for more than buckets."""
+    """A system with a JetStream API."""
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """Ask the JetStream API, `STREAM.INFO.orders` for example, and return its JSON answer.
+        """Send a JetStream API request, such as `STREAM.INFO.orders`; return the JSON response.
 
-        Raises `NotFoundError` and other `StoreError`s where it refuses, `StoreTimeoutError` where
-        nobody answers in time.
+        Raises `NotFoundError` and other `StoreError`s for an error response, and
+        `StoreTimeoutError` if there is no response in time.
         """
         ...

@@ -144,7 +144,7 @@ async def test_what_its_controller_would_not_take_is_not_stored(
     editor.plays({"replace": {"replicas: 2": "replicas: many"}}, {"replace": {"many": "3"}})
     words = ("edit", "greetings", "shop", "--controller", "controllers.greetings:Greetings")
     await natsctl.done(*words)
-    assert editor.seen[1].startswith("# no valid Greeting: Expected `int`, got `str`")
+    assert editor.seen[1].startswith("# not a valid Greeting: Expected `int`, got `str`")
     assert (await stored(natsctl))["spec"]["replicas"] == 3
 
 

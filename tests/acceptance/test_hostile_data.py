@@ -150,4 +150,4 @@ async def test_a_daemon_counts_an_object_that_is_nested_too_deeply_as_invalid(
     for words in (["tree", "deep"], ["explain", "deep"]):
         result = await in_process(*words)
         assert result.status == 0
-        assert "no valid App: " in result.out
+        assert "not a valid App: " in result.out

@@ -89,7 +89,7 @@ async def test_people_see_what_runs_and_what_became_of_a_key(
     status = await natsctl("status")
     assert [row[0] for row in status.rows] == ["greetings"]
     assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", "0", "0", "0", "0"]
-    assert "greetings: odd is left alone: no valid Greeting: Expected `str`" in status.err
+    assert "greetings: odd is left alone: not a valid Greeting: Expected `str`" in status.err
     assert re.search(r"^installation [0-9a-f]{16}$", status.err, re.MULTILINE)
 
     explained = await natsctl.done("explain", "shop")
@@ -97,7 +97,7 @@ async def test_people_see_what_runs_and_what_became_of_a_key(
     assert "owns        Route.routes/shop\n" in explained
     assert "1 created   ok\n" in explained
     assert '"shop" synced successfully (created)' in explained
-    assert "no valid Greeting" in await natsctl.done("explain", "odd", "-c", GREETINGS)
+    assert "not a valid Greeting" in await natsctl.done("explain", "odd", "-c", GREETINGS)
 
     tree = await natsctl("tree", "shop")
     assert [row[:2] for row in tree.rows] == [
@@ -428,7 +428,7 @@ async def test_a_name_that_is_no_key_is_listed_as_invalid_and_harms_no_command(
     assert await natsctl.done("watch", "greetings", "--once", "-o", "name") == "shop\n"
     assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "shop\n"
     refused = await natsctl("get", "greetings", r"a\x0bb")
-    assert (refused.status, "a key has letters, digits" in refused.err) == (2, True)
+    assert (refused.status, "a key has only letters, digits" in refused.err) == (2, True)
 
 
 SHOPS = """

@@ -88,7 +88,7 @@ async def test_resync_tells_which_keys_failed_and_why(
     assert (result.status, result.out) == (1, "1 of 3 synced\n")
     assert sorted(result.err.splitlines()) == [
         "natsctl: error: bad: ValueError: no such size",
-        "natsctl: error: odd: no valid App: Expected `object`, got `int` - at `$.spec`",
+        "natsctl: error: odd: not a valid App: Expected `object`, got `int` - at `$.spec`",
     ]
     assert await keys(parts) == ["good"]
     shown = await natsctl("resync", *APPS, "bad", "--verbose")

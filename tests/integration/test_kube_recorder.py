@@ -233,7 +233,9 @@ class TestPermissions:
             for number in range(5):
                 recorder.event("shop", NORMAL, "Synced", str(number), [shop])
             await eventually(lambda: recorder.dropped == 5)
-            told = [message for message in caplog.messages if "was not sent" in message]
+            told = [
+                message for message in caplog.messages if "no permission to send events" in message
+            ]
             assert len(told) == 1
             assert "create events.events.k8s.io" in told[0]
             rule = {

@@ -451,7 +451,7 @@ async def test_objects_of_other_namespaces_and_kinds_are_refused() -> None:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
     assert failures == [
-        "ConfigMap a is of namespace other, not default",
+        "ConfigMap a is in namespace other, not default",
         "ConfigMap has kind ConfigMap, not Secret",
         "a manifest of ConfigMap has no metadata.name",
     ]

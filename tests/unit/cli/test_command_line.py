@@ -165,7 +165,7 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
         (["run", "-c", "a:B", "--embedded", "-s", "x"], "but --server names another: leave one"),
         (["run", "-c", "a:B", "--embedded", "--context", "x"], "but --context names another"),
         (["run", "-c", "a:B", "--shard", "--leader-elect"], "contradict each other"),
-        (["list", "b", "-l", "a b"], "no label selector"),
+        (["list", "b", "-l", "a b"], "invalid label selector"),
         (["list", "b", "--keys", "a..b"], "is no pattern of keys"),
         (["put", "b", "k"], "give one of VALUE, -f FILE and - for standard input"),
         (["put", "b", "k", "x", "-f", "y"], "give one of VALUE, -f FILE"),

@@ -96,7 +96,7 @@ class TestWatchers:
                 ("create", "Notes: ValueError: told to"),
                 ("create", ""),
             ]
-            assert "no valid Site" in (await asked.explain("rome")).invalid
+            assert "not a valid Site" in (await asked.explain("rome")).invalid
             notes.failures = 1
             await put(sites, "athens", site("two"))
             await asyncio.sleep(1)

@@ -22,7 +22,7 @@ def test_a_decoder_reads_values() -> None:
 
 
 def test_whatever_a_decoder_raises_makes_the_value_invalid() -> None:
-    with pytest.raises(InvalidObjectError, match="no valid Reading"):
+    with pytest.raises(InvalidObjectError, match="not a valid Reading"):
         packed().decode(b'{"celsius": 1}')
 
 

@@ -65,7 +65,7 @@ class TestParsing:
         "value", [b"", b"{", b"[]", b'"text"', b"null", b"7", b"\xff", b'{"a": \xff}']
     )
     def test_what_is_no_json_object_is_refused(self, value: bytes) -> None:
-        with pytest.raises(InvalidObjectError, match="no JSON object"):
+        with pytest.raises(InvalidObjectError, match="not a JSON object"):
             documents.parse(value)
 
     def test_a_document_nested_too_deeply_is_refused(self) -> None:

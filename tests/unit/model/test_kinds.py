@@ -68,11 +68,11 @@ class TestDecoding:
     @pytest.mark.parametrize(
         ("value", "where"),
         [
-            (b"", "no valid App"),
+            (b"", "not a valid App"),
             (b"{}", "missing required field `spec`"),
             (b'{"spec": {"text": 1}}', r"\$\.spec\.text"),
             (b'{"spec": {"text": "hi"}, "metadata": {"labels": 1}}', r"\$\.metadata\.labels"),
-            (b"\xff", "no valid App"),
+            (b"\xff", "not a valid App"),
         ],
     )
     def test_what_is_invalid_is_refused_with_where_it_is_wrong(
@@ -177,5 +177,5 @@ class TestMetadata:
         assert APPS.metadata_of(App(spec=AppSpec("hi"))) == Metadata()
 
     def test_where_it_is_odd_that_is_said(self) -> None:
-        with pytest.raises(InvalidObjectError, match="no valid metadata"):
+        with pytest.raises(InvalidObjectError, match="invalid metadata"):
             APPS.metadata(b'{"metadata": 1}')

@@ -187,7 +187,7 @@ class TestFailing:
         tell(outbox, "yes")
         await asyncio.sleep(2)
         assert post.sent == [("yes", 1)]
-        assert "an event about shop was not sent: the server is tired" in caplog.messages
+        assert "cannot send event object=shop error='the server is tired'" in caplog.messages
 
     async def test_a_permission_that_is_missing_is_said_once(
         self, outbox: Outbox[Event], post: Post, caplog: pytest.LogCaptureFixture

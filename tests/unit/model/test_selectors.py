@@ -119,7 +119,7 @@ def test_labels_make_a_selector_of_what_has_them_all() -> None:
         ("a in (b c)", "        ^", "expected a comma or ), found 'c'"),
         ('a="b"', "  ^", "expected a label's value, found '\"b\"': at most 63"),
         ("a=b,_c", "    ^", "expected a label's key, found '_c': at most 63"),
-        ("Up/a", "^", "a DNS name and / may stand before it"),
+        ("Up/a", "^", "it may have a prefix that is a DNS name and /"),
         (f"a={'x' * 64}", "  ^", "at most 63"),
         (f"{'x' * 64}=a", "^", "at most 63"),
         (f"{'d.' * 127}d/a=b", "^", "a DNS name"),
@@ -141,11 +141,11 @@ def test_a_key_and_a_value_may_be_63_long_and_a_domain_253() -> None:
 
 
 def test_what_cannot_be_a_label_cannot_be_required() -> None:
-    with pytest.raises(UsageError, match="'a b' is no label key"):
+    with pytest.raises(UsageError, match="'a b' is not a label key"):
         Selector.of({"a b": "c"})
-    with pytest.raises(UsageError, match="'x/y' is no label value"):
+    with pytest.raises(UsageError, match="'x/y' is not a label value"):
         Selector.of({"a": "x/y"})
-    with pytest.raises(UsageError, match="no value is given for the label a"):
+    with pytest.raises(UsageError, match="the label a has no value"):
         In("a", frozenset())
-    with pytest.raises(UsageError, match="'!' is no label key"):
+    with pytest.raises(UsageError, match="'!' is not a label key"):
         Absent("!")

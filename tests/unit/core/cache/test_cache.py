@@ -241,7 +241,7 @@ class TestInvalid:
 
     def test_it_says_what_is_wrong(self, cache: Cache[Thing], told_of: list[Invalid]) -> None:
         listed(cache, broken("a", 1))
-        assert "no valid Thing" in str(told_of[0].error)
+        assert "not a valid Thing" in str(told_of[0].error)
         assert "$.spec.text" in str(told_of[0].error)
 
     def test_the_next_good_one_heals_it_and_shows_what_was_good_before(

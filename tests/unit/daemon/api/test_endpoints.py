@@ -292,7 +292,7 @@ async def test_a_tree_shows_what_is_left_of_a_primary_that_is_gone_or_invalid() 
         asked = Asked(harness.runtime)
         top = await asked(Verb.TREE, "a", Branch)
         assert (top.ready, top.revision) == ("Invalid", 2)
-        assert "no valid App" in top.reason
+        assert "not a valid App" in top.reason
         assert [branch.key for branch in top.branches] == ["a"]
         top = await asked(Verb.TREE, "nobody", Branch)
         assert (top.ready, top.revision, top.branches) == ("Missing", None, ())
