@@ -1,1 +1,1 @@
-"""Controllers that are ready to run; each shows how one thing is done."""
+"""Example controllers; each one shows one way to write a controller."""

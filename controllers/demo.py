@@ -1,6 +1,6 @@
-"""A guided tour: `python -m controllers.demo`, or `make demo`, shows what Greetings does.
+"""A guided tour of the Greetings controller: `python -m controllers.demo`, or `make demo`.
 
-Everything shown is done with the `natsctl` command, which you can type as well.
+The tour runs `natsctl` commands and prints each one with its output.
 """
 
 import json
@@ -13,21 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from controllers.greetings import Greetings
-from natsctl import GarbageLimits
-
 NATSCTL = (sys.executable, "-m", "natsctl.cli")
 WAIT_S = 60.0
-
-
-class Demo(Greetings):
-    """Greetings that collects orphans after seconds, so that one can be watched going."""
-
-    garbage = GarbageLimits(interval_s=0.5, grace_s=4.0)
+CONTROLLER = "controllers.greetings:Greetings"
 
 
 def main() -> None:
-    """Take the tour; a step that does not happen ends it with an error."""
+    """Run the tour; exit with an error if a step has no effect."""
     with tempfile.TemporaryDirectory(prefix="natsctl-demo-") as folder, _daemon(Path(folder)):
         _converge()
         _heal()
@@ -37,18 +29,20 @@ def main() -> None:
 
 
 def _converge() -> None:
-    _say("1. Put two greetings and a team's defaults. Each greeting becomes a route.")
+    _print(
+        "1. Put two greetings and the defaults of a team. The controller makes a route for each."
+    )
     _run("put", "defaults", "team-a", '{"spec": {"punctuation": "?!"}}')
     _run("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
     _run("put", "greetings", "team-a.pier", '{"spec": {"text": "ahoy", "replicas": 2}}')
     _until("both routes are there", lambda: _routes() == {"shop", "team-a.pier"})
     _run("list", "routes")
-    _say("   The status was written back, and woke nobody:")
+    _print("   The controller reports in the status that the greeting is ready:")
     _run("get", "greetings", "shop", "-o", "yaml")
 
 
 def _heal() -> None:
-    _say("2. Delete a route by hand. It is missing for a moment only.")
+    _print("2. Delete a route. The controller makes it again.")
     before = _revision("shop")
     _run("delete", "routes", "shop")
     _until("the route is back", lambda: _revision("shop") > before)
@@ -56,26 +50,26 @@ def _heal() -> None:
 
 
 def _delete() -> None:
-    _say("3. Delete a greeting. What it owned goes with it.")
+    _print("3. Delete a greeting. The controller deletes its route.")
     _run("delete", "greetings", "team-a.pier")
     _until("its route is gone", lambda: _routes() == {"shop"})
     _run("list", "routes")
 
 
 def _collect() -> None:
-    _say("4. Somebody left a route whose owner never existed: an orphan.")
+    _print("4. Put a route whose owner does not exist: an orphan.")
     marks = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": "nobody"}
     spec = {"subject": "hello.nobody", "payload": "?"}
     orphan = {"metadata": {"labels": marks, "annotations": marks}, "spec": spec}
     _run("put", "routes", "stray", json.dumps(orphan))
-    _run("gc", "plan", "--controller", "controllers.demo:Demo")
-    _say("   It is collected once it was suspected for long enough.")
-    _until("the orphan is gone", lambda: _routes() == {"shop"})
+    _run("gc", "plan")
+    _print("   Garbage collection deletes the orphan after a grace period, or now:")
+    _run("gc", "apply", "--yes")
     _run("list", "routes")
 
 
 def _what_next() -> None:
-    _say("That was it. What to try next:")
+    _print("The tour is over. Try this next:")
     activate = os.path.relpath(Path(sys.executable).parent / "activate")
     print(
         f"""
@@ -91,7 +85,7 @@ and in another terminal:
     natsctl history greetings shop
     natsctl watch routes
 
-In place of the first, this starts the controller again whenever you edit it:
+To restart the controller after each change of its source, run this instead of the first command:
 
     natsctl dev --controller controllers.greetings:Greetings
 """
@@ -100,13 +94,13 @@ In place of the first, this starts the controller again whenever you edit it:
 
 @contextmanager
 def _daemon(folder: Path) -> Iterator[None]:
-    """Run the controller beside an embedded server while the context lasts."""
-    _say("A private nats-server and a controller start:", lines=0)
-    command = ("run", "--embedded", "--controller", "controllers.demo:Demo")
+    """Run the controller and an embedded server for as long as the context lasts."""
+    _print("Start a private nats-server and a controller:", lines=0)
+    command = ("run", "--embedded", "--controller", CONTROLLER)
     print(f"$ natsctl {' '.join(command)}")
     log = folder / "daemon.log"
     for name in ("NATSCTL_SERVER", "NATSCTL_CONTEXT", "NATS_URL"):
-        os.environ.pop(name, None)  # the demo never touches a server of yours
+        os.environ.pop(name, None)  # never use another server
     with log.open("wb") as output:
         daemon = subprocess.Popen(
             (*NATSCTL, *command, "--port", "0"), stdout=output, stderr=subprocess.STDOUT
@@ -123,45 +117,45 @@ def _started(daemon: "subprocess.Popen[bytes]", log: Path) -> bool:
     text = log.read_text()
     if daemon.poll() is not None:
         sys.exit(f"the daemon ended:\n{text}")
-    _, found, rest = text.partition("NATSCTL_SERVER=")
-    if found:
+    _, variable, rest = text.partition("NATSCTL_SERVER=")
+    if variable:
         os.environ["NATSCTL_SERVER"] = rest.split()[0]
     return "syncing" in text
 
 
 def _run(*arguments: str) -> None:
-    """Show a command and what it says."""
+    """Print a command and its output."""
     shown = " ".join(f"'{a}'" if set(a) & set(' {}"') else a for a in arguments)
     print(f"\n$ natsctl {shown}", flush=True)
     subprocess.run((*NATSCTL, *arguments), check=True)
 
 
-def _ask(*arguments: str) -> str:
-    done = subprocess.run((*NATSCTL, *arguments), capture_output=True, text=True, check=False)
-    return done.stdout
+def _output(*arguments: str) -> str:
+    process = subprocess.run((*NATSCTL, *arguments), capture_output=True, text=True, check=False)
+    return process.stdout
 
 
 def _routes() -> set[str]:
-    return {line.rpartition("/")[2] for line in _ask("list", "routes", "-o", "name").split()}
+    return {line.rpartition("/")[2] for line in _output("list", "routes", "-o", "name").split()}
 
 
 def _revision(key: str) -> int:
-    found = _ask("history", "routes", key, "-o", "json")
-    entries = json.loads(found) if found else []
-    live = [entry["revision"] for entry in entries if entry.get("operation", "PUT") == "PUT"]
-    return max(live, default=0)
+    history = _output("history", "routes", key, "-o", "json")
+    entries = json.loads(history) if history else []
+    puts = [entry["revision"] for entry in entries if entry.get("operation", "PUT") == "PUT"]
+    return max(puts, default=0)
 
 
-def _until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds; end the tour where it never does."""
-    begun = time.monotonic()
+def _until(state: str, condition: Callable[[], bool]) -> None:
+    """Wait until the condition is true; exit with an error after WAIT_S seconds."""
+    deadline = time.monotonic() + WAIT_S
     while not condition():
-        if time.monotonic() - begun > WAIT_S:
-            sys.exit(f"not within {WAIT_S:.0f} s: {what}")
+        if time.monotonic() > deadline:
+            sys.exit(f"not within {WAIT_S:.0f} s: {state}")
         time.sleep(0.05)
 
 
-def _say(text: str, *, lines: int = 1) -> None:
+def _print(text: str, *, lines: int = 1) -> None:
     print("\n" * lines + text, flush=True)
 
 

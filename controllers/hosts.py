@@ -1,7 +1,7 @@
-"""Hosts: a hosts file says what a bucket says.
+"""Hosts: keeps a block of a hosts file equal to a bucket.
 
-The key is a host's name. What the file says outside of the block between two marks is left alone.
-A host without a usable name or address has no line, and harms no other.
+The key of an object is the name of a host. The block stands between two marks, and the rest of the
+file stays as it is. A host with an invalid name or address gets no line; all others do.
 
 Run it:       HOSTS_FILE=/etc/hosts natsctl run --controller controllers.hosts:Hosts
 A host:       natsctl put hosts gw.berlin '{"spec": {"address": "10.1.0.1", "aliases": ["gw"]}}'
@@ -39,14 +39,14 @@ _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
 
 
 class HostSpec(msgspec.Struct, frozen=True):
-    """Where a host is, and what else it is called."""
+    """The address of a host, and its other names."""
 
     address: str
     aliases: tuple[str, ...] = ()
 
 
 class Host(Object, frozen=True):
-    """A host that should be found by its name."""
+    """A host that the file should list."""
 
     spec: HostSpec
 
@@ -57,8 +57,8 @@ HOSTS = kv(Host, bucket="hosts")
 class Hosts:
     """Keeps a block of a hosts file equal to a bucket.
 
-    The file is written when every host is known, and then with every change, before that counts as
-    handled: what could not be written is tried again.
+    The file is written once all hosts are known, and then after each change. A change counts as
+    handled when it is in the file; a failed write is retried.
     """
 
     name = "hosts"
@@ -67,41 +67,41 @@ class Hosts:
     def __init__(self, path: Path | None = None) -> None:
         path = Path(os.environ.get("HOSTS_FILE", "hosts")) if path is None else path
         self.path = path.resolve()
-        self.synced = asyncio.Event()  # the file says what the bucket says
+        self.synced = asyncio.Event()  # the file equals the bucket
         self._lines: dict[str, str] = {}
         self._complete = False
         self._resource: Resource[Host] | None = None
 
     def use(self, *, nats: Stores | None = None, kube: Stores | None = None) -> None:  # noqa: ARG002 - hosts are in NATS
-        """Take the hosts from there."""
+        """Set the store of the hosts; `natsctl run` calls it."""
         if nats is not None:
             self._resource = Resource(HOSTS, nats)
 
     async def run(self) -> None:
         """Follow the bucket until `stop`."""
         if self._resource is None:
-            raise UsageError("hosts are kept in NATS: use(nats=...) says where")
+            raise UsageError("hosts are kept in NATS: call use(nats=...) first")
         with suppress(StoppedError):
             async with self._resource, self._resource.events() as events:
                 async for event in events:
                     async with event:
-                        self._take(event)
+                        self._handle(event)
 
     def stop(self) -> None:
-        """Have `run` return; the file stays as it is."""
+        """End `run`; the file stays as it is."""
         if self._resource is not None:
             self._resource.stop()
 
-    def _take(self, event: Event[Host]) -> None:
-        """Let the file say what the event says."""
+    def _handle(self, event: Event[Host]) -> None:
+        """Apply an event to the file."""
         try:
-            self._note(event)
+            self._update_lines(event)
         finally:
             if self._complete:
                 self._write()
                 self.synced.set()
 
-    def _note(self, event: Event[Host]) -> None:
+    def _update_lines(self, event: Event[Host]) -> None:
         match event.kind:
             case EventKind.SYNC:
                 self._complete = True
@@ -124,44 +124,44 @@ class Hosts:
 
 
 def line(key: str, spec: HostSpec) -> str:
-    """Return a host's line; raises `PermanentError` where a name or the address is none."""
+    """Return the line of a host; raises `PermanentError` if a name or the address is invalid."""
     names = (key, *spec.aliases)
     for name in names:
         if not _NAME.fullmatch(name):
-            raise PermanentError(f"{name!r} is no name of a host")
+            raise PermanentError(f"{name!r} is not a valid host name")
     try:
         address = str(ip_address(spec.address))
     except ValueError:
-        raise PermanentError(f"{spec.address!r} is no address") from None
+        raise PermanentError(f"{spec.address!r} is not a valid address") from None
     if "%" in address:
-        raise PermanentError(f"{spec.address!r} has a zone, which means nothing elsewhere")
+        raise PermanentError(f"{spec.address!r} has a zone, which other hosts cannot use")
     return f"{address}\t{' '.join(names)}"
 
 
 def with_block(text: str, block: Iterable[str]) -> str:
-    """Return the text with the lines between the marks replaced, or added at its end.
+    """Return the text with the block replaced, or appended if there is none.
 
-    Raises `UsageError` where the marks are not one block.
+    Raises `UsageError` if the marks do not enclose exactly one block.
     """
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
-    marks = [number for number, each in enumerate(lines) if each in {BEGIN, END}]
+    marks = [number for number, entry in enumerate(lines) if entry in {BEGIN, END}]
     first, last = (marks[0], marks[-1]) if marks else (len(lines), len(lines))
     if marks and [lines[number] for number in marks] != [BEGIN, END]:
-        raise UsageError("the marks of natsctl's block are not one pair: remove what is too much")
+        raise UsageError("the marks of natsctl's block are not one pair: remove the extra marks")
     wanted = (*lines[:first], BEGIN, *block, END, *lines[last + 1 :])
-    return "".join(f"{each}\n" for each in wanted)
+    return "".join(f"{entry}\n" for entry in wanted)
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replace a file: all of it or nothing, even if the power fails. Its rights stay."""
+    """Replace the content of a file atomically, also across a power failure; keep its mode."""
     prefix = f".{path.name}."
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=prefix, delete=False) as file:
         new = Path(file.name)
         try:
             file.write(content)
-            _keep_rights(path, new)
+            _copy_mode(path, new)
             file.flush()
             os.fsync(file.fileno())
             new.replace(path)
@@ -175,10 +175,10 @@ def replace(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def _keep_rights(old: Path, new: Path) -> None:
+def _copy_mode(old: Path, new: Path) -> None:
     if not old.exists():
         new.chmod(0o644)
         return
     shutil.copymode(old, new)
-    with suppress(PermissionError):  # only root may give a file away
+    with suppress(PermissionError):  # only root may change the owner
         os.chown(new, old.stat().st_uid, old.stat().st_gid)

@@ -1,8 +1,8 @@
-"""Rollouts: a configuration reaches a fleet a few sites at a time, and stops where one fails.
+"""Rollouts: gives a configuration to a few sites of a fleet at a time, and stops if one fails.
 
-Every site has an object in the bucket `sites`. Its agent watches the site's own key in
-`site-configs`, and reports in the status there what came of the generation it has seen:
-`{"observedGeneration": 1, "ready": true}`, or an `error`. Two rollouts cannot have one site.
+Every site has an object in the bucket `sites`. The agent of a site watches the site's key in
+`site-configs`. It reports the result for a generation in the status of that object:
+`{"observedGeneration": 1, "ready": true}`, or an `error`. Only one rollout can own a site.
 
 Run it:       natsctl run --embedded --controller controllers.rollouts:Rollouts
 A site:       natsctl put sites berlin '{"metadata": {"labels": {"region": "eu"}}, "spec": {}}'
@@ -14,11 +14,14 @@ import msgspec
 
 from natsctl import Controller, Object, kv, primary, secondary, tertiary
 
-LOOK_AGAIN_S = 30.0  # sites come and go, and being tertiaries they wake nobody
+RECHECK_S = 30.0  # a change of a tertiary, such as a new site, enqueues no key
 
 
 class RolloutSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Which sites get what, by their labels; with `at_once` 0 no more sites get it."""
+    """A configuration, and the labels of the sites that get it, `at_once` sites at a time.
+
+    No further site gets the configuration if `at_once` is 0.
+    """
 
     sites: dict[str, str]
     config: dict[str, object]
@@ -26,66 +29,68 @@ class RolloutSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Rollout(Object, frozen=True):
-    """What a part of the fleet should run."""
+    """The desired configuration of a part of the fleet."""
 
     spec: RolloutSpec
 
 
 class SiteConfigSpec(msgspec.Struct, frozen=True):
-    """What one site should run."""
+    """The configuration of one site."""
 
     config: dict[str, object]
 
 
 class SiteConfig(Object, frozen=True):
-    """What one site should run; its status is the agent's."""
+    """The desired configuration of one site; the agent of the site writes the status."""
 
     spec: SiteConfigSpec
 
 
 class SiteSpec(msgspec.Struct, frozen=True):
-    """Nothing is asked of a site."""
+    """A site has no desired state."""
 
 
 class Site(Object, frozen=True):
-    """A place with an agent; its labels say which."""
+    """A place with an agent; rollouts select it by its labels."""
 
     spec: SiteSpec = SiteSpec()
 
 
 class Rollouts(Controller):
-    """Gives a rollout's configuration to its sites, to the next when the last are ready."""
+    """Gives a configuration to the next sites when the previous ones are ready."""
 
     rollouts = primary(kv(Rollout, bucket="rollouts"))
     configs = secondary(kv(SiteConfig, bucket="site-configs"))
     sites = tertiary(kv(Site, bucket="sites"))
 
     async def sync_handler(self, key: str) -> float | None:
-        """Go one step on: give the configuration to as many sites as may be under way."""
+        """Give the configuration to the next sites, as far as `at_once` allows."""
         rollout = self.rollouts.get(key)
         if rollout is None:
-            return None  # its sites' configurations are removed after this returns
+            return None  # deleted: natsctl deletes its configurations after this returns
         chosen = self._chosen(rollout.spec)
         wanted = SiteConfig(spec=SiteConfigSpec(rollout.spec.config))
         owned = self.configs.owned()
         given = {
-            site: at for site, at in owned.items() if site in chosen and at.spec == wanted.spec
+            site: config
+            for site, config in owned.items()
+            if site in chosen and config.spec == wanted.spec
         }
-        ready = [site for site, at in given.items() if _reported(at, "ready")]
-        failed = [site for site, at in given.items() if _reported(at, "error")]
+        ready = [site for site, config in given.items() if _reported(config, "ready")]
+        failed = [site for site, config in given.items() if _reported(config, "error")]
         room = 0 if failed else rollout.spec.at_once - (len(given) - len(ready))
         following = [site for site in chosen if site not in given][: max(0, room)]
         for site in following:
             await self.configs.apply(site, wanted)
         for site in owned.keys() - chosen:
-            if self.sites.get(site) is not None:  # a site that is not known just now keeps it
+            if self.sites.get(site) is not None:  # a site without an object keeps its configuration
                 await self.configs.delete(site)
         status = {"sites": len(chosen), "given": len(given) + len(following), "ready": len(ready)}
         await self.rollouts.update_status(key, {**status, "failed": failed})
-        return LOOK_AGAIN_S
+        return RECHECK_S
 
     def _chosen(self, spec: RolloutSpec) -> list[str]:
-        """Return the sites that have every label asked for, in order."""
+        """Return the sites with all labels of the rollout, in order."""
         sites = self.sites.items()
         return sorted(
             key for key in sites if spec.sites.items() <= sites[key].metadata.labels.items()
@@ -93,6 +98,6 @@ class Rollouts(Controller):
 
 
 def _reported(config: SiteConfig, field: str) -> bool:
-    """Say whether the agent reports it of the configuration as it is now."""
-    seen = config.status.get("observedGeneration") == config.metadata.generation
-    return seen and bool(config.status.get(field))
+    """Return whether the agent reports *field* for the newest configuration."""
+    is_current = config.status.get("observedGeneration") == config.metadata.generation
+    return is_current and bool(config.status.get(field))

@@ -1,15 +1,15 @@
-"""Streams and consumers: what JetStream should have, declared in two buckets.
+"""Streams: manages JetStream streams and consumers that are declared in two buckets.
 
-The object `orders` in the bucket `streams` is the stream `orders`; the object `billing` in the
-bucket `consumers` is that consumer of the stream that it names. `config` is the server's own, as
-`nats stream info --json` shows it, durations in nanoseconds. What it does not say is the
-server's default, and left alone where somebody changes it.
+The object `orders` in the bucket `streams` is the stream `orders`. The object `billing` in the
+bucket `consumers` is a consumer of the stream that the object names. `config` has the form of
+`nats stream info --json`, with durations in nanoseconds. The server's default applies to a field
+that `config` lacks, and the controller does not change such a field later.
 
-An existing stream is taken over only where the object says `adopt`; with the annotation
-`natsctl.io/management-policy: observe` it is only compared with what the object says. Deleting an
-object deletes what was created for it, with all messages, unless it says
-`"deletionPolicy": "Orphan"`; what was adopted is deleted only with `"deletionPolicy": "Delete"`. A
-stream that was deleted by hand is made again, empty.
+The controller adopts an existing stream only if the object has `"adopt": true`. With the annotation
+`natsctl.io/management-policy: observe` it only compares the stream with the object. If an object is
+deleted, the stream that was created for it is deleted with all messages, unless the object has
+`"deletionPolicy": "Orphan"`. An adopted stream is deleted only with `"deletionPolicy": "Delete"`. A
+stream that somebody deletes is created again, without its messages.
 
 Run it:       natsctl run --embedded -c controllers.streams:Streams -c controllers.streams:Consumers
 A stream:     natsctl put streams orders '{"spec": {"config": {"subjects": ["orders.>"]}}}'
@@ -43,9 +43,9 @@ from natsctl import (
     primary,
 )
 
-OWNER = "natsctl.io/owner"  # in the metadata of a stream or a consumer: what it was created for
+OWNER = "natsctl.io/owner"  # names the object in the metadata of its stream or consumer
 POLICY = AnnotationNames().management_policy
-TIMEOUT_S = 30.0  # for the calls of one reconciliation
+TIMEOUT_S = 30.0  # of all calls of one reconciliation
 
 NAME = r"[^\s.*>/\\]+"
 
@@ -53,7 +53,7 @@ Config = dict[str, Any]
 
 
 class StreamSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """What a stream should be like; `name` is the object's key where it is left out."""
+    """The desired configuration of a stream; an empty `name` stands for the object's key."""
 
     config: Config
     name: str = ""
@@ -62,13 +62,13 @@ class StreamSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Stream(Object, frozen=True):
-    """A stream."""
+    """The desired stream."""
 
     spec: StreamSpec
 
 
 class ConsumerSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """What a durable consumer should be like, and of which stream."""
+    """The desired configuration of a durable consumer of a stream."""
 
     stream: str
     config: Config = {}
@@ -78,13 +78,13 @@ class ConsumerSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Consumer(Object, frozen=True):
-    """A consumer."""
+    """The desired consumer."""
 
     spec: ConsumerSpec
 
 
 class Asset(ABC):
-    """An `ExternalClient` of what JetStream keeps: a subclass says by which requests."""
+    """An `ExternalClient` for JetStream; a subclass defines the requests."""
 
     named: re.Pattern[str]
 
@@ -95,95 +95,99 @@ class Asset(ABC):
     @staticmethod
     @abstractmethod
     def name_of(managed: Managed[Any]) -> str:
-        """Return how the object wants it to be called, with what it is in before it."""
+        """Return the desired external name: of a consumer, the stream and the consumer."""
 
     @abstractmethod
     def request(self, managed: Managed[Any], config: Config, action: str) -> dict[str, object]:
-        """Return what to ask for, to create or update it."""
+        """Return the body of a request that creates or updates."""
 
     @abstractmethod
     def endpoint(self, verb: str) -> str:
-        """Return what to ask the API, without the name."""
+        """Return the subject of a request, without the name."""
 
     async def observe(self, managed: Managed[Any]) -> Observation:
-        """Compare what is said with what there is; refuse what is not ours to say anything of."""
+        """Compare the configuration with the desired one; raise if another object owns it."""
         self._check_name(managed)
-        found = await self._found(managed)
-        if found is None or (managed.is_going and not self._to_be_deleted(managed, found)):
+        actual = await self._read(managed)
+        if actual is None or (managed.is_going and not self._may_delete(managed, actual)):
             return Observation()
-        self._refuse_foreign(managed, found)
-        wrong = differing(managed.spec.get("config", {}), found)
-        diff = ", ".join(f"{name} is {found.get(name)!r}" for name in wrong)
+        self._refuse_foreign(managed, actual)
+        wrong = differing(managed.spec.get("config", {}), actual)
+        diff = ", ".join(f"{name} is {actual.get(name)!r}" for name in wrong)
         return Observation(exists=True, up_to_date=not wrong, diff=diff)
 
     async def create(self, managed: Managed[Any]) -> None:
-        """Create it, and note on it what it was created for."""
+        """Create it with the name of its object in its metadata."""
         config = dict(managed.spec.get("config", {}))
         config["metadata"] = {**config.get("metadata", {}), OWNER: self._owner}
-        await self._ask("CREATE", managed, self.request(managed, config, "create"))
+        await self._request("CREATE", managed, self.request(managed, config, "create"))
 
     async def update(self, managed: Managed[Any]) -> None:
-        """Change what may be changed; what the server keeps as it is, is an error that names it."""
-        found = await self._found(managed) or {}
+        """Apply the configuration; raise if the server cannot change a field."""
+        actual = await self._read(managed) or {}
         wanted: Config = dict(managed.spec.get("config", {}))
-        metadata = {**found.get("metadata", {}), **wanted.get("metadata", {})}
-        config = {**found, **wanted, **({"metadata": metadata} if metadata else {})}
-        wrong = ", ".join(differing(wanted, found))
+        metadata = {**actual.get("metadata", {}), **wanted.get("metadata", {})}
+        config = {**actual, **wanted, **({"metadata": metadata} if metadata else {})}
+        wrong = ", ".join(differing(wanted, actual))
         try:
-            answer = await self._ask("UPDATE", managed, self.request(managed, config, "update"))
+            answer = await self._request("UPDATE", managed, self.request(managed, config, "update"))
         except StoreError as error:
-            raise UsageError(f"{wrong} cannot become as wanted: {error}") from error
-        kept = ", ".join(differing(wanted, answer["config"]))
-        if kept:
-            raise UsageError(f"{kept} cannot become as wanted: the server leaves it as it is")
+            raise UsageError(f"cannot change {wrong}: {error}") from error
+        unchanged = ", ".join(differing(wanted, answer["config"]))
+        if unchanged:
+            raise UsageError(f"cannot change {unchanged}: the server kept its value")
 
     async def delete(self, managed: Managed[Any]) -> None:
-        """Delete it, with everything in it."""
+        """Delete it with all messages."""
         try:
-            await self._ask("DELETE", managed)
+            await self._request("DELETE", managed)
         except (NotFoundError, StoreMissingError):
             return
 
-    async def _found(self, managed: Managed[Any]) -> Config | None:
+    async def _read(self, managed: Managed[Any]) -> Config | None:
         try:
-            answer = await self._ask("INFO", managed)
+            answer = await self._request("INFO", managed)
         except (NotFoundError, StoreMissingError):
             return None
         config: Config = answer["config"]
         return config
 
-    async def _ask(
+    async def _request(
         self, verb: str, managed: Managed[Any], body: Mapping[str, object] | None = None
     ) -> dict[str, Any]:
         return await self._jetstream.api(f"{self.endpoint(verb)}.{managed.external_name}", body)
 
-    def _to_be_deleted(self, managed: Managed[Any], found: Config) -> bool:
-        """Say whether it was created for this object, or is to go whoever created it."""
-        owner = _owner(found)
-        told = managed.spec.get("deletionPolicy") == "Delete"
-        return owner == self._owner or (told and not owner)
+    def _may_delete(self, managed: Managed[Any], actual: Config) -> bool:
+        """Return whether it was created for this object, or adopted with the policy to delete."""
+        owner = _owner(actual)
+        delete_adopted = managed.spec.get("deletionPolicy") == "Delete"
+        return owner == self._owner or (delete_adopted and not owner)
 
     def _check_name(self, managed: Managed[Any]) -> None:
-        """Refuse a name that JetStream has not, and another one than what was created has."""
+        """Raise `PermanentError` for an illegal name, and for another name than the created one."""
         name, wanted = managed.external_name, self.name_of(managed)
         if not self.named.fullmatch(name):
-            raise PermanentError(f"{name!r} cannot be a name in JetStream: set spec.name")
+            raise PermanentError(f"{name!r} is not a legal name in JetStream: set spec.name")
         if name != wanted and not managed.is_going:
-            raise PermanentError(f"{name} cannot become {wanted}: put another object for that")
+            raise PermanentError(f"cannot rename {name} to {wanted}: put another object instead")
 
-    def _refuse_foreign(self, managed: Managed[Any], found: Config) -> None:
-        owner = _owner(found)
+    def _refuse_foreign(self, managed: Managed[Any], actual: Config) -> None:
+        owner = _owner(actual)
         only_observed = managed.annotations.get(POLICY, "").lower() in {"observe", "observe-delete"}
         if owner == self._owner or managed.is_going or only_observed:
             return
         if not owner and managed.spec.get("adopt"):
             return
-        whose = f"was created for {owner}" if owner else "was not created here: adopt takes it over"
+        whose = (
+            f"was created for {owner}"
+            if owner
+            else "was not created here: set adopt to take it over"
+        )
         raise ExistsError(f"{managed.external_name} exists and {whose}")
 
 
 class StreamAsset(Asset):
-    """A stream."""
+    """An `ExternalClient` for streams."""
 
     named = re.compile(NAME)
 
@@ -196,13 +200,13 @@ class StreamAsset(Asset):
         """See `Asset.endpoint`."""
         return f"STREAM.{verb}"
 
-    def request(self, managed: Managed[Any], config: Config, action: str) -> dict[str, object]:  # noqa: ARG002 - the endpoint says which
+    def request(self, managed: Managed[Any], config: Config, action: str) -> dict[str, object]:  # noqa: ARG002 - the endpoint has the action
         """See `Asset.request`."""
         return {**config, "name": managed.external_name}
 
 
 class ConsumerAsset(Asset):
-    """A consumer; the endpoint for its updates is that for creations."""
+    """An `ExternalClient` for consumers; updates use the endpoint of creations."""
 
     named = re.compile(rf"{NAME}\.{NAME}")
 
@@ -223,39 +227,39 @@ class ConsumerAsset(Asset):
 
 
 class Streams(Controller):
-    """Keeps streams as the bucket `streams` says."""
+    """Manages a stream for each object of the bucket `streams`."""
 
     streams = primary(kv(Stream, bucket="streams"))
-    sync_timeout_s = 90.0  # the calls, and what is stored of them
+    sync_timeout_s = 90.0  # TIMEOUT_S, and the time to store the result
 
     async def start(self) -> None:
-        """Reach JetStream where the bucket is."""
+        """Connect to the JetStream of the bucket."""
         self._reconcile = reconciler(self.streams, StreamAsset, self)
 
     async def sync_handler(self, key: str) -> float | None:
-        """Make the stream what its object says."""
+        """Reconcile the stream of an object."""
         return await self._reconcile.reconcile(key)
 
 
 class Consumers(Controller):
-    """Keeps consumers as the bucket `consumers` says."""
+    """Manages a consumer for each object of the bucket `consumers`."""
 
     consumers = primary(kv(Consumer, bucket="consumers"))
     sync_timeout_s = 90.0
 
     async def start(self) -> None:
-        """Reach JetStream where the bucket is."""
+        """Connect to the JetStream of the bucket."""
         self._reconcile = reconciler(self.consumers, ConsumerAsset, self)
 
     async def sync_handler(self, key: str) -> float | None:
-        """Make the consumer what its object says."""
+        """Reconcile the consumer of an object."""
         return await self._reconcile.reconcile(key)
 
 
 def reconciler(
     objects: Primary[Any], asset: type[Asset], controller: Controller
 ) -> ManagedReconciler[Any]:
-    """Return what makes JetStream's assets what these objects say."""
+    """Return a reconciler for the objects of a bucket."""
     jetstream, bucket = controller.runtime.nats, objects.kind.name.rpartition(".")[2]
     if not isinstance(jetstream, JetStream):
         raise UsageError(f"{objects.kind.name} is not kept in NATS, so there is no JetStream")
@@ -272,20 +276,17 @@ def reconciler(
     )
 
 
-def differing(wanted: Config, found: Config) -> list[str]:
-    """Return what is said and not so; no limit may be said as 0 and found as -1, or not at all."""
-    return [name for name, value in wanted.items() if not _fits(value, found.get(name))]
+def differing(wanted: Config, actual: Config) -> list[str]:
+    """Return the fields with other values than desired; 0, -1 and a missing field are equal."""
+    return [name for name, value in wanted.items() if not _equal(value, actual.get(name))]
 
 
-def _fits(wanted: object, found: object) -> bool:
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return all(_fits(value, found.get(name)) for name, value in wanted.items())
-    return (
-        wanted == found
-        or (wanted in (None, 0, -1, "") and found in (None, 0, -1, ""))
-        or not (wanted or found)
-    )
+def _equal(wanted: object, actual: object) -> bool:
+    if isinstance(wanted, dict) and isinstance(actual, dict):
+        return all(_equal(value, actual.get(name)) for name, value in wanted.items())
+    unset = (None, 0, -1, "")
+    return wanted == actual or (wanted in unset and actual in unset) or not (wanted or actual)
 
 
-def _owner(found: Config) -> str:
-    return str((found.get("metadata") or {}).get(OWNER, ""))
+def _owner(config: Config) -> str:
+    return str((config.get("metadata") or {}).get(OWNER, ""))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controllers.audit import TRAIL, Audit, fields, named
+from controllers.audit import TRAIL, Audit, audited_kinds, fields
 from natsctl import StoreTimeoutError, kube, kv
 from natsctl.model.store import Stored
 from natsctl.testing.cluster import MemoryCluster
@@ -141,11 +141,11 @@ async def test_who_set_fields_in_a_cluster_is_named(stores: MemoryStores) -> Non
 
 
 def test_kinds_of_a_cluster_are_named_by_the_environment_too() -> None:
-    kinds = named({"AUDIT_KINDS": "v1/ConfigMap, apps/v1/Deployment"})
+    kinds = audited_kinds({"AUDIT_KINDS": "v1/ConfigMap, apps/v1/Deployment"})
     assert [kind.name for kind in kinds] == ["ConfigMap", "Deployment.apps"]
-    both = named({"AUDIT_KINDS": "v1/Secret", "AUDIT_BUCKETS": "routes"})
+    both = audited_kinds({"AUDIT_KINDS": "v1/Secret", "AUDIT_BUCKETS": "routes"})
     assert [kind.name for kind in both] == ["bytes.routes", "Secret"]
-    assert [kind.name for kind in named({})] == ["bytes.greetings"]
+    assert [kind.name for kind in audited_kinds({})] == ["bytes.greetings"]
 
 
 async def test_the_buckets_are_those_that_the_environment_names(

@@ -117,13 +117,13 @@ async def test_what_others_wrote_stays_as_it_is(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("key", "address", "aliases", "reason"),
     [
-        ("bad", "10.0.0.256", (), "'10.0.0.256' is no address"),
-        ("bad", "", (), "'' is no address"),
+        ("bad", "10.0.0.256", (), "'10.0.0.256' is not a valid address"),
+        ("bad", "", (), "'' is not a valid address"),
         ("bad", "fe80::1%a\n6.6.6.6 bank", (), "zone"),
-        ("bad", "10.0.0.1", ("x\n6.6.6.6 bank",), "no name of a host"),
-        ("bad", "10.0.0.1", ("a b",), "'a b' is no name of a host"),
-        ("bad", "10.0.0.1", ("-a",), "'-a' is no name of a host"),
-        ("bad_key", "10.0.0.1", (), "'bad_key' is no name of a host"),
+        ("bad", "10.0.0.1", ("x\n6.6.6.6 bank",), "not a valid host name"),
+        ("bad", "10.0.0.1", ("a b",), "'a b' is not a valid host name"),
+        ("bad", "10.0.0.1", ("-a",), "'-a' is not a valid host name"),
+        ("bad_key", "10.0.0.1", (), "'bad_key' is not a valid host name"),
     ],
 )
 async def test_a_host_that_cannot_be_harms_only_itself(  # noqa: PLR0917 - one for each column

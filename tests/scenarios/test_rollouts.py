@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controllers.rollouts import LOOK_AGAIN_S, Rollouts
+from controllers.rollouts import RECHECK_S, Rollouts
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStore
 from tests.support.controllers.app_controller import document, edit, put
@@ -127,7 +127,7 @@ async def test_a_site_that_comes_later_gets_it_too(fleet: Fleet) -> None:
     await fleet.roll_out("us", "1", sites=US)
     await fleet.report("dallas", ready=True)
     await fleet.site("eugene", US)
-    await asyncio.sleep(LOOK_AGAIN_S + A_MOMENT)
+    await asyncio.sleep(RECHECK_S + A_MOMENT)
     assert await fleet.versions() == {"dallas": "1", "eugene": "1"}
 
 
@@ -137,7 +137,7 @@ async def test_a_site_that_is_chosen_no_more_loses_it_and_one_that_is_not_known_
     await fleet.roll_out("eu", "1", at_once=3)
     await fleet.site("athens", US)
     await fleet.sites.delete("berlin")
-    await asyncio.sleep(LOOK_AGAIN_S + A_MOMENT)
+    await asyncio.sleep(RECHECK_S + A_MOMENT)
     assert await fleet.versions() == {"berlin": "1", "calais": "1"}
 
 

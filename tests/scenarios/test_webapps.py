@@ -208,8 +208,8 @@ async def test_an_app_that_moves_to_another_namespace_leaves_nothing_behind() ->
         ({"port": 0}, "port 0 is not between 1 and 65535"),
         ({"port": 65536}, "port 65536 is not between 1 and 65535"),
         ({"replicas": -1}, "replicas -1 is below 0"),
-        ({"env": {"a b": "x"}}, "env has 'a b', which name no variable"),
-        ({"namespace": "a/b"}, "namespace 'a/b' can be none"),
+        ({"env": {"a b": "x"}}, "env has 'a b', which are not names of variables"),
+        ({"namespace": "a/b"}, "namespace 'a/b' is not a valid name"),
         ({"image": "", "port": -1}, "image is empty; port -1 is not between 1 and 65535"),
     ],
 )
