@@ -30,7 +30,8 @@ async def test_the_tour_ends_well_and_what_it_says_to_try_next_works(
 ) -> None:
     shown = await tour(folder)
     assert "owner nobody does not exist, and nothing tells that it was deleted" in shown
-    _, _, after = shown.partition("What to try next:")
+    assert "Route.routes/stray deleted" in shown
+    _, _, after = shown.partition("Try this next:")
     typed = [line.strip() for line in after.splitlines() if line.startswith("    natsctl ")]
     starts = [line for line in typed if line.startswith(("natsctl run ", "natsctl dev "))]
     assert len(starts) == 2
