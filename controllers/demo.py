@@ -5,6 +5,7 @@ The tour runs `natsctl` commands and prints each one with its output.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -117,9 +118,8 @@ def _started(daemon: "subprocess.Popen[bytes]", log: Path) -> bool:
     text = log.read_text()
     if daemon.poll() is not None:
         sys.exit(f"the daemon ended:\n{text}")
-    _, variable, rest = text.partition("NATSCTL_SERVER=")
-    if variable:
-        os.environ["NATSCTL_SERVER"] = rest.split()[0]
+    if server := re.search(r"url=(nats://[\d.:]+)", text):
+        os.environ["NATSCTL_SERVER"] = server[1]
     return "syncing" in text
 
 
