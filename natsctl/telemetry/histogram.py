@@ -1,18 +1,18 @@
-"""How long things took, in numbers that never grow."""
+"""Histograms with fixed bounds, which use constant memory."""
 
 from bisect import bisect_left
 
 import msgspec
 
 BOUNDS_S = tuple(float(f"1e{exponent}") for exponent in range(-8, 4))
-"""Ten nanoseconds to a quarter of an hour, in powers of ten: client-go's for its workqueue."""
+"""Powers of ten from 10 ns to 1000 s, the bounds that client-go uses for its workqueue."""
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """A histogram as it was when it was read.
+    """The content of a histogram at one time.
 
-    `counts[i]` values were at most `bounds[i]` and above the bound before it; the last count, one
-    more than there are bounds, is of the values above them all. `sum` is in the unit of `bounds`.
+    `counts[i]` is the number of values in (`bounds[i - 1]`, `bounds[i]`]. The last count is the
+    number of values above all bounds. `sum` has the unit of `bounds`.
     """
 
     bounds: tuple[float, ...]
@@ -21,17 +21,17 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of all values."""
         return sum(self.counts)
 
     def __add__(self, other: "Distribution") -> "Distribution":
-        """Return the values of both; they have the same bounds."""
+        """Return the distribution of the values of both, which have the same bounds."""
         counts = (one + more for one, more in zip(self.counts, other.counts, strict=True))
         return Distribution(self.bounds, tuple(counts), self.sum + other.sum)
 
 
 class Histogram:
-    """Counts values between fixed bounds, given in ascending order."""
+    """Counts values between fixed bounds, which are in ascending order."""
 
     def __init__(self, bounds: tuple[float, ...] = BOUNDS_S) -> None:
         self._bounds = bounds
@@ -44,5 +44,5 @@ class Histogram:
         self._sum += value
 
     def read(self) -> Distribution:
-        """Return what was counted so far."""
+        """Return the values counted so far."""
         return Distribution(self._bounds, tuple(self._counts), self._sum)

@@ -1,8 +1,8 @@
-"""Metrics: names for numbers that are read when somebody asks, in Prometheus' words."""
+"""Metrics in the format of Prometheus, whose values are read during a scrape."""
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 from prometheus_client import REGISTRY
@@ -16,12 +16,14 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from natsctl.telemetry.histogram import Distribution
+
 __all__ = [
     "CounterMetric",
-    "Distributed",
     "Family",
     "GaugeMetric",
     "HistogramMetric",
+    "Labels",
     "Metric",
     "MetricTable",
     "exposition",
@@ -30,31 +32,13 @@ __all__ = [
 T = TypeVar("T")
 
 Labels: TypeAlias = tuple[str, ...]
-
-
-class Distributed(Protocol):
-    """Values counted between bounds, as `natsctl.telemetry.histogram` reads them out."""
-
-    @property
-    def bounds(self) -> tuple[float, ...]:
-        """The upper bounds, in ascending order."""
-        ...
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """How many values each bound has, and last how many are above them all."""
-        ...
-
-    @property
-    def sum(self) -> float:
-        """All values together, in the unit of the bounds."""
-        ...
+"""The names or the values of labels, in the same order."""
 
 
 class CounterMetric(msgspec.Struct, Generic[T], frozen=True):
-    """A number that only grows while the process lives; its name ends in `_total`.
+    """A number that only grows while the process runs; its name ends in `_total`.
 
-    Every metric's `read` takes the number from a thing that is measured; None where it has none.
+    `read` returns the number of a measured object, or None if the object has no such number.
     """
 
     name: str
@@ -63,7 +47,7 @@ class CounterMetric(msgspec.Struct, Generic[T], frozen=True):
 
 
 class GaugeMetric(msgspec.Struct, Generic[T], frozen=True):
-    """A number that comes and goes."""
+    """A number that grows and shrinks; see `CounterMetric` for `read`."""
 
     name: str
     help: str
@@ -71,35 +55,35 @@ class GaugeMetric(msgspec.Struct, Generic[T], frozen=True):
 
 
 class HistogramMetric(msgspec.Struct, Generic[T], frozen=True):
-    """How values are distributed; its name ends in their unit."""
+    """A distribution of values; its name ends in their unit."""
 
     name: str
     help: str
-    read: Callable[[T], Distributed | None]
+    read: Callable[[T], Distribution | None]
 
 
 Metric: TypeAlias = CounterMetric[T] | GaugeMetric[T] | HistogramMetric[T]
 
 
 class MetricTable(msgspec.Struct, Generic[T], frozen=True):
-    """The metrics of one sort of thing, whose labels tell one from another."""
+    """The metrics of one type of measured objects, and the names of their labels."""
 
     labels: Labels
     metrics: tuple[Metric[T], ...]
 
-    def of(self, things: Mapping[Labels, T]) -> list[Family]:
-        """Return what the metrics say now of the things, each under the values of its labels.
+    def families(self, objects: Mapping[Labels, T]) -> list[Family]:
+        """Return each metric with the current numbers of the objects, by their label values.
 
-        A metric of which there is nothing to tell is there all the same, with its help.
+        A metric without numbers is included with its help.
         """
-        return [_family(metric, self.labels, things) for metric in self.metrics]
+        return [_family(metric, self.labels, objects) for metric in self.metrics]
 
 
 def exposition(families: Iterable[Family], accept: str = "") -> tuple[bytes, str]:
-    """Return the page that Prometheus reads, and its content type, which *accept* chooses.
+    """Return the page for Prometheus and its content type, which depends on *accept*.
 
-    What prometheus-client's own registry has is on it too: the numbers of the process and of
-    Python, and whatever handlers count there.
+    The page includes prometheus-client's own registry: the metrics of the process and of Python,
+    and metrics that handlers register there.
     """
     encode, content_type = choose_encoder(accept)
     return encode(_Page(families)), content_type
@@ -114,28 +98,34 @@ class _Page(Collector):
         yield from REGISTRY.collect()
 
 
-def _family(metric: Metric[T], labels: Labels, things: Mapping[Labels, T]) -> Family:
-    family: CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+def _family(metric: Metric[T], labels: Labels, objects: Mapping[Labels, T]) -> Family:
+    family: CounterMetricFamily | GaugeMetricFamily
     match metric:
         case HistogramMetric():
-            family = HistogramMetricFamily(metric.name, metric.help, labels=labels)
-            for values, thing in things.items():
-                found = metric.read(thing)
-                if found is not None:
-                    family.add_metric(values, _buckets(found), found.sum)
-            return family
+            return _histogram_family(metric, labels, objects)
         case CounterMetric():
             family = CounterMetricFamily(metric.name, metric.help, labels=labels)
         case GaugeMetric():
             family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
-    for values, thing in things.items():
-        number = metric.read(thing)
+    for values, measured in objects.items():
+        number = metric.read(measured)
         if number is not None:
             family.add_metric(values, number)
     return family
 
 
-def _buckets(found: Distributed) -> list[tuple[str, float]]:
-    """Return how many values there were up to each bound, all below it too."""
-    bounds = [*map(floatToGoString, found.bounds), "+Inf"]
-    return list(zip(bounds, accumulate(found.counts), strict=True))
+def _histogram_family(
+    metric: HistogramMetric[T], labels: Labels, objects: Mapping[Labels, T]
+) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=labels)
+    for values, measured in objects.items():
+        distribution = metric.read(measured)
+        if distribution is not None:
+            family.add_metric(values, _buckets(distribution), distribution.sum)
+    return family
+
+
+def _buckets(distribution: Distribution) -> list[tuple[str, float]]:
+    """Return the cumulative number of values up to each bound."""
+    bounds = [*map(floatToGoString, distribution.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(distribution.counts), strict=True))

@@ -68,7 +68,9 @@ async def test_health_follows_the_server_from_before_it_is_there_until_after_it_
 ) -> None:
     await nats_server.stop()
     async with natsctl.running("run", "-c", GREETINGS, *probe.listen) as running:
-        await probe.comes_to("/readyz", 503, "[-]nats failed: there is no connection yet")
+        await probe.comes_to(
+            "/readyz", 503, "[-]nats failed: not connected: the process is starting"
+        )
         await probe.comes_to("/livez", 200, "ok")
         await nats_server.start()
         said = await probe.comes_to("/readyz?verbose", 200, "readyz check passed")
@@ -91,7 +93,7 @@ async def test_natsctl_health_tells_what_a_probe_would_be_told(
 ) -> None:
     nobody = await natsctl("health", *probe.listen)
     assert (nobody.status, nobody.out) == (1, "")
-    assert "nobody answers on 127.0.0.1:" in nobody.err
+    assert "cannot connect to 127.0.0.1:" in nobody.err
 
     asked = ("health", *probe.listen)
     async with natsctl.running("run", "-c", GREETINGS, *probe.listen) as running:

@@ -134,7 +134,7 @@ async def test_a_process_that_is_not_ready_says_why_with_503_and_lives() -> None
         answer = await ask(at, "/readyz")
         assert answer.status == 503
         assert answer.body.endswith("readyz check failed\n")
-        assert "[-]nats failed: there is no connection yet" in answer.body
+        assert "[-]nats failed: not connected: the process is starting" in answer.body
         assert (await ask(at, "/livez")).status == 200
 
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from natsctl.daemon.http.client import ANSWER_MAX, ask
+from natsctl.daemon.http.client import ANSWER_MAX, probe
 from natsctl.daemon.http.server import serving
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.settings.address import Address
@@ -38,27 +38,27 @@ async def answering(said: bytes, *, open_end: bool = False) -> AsyncIterator[Add
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "127.0.0.1", "localhost"])
 async def test_whoever_listens_everywhere_or_here_is_reached_here(host: str) -> None:
     async with serving(Address(host, free_port()), Vitals()) as address:
-        alive = await ask(address, "/livez?verbose")
+        alive = await probe(address, "/livez?verbose")
         assert (alive.passed, alive.text) == (True, "[+]ping ok\n[+]nats ok\nlivez check passed\n")
-        ready = await ask(address, "/readyz")
+        ready = await probe(address, "/readyz")
         assert not ready.passed
-        assert "[-]nats failed: there is no connection yet" in ready.text
+        assert "[-]nats failed: not connected: the process is starting" in ready.text
 
 
 async def test_where_nobody_listens_it_is_said_what_would_help() -> None:
-    with pytest.raises(NoDaemonError, match=r"nobody answers on :\d+: .*\(--listen\)"):
-        await ask(Address("", free_port()), "/livez")
+    with pytest.raises(NoDaemonError, match=r"cannot connect to :\d+: .*--listen :\d+"):
+        await probe(Address("", free_port()), "/livez")
 
 
 async def test_who_does_not_answer_is_waited_for_no_longer_than_that() -> None:
     async with answering(b"", open_end=True) as address:
-        with pytest.raises(NoDaemonError, match=r"does not answer within 0\.05 s"):
-            await ask(address, "/livez", answer_s=0.05)
+        with pytest.raises(NoDaemonError, match=r"does not respond within 0\.05 s"):
+            await probe(address, "/livez", answer_s=0.05)
 
 
 async def test_who_never_ends_is_not_listened_to_for_ever() -> None:
     async with answering(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * ANSWER_MAX, open_end=True) as address:
-        answer = await ask(address, "/livez")
+        answer = await probe(address, "/livez")
         assert answer.passed
         assert set(answer.text) == {"x"}
 
@@ -66,5 +66,5 @@ async def test_who_never_ends_is_not_listened_to_for_ever() -> None:
 @pytest.mark.parametrize("said", [b"", b"INFO {}\r\n", b"HTTP/1.0 fine\r\n\r\n", b"\xff\xfe"])
 async def test_who_speaks_something_else_is_not_taken_for_a_daemon(said: bytes) -> None:
     async with answering(said) as address:
-        with pytest.raises(NoDaemonError, match="it speaks no HTTP"):
-            await ask(address, "/livez")
+        with pytest.raises(NoDaemonError, match="does not speak HTTP"):
+            await probe(address, "/livez")

@@ -8,7 +8,7 @@ from natsctl.cli.framework.command import Command, commands, complete, examples
 from natsctl.cli.framework.exit_codes import FAILED
 from natsctl.cli.framework.options import handed
 from natsctl.cli.output.terminal import emit
-from natsctl.daemon.http.client import ask
+from natsctl.daemon.http.client import probe
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.settings import HttpSettings
 from natsctl.errors import UsageError
@@ -47,7 +47,7 @@ def health(
 
 
 async def _tell(address: Address, path: str) -> None:
-    answer = await ask(address, f"{path}?verbose")
+    answer = await probe(address, f"{path}?verbose")
     emit(escaped(answer.text.rstrip(), keep="\n"))  # `printing` would load what talks to NATS
     if not answer.passed:
         raise typer.Exit(FAILED)

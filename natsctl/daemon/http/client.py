@@ -1,4 +1,8 @@
-"""Asking a process over HTTP how it is."""
+"""Probes a process over HTTP, for `natsctl health`.
+
+The client is a few lines on a socket instead of aiohttp: a container may run `natsctl health` every
+few seconds, and importing aiohttp takes longer than the probe.
+"""
 
 import asyncio
 from http import HTTPStatus
@@ -8,52 +12,52 @@ import msgspec
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NoDaemonError
 
-ANSWER_S = 5.0  # how long asking may take, all in all
-ANSWER_MAX = 1_048_576  # bytes of an answer that are read
+ANSWER_S = 5.0  # the deadline of a probe
+ANSWER_MAX = 1_048_576  # bytes of a response that are read
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What was answered: whether all is well, and the lines that say so."""
+class ProbeResponse(msgspec.Struct, frozen=True):
+    """The response to a probe: whether all checks passed, and a text that explains it."""
 
     passed: bool
     text: str
 
 
-async def ask(address: Address, path: str, *, answer_s: float = ANSWER_S) -> Answer:
-    """Return what the process that listens at *address*, on this machine, says at *path*.
+async def probe(address: Address, path: str, *, answer_s: float = ANSWER_S) -> ProbeResponse:
+    """Return the response of the process that listens at *address* on this machine.
 
-    Raises `NoDaemonError` where nobody answers within *answer_s* seconds, or does so with
-    something else than HTTP.
+    Raises `NoDaemonError` if no process responds within *answer_s* seconds, or if the response is
+    not HTTP.
     """
     try:
         async with asyncio.timeout(answer_s):
-            said = await _exchange(address.nearby, f"GET {path} HTTP/1.0\r\n\r\n")
+            response = await _exchange(address.nearby, f"GET {path} HTTP/1.0\r\n\r\n")
     except TimeoutError:
-        raise NoDaemonError(f"{address} does not answer within {answer_s:g} s") from None
+        raise NoDaemonError(f"{address} does not respond within {answer_s:g} s") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise NoDaemonError(
-            f"nobody answers on {address}: {reason}; is a daemon told to listen there (--listen)?"
+            f"cannot connect to {address}: {reason}; start the daemon with --listen {address}"
         ) from error
-    return _answer(said, address)
+    return _parsed(response, address)
 
 
 async def _exchange(address: Address, request: str) -> str:
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         writer.write(request.encode())
-        said = bytearray()
-        while len(said) < ANSWER_MAX and (more := await reader.read(ANSWER_MAX)):
-            said += more
-        return said.decode("utf-8", "replace")
+        response = bytearray()
+        while len(response) < ANSWER_MAX and (chunk := await reader.read(ANSWER_MAX)):
+            response += chunk
+        return response.decode("utf-8", "replace")
     finally:
         writer.transport.abort()
 
 
-def _answer(said: str, address: Address) -> Answer:
-    head, _, text = said.partition("\r\n\r\n")
+def _parsed(response: str, address: Address) -> ProbeResponse:
+    head, _, text = response.partition("\r\n\r\n")
     match head.split(maxsplit=2):
         case [protocol, status, *_] if protocol.startswith("HTTP/") and status.isdigit():
-            return Answer(int(status) == HTTPStatus.OK, text)
+            return ProbeResponse(int(status) == HTTPStatus.OK, text)
         case _:
-            raise NoDaemonError(f"who answers on {address} is no natsctl: it speaks no HTTP")
+            raise NoDaemonError(f"the process at {address} is not natsctl: it does not speak HTTP")

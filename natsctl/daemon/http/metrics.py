@@ -1,11 +1,11 @@
-"""Which numbers a scrape shows, under which names.
+"""The metrics of a scrape: their names, labels and meanings.
 
-What controller-runtime and client-go measure has their names and labels, so that dashboards made
-for them show natsctl too; what only natsctl has begins with `natsctl_`. Nothing is counted for
-the sake of this: each number is read where it is, at the moment of the scrape.
+Metrics that controller-runtime and client-go have use their names and labels, so that dashboards
+for them also show natsctl. The names of other metrics begin with `natsctl_`. A scrape reads each
+number from the part that counts it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -20,16 +20,17 @@ from natsctl.telemetry.metrics import (
     Family,
     GaugeMetric,
     HistogramMetric,
+    Labels,
     MetricTable,
 )
 
 
 class Scrape(msgspec.Struct, frozen=True):
-    """Everything that one scrape is about.
+    """All numbers of one scrape.
 
-    `lags` says by how many revisions each cache is behind, by controller and slot, where known;
-    `requests` how many a cluster was sent, by status, method and host; `stalls` how often handlers
-    blocked the event loop, by controller.
+    `lags` are the known lags of caches in revisions, by controller and slot. `requests` are the
+    requests to a cluster by status, method and host. `stalls` are the times that handlers blocked
+    the event loop, by controller.
     """
 
     measures: Sequence[Measures] = ()
@@ -37,7 +38,7 @@ class Scrape(msgspec.Struct, frozen=True):
     connection: ConnectionState | None = None
     elections: Sequence[ElectionState] = ()
     shards: Sequence[ShardState] = ()
-    requests: Mapping[tuple[str, ...], int] = {}
+    requests: Mapping[Labels, int] = {}
     stalls: Mapping[str, Stalls] = {}
     version: str = ""
 
@@ -47,7 +48,7 @@ RESULTS = MetricTable[int](
     (
         CounterMetric(
             "controller_runtime_reconcile_total",
-            "Syncs, by how they ended: success, requeue_after or error.",
+            "Syncs by result: success, requeue_after or error.",
             float,
         ),
     ),
@@ -73,22 +74,22 @@ SYNCS = MetricTable[Counts](
         ),
         HistogramMetric(
             "controller_runtime_reconcile_time_seconds",
-            "How long syncs take, with the wait for their key's last writes.",
+            "Duration of syncs, including the wait for the last writes of the key.",
             lambda syncs: syncs.duration_s,
         ),
         HistogramMetric(
             "natsctl_convergence_seconds",
-            "From when a change of a primary was seen until a sync of it succeeded.",
+            "Time from a change of a primary until a sync of the primary succeeds.",
             lambda syncs: syncs.convergence_s,
         ),
         GaugeMetric(
             "natsctl_unanswered_changes",
-            "Changed primaries that wait for a sync to succeed, but for those being synced.",
+            "Changed primaries that no sync has succeeded for, except those being synced.",
             lambda syncs: syncs.unanswered,
         ),
         GaugeMetric(
             "natsctl_oldest_unanswered_change_seconds",
-            "For how long the first of these has been waiting; 0 where there is none.",
+            "Time since the oldest of these changes; 0 if there is none.",
             lambda syncs: syncs.oldest_s,
         ),
     ),
@@ -99,32 +100,32 @@ UPKEEP = MetricTable[UpkeepMeasures](
     (
         CounterMetric(
             "natsctl_barrier_wait_seconds_total",
-            "For how long syncs waited for the caches to show what their key wrote.",
+            "Time that syncs waited for the caches to show the last writes of their key.",
             lambda upkeep: upkeep.barrier_waited_s,
         ),
         CounterMetric(
             "natsctl_barrier_timeouts_total",
-            "How often that wait was given up, and the store read instead.",
+            "Waits that timed out, so that the sync read the store instead.",
             lambda upkeep: upkeep.barrier_timeouts,
         ),
         GaugeMetric(
             "natsctl_orphans",
-            "Secondaries whose owner is gone, at the last sweep.",
+            "Secondaries without an owner in the last GC cycle.",
             lambda upkeep: upkeep.orphans,
         ),
         GaugeMetric(
             "natsctl_garbage_collection_refused",
-            "Whether the last sweep may not collect: natsctl gc plan says why.",
+            "1 if the last GC cycle was not allowed to delete; natsctl gc plan prints the reason.",
             lambda upkeep: upkeep.refused,
         ),
         CounterMetric(
             "natsctl_applies_undone_total",
-            "How often others undid what was applied to an object of a cluster.",
+            "Times that another writer reverted an applied manifest.",
             lambda upkeep: upkeep.undone,
         ),
         GaugeMetric(
             "natsctl_contested_keys",
-            "Keys with objects of a cluster that others change back again and again.",
+            "Keys whose manifests another writer reverts repeatedly.",
             lambda upkeep: upkeep.contested,
         ),
     ),
@@ -135,17 +136,17 @@ CONTROLLERS = MetricTable[Measures](
     (
         GaugeMetric(
             "natsctl_controller_synced",
-            "Whether the controller has begun to sync.",
+            "1 if the controller has started to sync.",
             lambda controller: controller.synced,
         ),
         GaugeMetric(
             "controller_runtime_max_concurrent_reconciles",
-            "How many keys the controller syncs at once at most.",
+            "Maximum number of keys that the controller syncs concurrently.",
             lambda controller: sum(queue.workers for queue in controller.queues),
         ),
         GaugeMetric(
             "controller_runtime_active_workers",
-            "How many keys are being synced.",
+            "Keys that are being synced.",
             lambda controller: sum(queue.stats.held for queue in controller.queues),
         ),
     ),
@@ -156,42 +157,42 @@ QUEUES = MetricTable[QueueMeasures](
     (
         GaugeMetric(
             "workqueue_depth",
-            "Keys that are due, those among them that are being synced and were added again.",
+            "Keys that are due, including keys that were added again during their sync.",
             lambda queue: queue.stats.depth,
         ),
         CounterMetric(
             "workqueue_adds_total",
-            "How often a key that was not due was added.",
+            "Times that a key was added that was not due.",
             lambda queue: queue.stats.adds,
         ),
         CounterMetric(
             "workqueue_retries_total",
-            "How often a key was added with a delay: retries, and syncs asked for later.",
+            "Times that a key was added with a delay: retries and delayed syncs.",
             lambda queue: queue.stats.retries,
         ),
         HistogramMetric(
             "workqueue_queue_duration_seconds",
-            "How long keys are due before a worker takes them.",
+            "Time from when a key is due until a worker takes it.",
             lambda queue: queue.stats.latency_s,
         ),
         HistogramMetric(
             "workqueue_work_duration_seconds",
-            "How long keys are held.",
+            "Time that a worker holds a key.",
             lambda queue: queue.stats.work_s,
         ),
         GaugeMetric(
             "workqueue_unfinished_work_seconds",
-            "For how long the keys that are held have been held, together.",
+            "Sum of the times that keys have been held by now.",
             lambda queue: queue.stats.unfinished_s,
         ),
         GaugeMetric(
             "workqueue_longest_running_processor_seconds",
-            "For how long the key that is held the longest has been held.",
+            "Time that the key that is held longest has been held.",
             lambda queue: queue.stats.longest_s,
         ),
         GaugeMetric(
             "natsctl_workqueue_waiting",
-            "Keys that wait for their time: retries, and visits asked for later.",
+            "Keys that are not due yet: retries and delayed syncs.",
             lambda queue: queue.stats.waiting,
         ),
     ),
@@ -202,28 +203,28 @@ CACHES = MetricTable[CacheMeasures](
     (
         GaugeMetric(
             "natsctl_cache_complete",
-            "Whether the cache has seen a whole listing.",
+            "1 if the cache is synced: it has seen a complete listing.",
             lambda cache: cache.complete,
         ),
         GaugeMetric(
             "natsctl_watch_up",
-            "Whether the cache is complete and has a watch.",
+            "1 if the cache is synced and has a watch.",
             lambda cache: cache.complete and not cache.failure,
         ),
         CounterMetric(
             "natsctl_watch_restarts_total",
-            "How often the watch broke and was begun anew.",
+            "Times that the watch broke and was established again.",
             lambda cache: cache.restarts,
         ),
         GaugeMetric("natsctl_cache_objects", "Objects in the cache.", lambda cache: cache.objects),
         GaugeMetric(
             "natsctl_cache_revision",
-            "The revision up to which the cache shows every write.",
+            "Revision up to which the cache shows all writes.",
             lambda cache: cache.revision,
         ),
         GaugeMetric(
             "natsctl_invalid_objects",
-            "Objects whose newest state is invalid, and left alone.",
+            "Objects whose newest state is invalid and therefore skipped.",
             lambda cache: cache.invalid,
         ),
     ),
@@ -234,7 +235,7 @@ LAGS = MetricTable[int](
     (
         GaugeMetric(
             "natsctl_cache_lag_revisions",
-            "By how many revisions the cache is behind its bucket; absent while that is unknown.",
+            "Revisions that the cache lags behind its bucket; absent if unknown.",
             float,
         ),
     ),
@@ -245,17 +246,17 @@ CONNECTION = MetricTable[ConnectionState](
     (
         GaugeMetric(
             "natsctl_connection_up",
-            "Whether the connection to NATS stands.",
+            "1 if the process is connected to NATS.",
             lambda connection: connection.connected,
         ),
         CounterMetric(
             "natsctl_connection_losses_total",
-            "How often the connection to NATS was lost.",
+            "Times that the connection to NATS was lost.",
             lambda connection: connection.losses,
         ),
         CounterMetric(
             "natsctl_connection_errors_total",
-            "Errors that the connection to NATS met in the background.",
+            "Asynchronous errors of the connection to NATS.",
             lambda connection: connection.errors,
         ),
     ),
@@ -266,7 +267,7 @@ REQUESTS = MetricTable[int](
     (
         CounterMetric(
             "rest_client_requests_total",
-            "Requests to a cluster, by the status of the answer, or <error> where none came.",
+            "Requests to a cluster by status; <error> if there was no response.",
             float,
         ),
     ),
@@ -277,17 +278,17 @@ ELECTIONS = MetricTable[ElectionState](
     (
         GaugeMetric(
             "leader_election_master_status",
-            "Whether this process leads the controller of that name.",
+            "1 if this process is the leader of the controller with this name.",
             lambda election: election.leads,
         ),
         GaugeMetric(
             "natsctl_lease_known",
-            "Whether the lease could be read or written when that was last tried.",
+            "1 if the last read or write of the lease succeeded.",
             lambda election: election.known,
         ),
         GaugeMetric(
             "natsctl_lease_epoch",
-            "The epoch of the term; grows from leader to leader. Absent on standby.",
+            "Epoch of the term, which grows with each leader; absent on standby.",
             lambda election: election.epoch,
         ),
     ),
@@ -298,12 +299,12 @@ SHARDS = MetricTable[ShardState](
     (
         GaugeMetric(
             "natsctl_shard_members",
-            "How many members share the controller's keys, by this one's view; 0 before it joins.",
+            "Members in this member's view of the group; 0 before it joins.",
             lambda shard: len(shard.members),
         ),
         GaugeMetric(
             "natsctl_shard_moving",
-            "Whether this process waits until keys are given up, to work by another view.",
+            "1 if this process waits for a rebalance.",
             lambda shard: shard.moving,
         ),
     ),
@@ -314,12 +315,12 @@ STALLS = MetricTable[Stalls](
     (
         CounterMetric(
             "natsctl_event_loop_blocked_total",
-            "How often a handler blocked the event loop for longer than a second.",
+            "Times that a handler blocked the event loop for longer than a second.",
             lambda stalls: stalls.count,
         ),
         CounterMetric(
             "natsctl_event_loop_blocked_seconds_total",
-            "For how long handlers blocked the event loop then, together.",
+            "Total time of these blocks.",
             lambda stalls: stalls.seconds,
         ),
     ),
@@ -327,50 +328,54 @@ STALLS = MetricTable[Stalls](
 
 BUILD = MetricTable[str](
     ("version",),
-    (GaugeMetric("natsctl_build_info", "One, for the version that runs.", lambda _: 1),),
+    (GaugeMetric("natsctl_build_info", "1, with the version as a label.", lambda _: 1),),
 )
 
 
 def families(scrape: Scrape) -> list[Family]:
-    """Return every metric, with the numbers of this scrape."""
-    each = {measures.controller: measures for measures in scrape.measures}
-    syncs = {name: of.syncs for name, of in each.items() if of.syncs is not None}
+    """Return all metrics with the numbers of this scrape."""
+    controllers = {measures.controller: measures for measures in scrape.measures}
+    named: dict[Labels, Measures] = {(name,): m for name, m in controllers.items()}
+    syncs = {name: m.syncs for name, m in named.items() if m.syncs is not None}
     return [
-        *RESULTS.of(
-            {(name, result): n for name, of in syncs.items() for result, n in _results(of)}
+        *RESULTS.families(_results(syncs)),
+        *SYNCS.families(syncs),
+        *UPKEEP.families({name: m.upkeep for name, m in named.items() if m.upkeep is not None}),
+        *CONTROLLERS.families(named),
+        *QUEUES.families({(q.name, name): q for name, m in controllers.items() for q in m.queues}),
+        *CACHES.families(
+            {(name, c.slot, c.kind): c for name, m in controllers.items() for c in m.caches}
         ),
-        *SYNCS.of({(name,): of for name, of in syncs.items()}),
-        *UPKEEP.of({(n,): of.upkeep for n, of in each.items() if of.upkeep is not None}),
-        *CONTROLLERS.of({(name,): of for name, of in each.items()}),
-        *QUEUES.of({(at.name, name): at for name, of in each.items() for at in of.queues}),
-        *CACHES.of({(name, at.slot, at.kind): at for name, of in each.items() for at in of.caches}),
-        *LAGS.of(_lags(scrape)),
-        *CONNECTION.of({} if scrape.connection is None else {(): scrape.connection}),
-        *REQUESTS.of(scrape.requests),
-        *ELECTIONS.of({(election.name,): election for election in scrape.elections}),
-        *SHARDS.of({(shard.name,): shard for shard in scrape.shards}),
-        *STALLS.of({(n,): of for n, of in {**_unblocked(each), **scrape.stalls}.items()}),
-        *BUILD.of({(scrape.version,): scrape.version}),
+        *LAGS.families(_lags(scrape)),
+        *CONNECTION.families({} if scrape.connection is None else {(): scrape.connection}),
+        *REQUESTS.families(scrape.requests),
+        *ELECTIONS.families({(election.name,): election for election in scrape.elections}),
+        *SHARDS.families({(shard.name,): shard for shard in scrape.shards}),
+        *STALLS.families(_stalls(scrape)),
+        *BUILD.families({(scrape.version,): scrape.version}),
     ]
 
 
-def _results(syncs: Counts) -> list[tuple[str, int]]:
-    return [
-        ("success", syncs.succeeded),
-        ("requeue_after", syncs.asked),
-        ("error", syncs.failed),
-    ]
+def _results(syncs: Mapping[Labels, Counts]) -> dict[Labels, int]:
+    results: dict[Labels, int] = {}
+    for name, counts in syncs.items():
+        results[*name, "success"] = counts.succeeded
+        results[*name, "requeue_after"] = counts.asked
+        results[*name, "error"] = counts.failed
+    return results
 
 
-def _unblocked(controllers: Iterable[str]) -> dict[str, Stalls]:
-    """Return that these controllers have not blocked the event loop."""
-    return dict.fromkeys(controllers, Stalls())
+def _stalls(scrape: Scrape) -> dict[Labels, Stalls]:
+    """Return the stalls of each controller, including those without any."""
+    none = {measures.controller: Stalls() for measures in scrape.measures}
+    return {(name,): stalls for name, stalls in {**none, **scrape.stalls}.items()}
 
 
-def _lags(scrape: Scrape) -> dict[tuple[str, ...], int]:
+def _lags(scrape: Scrape) -> dict[Labels, int]:
     return {
-        (of.controller, at.slot, at.kind): scrape.lags[of.controller][at.slot]
-        for of in scrape.measures
-        for at in of.caches
-        if at.slot in scrape.lags.get(of.controller, {})
+        (measures.controller, cache.slot, cache.kind): lags[cache.slot]
+        for measures in scrape.measures
+        for lags in (scrape.lags.get(measures.controller, {}),)
+        for cache in measures.caches
+        if cache.slot in lags
     }

@@ -1,10 +1,10 @@
-"""What a process says when it is asked how it is."""
+"""Reports whether a process is alive and ready, and what it has measured."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -17,6 +17,8 @@ from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.metrics import exposition
+
+StateT_co = TypeVar("StateT_co", covariant=True)
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -52,168 +54,168 @@ class Verdict(msgspec.Struct, frozen=True):
         return "\n".join((*map(str, self.checks), end))
 
 
-class Connected(Protocol):
-    """A connection that says how it is; a `natsctl.jetstream.connection.connection.Connection`."""
+class HasState(Protocol[StateT_co]):
+    """A part that reports its state: an election, a shard or a connection."""
+
+    def state(self) -> StateT_co:
+        """Return the current state."""
+        ...
+
+
+class Reconnecting(HasState[ConnectionState], Protocol):
+    """A connection that may reconnect by itself."""
 
     @property
     def reconnects(self) -> bool:
-        """Whether it comes back by itself when it is lost."""
-        ...
-
-    def state(self) -> ConnectionState:
-        """Return how it is now."""
+        """False if the connection was given up."""
         ...
 
 
-class Contested(Protocol):
-    """An election that says how it stands; a `natsctl.core.coordination.election.Election`."""
-
-    def state(self) -> ElectionState:
-        """Return how it stands now."""
-        ...
-
-
-class Grouped(Protocol):
-    """A member of a group that says how it stands; a `natsctl.core.coordination.sharding.Shard`."""
-
-    def state(self) -> ShardState:
-        """Return how it stands now."""
-        ...
-
-
-class Requested(Protocol):
-    """A cluster that counts what it is sent; a `natsctl.kubernetes.cluster.Kube`."""
+class CountsRequests(Protocol):
+    """A cluster that counts the requests to it."""
 
     def requests(self) -> Mapping[tuple[str, ...], int]:
-        """Return how many requests were sent, by status, method and host."""
+        """Return the number of requests by status, method and host."""
         ...
 
 
 @runtime_checkable
 class Measured(Protocol):
-    """What measures what it does; a `ControllerRuntime` is one."""
+    """A runtime that measures its work."""
 
     def measures(self) -> Measures:
-        """Return what it measured so far."""
+        """Return all measures since the start."""
         ...
 
     async def lags(self) -> dict[str, int]:
-        """Return by how many revisions its caches are behind, by slot; within a second."""
+        """Return the lag of each cache in revisions, by slot; takes a second at most."""
         ...
 
 
+class _Parts(msgspec.Struct, frozen=True):
+    """The parts of a process that is connected."""
+
+    connection: Reconnecting | None = None
+    runtimes: Sequence[Runnable] = ()
+    elections: Sequence[HasState[ElectionState]] = ()
+    cluster: CountsRequests | None = None
+    shards: Sequence[HasState[ShardState]] = ()
+
+
 class Vitals:
-    """Answers for a process, from before it is connected until after it is not any more."""
+    """Reports for a process, also before it is connected and while it stops.
+
+    `watchdog` watches the event loop of the process.
+    """
 
     def __init__(self) -> None:
-        self.watchdog = Watchdog()  # of the event loop that answers
-        self._connection: Connected | None = None
-        self._runtimes: Sequence[Runnable] = ()
-        self._elections: Sequence[Contested] = ()
-        self._cluster: Requested | None = None
-        self._shards: Sequence[Grouped] = ()
+        self.watchdog = Watchdog()
+        self._parts = _Parts()
         self._stopping = False
 
     def stop(self) -> None:
-        """Say from now on that this process is not ready: it was told to stop."""
+        """Report from now on that the process is not ready, because it is stopping."""
         self._stopping = True
 
     @contextmanager
     def of(
         self,
-        connection: Connected,
+        connection: Reconnecting,
         runtimes: Sequence[Runnable],
-        elections: Sequence[Contested] = (),
-        cluster: Requested | None = None,
-        shards: Sequence[Grouped] = (),
+        elections: Sequence[HasState[ElectionState]] = (),
+        cluster: CountsRequests | None = None,
+        shards: Sequence[HasState[ShardState]] = (),
     ) -> Iterator[None]:
-        """Answer for these while the context lasts."""
-        self._connection, self._runtimes = connection, runtimes
-        self._elections, self._cluster, self._shards = elections, cluster, shards
+        """Report for these parts while the context lasts."""
+        self._parts = _Parts(connection, runtimes, elections, cluster, shards)
         try:
             yield
         finally:
-            self._connection, self._cluster = None, None
-            self._runtimes, self._elections, self._shards = (), (), ()
+            self._parts = _Parts()
 
     def live(self) -> Verdict:
-        """Say whether this process can do its work, now or once others are back.
+        """Return whether the process can work, now or when other systems are back.
 
-        Where not, only another process can. That this is answered shows that the loop goes round.
+        If not, only a restart helps. A response also proves that the event loop is not blocked.
         """
-        connection = self._connection
+        connection = self._parts.connection
         reconnects = connection is None or connection.reconnects
-        failure = "" if reconnects else "it was given up, and does not come back"
+        failure = "" if reconnects else "the connection was given up and does not reconnect"
         return Verdict("livez", (Check("ping"), Check("nats", failure)))
 
     def ready(self) -> Verdict:
-        """Say whether this process does its work, or could at once if it came to lead.
+        """Return whether the process works, or can work at once if it becomes the leader.
 
-        That is so while the connection stands, every cache is complete and has a watch, and it is
-        known who leads, or who shares the keys, until it is told to stop.
+        A process is ready if it is connected, every cache is synced and has a watch, and its leases
+        and member records are known. A process that is stopping is not ready.
         """
         stopping = [Check("shutdown", "stopping")] if self._stopping else []
-        controllers = [check for runtime in self._runtimes for check in _checks(runtime)]
+        controllers = [check for runtime in self._parts.runtimes for check in _checks(runtime)]
         if not controllers:
-            controllers = [Check("controllers", "none is started yet, or all have ended")]
+            controllers = [Check("controllers", "no controller is running")]
         shared = (*self._lease_checks(), *self._shard_checks())
         return Verdict("readyz", (*stopping, self._connection_check(), *shared, *controllers))
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Return the page for Prometheus and its content type, which *accept* chooses.
+        """Return the page for Prometheus and its content type, which depends on *accept*.
 
-        Takes a second and a bit at most, for stores that do not say how far they are.
+        Waits at most a second for stores that do not report their newest revision.
         """
-        measured = {at.name: at for at in self._runtimes if isinstance(at, Measured)}
-        lags = await asyncio.gather(*(at.lags() for at in measured.values()))
-        connection = self._connection
+        parts = self._parts
+        measured = {
+            runtime.name: runtime for runtime in parts.runtimes if isinstance(runtime, Measured)
+        }
+        lags = await asyncio.gather(*(runtime.lags() for runtime in measured.values()))
         scrape = Scrape(
-            measures=[at.measures() for at in measured.values()],
+            measures=[runtime.measures() for runtime in measured.values()],
             lags=dict(zip(measured, lags, strict=True)),
-            connection=None if connection is None else connection.state(),
-            elections=[election.state() for election in self._elections],
-            shards=[shard.state() for shard in self._shards],
-            requests={} if self._cluster is None else self._cluster.requests(),
+            connection=None if parts.connection is None else parts.connection.state(),
+            elections=[election.state() for election in parts.elections],
+            shards=[shard.state() for shard in parts.shards],
+            requests={} if parts.cluster is None else parts.cluster.requests(),
             stalls=self.watchdog.stalls,
             version=version("natsctl"),
         )
         return exposition(families(scrape), accept)
 
     def _connection_check(self) -> Check:
-        if self._connection is None:
-            return Check("nats", "there is no connection yet, or no more")
-        state = self._connection.state()
+        if self._parts.connection is None:
+            return Check("nats", "not connected: the process is starting or stopping")
+        state = self._parts.connection.state()
         if state.connected:
             return Check("nats")
         return Check("nats", f"not connected to {state.server}: {state.last_error}")
 
     def _lease_checks(self) -> list[Check]:
-        states = [election.state() for election in self._elections]
-        unknown = "it could not be read or written, or nobody has tried yet"
+        states = [election.state() for election in self._parts.elections]
+        unknown = "the lease was not read or written yet, or the last attempt failed"
         return [Check(f"lease/{state.name}", "" if state.known else unknown) for state in states]
 
     def _shard_checks(self) -> list[Check]:
-        states = [shard.state() for shard in self._shards]
-        return [Check(f"shard/{state.name}", _unshared(state)) for state in states]
+        states = [shard.state() for shard in self._parts.shards]
+        return [Check(f"shard/{state.name}", _shard_failure(state)) for state in states]
 
 
 def _checks(runtime: Runnable) -> list[Check]:
-    """Look at a controller, and at each of its caches."""
+    """Check a controller and each of its caches."""
     name = f"controller/{runtime.name}"
     if not isinstance(runtime, Measured):
-        return [Check(name, "" if runtime.synced.is_set() else "it has not begun its work yet")]
+        return [Check(name, "" if runtime.synced.is_set() else "the controller is starting")]
     caches = runtime.measures().caches
-    opened = Check(name, "" if caches else "it has not opened its stores yet")
-    return [opened, *(Check(f"cache/{runtime.name}/{at.slot}", _failure(at)) for at in caches)]
+    opened = Check(name, "" if caches else "the controller is opening its stores")
+    return [
+        opened,
+        *(Check(f"cache/{runtime.name}/{cache.slot}", _cache_failure(cache)) for cache in caches),
+    ]
 
 
-def _unshared(state: ShardState) -> str:
+def _shard_failure(state: ShardState) -> str:
     if not state.known:
-        return "this member's record could not be written, or nobody has tried yet"
-    return "" if state.works else "it has not joined the others yet"
+        return "the member record was not written yet, or the last attempt failed"
+    return "" if state.works else "this member has not joined the group yet"
 
 
-def _failure(cache: CacheMeasures) -> str:
+def _cache_failure(cache: CacheMeasures) -> str:
     if cache.failure:
         return cache.failure
-    return "" if cache.complete else f"{cache.kind} has not been listed completely yet"
+    return "" if cache.complete else f"the first listing of {cache.kind} is not complete"

@@ -46,7 +46,7 @@ def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def test_each_number_is_under_its_name_and_the_labels_of_its_thing() -> None:
     pumps = {("a", "hill"): Pump(litres=3, pressure=1.5), ("b", "hill"): Pump(litres=4)}
-    page, _ = exposition(PUMPS.of(pumps))
+    page, _ = exposition(PUMPS.families(pumps))
     found = samples(page)
     hill_a, hill_b = (("pump", "a"), ("site", "hill")), (("pump", "b"), ("site", "hill"))
     assert found["pump_litres_total", hill_a] == 3
@@ -58,13 +58,13 @@ def test_each_number_is_under_its_name_and_the_labels_of_its_thing() -> None:
 
 
 def test_a_number_that_there_is_not_is_left_out() -> None:
-    page, _ = exposition(PUMPS.of({("b", "hill"): Pump()}))
+    page, _ = exposition(PUMPS.families({("b", "hill"): Pump()}))
     assert b"# TYPE pump_pressure gauge" in page
     assert b"pump_pressure{" not in page
 
 
 def test_without_things_there_are_names_and_no_numbers() -> None:
-    families = PUMPS.of({})
+    families = PUMPS.families({})
     assert [family.name for family in families] == [
         "pump_litres",
         "pump_pressure",
@@ -77,7 +77,7 @@ def test_a_histogram_counts_each_value_in_every_bucket_that_it_fits_into() -> No
     pump = Pump()
     for stroke_s in (0.05, 0.1, 0.5, 20):
         pump.strokes_s.observe(stroke_s)
-    found = samples(exposition(PUMPS.of({("a", "hill"): pump}))[0])
+    found = samples(exposition(PUMPS.families({("a", "hill"): pump}))[0])
     counts = {
         dict(labels)["le"]: value
         for (name, labels), value in found.items()
@@ -92,13 +92,19 @@ def test_a_histogram_counts_each_value_in_every_bucket_that_it_fits_into() -> No
 def test_a_number_is_read_anew_at_every_scrape() -> None:
     pump = Pump(litres=1)
     labels = (("pump", "a"), ("site", "hill"))
-    assert samples(exposition(PUMPS.of({("a", "hill"): pump}))[0])["pump_litres_total", labels] == 1
+    assert (
+        samples(exposition(PUMPS.families({("a", "hill"): pump}))[0])["pump_litres_total", labels]
+        == 1
+    )
     pump.litres = 2
-    assert samples(exposition(PUMPS.of({("a", "hill"): pump}))[0])["pump_litres_total", labels] == 2
+    assert (
+        samples(exposition(PUMPS.families({("a", "hill"): pump}))[0])["pump_litres_total", labels]
+        == 2
+    )
 
 
 def test_who_scrapes_chooses_the_format() -> None:
-    families = PUMPS.of({("a", "hill"): Pump(litres=1)})
+    families = PUMPS.families({("a", "hill"): Pump(litres=1)})
     text, text_type = exposition(families)
     assert text_type.startswith("text/plain; version=0.0.4")
     assert not text.endswith(b"# EOF\n")

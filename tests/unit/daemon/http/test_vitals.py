@@ -130,8 +130,8 @@ async def numbers(vitals: Vitals) -> dict[str, float]:
 async def test_a_process_that_is_not_connected_yet_lives_and_is_not_ready(vitals: Vitals) -> None:
     assert vitals.live().passed
     assert vitals.ready().text() == (
-        "[-]nats failed: there is no connection yet, or no more\n"
-        "[-]controllers failed: none is started yet, or all have ended\n"
+        "[-]nats failed: not connected: the process is starting or stopping\n"
+        "[-]controllers failed: no controller is running\n"
         "readyz check failed\n"
     )
 
@@ -143,7 +143,7 @@ async def test_a_lost_connection_is_no_reason_to_be_killed_but_one_given_up_is(
     assert of.live().text(verbose=True) == "[+]ping ok\n[+]nats ok\nlivez check passed\n"
     wire.reconnects = False
     assert not of.live().passed
-    assert "[-]nats failed: it was given up" in of.live().text()
+    assert "[-]nats failed: the connection was given up" in of.live().text()
 
 
 # ---- ready
@@ -152,7 +152,7 @@ async def test_a_lost_connection_is_no_reason_to_be_killed_but_one_given_up_is(
 async def test_a_process_is_ready_when_every_cache_is_complete(
     of: Vitals, operator: Operator
 ) -> None:
-    assert "[-]controller/lamps failed: it has not opened its stores yet" in of.ready().text()
+    assert "[-]controller/lamps failed: the controller is opening its stores" in of.ready().text()
     async with running(operator):
         assert of.ready().text(verbose=True) == (
             "[+]nats ok\n"
@@ -209,7 +209,10 @@ async def test_a_standby_is_ready_as_soon_as_it_is_known_who_leads(
     race = Race()
     with vitals.of(wire, operator.runtimes, [race]):
         async with running(operator):
-            assert "[-]lease/lamps failed: it could not be read or" in vitals.ready().text()
+            assert (
+                "[-]lease/lamps failed: the lease was not read or written yet"
+                in vitals.ready().text()
+            )
             race.known = True
             assert "[+]lease/lamps ok" in vitals.ready().text(verbose=True)
             assert vitals.ready().passed
@@ -240,10 +243,10 @@ async def test_who_shares_keys_is_ready_when_it_has_joined_the_others(
     member = Member()
     with vitals.of(wire, operator.runtimes, shards=[member]):
         async with running(operator):
-            assert "[-]shard/lamps failed: this member's record" in vitals.ready().text()
+            assert "[-]shard/lamps failed: the member record" in vitals.ready().text()
             assert (await numbers(vitals))["natsctl_shard_members{lamps}"] == 0
             member.known = True
-            assert "[-]shard/lamps failed: it has not joined" in vitals.ready().text()
+            assert "[-]shard/lamps failed: this member has not joined" in vitals.ready().text()
             member.works = member.moving = True
             assert "[+]shard/lamps ok" in vitals.ready().text(verbose=True)
             found = await numbers(vitals)
@@ -255,7 +258,7 @@ async def test_what_measures_nothing_is_ready_when_it_has_begun(vitals: Vitals, 
     plain = Plain()
     runtimes: list[Runnable] = [plain]
     with vitals.of(wire, runtimes):
-        assert "[-]controller/plain failed: it has not begun its work yet" in vitals.ready().text()
+        assert "[-]controller/plain failed: the controller is starting" in vitals.ready().text()
         plain.synced.set()
         assert vitals.ready().passed
     assert not vitals.ready().passed
