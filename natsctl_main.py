@@ -1,16 +1,16 @@
-"""The `natsctl` program, as a terminal starts it.
+"""The entry point of the `natsctl` program.
 
-This module stands outside the package, whose import takes a moment: an interrupt within that moment
-ends the program without a traceback.
+Until a command runs, SIGINT ends the process at once and without a traceback. The module stands
+outside the package so that the signal handler is set before any module of the package is loaded.
 """
 
-import _signal  # the module `signal` takes a moment as well
+import _signal  # the module `signal` takes longer to load
 
 
 def main() -> None:
     """Run the command line and exit."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    from natsctl.cli.main import main as run  # noqa: PLC0415 - the guard above comes first
+    from natsctl.cli.main import main as run  # noqa: PLC0415 - the signal handler is set first
 
     run()

@@ -1,10 +1,6 @@
-"""`python -m natsctl` is `natsctl`."""
+"""Runs `natsctl` for `python -m natsctl`."""
 
-from natsctl.cli.framework.interrupts import end_quietly
+from natsctl_main import main
 
 if __name__ == "__main__":
-    end_quietly()
-
-    from natsctl.cli.main import main
-
     main()

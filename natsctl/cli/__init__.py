@@ -1,1 +1,1 @@
-"""The command line."""
+"""The `natsctl` command line."""

@@ -1,11 +1,11 @@
-"""The `natsctl` command: which commands there are, and how each ends."""
+"""The `natsctl` program: its commands, and the exit status of each run."""
 
 import importlib
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version as installed
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,93 +13,92 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from natsctl.cli.framework.command import EXIT_PIPE, commands
-from natsctl.cli.framework.exit_codes import FAILED, USAGE, say_error, tell
-from natsctl.cli.framework.interrupts import INTERRUPTED
-from natsctl.cli.framework.usage import wrong_usage
-from natsctl.cli.output.terminal import OutputError, abandon_output, flush, say
+from natsctl.cli.framework.command import EXIT_PIPE, INTERRUPTED, App
+from natsctl.cli.framework.exit_codes import FAILED, USAGE, report, report_error
+from natsctl.cli.framework.usage import explain_usage
+from natsctl.cli.output.terminal import OutputError, discard_output, flush, write_notice
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import UsageError
 from natsctl.telemetry.logger import HidingFormatter
 
 COMMANDS = {
-    "run": ("daemon.run", "Run controllers until told to stop."),
-    "dev": ("daemon.dev", "Run controllers beside a private nats-server, anew at every change."),
-    "get": ("objects.get", "Show one object."),
-    "list": ("objects.list", "Show the objects of a bucket."),
-    "put": ("objects.put", "Store an object, as a whole."),
-    "apply": ("objects.apply", "Store what files say."),
-    "edit": ("objects.edit", "Change an object in an editor."),
-    "delete": ("objects.delete", "Delete objects; finalizers hold them until they are released."),
-    "watch": ("objects.watch", "Show objects, and every change of them."),
-    "history": ("objects.history", "Show what a bucket still knows of a key."),
-    "rollback": ("objects.rollback", "Put an earlier revision of an object back."),
-    "backup": ("objects.backup", "Write a whole bucket to a file."),
-    "restore": ("objects.restore", "Write a backup into a bucket."),
-    "status": ("operate.status", "Show what daemons run, and which keys fail."),
-    "explain": ("operate.explain", "Show why a key is as it is."),
-    "tree": ("operate.tree", "Show a primary with all that was made for it."),
-    "resync": ("operate.resync", "Sync keys now."),
-    "gc": ("operate.gc", "See and remove secondaries whose owner is gone."),
-    "installation": (
-        "operate.installation",
-        "See the id of this NATS system; take over the objects of a lost one.",
+    "run": ("daemon.run", "Run controllers until they are stopped."),
+    "dev": (
+        "daemon.dev",
+        "Run controllers with a private nats-server, and restart them when their source changes.",
     ),
+    "get": ("objects.get", "Show one object."),
+    "list": ("objects.list", "List the objects of a bucket."),
+    "put": ("objects.put", "Store a whole object."),
+    "apply": ("objects.apply", "Apply objects from files."),
+    "edit": ("objects.edit", "Edit an object in an editor."),
+    "delete": ("objects.delete", "Delete objects."),
+    "watch": ("objects.watch", "Show objects and their changes."),
+    "history": ("objects.history", "Show the revisions of a key."),
+    "rollback": ("objects.rollback", "Restore an earlier revision of an object."),
+    "backup": ("objects.backup", "Write a bucket to a file."),
+    "restore": ("objects.restore", "Restore a bucket from a file."),
+    "status": ("operate.status", "Show the daemons, their controllers and the keys that fail."),
+    "explain": ("operate.explain", "Explain the state of a key."),
+    "tree": ("operate.tree", "Show a primary and the objects that were made for it."),
+    "resync": ("operate.resync", "Sync keys now."),
+    "gc": ("operate.gc", "Find and remove secondaries whose owner does not exist."),
+    "installation": ("operate.installation", "Show or change the id of this NATS system."),
     "external": (
         "operate.external",
-        "See links to external resources, and settle those that need a person.",
+        "Show the links to external resources, and resolve those with an unknown result.",
     ),
-    "new": ("daemon.new", "Write a controller, its test and a manifest, which run as they are."),
+    "new": ("daemon.new", "Create a controller, its test and a manifest."),
     "example": ("daemon.example", "List the example controllers, or print one."),
-    "config": (
-        "setup.config",
-        "Show what is set, and where: by a flag, a variable, a line of a file.",
-    ),
-    "rbac": ("setup.rbac", "Show the least permissions that controllers need in a cluster."),
-    "health": ("daemon.health", "Ask the daemon that listens on this machine how it is."),
-    "doctor": ("setup.doctor", "Check everything that controllers need, and say what to do."),
-    "help": ("setup.help", "Show the help of a command."),
+    "config": ("setup.config", "Print the settings in effect and the source of each."),
+    "rbac": ("setup.rbac", "Print the Kubernetes permissions that controllers need."),
+    "health": ("daemon.health", "Check the health of the daemon on this machine."),
+    "doctor": ("setup.doctor", "Check everything that controllers need."),
+    "help": ("", "Show the help of a command."),
 }
-"""By name, in the order of the help: the module, loaded when it is needed, and what it does."""
+"""The module and the summary of each command, in the order of the help.
+
+A module is loaded when its command is used. `help` is a command of this module.
+"""
 
 GROUPS = ("gc", "installation", "external")
-"""Those that have commands of their own; without one they show which."""
+"""Commands that have subcommands."""
 
 
 class _Commands(TyperGroup):
-    """A group that loads a command when it is asked for."""
+    """A group that loads the module of a command when the command is used."""
 
-    _outlined = False  # whether only the names of commands are needed
+    _names_only = False
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base's signature
         return list(COMMANDS)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return what a shell may complete; no command is loaded for that."""
-        self._outlined = True
+        """Return the completions for a shell; loads no command."""
+        self._names_only = True
         return super().shell_complete(ctx, incomplete)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in COMMANDS and self._outlined:
-            return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
-        if cmd_name in COMMANDS:
-            module = importlib.import_module(f"natsctl.cli.{COMMANDS[cmd_name][0]}")
-            return get_command(module.app)
-        if cmd_name.startswith("-") or ctx.resilient_parsing:
+        module, summary = COMMANDS.get(cmd_name, ("", ""))
+        if summary and self._names_only:
+            return TyperCommand(cmd_name, help=summary)
+        if module:
+            return get_command(importlib.import_module(f"natsctl.cli.{module}").app)
+        if summary or cmd_name.startswith("-") or ctx.resilient_parsing:
             return super().get_command(ctx, cmd_name)
         raise UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base's signature
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-app = commands(completion=True)
+app = App(completion=True)
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it
-    if wanted:
-        typer.echo(f"natsctl {installed('natsctl')}")
+def _show_version(requested: bool) -> None:  # noqa: FBT001 - typer calls it
+    if requested:
+        typer.echo(f"natsctl {installed_version('natsctl')}")
         raise typer.Exit
 
 
@@ -108,61 +107,86 @@ def natsctl(
     *,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="show the version"),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="show the version and exit"
+        ),
     ] = False,
 ) -> None:
-    """Keep everything equal to the desired state in NATS JetStream KV.
+    """Run and operate controllers whose desired state is in NATS JetStream KV.
 
-    Every command takes connection options, `natsctl COMMAND --help` shows them.
+    Use `natsctl COMMAND --help` for the options of a command, such as the NATS connection.
 
-    Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 conflict.
+    Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 conflict.
     """
 
 
+def _command_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the commands that a shell completes."""
+    root = ctx.find_root()
+    return [name for name in root.command.list_commands(root) if name.startswith(incomplete)]  # type: ignore[attr-defined]  # the root is a group
+
+
+@app.add("natsctl help list", "natsctl help gc apply", name="help")
+def help_(
+    ctx: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="the command; without it, all commands are listed",
+            metavar="COMMAND",
+            autocompletion=_command_names,
+        ),
+    ] = None,
+) -> None:
+    """Show the help of a command."""
+    root = ctx.find_root().command
+    root.main([*(command or ()), "--help"], prog_name="natsctl", standalone_mode=False)
+
+
 def run(args: Sequence[str]) -> int:
-    """Run the command and return its exit status."""
+    """Run a command and return its exit status."""
     handler = logging.StreamHandler()
     handler.setFormatter(HidingFormatter("natsctl: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
-        status = _status(args)
+        status = _run(args)
         flush()
     except OutputError as error:
-        abandon_output()
-        return tell(error)
+        discard_output()
+        return report(error)
     except BrokenPipeError:
-        abandon_output()
+        discard_output()
         return EXIT_PIPE
     if status == INTERRUPTED:
-        say("natsctl: interrupted")
+        write_notice("natsctl: interrupted")
     return status
 
 
-def _status(args: Sequence[str]) -> int:
-    """Run the command, report its error, and return its exit status."""
+def _run(args: Sequence[str]) -> int:
+    """Run a command, report its error, and return its exit status."""
     try:
-        ended = get_command(app).main(_completed(args), prog_name="natsctl", standalone_mode=False)
+        status = get_command(app).main(_with_help(args), prog_name="natsctl", standalone_mode=False)
     except typer.TyperException as error:
-        say_error(wrong_usage(error))
+        report_error(explain_usage(error))
         return USAGE
     except typer.Abort:
         return FAILED
     except OutputError:
         raise
-    except Exception as error:  # noqa: BLE001 - `tell` reports each in its way
-        return tell(error)
-    return ended or 0
+    except Exception as error:  # noqa: BLE001 - `report` distinguishes the errors
+        return report(error)
+    return status or 0
 
 
-def _completed(args: Sequence[str]) -> list[str]:
-    """Return the words, and that help is meant where they end before a command."""
-    ends_early = not args or (len(args) == 1 and args[0] in GROUPS)
-    return [*args, "--help"] if ends_early else list(args)
+def _with_help(args: Sequence[str]) -> list[str]:
+    """Return the arguments, with `--help` if they name no command or only a group."""
+    incomplete = not args or (len(args) == 1 and args[0] in GROUPS)
+    return [*args, "--help"] if incomplete else list(args)
 
 
 def main() -> None:
-    """Run the command line and exit."""
+    """Run the command line of this process and exit."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # the caller closed it
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as we run
+        if getattr(sys, name) is None:  # the parent process closed it
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the exit
     sys.exit(run(sys.argv[1:]))

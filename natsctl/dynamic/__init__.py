@@ -1,9 +1,9 @@
-"""DynamicWatcher: watches of single objects, for whoever depends on them at the moment.
+"""DynamicWatcher: watches single objects for the watchers that currently depend on them.
 
-One change's journey: the watch of an object, shared by all who watch it, sees the change and adds
-each of these watchers to the workqueue, once. A worker takes one and calls the reconciler, which
-may read objects in a query batch: what it reads is watched from then on, and what it does not read
-any more is let go.
+All watchers of an object share one watch. A change of the object adds each of its watchers to the
+work queue once. A worker takes a watcher and calls the reconciler. The reconciler may read objects
+in a query batch: the watcher then depends on these objects, and no longer on objects that it does
+not read.
 
 Seed: stolostron kubernetes-dependency-watches v0.5.2, for objects of Kubernetes and NATS alike.
 """

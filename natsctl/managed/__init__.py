@@ -1,7 +1,8 @@
-"""Managed: an object here stands for a resource in an outside system that cannot be watched.
+"""Managed: objects that stand for resources in an outside system that cannot be watched.
 
-The resource is observed, and created, updated or deleted, as the object says; by hand-written
-clients of the outside system, and with nothing left over or made twice when something breaks.
+The reconciler observes the external resource, and creates, updates or deletes it as the object
+declares, with a client that the user writes. A resource is neither created twice nor left over if a
+reconciliation is interrupted.
 
 Seed: krateo provider-runtime `reconciler`, which is Crossplane's.
 """

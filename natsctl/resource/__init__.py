@@ -1,11 +1,12 @@
-"""Resource: one kind as streams of events to mark done, and as a read-only store.
+"""Resource: one kind as streams of events that a subscriber marks as done, and a read-only store.
 
-One key's journey: the informer sees a change and adds the key to the workqueue of every
-subscription. A subscriber that is ready for another event takes the key, and what it is told is
-decided then, from the newest state in the cache and from what this subscriber was told before:
-upsert, delete, or nothing. `done` settles the key as the subscriber's error handler says.
+The informer adds the key of a changed object to the work queue of every subscription. When a
+subscriber takes the key, the subscription compares the newest state in the cache with the last
+event of this subscriber, and returns an upsert, a delete, or no event. `done` gives the key back to
+the queue, and the subscriber's error handler decides what follows a failure.
 
-Seed: a Cilium-style resource package, whose channels are streams here and whose hive is a `with`.
+Seed: a Cilium-style resource package, with streams in place of channels and a context manager in
+place of the hive.
 """
 
 from typing import TYPE_CHECKING

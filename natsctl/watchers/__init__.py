@@ -1,4 +1,4 @@
-"""Watchers: told of every add, update and delete, and told again where they failed.
+"""Watchers: callbacks for every add, update and delete of an object, retried until they succeed.
 
 Seed: grafana-app-sdk operator v0.9.10.
 """

@@ -41,7 +41,7 @@ async def stored(natsctl: Natsctl) -> dict[str, Any]:
 
 def kept(result: Result) -> str:
     """Return what is in the file that is said to be kept."""
-    found = re.search(r"what you wrote is kept in (\S+)", result.err)
+    found = re.search(r"your text is kept in (\S+)", result.err)
     assert found is not None, result
     return Path(found[1]).read_text()
 
@@ -171,7 +171,7 @@ async def test_what_others_change_in_the_same_field_is_told_and_a_person_decides
     editor.plays(CLASH, {"replace": {"# delete this line": "#"}})
     await natsctl.done("edit", "greetings", "shop")
     _, again = editor.seen
-    assert '# others have changed it meanwhile:\n#   spec.text is "ho"\n' in again
+    assert '# others have changed it in the meantime:\n#   spec.text is "ho"\n' in again
     assert yaml.safe_load(again) == {"spec": {"text": "bye", "replicas": 5}}
     assert (await stored(natsctl))["spec"] == {"text": "bye", "replicas": 5}
 
@@ -180,7 +180,7 @@ async def test_who_leaves_it_to_the_others_stores_nothing(natsctl: Natsctl, edit
     editor.plays(CLASH, {})
     ended = await natsctl("edit", "greetings", "shop")
     assert ended.status == 4
-    assert "shop was changed meanwhile, in spec.text: nothing was stored" in ended.err
+    assert "shop was changed in the meantime, in spec.text: nothing was stored" in ended.err
     assert "text: bye" in kept(ended)
     assert (await stored(natsctl))["spec"] == {"text": "ho", "replicas": 5}
 

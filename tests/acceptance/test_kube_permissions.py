@@ -266,15 +266,16 @@ async def test_a_kind_is_called_what_the_cluster_calls_it(
     await eventually(lambda: _served(kube_server))
     found = (await natsctl.done("rbac", "-c", "herd:Cats")).splitlines()
     assert found[0] == (
-        "# dogs is a guess at what Dog of zoo.example.com is called: the cluster does not have it"
+        "# dogs is a guess for the resource name of Dog in zoo.example.com: "
+        "the cluster does not have it"
     )
     assert [line for line in found if line in {"  - mice", "  - dogs"}] == ["  - dogs", "  - mice"]
 
     alone = await natsctl("rbac", "-c", "herd:Cats", "-o", "json", "--no-kube")
     assert alone.json["items"][0]["rules"][0]["resources"] == ["dogs", "mouses"]
     assert alone.err.splitlines() == [
-        "dogs is a guess at what Dog of zoo.example.com is called: no cluster was asked",
-        "mouses is a guess at what Mouse of zoo.example.com is called: no cluster was asked",
+        "dogs is a guess for the resource name of Dog in zoo.example.com: no cluster was asked",
+        "mouses is a guess for the resource name of Mouse in zoo.example.com: no cluster was asked",
     ]
 
 
@@ -313,7 +314,9 @@ async def test_a_cluster_is_asked_where_one_can_be_and_meant_where_it_is_named(
     text = await nowhere.done("rbac", "-c", "herd:Cats")
     assert text.count("is called: there is no cluster to ask\n") == 2
     away = await nowhere.done("rbac", "-c", "herd:Cats", "--kubeconfig", str(unreachable(folder)))
-    assert away.startswith("# dogs is a guess at what Dog of zoo.example.com is called: cannot")
+    assert away.startswith(
+        "# dogs is a guess for the resource name of Dog in zoo.example.com: cannot"
+    )
     assert "https://127.0.0.1:1" in away.splitlines()[1]
     named = await nowhere("rbac", "-c", "herd:Cats", "--kubeconfig", "missing.yaml")
     assert (named.status, "missing.yaml" in named.err) == (2, True)

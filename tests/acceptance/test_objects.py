@@ -92,7 +92,7 @@ async def test_only_raw_replaces_an_object_by_what_is_none(natsctl: Natsctl) -> 
     words = ("put", "greetings", "shop")
     await natsctl.done(*words, '{"spec": {"text": "hi"}}')
     refused = await natsctl(*words, "closed")
-    assert (refused.status, "or --raw to replace it all the same" in refused.err) == (2, True)
+    assert (refused.status, "replace the object with natsctl put --raw" in refused.err) == (2, True)
     assert await natsctl.done(*words, "closed", "--raw") == (
         "greetings/shop configured at revision 2\n"
     )

@@ -97,9 +97,9 @@ async def test_a_rollback_that_cannot_be_says_why(natsctl: InProcess, shops: Key
     await shops.delete("a")
     await natsctl.done("put", "shops", "a", '{"spec": {"text": "one"}}')
     for to, status, said in (
-        ("1", 2, "desires what shops/a desires now, at revision 5"),
-        ("2", 2, "revision 2 of shops/a is no valid object"),
-        ("3", 2, "revision 3 of shops/a is no valid object"),
+        ("1", 2, "revision 1 has the desired state that shops/a has now, at revision 5"),
+        ("2", 2, "revision 2 of shops/a is not a valid object"),
+        ("3", 2, "revision 3 of shops/a is not a valid object"),
         ("4", 2, "revision 4 of shops/a is a deletion"),
         ("9", 3, "has no revision 9, or not any more: it has 1, 2, 3, 4, 5"),
     ):

@@ -89,7 +89,7 @@ async def test_people_see_what_runs_and_what_became_of_a_key(
     status = await natsctl("status")
     assert [row[0] for row in status.rows] == ["greetings"]
     assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", "0", "0", "0", "0"]
-    assert "greetings: odd is left alone: not a valid Greeting: Expected `str`" in status.err
+    assert "greetings: odd is skipped: not a valid Greeting: Expected `str`" in status.err
     assert re.search(r"^installation [0-9a-f]{16}$", status.err, re.MULTILINE)
 
     explained = await natsctl.done("explain", "shop")
@@ -251,7 +251,7 @@ async def test_what_two_daemons_say_alike_is_told_once(natsctl: Natsctl, daemon:
         async def told() -> bool:
             status = await natsctl("status")
             assert [row[6] for row in status.rows] == ["1", "1"]
-            assert status.err.count("shop is left alone") == 1
+            assert status.err.count("shop is skipped") == 1
             return True
 
         await eventually(told)
@@ -316,7 +316,7 @@ async def test_what_tells_watchers_explains_its_keys_and_tells_them_again(
             await running.says(f"added {key}")
         explained = await natsctl.done("explain", "bad")
         assert "ValueError: no luck today" in explained
-        assert "tried again in" in explained
+        assert "retried in" in explained
         assert (await natsctl.done("explain", "good")).count("create") == 1
         status = await natsctl("status")
         assert status.rows[0][2:7] == ["syncing", "alone", "2", "2", "0"]
@@ -423,7 +423,7 @@ async def test_a_name_that_is_no_key_is_listed_as_invalid_and_harms_no_command(
     await natsctl.done("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
     await eventually(lambda: synced(natsctl, "greetings", "shop"))
     status = await natsctl("status")
-    assert r"greetings: a\x0bb is left alone: its name is no legal key" in status.out + status.err
+    assert r"greetings: a\x0bb is skipped: its name is no legal key" in status.out + status.err
     assert await natsctl.done("list", "greetings", "-o", "name") == "shop\n"
     assert await natsctl.done("watch", "greetings", "--once", "-o", "name") == "shop\n"
     assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "shop\n"
@@ -479,7 +479,7 @@ async def test_the_controller_that_has_the_key_is_found(
     for command in ("explain", "tree", "resync"):
         both = await natsctl(command, "twin")
         assert both.status == 2
-        assert "several controllers have twin: say --controller, one of roads, shops" in both.err
+        assert "several controllers have twin: give --controller, one of roads, shops" in both.err
         nobody = await natsctl(command, "nobody")
         assert (nobody.status, nobody.err) == (
             3,
@@ -500,7 +500,7 @@ async def test_the_controller_that_has_garbage_is_found(
     await daemon("town:Shops", "town:Roads")
     choose = await natsctl("gc", "plan")
     assert choose.status == 2
-    assert "has garbage: say --controller, one of roads, shops" in choose.err
+    assert "has garbage: give --controller, one of roads, shops" in choose.err
     await natsctl.done(
         "put", "posts", "lost-post", "--raw", json.dumps({"metadata": {"labels": LOST}})
     )

@@ -1,1 +1,1 @@
-"""Commands that start a daemon or look at one from the shell."""
+"""Commands that run a daemon, check its health, or create the controllers for it."""

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.command import Command, commands, examples
+from natsctl.cli.framework.command import App
 from natsctl.cli.output.printing import write_table
-from natsctl.cli.output.terminal import emit
+from natsctl.cli.output.terminal import write_text
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError
 
-app = commands()
+app = App()
 
 _PACKAGE = Path(__file__).parents[2]
 _NO_EXAMPLES = ("__init__", "demo")
@@ -34,13 +34,10 @@ def _names(incomplete: str) -> list[str]:
     return [name for name in example_files() if name.startswith(incomplete)]
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl example",
-        "natsctl example greetings > greetings.py",
-        "natsctl run --embedded --controller greetings:Greetings",
-    ),
+@app.add(
+    "natsctl example",
+    "natsctl example greetings > greetings.py",
+    "natsctl run --embedded --controller greetings:Greetings",
 )
 def example(
     *,
@@ -48,7 +45,7 @@ def example(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="the example to print; without a name, all examples are listed",
+            help="name of the example; without it, all examples are listed",
             autocompletion=_names,
         ),
     ] = None,
@@ -69,7 +66,7 @@ def example(
             f"there is no example {name!r}{did_you_mean(name, files)}; natsctl example lists them"
         )
     source = files[name].read_text("utf-8")
-    emit(source.replace(f"controllers.{name}:", f"{name}:").rstrip("\n"))
+    write_text(source.replace(f"controllers.{name}:", f"{name}:").rstrip("\n"))
 
 
 def _description(file: Path) -> str:

@@ -1,53 +1,52 @@
-"""`natsctl health`: whether the daemon of this machine, or this container, is well."""
+"""`natsctl health`: checks the health of the daemon on this machine, or in this container."""
 
 from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.command import Command, commands, complete, examples
+from natsctl.cli.framework.command import App, complete
 from natsctl.cli.framework.exit_codes import FAILED
-from natsctl.cli.framework.options import handed
-from natsctl.cli.output.terminal import emit
+from natsctl.cli.framework.options import with_options
+from natsctl.cli.output.terminal import write_text
 from natsctl.daemon.http.client import probe
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.settings import HttpSettings
 from natsctl.errors import UsageError
 from natsctl.telemetry.escaping import escaped
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl health --listen :8080",
-        "natsctl health --ready",
-        "NATSCTL_LISTEN=127.0.0.1:9090 natsctl health",
-    ),
+@app.add(
+    "natsctl health --listen :8080",
+    "natsctl health --ready",
+    "NATSCTL_LISTEN=127.0.0.1:9090 natsctl health",
 )
-@handed("http", "http", of=lambda effective: effective.settings.http)
+@with_options("http", "http", value=lambda effective: effective.settings.http)
 def health(
     *,
     http: HttpSettings,
     ready: Annotated[
         bool,
-        typer.Option("--ready", help="ask whether it can work now: /readyz instead of /livez"),
+        typer.Option("--ready", help="check readiness (/readyz) instead of liveness (/livez)"),
     ] = False,
 ) -> None:
-    """Ask the daemon that listens on this machine how it is.
+    """Check the health of the daemon on this machine.
 
-    The address is what `natsctl run` was told, by a flag, a variable or the file. The exit code is
-    1 where something is wrong with the daemon, or nobody answers; what is wrong is shown.
+    The address is the --listen address of natsctl run, from the flag, the environment or the
+    settings file. The exit code is 1 if a check fails or no daemon answers. The output lists the
+    checks.
     """
     if http.listen is None:
         raise UsageError(
-            "where does the daemon listen? Say --listen HOST:PORT, or set NATSCTL_LISTEN, to both"
+            "the address of the daemon is not set: give --listen HOST:PORT, or set NATSCTL_LISTEN, "
+            "for natsctl run and natsctl health"
         )
-    complete(_tell(Address.parse(http.listen), "/readyz" if ready else "/livez"))
+    complete(_check(Address.parse(http.listen), "/readyz" if ready else "/livez"))
 
 
-async def _tell(address: Address, path: str) -> None:
+async def _check(address: Address, path: str) -> None:
     answer = await probe(address, f"{path}?verbose")
-    emit(escaped(answer.text.rstrip(), keep="\n"))  # `printing` would load what talks to NATS
+    write_text(escaped(answer.text.rstrip(), keep="\n"))
     if not answer.passed:
         raise typer.Exit(FAILED)

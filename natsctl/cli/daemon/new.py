@@ -1,4 +1,4 @@
-"""`natsctl new`: a controller to begin with."""
+"""`natsctl new`: creates a controller, its test and a manifest."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,50 +6,48 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.command import Command, commands, examples
-from natsctl.cli.output.printing import line
+from natsctl.cli.framework.command import App
+from natsctl.cli.output.terminal import write_line
 from natsctl.daemon.template import Project, project
 from natsctl.errors import ConflictError, UsageError
 
 KUBECTL = "kubectl get configmaps -l natsctl.io/owner-key=first"
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl new site",
-        "natsctl new edge-site --kube",
-    ),
+@app.add(
+    "natsctl new site",
+    "natsctl new edge-site --kube",
 )
 def new(
     *,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="what one of its objects is called, such as site")
+        str,
+        typer.Argument(metavar="NAME", help="singular name of the objects, such as site"),
     ],
     kube: Annotated[
-        bool, typer.Option("--kube", help="what it makes is of a Kubernetes cluster")
+        bool, typer.Option("--kube", help="make secondaries in Kubernetes instead of NATS")
     ] = False,
 ) -> None:
-    """Write a controller, its test and a manifest, which run as they are.
+    """Create a controller, its test and a manifest.
 
-    They are written into the current folder. Nothing is written where a file of such a name is
-    there already.
+    The files are written to the current folder, and run as they are. Nothing is written if one of
+    the files exists.
     """
-    made = project(name, kube=kube)
-    _write(Path.cwd(), made.files)
-    for file in made.files:
-        line(f"wrote {file}")
-    for told in ("", "Next:", *_next(made)):
-        line(told)
+    created = project(name, kube=kube)
+    _write(Path.cwd(), created.files)
+    for file in created.files:
+        write_line(f"wrote {file}")
+    for line in ("", "Next:", *_next_steps(created)):
+        write_line(line)
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all files or, where one cannot be, none."""
-    there = [name for name in files if (folder / name).exists()]
-    if there:
-        raise ConflictError(f"nothing was written, for this is there already: {', '.join(there)}")
+    """Write all files, or none if one of them cannot be written."""
+    existing = [name for name in files if (folder / name).exists()]
+    if existing:
+        raise ConflictError(f"nothing was written, because {', '.join(existing)} exists already")
     written: list[Path] = []
     try:
         for name, text in files.items():
@@ -62,14 +60,14 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
-def _next(made: Project) -> list[str]:
-    """Return what to do with it, as a person would type it."""
-    listing = f"natsctl list {made.made}" if made.made else KUBECTL
-    steps = {
-        f"python -m pytest {made.test}": "its test, in memory",
-        f"natsctl run --embedded --controller {made.controller}": "beside a server of its own",
-        f"natsctl apply -f {made.manifest}": "in another terminal",
-        listing: "what was made",
+def _next_steps(created: Project) -> list[str]:
+    """Return commands to try, each with a comment."""
+    listing = f"natsctl list {created.made}" if created.made else KUBECTL
+    comments = {
+        f"python -m pytest {created.test}": "test it in memory",
+        f"natsctl run --embedded --controller {created.controller}": "run it with a private server",
+        f"natsctl apply -f {created.manifest}": "in another terminal",
+        listing: "show what it made",
     }
-    width = max(map(len, steps))
-    return [f"  {step.ljust(width)}   # {why}" for step, why in steps.items()]
+    width = max(map(len, comments))
+    return [f"  {command.ljust(width)}   # {comment}" for command, comment in comments.items()]

@@ -1,6 +1,6 @@
-"""`natsctl run`: the daemon."""
+"""`natsctl run`: runs controllers as a daemon."""
 
-import logging
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
@@ -9,15 +9,13 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.daemon.event_loop import daemon_loop
-from natsctl.cli.framework.cluster_options import clustered
-from natsctl.cli.framework.command import Command, commands, connected_on, examples
+from natsctl.cli.framework.command import App, LoopFactory, connected_on
 from natsctl.cli.framework.controllers import (
     ControllersOption,
     PortOption,
-    runnable_of,
+    load_runnable_controller,
 )
-from natsctl.cli.framework.options import handed
+from natsctl.cli.framework.options import with_cluster, with_options
 from natsctl.controller.controller import Controller
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.installation import installation
@@ -42,29 +40,37 @@ from natsctl.jetstream.connection.nats_contexts import with_context
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+try:
+    import uvloop
+except ImportError:  # uvloop does not support every platform
+    loop_factory: LoopFactory = asyncio.new_event_loop
+else:
+    loop_factory = uvloop.new_event_loop
 
-app = commands()
+log = get_logger(__name__)
+
+app = App()
 
 Serve = Callable[[NatsOptions], Coroutine[None, None, None]]
+"""Runs the controllers with a NATS connection until they stop."""
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl run --embedded --controller controllers.greetings:Greetings",
-        "natsctl run -c fleet.sites:Sites -c fleet.routes:Routes -s hub:4222 --creds hub.creds",
-        "natsctl run -c fleet.sites:Sites --workers 10 --resync 60 --log-format json",
-        "natsctl run -c controllers.webapps:WebApps --kubeconfig lab.yaml --kube-context lab",
-        "natsctl run -c fleet.sites:Sites --listen :8080 --otlp http://collector:4318",
-        "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
-        "natsctl run -c fleet.sites:Sites --shard",
-    ),
+@app.add(
+    "natsctl run --embedded --controller controllers.greetings:Greetings",
+    "natsctl run -c fleet.sites:Sites -c fleet.routes:Routes -s hub:4222 --creds hub.creds",
+    "natsctl run -c fleet.sites:Sites --workers 10 --resync 60 --log-format json",
+    "natsctl run -c controllers.webapps:WebApps --kubeconfig lab.yaml --kube-context lab",
+    "natsctl run -c fleet.sites:Sites --listen :8080 --otlp http://collector:4318",
+    "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
+    "natsctl run -c fleet.sites:Sites --shard",
 )
-@connected_on(daemon_loop)
-@clustered
-@handed("effective", "controllers", "logs", "http", "traces", of=lambda effective: effective)
+@connected_on(loop_factory)
+@with_cluster
+@with_options(
+    *("effective", "controllers", "logs", "http", "traces"), value=lambda effective: effective
+)
 async def run(
     options: NatsOptions,
     *,
@@ -72,76 +78,62 @@ async def run(
     effective: Effective,
     controller: ControllersOption,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="start a private nats-server, and use that")
+        bool, typer.Option("--embedded", help="start a private nats-server, and connect to it")
     ] = False,
     store_dir: Annotated[
-        Path | None, typer.Option(help="where it keeps its data; nowhere for long by default")
+        Path | None,
+        typer.Option(help="data folder of the private nats-server [default: a temporary folder]"),
     ] = None,
     port: PortOption = None,
     with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
 ) -> None:
-    """Run controllers until told to stop.
+    """Run controllers until they are stopped.
 
-    They start in this order and stop in reverse; when one fails, all stop. The first SIGTERM or
-    SIGINT finishes what is under way, the second ends at once. A server that cannot be reached is
-    waited for, and so is a cluster, which is looked for where a controller has kinds of one. A stop
-    takes at most --stop-timeout and ten seconds more: then the exit status is 1.
+    The controllers start in the given order and stop in reverse order. If one fails, all stop. The
+    first SIGTERM or SIGINT finishes the syncs in progress, the second ends the process at once. A
+    stop takes at most --stop-timeout plus ten seconds; after that, the process exits with status 1.
+    The command waits for a NATS server or a Kubernetes cluster that cannot be reached. It connects
+    to a cluster only if a controller has Kubernetes kinds.
 
-    With --leader-elect, of several processes that run a controller one works; the others stand by.
-    With --shard all of them work, each on keys of its own.
+    With --leader-elect, one of several processes works on each controller, and the others stand
+    by. With --shard, the processes share the keys of each controller.
     """
     settings = effective.settings
     settings.check()
     if embedded:
-        _check_alone(effective)
+        _check_no_server(effective)
     elif store_dir is not None or port is not None:
-        raise UsageError("--store-dir and --port are about the server that --embedded starts")
+        raise UsageError("--store-dir and --port need --embedded")
     if with_parent:
         end_with_parent()
-        options = _alone(options, *options.servers)
+        options = _private(options, *options.servers)
     log_to_stderr(settings.logs, secrets_of(with_context(options), cluster))
-    controllers = [runnable_of(path) for path in controller]
+    controllers = [load_runnable_controller(path) for path in controller]
     vitals = Vitals()
     limit = StopLimit(settings.controllers.stop_timeout_s)
     serve: Serve = partial(
         _serve, controllers, settings.controllers, cluster, vitals, on_stop=limit.start
     )
     if embedded:
-        serve = partial(_beside_server, serve, store_dir, port)
+        serve = partial(_serve_embedded, serve, store_dir, port)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_sending_spans(settings.traces))
         stack.enter_context(vitals.watchdog.watching())
         await until_signalled(
-            _heard(serve, options, vitals, settings.http),
+            _serve_http(serve, options, vitals, settings.http),
             on_signal=vitals.stop,
             on_caught=limit.start,
         )
 
 
-def _sending_spans(settings: TraceSettings) -> AbstractAsyncContextManager[None]:
-    """Send spans to the collector in the settings, if there is one.
-
-    Raises `UsageError` if the extra `otlp` is not installed.
-    """
-    if settings.otlp is None:
-        return nullcontext()
-    try:
-        from natsctl.daemon.observe.otlp import sending  # noqa: PLC0415 - imports the SDK
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"sending spans needs the extra otlp ({error.name} is missing): "
-            "pip install 'natsctl[otlp]'"
-        ) from error
-    return sending(settings.otlp)
-
-
-def _check_alone(effective: Effective) -> None:
-    """Raise `UsageError` if a flag, a variable or the file names a server as well."""
+def _check_no_server(effective: Effective) -> None:
+    """Raise `UsageError` if a setting names a NATS server beside `--embedded`."""
     for field in ("nats.servers", "nats.context"):
         source = effective.sources.get(field)
         if source is not None:
             raise UsageError(
-                f"--embedded starts a server of its own, but {source} names another: leave one out"
+                f"--embedded starts a private nats-server, but {source} names another server: "
+                "remove one of them"
             )
 
 
@@ -154,6 +146,7 @@ async def _serve(
     *,
     on_stop: Callable[[], None],
 ) -> None:
+    """Connect, run the controllers, and answer requests about them."""
     async with (
         cluster_for(controllers, cluster, wait=True) as kube,
         connect(options, wait=True) as nats,
@@ -185,7 +178,7 @@ async def _serve(
 
 
 def _election(
-    nats: Nats, settings: ControllerSettings, installation: str
+    nats: Nats, settings: ControllerSettings, installation_id: str
 ) -> Callable[[str, str], Election] | None:
     if not settings.leader_elect:
         return None
@@ -195,13 +188,13 @@ def _election(
         leases,
         ttl_s=ttl_s,
         sharing=lambda name: members_of(leases, name),
-        installation=installation,
+        installation=installation_id,
         vacant=Vacancy(nats, leases, ttl_s=ttl_s).of,
     )
 
 
 def _shard(
-    nats: Nats, settings: ControllerSettings, installation: str
+    nats: Nats, settings: ControllerSettings, installation_id: str
 ) -> Callable[[str, str], Shard] | None:
     if not settings.shard:
         return None
@@ -210,44 +203,62 @@ def _shard(
         lambda kind: nats.leases(ttl_s=ttl_s, kind=kind),
         LEASES.bucket,
         ttl_s=ttl_s,
-        installation=installation,
+        installation=installation_id,
         vacant=Vacancy(nats, nats.leases(ttl_s=ttl_s), ttl_s=ttl_s).of,
     )
 
 
 async def _installation_id(nats: Nats, settings: ControllerSettings) -> str:
-    """Return the id that leases carry; empty if it is not needed, or cannot be had now."""
+    """Return the installation id for leases; empty if no lease is used or the id is unavailable."""
     if not settings.leader_elect and not settings.shard:
         return ""
     try:
         return (await installation(nats)).id
     except StoreError as error:
-        log.warning("leases do not name the installation: %s", error)
+        log.warning("cannot read the installation id, leases do not name it", error=error)
         return ""
 
 
-async def _heard(
+def _sending_spans(settings: TraceSettings) -> AbstractAsyncContextManager[None]:
+    """Send spans to the collector in the settings, if there is one.
+
+    Raises `UsageError` if the extra `otlp` is not installed.
+    """
+    if settings.otlp is None:
+        return nullcontext()
+    try:
+        from natsctl.daemon.observe.otlp import sending  # noqa: PLC0415 - imports the SDK
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"sending spans needs the extra otlp ({error.name} is missing): "
+            "pip install 'natsctl[otlp]'"
+        ) from error
+    return sending(settings.otlp)
+
+
+async def _serve_http(
     serve: Serve, options: NatsOptions, vitals: Vitals, settings: HttpSettings
 ) -> None:
-    """Serve, and say over HTTP meanwhile how that goes, where anybody may ask."""
+    """Serve, and answer probes and scrapes over HTTP if an address is set."""
     if settings.listen is None:
         await serve(options)
         return
-    from natsctl.daemon.http.server import serving  # noqa: PLC0415 - it takes a fifth of a second
+    from natsctl.daemon.http.server import serving  # noqa: PLC0415 - importing it takes 0.2 s
 
     async with serving(Address.parse(settings.listen), vitals):
         await serve(options)
 
 
-async def _beside_server(
+async def _serve_embedded(
     serve: Serve, store_dir: Path | None, port: int | None, options: NatsOptions
 ) -> None:
+    """Serve with a private nats-server."""
     async with private_server(store_dir, port) as server:
-        await while_it_runs(server, serve(_alone(options, server.url)))
+        await while_it_runs(server, serve(_private(options, server.url)))
 
 
-def _alone(options: NatsOptions, *servers: str) -> NatsOptions:
-    """Return how to connect to a private server: whatever else is set is about another."""
+def _private(options: NatsOptions, *servers: str) -> NatsOptions:
+    """Return options for a private server: the timeouts stay, the other options do not apply."""
     return NatsOptions(
         servers=servers,
         connect_timeout_s=options.connect_timeout_s,

@@ -1,1 +1,1 @@
-"""Documents that people write: read, merged, edited and printed."""
+"""Documents that users write: parsing, merging and editing."""

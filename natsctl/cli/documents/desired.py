@@ -1,4 +1,4 @@
-"""Finds what a user desires of an object, without natsctl's bookkeeping."""
+"""Separates the desired state of an object from its status and natsctl's bookkeeping."""
 
 from natsctl.cli.output.entries import object_in
 from natsctl.jetstream.bucket.bucket import Message
@@ -21,59 +21,58 @@ def desired(document: Document) -> Document:
 
 
 def restorable(document: Document) -> Document:
-    """Return the part of an earlier revision that a rollback puts back.
+    """Return the part of an earlier revision that a rollback restores.
 
-    Status, bookkeeping, the deletion mark and reserved annotations are left out.
+    Status, bookkeeping, the deletion timestamp and reserved annotations are left out.
     """
-    wanted = desired(document)
-    metadata = dict(documents.metadata_of(wanted))
+    result = desired(document)
+    metadata = dict(documents.metadata_of(result))
     metadata.pop("deletionTimestamp", None)
     metadata["annotations"] = {
         name: text for name, text in annotations_in(document).items() if not is_reserved(name)
     }
-    return {**wanted, "metadata": {name: field for name, field in metadata.items() if field}}
+    return {**result, "metadata": {name: field for name, field in metadata.items() if field}}
 
 
-def with_reserved(wanted: Document, current: Document | None) -> Document:
-    """Return *wanted* with the reserved annotations of *current* that it does not give itself.
+def with_reserved(new: Document, current: Document | None) -> Document:
+    """Return *new* with the reserved annotations of *current* that *new* does not set.
 
-    Null, given for a reserved annotation, removes it.
+    A reserved annotation that *new* sets to null is removed.
     """
-    before = annotations_in(current or {})
-    kept = {name: text for name, text in before.items() if is_reserved(name)}
-    given = annotations_in(wanted)
-    texts = {**kept, **given}
-    dropped = {name for name, text in given.items() if text is None and is_reserved(name)}
-    annotations = {name: text for name, text in texts.items() if name not in dropped}
-    if not kept and not dropped:
-        return wanted
-    metadata = {**documents.metadata_of(wanted), "annotations": annotations}
-    return {**wanted, "metadata": metadata}
+    current_annotations = annotations_in(current or {})
+    reserved = {name: text for name, text in current_annotations.items() if is_reserved(name)}
+    new_annotations = annotations_in(new)
+    removed = {name for name, text in new_annotations.items() if text is None and is_reserved(name)}
+    if not reserved and not removed:
+        return new
+    combined = {**reserved, **new_annotations}
+    annotations = {name: text for name, text in combined.items() if name not in removed}
+    return {**new, "metadata": {**documents.metadata_of(new), "annotations": annotations}}
 
 
 def desires_the_same(one: bytes, other: bytes) -> bool:
-    """Return whether two values differ in nothing but status and bookkeeping."""
-    return _wanted(one) == _wanted(other)
+    """Return whether two values differ only in status and bookkeeping."""
+    return _desired_in(one) == _desired_in(other)
 
 
-def changes(messages: list[Message]) -> list[Message]:
-    """Return the messages that changed the desired state, and the first one."""
-    found: list[Message] = []
-    before: object = None
+def desired_changes(messages: list[Message]) -> list[Message]:
+    """Return the first message, and the messages that changed the desired state."""
+    changes: list[Message] = []
+    previous: object = None
     for message in messages:
-        wanted = None if message.marker else _wanted(message.value)
-        if not found or wanted != before:
-            found.append(message)
-        before = wanted
-    return found
+        current = None if message.marker else _desired_in(message.value)
+        if not changes or current != previous:
+            changes.append(message)
+        previous = current
+    return changes
 
 
 def annotations_in(document: Document) -> dict[str, object]:
-    """Return the annotations as they are in the document, none if it has no mapping of them."""
+    """Return the annotations of a document; empty if they are not a mapping."""
     annotations = documents.metadata_of(document).get("annotations")
     return annotations if isinstance(annotations, dict) else {}
 
 
-def _wanted(value: bytes) -> object:
+def _desired_in(value: bytes) -> object:
     document = object_in(value)
     return value if document is None else desired(document)

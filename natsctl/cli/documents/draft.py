@@ -1,4 +1,4 @@
-"""What a person sees of an object in an editor, and what they mean by what they have made of it."""
+"""The text of an object in an editor, and the object that the edited text describes."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import msgspec
 import yaml
 
 from natsctl.cli.documents.parsing import parsed_yaml
-from natsctl.cli.documents.values import Given, of_document
+from natsctl.cli.documents.values import NewValue, value_of_document
 from natsctl.cli.output.encoding import yaml_text
 from natsctl.cli.output.entries import ENVELOPE, described, is_object
 from natsctl.errors import UsageError
@@ -16,34 +16,40 @@ from natsctl.model.documents import Document
 from natsctl.model.store import Stored
 from natsctl.telemetry.escaping import escaped
 
-HIDDEN = ("generation", "finalizers", "uid", "deletionTimestamp")  # natsctl keeps them right
+HIDDEN = ("generation", "finalizers", "uid", "deletionTimestamp")
+"""Fields of the metadata that natsctl maintains; an editor does not show them."""
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """An object as it is to be: `document`, made of `base`."""
+    """An edited object.
+
+    Attributes:
+        base: the stored object that was edited.
+        document: the edited fields.
+    """
 
     base: Stored
     document: Document
 
     @classmethod
     def of(cls, base: Stored) -> "Draft":
-        """Return what is stored, as a draft that changes nothing."""
+        """Return a draft that changes nothing."""
         return cls(base, _visible(base))
 
     @property
     def document_before(self) -> Document:
-        """What the draft was made of."""
+        """The fields before they were edited."""
         return _visible(self.base)
 
     def unchanged(self, text: str) -> bool:
-        """Say whether *text* means what is stored."""
+        """Return whether *text* describes the stored object."""
         try:
             return documents.same(_parsed(text), self.document_before)
         except UsageError:
             return False
 
-    def saying(self, text: str) -> "Draft":
-        """Return the draft as *text* has it; raises `UsageError` that says what is wrong there."""
+    def edited(self, text: str) -> "Draft":
+        """Return the draft with the fields in *text*; raises `UsageError` if they are invalid."""
         document = _parsed(text)
         hidden = [name for name in (*ENVELOPE, "status") if name in document]
         metadata = document.get("metadata")
@@ -53,28 +59,28 @@ class Draft(msgspec.Struct, frozen=True):
             raise UsageError(f"{', '.join(hidden)} cannot be changed here: leave it out")
         return Draft(self.base, document)
 
-    def given(self) -> Given:
-        """Return what is to be stored; raises `UsageError` where it is neither object nor value."""
-        return of_document(self.document)
+    def new_value(self) -> NewValue:
+        """Return the value to store; raises `UsageError` if the draft has no spec and no value."""
+        return value_of_document(self.document)
 
 
-def shown(bucket: str, draft: Draft, *told: str) -> str:
-    """Return the file that a person edits."""
+def editor_text(bucket: str, draft: Draft, *notes: str) -> str:
+    """Return the text that the editor shows: the notes as comments, and the draft."""
     head = (
         f"{bucket}/{draft.base.key} at revision {draft.base.revision}.",
-        "Save it to store it; leave it as it is, or empty, and nothing changes.",
-        *told,
+        "Save the file to store the object. An unchanged or empty file changes nothing.",
+        *notes,
     )
-    return written(head, yaml_text(draft.document))
+    return with_comments(head, yaml_text(draft.document))
 
 
-def written(comments: Iterable[str], text: str) -> str:
-    """Return the text with comments before it, a line each."""
+def with_comments(comments: Iterable[str], text: str) -> str:
+    """Return the text below one comment line for each comment."""
     return "".join(f"# {escaped(comment)}\n" for comment in comments) + text.strip("\n") + "\n"
 
 
-def body(text: str) -> str:
-    """Return the text without the comments before it, nor empty lines at its ends."""
+def without_comments(text: str) -> str:
+    """Return the text without its first comments, and without empty lines at its ends."""
     lines = text.strip().splitlines()
     while lines and (lines[0].startswith("#") or not lines[0].strip()):
         lines.pop(0)
@@ -83,11 +89,11 @@ def body(text: str) -> str:
 
 def _visible(stored: Stored) -> Document:
     message = Message(stored.key, stored.revision, stored.value, marker=None, created="")
-    found = {k: v for k, v in described("", message).items() if k not in ENVELOPE}
-    if not is_object(found):
-        return found
-    metadata = {k: v for k, v in documents.metadata_of(found).items() if k not in HIDDEN}
-    rest = {k: v for k, v in found.items() if k not in {"metadata", "status"}}
+    fields = {k: v for k, v in described("", message).items() if k not in ENVELOPE}
+    if not is_object(fields):
+        return fields
+    metadata = {k: v for k, v in documents.metadata_of(fields).items() if k not in HIDDEN}
+    rest = {k: v for k, v in fields.items() if k not in {"metadata", "status"}}
     return {"metadata": metadata, **rest} if metadata else rest
 
 
@@ -97,5 +103,5 @@ def _parsed(text: str) -> Document:
     except yaml.YAMLError as error:
         raise UsageError(f"this is not valid YAML: {error}") from error
     if not isinstance(document, dict):
-        raise UsageError("this is not a mapping, as an object is")
+        raise UsageError("this is not a mapping: an object has fields such as spec")
     return documents.parse(documents.render(document))

@@ -1,69 +1,70 @@
-"""A file that a person edits, in the editor that they like."""
+"""Opens a text in the user's editor."""
 
 import asyncio
 import os
 import shlex
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from natsctl.cli.output.terminal import say
+from natsctl.cli.output.terminal import write_notice
 from natsctl.errors import NatsctlError, UsageError
 
 VARIABLES = ("VISUAL", "EDITOR")
-USUAL = "vi"
+DEFAULT = "vi"
 
 
-def editor_words() -> list[str]:
-    """Return the words of the command that is the editor; raises `UsageError` for none."""
+def editor_command() -> list[str]:
+    """Return the words of the editor's command line.
+
+    Raises `UsageError` if the environment variable is not a valid command line.
+    """
     named = next(((name, os.environ[name]) for name in VARIABLES if os.environ.get(name)), None)
-    variable, text = named or ("", USUAL)
+    variable, text = named or ("", DEFAULT)
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{variable} is {text!r}, which is not a command: {error}") from error
-    return words or [USUAL]
+    return words or [DEFAULT]
 
 
-class Sheet:
-    """A file that only we can read, gone at the end of the context unless it is to be kept."""
+@contextmanager
+def edited_file(command: Sequence[str], *, prefix: str) -> Iterator["EditedFile"]:
+    """Create a temporary file that only this user can read, for the editor *command*.
 
-    def __init__(self, editor: Sequence[str], *, prefix: str) -> None:
-        self._editor = editor
-        self._prefix = prefix.replace("/", "_") + "-"
-        self._kept = False
-        self._file = Path()
+    The file is deleted at the end of the context, unless it was kept.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f"{prefix.replace('/', '_')}-", suffix=".yaml")
+    os.close(descriptor)
+    file = EditedFile(command, Path(name))
+    try:
+        yield file
+    finally:
+        if not file.kept:
+            file.path.unlink(missing_ok=True)
 
-    def __enter__(self) -> Self:
-        made, name = tempfile.mkstemp(prefix=self._prefix, suffix=".yaml")
-        os.close(made)
-        self._file = Path(name)
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not self._kept:
-            self._file.unlink(missing_ok=True)
+class EditedFile:
+    """A temporary file and the editor that opens it; see `edited_file`."""
 
-    async def edited(self, text: str) -> str:
-        """Have a person edit *text*; return what they make of it.
+    def __init__(self, command: Sequence[str], path: Path) -> None:
+        self.path = path
+        self.kept = False
+        self._command = command
 
-        Raises `UsageError` where there is no such editor, `NatsctlError` where it fails, and where
-        what it leaves is not text; what it has written is kept then.
+    async def edit(self, text: str) -> str:
+        """Open *text* in the editor, and return the text when the editor has ended.
+
+        Raises `UsageError` if the editor cannot be started, and `NatsctlError` if it fails or
+        leaves a file that cannot be read. A changed file is kept then.
         """
-        self._file.write_text(text, "utf-8")
+        self.path.write_text(text, "utf-8")
         try:
-            process = await asyncio.create_subprocess_exec(*self._editor, str(self._file))
+            process = await asyncio.create_subprocess_exec(*self._command, str(self.path))
         except OSError as error:
             raise UsageError(
-                f"the editor {self._editor[0]!r} cannot be run ({error.strerror}): name another "
+                f"the editor {self._command[0]!r} cannot be run ({error.strerror}): name another "
                 f"in {VARIABLES[-1]}"
             ) from error
         try:
@@ -73,24 +74,24 @@ class Sheet:
                 process.terminate()
                 await process.wait()
         if status:
-            self._keep_changed(text)
+            self._keep_if_changed(text)
             raise NatsctlError(f"the editor ended with status {status}: nothing was stored")
         try:
-            return self._file.read_text("utf-8")
+            return self.path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            self._keep_changed(text)
-            raise NatsctlError(f"what the editor has left cannot be read: {error}") from error
+            self._keep_if_changed(text)
+            raise NatsctlError(f"the edited file cannot be read: {error}") from error
 
     def keep(self, text: str) -> None:
-        """Keep *text* in the file, and say where it is."""
-        self._file.write_text(f"{text}\n", "utf-8")
+        """Write *text* to the file, and keep the file."""
+        self.path.write_text(f"{text}\n", "utf-8")
         self._keep()
 
-    def _keep_changed(self, shown: str) -> None:
+    def _keep_if_changed(self, original: str) -> None:
         with suppress(OSError):
-            if self._file.read_bytes() != shown.encode():
+            if self.path.read_bytes() != original.encode():
                 self._keep()
 
     def _keep(self) -> None:
-        self._kept = True
-        say(f"what you wrote is kept in {self._file}")
+        self.kept = True
+        write_notice(f"your text is kept in {self.path}")

@@ -1,4 +1,4 @@
-"""Files that say what should be in which bucket under which key."""
+"""Reads documents from files, each with the bucket and the key of its object."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ import msgspec
 import yaml
 
 from natsctl.cli.documents.parsing import yaml_documents
-from natsctl.cli.documents.values import Given, of_document, read_bytes
+from natsctl.cli.documents.values import NewValue, read_bytes, value_of_document
 from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.jetstream.bucket.codec import stream_of
 from natsctl.model.keys import check_key
@@ -15,50 +15,51 @@ from natsctl.model.keys import check_key
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """One document: what a key of a bucket should hold."""
+class KeyDocument(msgspec.Struct, frozen=True):
+    """A document: the new value of a key in a bucket."""
 
     bucket: str
     key: str
-    given: Given
+    new: NewValue
 
 
-def read_manifests(files: Sequence[str]) -> list[Manifest]:
-    """Return what all files say, in order.
+def read_documents(files: Sequence[str]) -> list[KeyDocument]:
+    """Return the documents of all files, in order.
 
-    A file holds YAML or JSON, any number of documents or lists of them; `-` is standard input; a
-    folder stands for its YAML and JSON files. Raises `UsageError` naming file and document where
-    one is wrong.
+    A file contains YAML or JSON: any number of documents, or lists of documents. `-` is standard
+    input, and a folder stands for its YAML and JSON files. Raises `UsageError` that names the file
+    and the number of an invalid document.
     """
-    found = [manifest for file in _files(files) for manifest in _read(file)]
+    found = [document for file in _expanded(files) for document in _read(file)]
     if not found:
-        raise UsageError(f"there is no document in {', '.join(map(_shown, files))}")
+        raise UsageError(f"there is no document in {', '.join(map(_file_name, files))}")
     return found
 
 
-def _files(named: Sequence[str]) -> Iterator[str]:
-    for name in named:
-        if Path(name).is_dir():
-            inside = (path for path in Path(name).iterdir() if path.suffix in SUFFIXES)
+def _expanded(files: Sequence[str]) -> Iterator[str]:
+    """Yield the files, with the YAML and JSON files of a folder in its place."""
+    for file in files:
+        if Path(file).is_dir():
+            inside = (path for path in Path(file).iterdir() if path.suffix in SUFFIXES)
             yield from map(str, sorted(inside))
         else:
-            yield name
+            yield file
 
 
-def _shown(file: str) -> str:
+def _file_name(file: str) -> str:
     return "standard input" if file == "-" else file
 
 
-def _read(file: str) -> Iterator[Manifest]:
-    shown = _shown(file)
-    for number, document in enumerate(_documents(read_bytes(file), shown), start=1):
+def _read(file: str) -> Iterator[KeyDocument]:
+    name = _file_name(file)
+    for number, document in enumerate(_parsed(read_bytes(file), name), start=1):
         try:
-            yield _manifest(document)
+            yield _checked(document)
         except (UsageError, InvalidKeyError) as error:
-            raise UsageError(f"{shown}, document {number}: {error}") from error
+            raise UsageError(f"{name}, document {number}: {error}") from error
 
 
-def _documents(data: bytes, shown: str) -> Iterator[object]:
+def _parsed(data: bytes, name: str) -> Iterator[object]:
     try:
         for document in yaml_documents(data):
             if isinstance(document, list):
@@ -67,16 +68,16 @@ def _documents(data: bytes, shown: str) -> Iterator[object]:
                 yield document
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{shown} is neither YAML nor JSON: {' '.join(str(error).split())}"
+            f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}"
         ) from error
 
 
-def _manifest(document: object) -> Manifest:
+def _checked(document: object) -> KeyDocument:
     if not isinstance(document, dict):
-        raise UsageError("it is no mapping with bucket, key and spec")
+        raise UsageError("it is not a mapping with bucket, key and spec")
     for name in ("bucket", "key"):
         if not isinstance(document.get(name), str):
             raise UsageError(f"it has no {name}")
     bucket, key = document["bucket"], check_key(document["key"])
     stream_of(bucket)
-    return Manifest(bucket, key, of_document(document))
+    return KeyDocument(bucket, key, value_of_document(document))

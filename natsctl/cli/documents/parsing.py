@@ -1,51 +1,52 @@
-"""Reads the JSON and YAML that people hand to a command, within a bound on its nesting."""
+"""Parses JSON and YAML that users write, up to a maximum depth."""
 
 import re
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
+import msgspec
 import yaml
 
-from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 from natsctl.model.exact_json import number
 
-NESTED_MAX = 100  # levels of YAML; a deeper document would exhaust the library's stack
+NESTED_MAX = 100
+"""Levels of nesting in YAML; a deeper document would exhaust the stack of libyaml."""
 
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _construct_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    """Return the number of a node, as it is written if a double cannot hold it."""
+    """Return the number of a node, as an exact number if a double cannot hold it."""
     if _JSON_NUMBER.fullmatch(node.value):
         return number(node.value)
-    found: float = loader.construct_yaml_float(node)
-    return found
+    constructed: float = loader.construct_yaml_float(node)
+    return constructed
 
 
-class _One(yaml.SafeLoader):
-    """Reads one document; its errors name the line in which the fault begins."""
+class _PreciseErrorLoader(yaml.SafeLoader):
+    """Loads one document. Its errors name the line in which a fault begins."""
 
 
-class _Many(_Loader):  # type: ignore[misc]  # whichever the library was built with
-    """Reads many documents, quickly."""
+class _FastLoader(_Loader):  # type: ignore[misc]  # PyYAML may be built without libyaml
+    """Loads many documents."""
 
 
-for _reader in (_One, _Many):
-    _reader.add_constructor("tag:yaml.org,2002:float", _construct_number)
+for _class in (_PreciseErrorLoader, _FastLoader):
+    _class.add_constructor("tag:yaml.org,2002:float", _construct_number)
 
 
 class NestedError(yaml.YAMLError):
-    """A document is nested too deeply to be read."""
+    """A document is nested too deeply."""
 
 
 def parsed_or_none(data: bytes) -> object:
-    """Return what JSON or YAML says; None if it is neither."""
+    """Return the value of JSON or YAML; None if *data* is neither."""
     try:
         return exact_json.decode(data)
-    except DECODE_ERRORS:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         return parsed_yaml(data)
@@ -54,46 +55,45 @@ def parsed_or_none(data: bytes) -> object:
 
 
 def parsed_yaml(data: bytes | str) -> object:
-    """Return the only document of some YAML, None if there is none.
+    """Return the value of one YAML document, None if *data* is empty.
 
     Raises `yaml.YAMLError`, also for a second document, and `UnicodeDecodeError`.
     """
     _check_nesting(data)
-    return yaml.load(data, Loader=_One)  # noqa: S506 - it is a safe loader
+    return yaml.load(data, Loader=_PreciseErrorLoader)  # noqa: S506 - it is a safe loader
 
 
 def yaml_documents(data: bytes) -> Iterator[object]:
-    """Return the documents of some YAML; raises as `parsed_yaml` does."""
+    """Yield the values of YAML documents; raises as `parsed_yaml` does."""
     _check_nesting(data)
-    yield from yaml.load_all(data, Loader=_Many)
+    yield from yaml.load_all(data, Loader=_FastLoader)
 
 
 def fault(data: bytes) -> str:
-    """Return why *data* is neither JSON nor YAML, and in which line, in one line."""
+    """Return the reason why *data* is neither JSON nor YAML, with the line if it is known."""
     try:
         parsed_yaml(data)
     except NestedError as error:
         return str(error)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or "it is no text"
-        return f"{what} in line {where.line + 1}" if where else what
-    return "it is no text"
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "it is not text"
+        return f"{problem} in line {mark.line + 1}" if mark else problem
+    return "it is not text"
 
 
 def _check_nesting(data: bytes | str) -> None:
-    """Raise `NestedError` for a document that is nested too deeply: libyaml would crash on it."""
-    depths = accumulate(map(_step, yaml.parse(data, Loader=_Loader)))
+    """Raise `NestedError` for a document that is nested too deeply."""
+    depths = accumulate(map(_depth_change, yaml.parse(data, Loader=_Loader)))
     try:
         nested = any(depth > NESTED_MAX for depth in depths)
     except yaml.YAMLError:
-        return  # the caller loads it and reports that
+        return  # loading the document raises the same error
     if nested:
         raise NestedError(f"it is nested more than {NESTED_MAX} levels deep")
 
 
-def _step(event: yaml.Event) -> int:
-    """Return by how many levels an event goes deeper."""
+def _depth_change(event: yaml.Event) -> int:
     if isinstance(event, yaml.CollectionStartEvent):
         return 1
     return -1 if isinstance(event, yaml.CollectionEndEvent) else 0

@@ -1,4 +1,4 @@
-"""What becomes of a document that two have changed at once."""
+"""Merges two concurrent changes of one document."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -10,7 +10,7 @@ from natsctl.model.documents import same
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What stands for a field that is not there."""
+    """The value of a field that does not exist."""
 
     def __str__(self) -> str:
         return "removed"
@@ -20,28 +20,33 @@ MISSING: Final = Missing()
 
 
 class Clash(msgspec.Struct, frozen=True):
-    """A field that both changed, each in another way; `theirs` is `MISSING` where it is gone."""
+    """A field that both sides changed to different values.
+
+    Attributes:
+        path: the path of the field, such as `spec.text`.
+        theirs: the value of the other side; `MISSING` if the other side removed the field.
+    """
 
     path: str
     theirs: object
 
     def __str__(self) -> str:
-        said = self.theirs
-        shown = said if said is MISSING else exact_json.encode(said).decode()
-        return f"{self.path} is {shown}"
+        removed = self.theirs is MISSING
+        value = self.theirs if removed else exact_json.encode(self.theirs).decode()
+        return f"{self.path} is {value}"
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """A document with the changes of both; ours, where they clash."""
+    """A document with the changes of both sides. A field that clashes has our value."""
 
     document: dict[str, object]
     clashes: tuple[Clash, ...]
 
 
 def merged(base: dict[str, object], ours: dict[str, object], theirs: dict[str, object]) -> Merged:
-    """Return what *ours* and *theirs*, both made of *base*, come to together.
+    """Merge *ours* and *theirs*, which are both changes of *base*.
 
-    Fields are compared one by one, also in mappings within; lists are one value each.
+    Mappings are merged field by field, at every level. A list is one value.
     """
     clashes: list[Clash] = []
     document = dict(_fields(base, ours, theirs, (), clashes))
@@ -52,25 +57,24 @@ def _fields(
     base: dict[str, object],
     ours: dict[str, object],
     theirs: dict[str, object],
-    at: tuple[str, ...],
+    path: tuple[str, ...],
     clashes: list[Clash],
 ) -> Iterator[tuple[str, object]]:
     for name in dict.fromkeys((*ours, *theirs)):
-        one, two, three = (each.get(name, MISSING) for each in (base, ours, theirs))
-        value = _value(one, two, three, (*at, name), clashes)
+        before, our, their = (side.get(name, MISSING) for side in (base, ours, theirs))
+        value = _value(before, our, their, (*path, name), clashes)
         if value is not MISSING:
             yield name, value
 
 
 def _value(
-    base: object, ours: object, theirs: object, at: tuple[str, ...], clashes: list[Clash]
+    base: object, ours: object, theirs: object, path: tuple[str, ...], clashes: list[Clash]
 ) -> object:
     if same(theirs, ours) or same(theirs, base):
         return ours
     if same(ours, base):
         return theirs
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        before = base if isinstance(base, dict) else {}
-        return dict(_fields(before, ours, theirs, at, clashes))
-    clashes.append(Clash(".".join(at), theirs))
+        return dict(_fields(base if isinstance(base, dict) else {}, ours, theirs, path, clashes))
+    clashes.append(Clash(".".join(path), theirs))
     return ours

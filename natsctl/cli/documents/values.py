@@ -1,4 +1,4 @@
-"""What a person wants stored, and what becomes of what is stored already."""
+"""Reads the value that a user wants to store, and combines it with the stored value."""
 
 import base64
 import binascii
@@ -12,9 +12,9 @@ import msgspec
 from natsctl.cli.documents.desired import with_reserved
 from natsctl.cli.documents.parsing import fault, parsed_or_none
 from natsctl.cli.output.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
-from natsctl.cli.output.terminal import say
+from natsctl.cli.output.terminal import write_notice
 from natsctl.core.objects.compare_and_set import Rewritten
-from natsctl.errors import DECODE_ERRORS, InvalidObjectError, UsageError
+from natsctl.errors import InvalidObjectError, UsageError
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
@@ -23,26 +23,26 @@ from natsctl.model.store import Stored
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _objects = Kind(Object, "object")
-_BEGUN = re.compile(rb"""\s*(---\s)?\s*\{?\s*["']?(spec|metadata)["']?\s*:""")
+_OBJECT_BEGIN = re.compile(rb"""\s*(---\s)?\s*\{?\s*["']?(spec|metadata)["']?\s*:""")
 
 
-class Whole(msgspec.Struct, frozen=True):
+class RawValue(msgspec.Struct, frozen=True):
     """A value that is stored as it is."""
 
     value: bytes
 
 
-class Desired(msgspec.Struct, frozen=True):
-    """An object: what is desired, without the bookkeeping."""
+class DesiredObject(msgspec.Struct, frozen=True):
+    """An object without natsctl's bookkeeping."""
 
     document: Document
 
 
-Given = Whole | Desired
+NewValue = RawValue | DesiredObject
 
 
 def read_bytes(file: str) -> bytes:
-    """Return what is in a file, or `-` for standard input."""
+    """Return the content of a file, or of standard input for `-`; raises `UsageError`."""
     if file == "-":
         return sys.stdin.buffer.read()
     try:
@@ -51,136 +51,142 @@ def read_bytes(file: str) -> bytes:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def given(data: bytes, *, file: str = "") -> Given:
-    """Return what *data* means: JSON or YAML of an object, or a value that is stored as it is.
+def parse_value(data: bytes, *, file: str = "") -> NewValue:
+    """Return the object in *data* if it is JSON or YAML with a spec or metadata, else the value.
 
-    YAML that is no object is a text, unless a file says by its name that it is YAML: then it
-    becomes JSON. Raises `UsageError` where it begins as an object does and does not end so.
+    Other YAML is stored as text, unless the file's name ends with a YAML suffix: then it is stored
+    as JSON. Raises `UsageError` if *data* begins like an object and is neither JSON nor YAML.
     """
     parsed = parsed_or_none(data)
-    if parsed is None and _BEGUN.match(data):
+    if parsed is None and _OBJECT_BEGIN.match(data):
         raise UsageError(
-            f"the value begins as an object does, and is neither JSON nor YAML: {fault(data)}; "
-            "--raw stores it all the same"
+            f"the value begins like an object but is neither JSON nor YAML: {fault(data)}; "
+            "correct it, or store it as it is with --raw"
         )
     if isinstance(parsed, dict) and is_object(parsed):
         if {"bucket", "key"} <= parsed.keys():
-            raise UsageError("the document names its own bucket and key: natsctl apply -f reads it")
-        return Desired(_json(parsed))
+            raise UsageError("the document names its own bucket and key: use natsctl apply -f")
+        return DesiredObject(_as_json(parsed))
     if file.endswith(YAML_SUFFIXES) and parsed is not None:
-        return Whole(documents.render(parsed))
-    return Whole(data)
+        return RawValue(documents.render(parsed))
+    return RawValue(data)
 
 
-def of_document(document: Document) -> Given:
-    """Return what a document of a manifest says beside its bucket and key; see `described`."""
-    rest = {name: field for name, field in document.items() if name not in ENVELOPE}
-    if rest.keys() == {VALUE}:
-        value = rest[VALUE]
-        return Whole(value.encode() if isinstance(value, str) else documents.render(value))
-    if rest.keys() == {BASE64}:
+def value_of_document(document: Document) -> NewValue:
+    """Return the value that a document describes in the fields that `described` writes."""
+    fields = {name: field for name, field in document.items() if name not in ENVELOPE}
+    if fields.keys() == {VALUE}:
+        value = fields[VALUE]
+        return RawValue(value.encode() if isinstance(value, str) else documents.render(value))
+    if fields.keys() == {BASE64}:
         try:
-            return Whole(base64.b64decode(str(rest[BASE64]), validate=True))
+            return RawValue(base64.b64decode(str(fields[BASE64]), validate=True))
         except binascii.Error as error:
-            raise UsageError(f"its base64 is none: {error}") from error
-    if is_object(rest):
-        return Desired(_json(rest))
+            raise UsageError(f"its field base64 is invalid: {error}") from error
+    if is_object(fields):
+        return DesiredObject(_as_json(fields))
     raise UsageError("it has no spec, and no value either")
 
 
-def replaced(current: Stored | None, new: Given) -> bytes:
-    """Return the value to store so that *new* is all that is desired.
+def replace(current: Stored | None, new: NewValue) -> bytes:
+    """Return the value to store so that *new* replaces the desired state.
 
-    Of an object, generation, uid, finalizers, the deletion mark and the status are kept right.
-    Raises `UsageError` where something that is no object would replace one.
+    Generation, uid, finalizers, deletion timestamp and status of an object are maintained. Raises
+    `UsageError` if a value that is not an object would replace an object.
     """
-    before = None if current is None else object_in(current.value)
-    if isinstance(new, Whole):
-        return _instead(current, before, new.value)
+    before = _object_of(current)
+    if isinstance(new, RawValue):
+        return _replace_raw(current, before, new.value)
     return _stamped(current, before, new.document)
 
 
-def keeping_reserved(current: Stored | None, new: Given) -> Given:
-    """Return *new* with the reserved annotations that are stored and that it does not give."""
-    if isinstance(new, Whole):
+def keep_reserved(current: Stored | None, new: NewValue) -> NewValue:
+    """Return *new* with the stored reserved annotations that *new* does not set."""
+    if isinstance(new, RawValue):
         return new
-    before = None if current is None else object_in(current.value)
-    return Desired(with_reserved(new.document, before))
+    return DesiredObject(with_reserved(new.document, _object_of(current)))
 
 
-def applied(current: Stored | None, new: Given) -> bytes:
-    """Return the value to store so that everything that *new* says is so, and the rest stays.
+def apply(current: Stored | None, new: NewValue) -> bytes:
+    """Return the value to store so that the fields of *new* are set and other fields stay.
 
-    Labels and annotations are added to those there are; null removes one.
+    Labels and annotations are merged; null removes one.
     """
-    before = None if current is None else object_in(current.value)
-    if isinstance(new, Whole):
-        return _instead(current, before, new.value)
+    before = _object_of(current)
+    if isinstance(new, RawValue):
+        return _replace_raw(current, before, new.value)
     metadata = documents.merge_patch(
         documents.metadata_of(before or {}), documents.metadata_of(new.document)
     )
     return _stamped(current, before, {**(before or {}), **new.document, "metadata": metadata})
 
 
-def dropped(current: Stored | None, new: Given) -> list[str]:
-    """Return the fields of *new* that are not stored, because natsctl and controllers set them.
+def ignored_fields(current: Stored | None, new: NewValue) -> list[str]:
+    """Return the fields of *new* that are not stored: those that natsctl and controllers set.
 
-    A field that says what is stored already is not one of them.
+    A field that equals the stored field is left out.
     """
-    if isinstance(new, Whole):
+    if isinstance(new, RawValue):
         return []
-    before = (None if current is None else object_in(current.value)) or {}
+    before = _object_of(current) or {}
     metadata, stored = documents.metadata_of(new.document), documents.metadata_of(before)
-    found = [
+    ignored = [
         f"metadata.{name}"
         for name in ("finalizers", "deletionTimestamp")
         if metadata.get(name) and not documents.same(metadata[name], stored.get(name))
     ]
     status = new.document.get("status")
     if status and not documents.same(status, before.get("status")):
-        found.append("status")
-    return found
+        ignored.append("status")
+    return ignored
 
 
-def say_dropped(name: str, fields: Sequence[str]) -> None:
-    """Name the fields of an object that were given and not stored, if there are any."""
+def write_ignored_notice(name: str, fields: Sequence[str]) -> None:
+    """Write a notice that names the ignored fields of an object, if there are any."""
     if fields:
-        given_fields = " and ".join(fields)
-        say(f"{name}: {given_fields} not stored: natsctl put --raw stores a value exactly as given")
+        write_notice(
+            f"{name}: {' and '.join(fields)} not stored: "
+            "natsctl put --raw stores a value exactly as given"
+        )
 
 
-def outcome(done: Rewritten) -> str:
-    """Return what became of a write, for people."""
-    match done.base:
+def outcome(rewritten: Rewritten) -> str:
+    """Return the result of a write as a phrase."""
+    match rewritten.base:
         case None:
-            return f"unchanged at revision {done.stored.revision}"
+            return f"unchanged at revision {rewritten.stored.revision}"
         case 0:
-            return f"created at revision {done.stored.revision}"
+            return f"created at revision {rewritten.stored.revision}"
         case _:
-            return f"configured at revision {done.stored.revision}"
+            return f"configured at revision {rewritten.stored.revision}"
 
 
-def _instead(current: Stored | None, before: Document | None, value: bytes) -> bytes:
+def _object_of(current: Stored | None) -> Document | None:
+    return None if current is None else object_in(current.value)
+
+
+def _replace_raw(current: Stored | None, before: Document | None, value: bytes) -> bytes:
     if before is not None and current is not None:
         raise UsageError(
-            f"{current.key} is an object, with bookkeeping that would be lost: give it a spec, "
-            "or --raw to replace it all the same"
+            f"{current.key} is an object, whose status and bookkeeping would be lost: "
+            "give the value a spec, or replace the object with natsctl put --raw"
         )
-    if current is not None and _says_the_same(current.value, value):
+    if current is not None and _same_json(current.value, value):
         return current.value
     return value
 
 
-def _says_the_same(one: bytes, other: bytes) -> bool:
+def _same_json(one: bytes, other: bytes) -> bool:
+    """Return whether two values are the same bytes, or JSON objects or arrays with one meaning."""
     try:
         before, after = exact_json.decode(one), exact_json.decode(other)
-    except DECODE_ERRORS:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return one == other
     return isinstance(before, dict | list) and documents.same(before, after)
 
 
-def _stamped(current: Stored | None, before: Document | None, wanted: Document) -> bytes:
-    stamped = documents.stamp(before, wanted)
+def _stamped(current: Stored | None, before: Document | None, new: Document) -> bytes:
+    stamped = documents.stamp(before, new)
     if current is not None and documents.same(stamped, before):
         return current.value
     value = documents.render(stamped)
@@ -191,6 +197,6 @@ def _stamped(current: Stored | None, before: Document | None, wanted: Document) 
     return value
 
 
-def _json(document: Document) -> Document:
-    """Return the document as JSON keeps it: YAML knows dates, and keys that are no text."""
+def _as_json(document: Document) -> Document:
+    """Return the document with values of JSON only; YAML also has dates and keys of other types."""
     return documents.parse(documents.render(document))

@@ -1,1 +1,1 @@
-"""The frame of every command: options, output, exit codes."""
+"""The framework of all commands: options, help, exit codes, interrupts."""

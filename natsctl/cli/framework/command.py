@@ -1,106 +1,130 @@
-"""What every command is made of: its help in sections, connection options, a running loop."""
+"""Registers commands with their help, and runs their coroutines until the end or an interrupt."""
 
 import asyncio
 import functools
 import inspect
 import re
+import signal
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
-from natsctl.cli.framework.interrupts import interruptible
-from natsctl.cli.framework.options import PANELS, handed
-from natsctl.cli.output.terminal import abandon_output, flush
+from natsctl.cli.framework.options import PANELS, with_options
+from natsctl.cli.output.terminal import discard_output, flush
 from natsctl.jetstream.connection.options import NatsOptions
 
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., object])
 
-EXIT_PIPE = 141  # what a shell says of a program that nobody listens to any more
+EXIT_PIPE = 141
+"""The exit status of a command whose reader closed the pipe, as shells report SIGPIPE."""
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit status of a command that SIGINT cancelled, as shells report SIGINT."""
 
 Work = Callable[Concatenate[NatsOptions, P], Coroutine[Any, Any, None]]
-
-LoopMaker = Callable[[], asyncio.AbstractEventLoop]
-
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 _REQUIRED = re.compile(r"\{(.*)\}")
 _TYPE = re.compile(r" <.*>$")
 
 
 class Command(TyperCommand):
-    """A command whose help shows its options in the sections that they name."""
+    """A command whose help shows its options in sections."""
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
-        """Write the usage as manuals do: what is not in brackets has to be there."""
+        """Write the usage line, with required arguments without brackets."""
         pieces = (_REQUIRED.sub(r"\1", piece) for piece in self.collect_usage_pieces(ctx))
         formatter.write_usage(ctx.command_path, " ".join(pieces))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, then options, then the other sections."""
+        """Write the arguments, then the options, and the connection options last."""
         sections: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                usual, (name, text) = "Options", record
+                section, (name, text) = "Options", record
                 if param.param_type_name == "argument":
-                    usual, name = "Arguments", _TYPE.sub("", name)  # its name says enough
-                sections[getattr(param, "rich_help_panel", None) or usual].append((name, text))
+                    section, name = "Arguments", _TYPE.sub("", name)
+                sections[getattr(param, "rich_help_panel", None) or section].append((name, text))
         last = PANELS["nats"]
         for title in sorted(sections, key=lambda title: title == last):
             with formatter.section(title):
                 formatter.write_dl(sections[title])
 
 
-def commands(*, completion: bool = False) -> typer.Typer:
-    """Return what commands are registered with; *completion* adds the options of shells."""
-    return typer.Typer(
-        rich_markup_mode=None,
-        add_completion=completion,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        suggest_commands=False,
-    )
+class App(typer.Typer):
+    """The commands of one module."""
 
+    def __init__(self, *, completion: bool = False) -> None:
+        super().__init__(
+            rich_markup_mode=None,
+            add_completion=completion,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            suggest_commands=False,
+        )
 
-def examples(*lines: str) -> str:
-    """Return the end of a help text: commands as a person would type them."""
-    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+    def add(self, *examples: str, name: str | None = None, notes: str = "") -> Callable[[F], F]:
+        """Register a function as a command. Its help ends with the examples and the notes."""
+        epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in examples)))
+        return self.command(name, cls=Command, epilog=f"{epilog}\n\n\b\n{notes}".rstrip())
 
 
 def connected(work: Work[P]) -> Callable[..., None]:
-    """Make a command of a coroutine function that is handed how to connect.
+    """Make a command of a coroutine function whose first argument is the `NatsOptions`.
 
-    The command takes the connection options besides those of *work*.
+    The command has the connection options beside the options of *work*.
     """
     return connected_on(None)(work)
 
 
-def connected_on(loop: LoopMaker | None) -> Callable[[Work[P]], Callable[..., None]]:
-    """Return `connected`, with commands that run on event loops that *loop* makes."""
+def connected_on(loop_factory: LoopFactory | None) -> Callable[[Work[P]], Callable[..., None]]:
+    """Return `connected` for commands that run on the event loops of *loop_factory*."""
 
     def decorate(work: Work[P]) -> Callable[..., None]:
-        started = handed("options", "nats", of=lambda effective: effective.nats)(work)
+        start = with_options("options", "nats", value=lambda effective: effective.nats)(work)
 
-        @functools.wraps(started)
-        def command(**given: Any) -> None:
-            complete(started(**given), loop)
+        @functools.wraps(start)
+        def command(**arguments: Any) -> None:
+            complete(start(**arguments), loop_factory)
 
-        command.__signature__ = inspect.signature(started)  # type: ignore[attr-defined]  # what typer reads
+        command.__signature__ = inspect.signature(start)  # type: ignore[attr-defined]  # typer reads it
         return command
 
     return decorate
 
 
-def complete(work: Coroutine[Any, Any, None], loop: LoopMaker | None = None) -> None:
-    """Run *work* to its end. A reader that closed the pipe of its output ends it quietly.
+def complete(work: Coroutine[Any, Any, None], loop_factory: LoopFactory | None = None) -> None:
+    """Run *work* to its end.
 
-    An interrupt cancels *work*, which then cleans up. Before and after, it ends the process.
+    SIGINT cancels *work*. If the reader of the output closed the pipe, the command exits with
+    `EXIT_PIPE` and writes no error.
     """
     try:
-        with interruptible(), asyncio.Runner(loop_factory=loop) as runner:
+        with _interruptible(), asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(work)
         flush()
     except BrokenPipeError:
-        abandon_output()
+        discard_output()
         raise typer.Exit(EXIT_PIPE) from None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGINT raise `KeyboardInterrupt` within the context.
+
+    Outside of it, `natsctl_main` lets SIGINT end the process, because nothing needs to be cleaned
+    up. A process that ignores SIGINT continues to ignore it.
+    """
+    default = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    if default:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if default:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The controllers that a command is about, and what commands that run them take."""
+"""Loads the controllers that a command names, and defines the options that name them."""
 
 import sys
 from pathlib import Path
@@ -13,56 +13,64 @@ from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.model.kinds import KvKind
 
-_HELP = "a controller class, package.module:Name; the current folder is looked in first"
-
+_HELP = "controller class as package.module:Name, searched in the current folder first"
 
 ControllersOption = Annotated[
-    list[str], typer.Option("--controller", "-c", help=f"{_HELP}; may be repeated", metavar="M:C")
+    list[str], typer.Option("--controller", "-c", help=f"{_HELP}; repeatable", metavar="M:C")
 ]
-ControllerOption = Annotated[str, typer.Option("--controller", "-c", help=_HELP, metavar="M:C")]
+KindsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--controller",
+        "-c",
+        metavar="M:C",
+        help="controller class whose type for this bucket the object must match",
+    ),
+]
 PortOption = Annotated[
     int | None,
     typer.Option(
         min=0,
         max=65535,
         metavar="PORT",
-        help="where the private nats-server listens, 0 is any free port [default: 4222 if free]",
+        help="port of the private nats-server; 0 selects a free port [default: 4222 if it is free]",
     ),
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option(min=1, help="keys that each controller syncs at once", metavar="NUMBER"),
+    typer.Option(min=1, help="number of keys that are synced concurrently", metavar="NUMBER"),
 ]
-
 
 Kinds = list[KvKind[object]]
 
 
-def controller_of(path: str) -> Controller:
-    """Return a controller of the class at *path*; raises what `load` and `make` raise."""
-    _look_here()
+def load_controller(path: str) -> Controller:
+    """Return a controller of the class at *path*; raises as `load` and `make` do."""
+    _search_current_folder()
     return make(load(path), path)
 
 
-def kinds_of(path: str, bucket: str) -> Kinds:
-    """Return the kinds that the controller at *path* declares for the bucket.
+def load_kinds(path: str | None, bucket: str) -> Kinds:
+    """Return the kinds that the controller at *path* declares for the bucket, none without a path.
 
-    Raises `UsageError` if there are none, and what `controller_of` raises.
+    Raises `UsageError` if the controller has no kind for the bucket, and as `load_controller` does.
     """
-    declared = (slot.kind for slot in slots(type(controller_of(path))))
-    found = [kind for kind in declared if isinstance(kind, KvKind) and kind.bucket == bucket]
-    if not found:
+    if path is None:
+        return []
+    declared = (slot.kind for slot in slots(type(load_controller(path))))
+    kinds = [kind for kind in declared if isinstance(kind, KvKind) and kind.bucket == bucket]
+    if not kinds:
         raise UsageError(f"{path} has no kind in bucket {bucket}")
-    return found
+    return kinds
 
 
-def runnable_of(path: str) -> Controller | Guest:
-    """Return what can be run at *path*; raises what `load_runnable` and `make` raise."""
-    _look_here()
+def load_runnable_controller(path: str) -> Controller | Guest:
+    """Return what `natsctl run` runs from *path*; raises as `load_runnable` and `make` do."""
+    _search_current_folder()
     return make(load_runnable(path), path)
 
 
-def _look_here() -> None:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+def _search_current_folder() -> None:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)

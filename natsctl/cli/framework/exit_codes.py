@@ -1,12 +1,12 @@
-"""Reports an error to a person, and says with which status the command exits."""
+"""Reports an error to the user, and chooses the exit status of the command."""
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import typer
 
-from natsctl.cli.output.terminal import coloured, emit_error
+from natsctl.cli.output.terminal import coloured, write_stderr
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -18,8 +18,6 @@ from natsctl.errors import (
 from natsctl.telemetry.escaping import escaped_lines
 from natsctl.telemetry.hiding import TRACEBACK_MAX, Hider
 
-_hide = Hider()
-
 FAILED, USAGE, NOT_FOUND, CONFLICT = 1, 2, 3, 4
 
 _STATUS: tuple[tuple[type[NatsctlError], int], ...] = (
@@ -29,38 +27,46 @@ _STATUS: tuple[tuple[type[NatsctlError], int], ...] = (
     (StoreMissingError, NOT_FOUND),
     (ConflictError, CONFLICT),
 )
+_hide = Hider()
 
 
-def status(error: BaseException) -> int:
+def exit_status(error: BaseException) -> int:
     """Return the exit status of a command that ends with *error*."""
-    return next((code for kind, code in _STATUS if isinstance(error, kind)), FAILED)
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), FAILED)
 
 
-def tell(error: BaseException) -> int:
-    """Write what happened to standard error and return the exit status.
+def exit_with(statuses: Iterable[int]) -> None:
+    """Exit with the first status that is not 0; return if all statuses are 0."""
+    failure = next((status for status in statuses if status), 0)
+    if failure:
+        raise typer.Exit(failure)
 
-    An error of natsctl, and one of the operating system, is a line. Any other error comes with its
-    traceback, for the author of the code.
+
+def report(error: BaseException) -> int:
+    """Write the error to standard error, without secrets, and return the exit status.
+
+    Errors of natsctl and of the operating system are one line. Other errors are written with their
+    traceback, for the author of the code. Every member of an exception group is written.
     """
-    found = list(_leaves(error))
-    for leaf in found:
-        text = _line_of(leaf)
-        if text is None:
-            traced = "".join(traceback.format_exception(leaf)).rstrip("\n")
-            emit_error(escaped_lines(_hide(traced, limit=TRACEBACK_MAX)))
+    leaves = list(_leaves(error))
+    for leaf in leaves:
+        message = _message(leaf)
+        if message is None:
+            text = "".join(traceback.format_exception(leaf)).rstrip("\n")
+            write_stderr(escaped_lines(_hide(text, limit=TRACEBACK_MAX)))
         else:
-            say_error(text)
-    return status(found[0])
+            report_error(message)
+    return exit_status(leaves[0])
 
 
-def say_error(message: str) -> None:
-    """Write one error to standard error; further lines of it are indented."""
+def report_error(message: str) -> None:
+    """Write an error message to standard error, without secrets; further lines are indented."""
     label = coloured("error:", typer.colors.RED, sys.stderr)
-    emit_error(f"natsctl: {label} {escaped_lines(_hide(message))}")
+    write_stderr(f"natsctl: {label} {escaped_lines(_hide(message))}")
 
 
-def _line_of(error: BaseException) -> str | None:
-    """Return the error as one line, None if it needs its traceback."""
+def _message(error: BaseException) -> str | None:
+    """Return the message of an error; None if its traceback is needed."""
     if isinstance(error, NatsctlError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -1,4 +1,4 @@
-"""How a command is handed what is set: by its flags, the environment, a file."""
+"""Gives commands the options of settings, and passes them the effective settings."""
 
 import functools
 import inspect
@@ -15,9 +15,9 @@ from natsctl.daemon.settings.values import SWITCH
 T = TypeVar("T")
 
 PANELS = {"nats": "Connection", "kube": "Kubernetes"}
-"""Where the flags of a section stand in help; those of others are among a command's own."""
+"""The help section of each group of settings; the others are among the command's own options."""
 
-_STACKED = "_natsctl_handed"
+_REQUESTS = "_natsctl_requests"
 _CONFIG_FLAG = "--config"
 _CONFIG = inspect.Parameter(
     "config",
@@ -28,97 +28,105 @@ _CONFIG = inspect.Parameter(
         typer.Option(
             _CONFIG_FLAG,
             metavar="FILE",
-            help=f"what is set [env: {VARIABLE}; default: {FILE_NAME}, where there is one]",
+            help=f"settings file [env: {VARIABLE}; default: {FILE_NAME}, if it exists]",
         ),
     ],
 )
 
 
-class _Wanted(NamedTuple):
-    """What a command is handed: by which name, set by which flags, made of what is set."""
+class _Request(NamedTuple):
+    """A parameter of a command, the settings whose options it needs, and how to compute it."""
 
-    name: str
-    flags: tuple[str, ...]
-    of: Callable[[Effective], object]
+    parameter: str
+    settings: tuple[str, ...]
+    value: Callable[[Effective], object]
 
 
-def handed(
-    name: str, *flags: str, of: Callable[[Effective], object]
+def with_options(
+    parameter: str, *settings: str, value: Callable[[Effective], object]
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command flags, and hand it what they and the other sources come to.
+    """Give a command the options of *settings*, and pass it *value* of the effective settings.
+
+    The decorator can be applied several times. The command raises `UsageError` as `load_settings`
+    does.
 
     Args:
-        name: the parameter by which it is handed that.
-        flags: whose flags: sections, `nats`, or settings, `controllers.workers`.
-        of: what it is handed, of all that is set.
-
-    May be stacked. The command raises `UsageError` as `load_settings` does.
+        parameter: the parameter that receives the value.
+        settings: sections such as `nats`, or single settings such as `controllers.workers`.
+        value: computes the argument from the effective settings.
     """
 
     def decorate(work: Callable[..., T]) -> Callable[..., T]:
-        inner, before = getattr(work, _STACKED, (work, ()))
-        return _command(inner, (_Wanted(name, flags, of), *before))
+        wrapped, requests = getattr(work, _REQUESTS, (work, ()))
+        return _command(wrapped, (_Request(parameter, settings, value), *requests))
 
     return decorate
 
 
-def words(effective: Effective) -> list[str]:
-    """Return the flags that were typed, for a process that has the same environment."""
-    typed = [] if effective.file is None else [_CONFIG_FLAG, str(effective.file)]
+with_cluster = with_options("cluster", "kube", value=lambda effective: effective.settings.cluster)
+"""Pass a command the Kubernetes cluster as `cluster`; None if the settings disable it."""
+
+
+def typed_options(effective: Effective) -> list[str]:
+    """Return the options that were typed, for a process with the same environment."""
+    words = [] if effective.file is None else [_CONFIG_FLAG, str(effective.file)]
     for name, source in effective.sources.items():
         if source.startswith("--"):
             value = effective.value(name)
-            typed += [source] if isinstance(value, bool) else [source, _text(value)]
-    return typed
+            words += [source] if isinstance(value, bool) else [source, _text(value)]
+    return words
 
 
 def _text(value: object) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _command(work: Callable[..., T], wants: tuple[_Wanted, ...]) -> Callable[..., T]:
-    names = {want.name for want in wants}
-    settings = _settings({each for want in wants for each in want.flags})
+def _command(work: Callable[..., T], requests: tuple[_Request, ...]) -> Callable[..., T]:
+    parameters = {request.parameter for request in requests}
+    settings = _settings({name for request in requests for name in request.settings})
 
     @functools.wraps(work)
-    def command(**given: Any) -> T:
-        typed = {setting.parameter: given.pop(setting.parameter) for setting in settings}
-        effective = load_settings(typed, os.environ, config=given.pop(_CONFIG.name))
-        return work(**given, **{want.name: want.of(effective) for want in wants})
+    def command(**arguments: Any) -> T:
+        typed = {setting.parameter: arguments.pop(setting.parameter) for setting in settings}
+        effective = load_settings(typed, os.environ, config=arguments.pop(_CONFIG.name))
+        values = {request.parameter: request.value(effective) for request in requests}
+        return work(**arguments, **values)
 
-    own = [each for each in inspect.signature(work).parameters.values() if each.name not in names]
-    described = inspect.Signature([*own, *map(_parameter, settings), _CONFIG])
-    command.__signature__ = described  # type: ignore[attr-defined]  # what typer reads
-    setattr(command, _STACKED, (work, wants))
+    own = [
+        parameter
+        for parameter in inspect.signature(work).parameters.values()
+        if parameter.name not in parameters
+    ]
+    signature = inspect.Signature([*own, *map(_parameter, settings), _CONFIG])
+    command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
+    setattr(command, _REQUESTS, (work, requests))
     return command
 
 
-def _settings(wanted: set[str]) -> list[Setting]:
+def _settings(names: set[str]) -> list[Setting]:
     return [
-        setting
-        for setting in SETTINGS
-        if setting.flags and {setting.section, setting.name} & wanted
+        setting for setting in SETTINGS if setting.flags and {setting.section, setting.name} & names
     ]
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
-    """Return the option, as typer reads it off a signature."""
+    """Return the setting's option as a parameter that typer reads from a signature."""
     switch = setting.shape is SWITCH
     option: Any = typer.Option(
         *setting.flags,
         metavar=None if switch else setting.shape.metavar,
-        help=f"{setting.meaning} [{'; '.join(_said(setting))}]",
+        help=f"{setting.meaning} [{'; '.join(_sources(setting))}]",
         rich_help_panel=PANELS.get(setting.section),
     )
-    kind = Annotated[bool, option] if switch else Annotated[str | None, option]
+    annotation = Annotated[bool, option] if switch else Annotated[str | None, option]
     default = False if switch else None
     return inspect.Parameter(
-        setting.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+        setting.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
 
 
-def _said(setting: Setting) -> Iterator[str]:
-    """Return what help says of a setting besides what it is."""
+def _sources(setting: Setting) -> Iterator[str]:
+    """Yield the setting's environment variables and its default, for the help."""
     value = f"={setting.typed()}" if setting.shape is SWITCH else ""
     yield f"env: {', '.join(f'{name}{value}' for name in setting.variables)}"
     if setting.section not in PANELS and setting.default not in ("none", "false"):

@@ -1,1 +1,1 @@
-"""Commands that read and write objects."""
+"""Commands that read and write the objects of a bucket."""

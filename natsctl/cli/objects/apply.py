@@ -1,16 +1,16 @@
-"""`natsctl apply`: what files say."""
+"""`natsctl apply`: sets the fields of objects that files describe."""
 
 from typing import Annotated
 
 import typer
 
-from natsctl.cli.documents.manifests import Manifest, read_manifests
-from natsctl.cli.documents.values import applied, dropped, outcome, say_dropped
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.framework.exit_codes import say_error, status
-from natsctl.cli.objects.buckets import CreateOption, existing
-from natsctl.cli.output.printing import line
-from natsctl.core.objects.compare_and_set import Rewritten, rewrite
+from natsctl.cli.documents import values
+from natsctl.cli.documents.manifests import KeyDocument, read_documents
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
+from natsctl.cli.objects.buckets import CreateOption, existing_bucket
+from natsctl.cli.output.terminal import write_line
+from natsctl.core.objects.compare_and_set import rewrite
 from natsctl.errors import ConflictError, InvalidObjectError, TooLargeError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
@@ -18,19 +18,16 @@ from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.store import Stored
 
-_ITS_OWN = (UsageError, ConflictError, InvalidObjectError, TooLargeError)  # of one document alone
+_DOCUMENT_ERRORS = (UsageError, ConflictError, InvalidObjectError, TooLargeError)
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl apply -f shop.yaml",
-        "natsctl apply -f manifests/ -f extra.json --create-bucket",
-        "natsctl list greetings -o yaml | sed s/hi/hello/ | natsctl apply -f -",
-    )
-    + "\n\n\b\nA document:\n  bucket: greetings\n  key: shop\n  spec:\n    text: hi",
+@app.add(
+    "natsctl apply -f shop.yaml",
+    "natsctl apply -f manifests/ -f extra.json --create-bucket",
+    "natsctl list greetings -o yaml | sed s/hi/hello/ | natsctl apply -f -",
+    notes="A document:\n  bucket: greetings\n  key: shop\n  spec:\n    text: hi",
 )
 @connected
 async def apply(
@@ -39,41 +36,44 @@ async def apply(
     file: Annotated[
         list[str],
         typer.Option(
-            "--file", "-f", help="a file, a folder, or - for standard input", metavar="FILE"
+            "--file",
+            "-f",
+            help="YAML or JSON file, folder, or - for standard input; repeatable",
+            metavar="FILE",
         ),
     ],
     create_bucket: CreateOption = False,
 ) -> None:
-    """Store what files say.
+    """Apply objects from files.
 
-    Each document names a bucket and a key. The fields that it has are set, a spec as a whole;
-    others stay, and labels and annotations are added to those there are. Nothing is stored where
-    that changes nothing, or where any document is wrong.
+    Each document names a bucket and a key. Its fields replace the fields of the object, the spec as
+    a whole. Other fields stay, and labels and annotations are merged. An object that would not
+    change is not written. If any document is invalid, nothing is written.
     """
-    manifests = read_manifests(file)
+    documents = read_documents(file)
     async with connect(options) as connection:
-        names = dict.fromkeys(manifest.bucket for manifest in manifests)
-        buckets = {name: await existing(connection, name, create=create_bucket) for name in names}
-        failures = [await _apply(buckets[manifest.bucket], manifest) for manifest in manifests]
-    worst = next((code for code in failures if code), 0)
-    if worst:
-        raise typer.Exit(worst)
+        names = dict.fromkeys(document.bucket for document in documents)
+        buckets = {
+            name: await existing_bucket(connection, name, create=create_bucket) for name in names
+        }
+        statuses = [await _apply(buckets[document.bucket], document) for document in documents]
+    exit_with(statuses)
 
 
-async def _apply(bucket: Bucket, manifest: Manifest) -> int:
-    """Store one document; return the exit status that it asks for."""
-    name = f"{manifest.bucket}/{manifest.key}"
-    lost: list[str] = []
+async def _apply(bucket: Bucket, document: KeyDocument) -> int:
+    """Apply one document, and return its exit status."""
+    name = f"{document.bucket}/{document.key}"
+    ignored: list[str] = []
 
     def change(current: Stored | None) -> bytes:
-        lost[:] = dropped(current, manifest.given)
-        return applied(current, manifest.given)
+        ignored[:] = values.ignored_fields(current, document.new)
+        return values.apply(current, document.new)
 
     try:
-        done: Rewritten = await rewrite(BucketStore(bucket), manifest.key, change)
-    except _ITS_OWN as error:
-        say_error(f"{name}: {error}")
-        return status(error)
-    line(f"{name} {outcome(done)}")
-    say_dropped(name, lost)
+        rewritten = await rewrite(BucketStore(bucket), document.key, change)
+    except _DOCUMENT_ERRORS as error:
+        report_error(f"{name}: {error}")
+        return exit_status(error)
+    write_line(f"{name} {values.outcome(rewritten)}")
+    values.write_ignored_notice(name, ignored)
     return 0

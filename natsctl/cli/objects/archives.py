@@ -1,4 +1,4 @@
-"""Files of backups: written whole or not at all, read more than once."""
+"""Reads and writes the files of backups."""
 
 import gzip
 import os
@@ -18,15 +18,15 @@ _GZIP = b"\x1f\x8b"
 
 
 @contextmanager
-def written(name: str) -> Iterator[BinaryIO]:
-    """Give a file that is called *name* at the end of the context, unless the context fails.
+def new_archive(name: str) -> Iterator[BinaryIO]:
+    """Open a new file, which gets its name at the end of the context, unless the context fails.
 
-    A name that ends with `.gz` has it compressed; `-` is standard output. Raises `UsageError` if it
-    cannot be written.
+    The file is compressed if its name ends with `.gz`; `-` is standard output. Raises `UsageError`
+    if the file cannot be written.
     """
     if name == "-":
         if sys.stdout.isatty():
-            raise UsageError("standard output is a terminal: say -o FILE, or redirect it")
+            raise UsageError("standard output is a terminal: give -o FILE, or redirect the output")
         with writing():
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
@@ -40,15 +40,15 @@ def written(name: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give a new file beside *path*, which takes its place when it is complete and stored."""
+    """Open a file beside *path* that replaces *path* when it is complete and synced to disk."""
     if path.exists() and not path.is_file():
-        raise UsageError(f"{path} is no file")
+        raise UsageError(f"{path} is not a regular file")
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(descriptor, "wb") as file:
             if path.suffix == ".gz":
-                with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as packed:
-                    yield cast("BinaryIO", packed)
+                with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as compressed:
+                    yield cast("BinaryIO", compressed)
             else:
                 yield file
             file.flush()
@@ -60,32 +60,35 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def opened(name: str) -> Iterator[BinaryIO]:
-    """Give a file that can be read again; `-` is standard input. It may be compressed.
+def open_archive(name: str) -> Iterator[BinaryIO]:
+    """Open a file, compressed or not, that can be read several times; `-` is standard input.
 
-    Raises `UsageError` if it cannot be read.
+    Raises `UsageError` if the file cannot be read.
     """
     with tempfile.TemporaryFile() as copy:
         try:
             if name == "-":
                 shutil.copyfileobj(sys.stdin.buffer, copy)
-                yield _plain(copy)
+                yield _decompressed(copy)
             else:
                 with Path(name).open("rb") as file:
-                    yield _plain(file)
+                    yield _decompressed(file)
         except OSError as error:
             raise UsageError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def _plain(file: BinaryIO) -> BinaryIO:
+def _decompressed(file: BinaryIO) -> BinaryIO:
     file.seek(0)
-    packed = file.read(len(_GZIP)) == _GZIP
+    compressed = file.read(len(_GZIP)) == _GZIP
     file.seek(0)
-    return cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
+    return cast("BinaryIO", gzip.GzipFile(fileobj=file)) if compressed else file
 
 
-def read(file: BinaryIO, name: str) -> Contents:
-    """Return what the file has, and go back to its beginning; raises `UsageError` that names it."""
+def check_contents(file: BinaryIO, name: str) -> Contents:
+    """Return the contents of a backup, and rewind the file.
+
+    Raises `UsageError` that names the file if the backup is invalid.
+    """
     try:
         found = contents(file)
     except UsageError as error:

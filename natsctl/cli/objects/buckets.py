@@ -1,4 +1,4 @@
-"""The bucket that a command is about: found, or told which one may have been meant."""
+"""Opens the bucket of a command, and defines the arguments that select objects in it."""
 
 import re
 from collections.abc import AsyncIterator
@@ -18,80 +18,83 @@ from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
 from natsctl.model.selectors import Selector
 
-BucketArgument = Annotated[str, typer.Argument(help="a KV bucket's name", metavar="BUCKET")]
-KeyArgument = Annotated[str, typer.Argument(help="a key of it", metavar="KEY")]
+BucketArgument = Annotated[str, typer.Argument(help="name of the KV bucket", metavar="BUCKET")]
+KeyArgument = Annotated[str, typer.Argument(help="key in the bucket", metavar="KEY")]
 SelectorOption = Annotated[
     str,
     typer.Option(
         "--selector",
         "-l",
-        help="only objects with these labels, as in a=b,c!=d,e",
+        help="only objects whose labels match, such as a=b,c!=d,e",
         metavar="LABELS",
     ),
 ]
 KeysOption = Annotated[
     str,
     typer.Option(
-        "--keys", help="only keys that match: * is one token, > the rest", metavar="PATTERN"
+        "--keys",
+        help="only keys that match; * matches one token, > the remaining tokens",
+        metavar="PATTERN",
     ),
 ]
 CreateOption = Annotated[
-    bool, typer.Option("--create-bucket", help="make a bucket that is missing")
+    bool, typer.Option("--create-bucket", help="create the bucket if it does not exist")
 ]
+
+BUCKETS_MAX = 10
+"""Buckets that an error lists."""
 
 _PATTERN = re.compile(r"(\*|[-/_=a-zA-Z0-9]+)(\.(\*|[-/_=a-zA-Z0-9]+))*(\.>)?|>")
 
 
 @asynccontextmanager
-async def bucket_of(
+async def open_bucket(
     options: NatsOptions, name: str, *, create: bool = False
 ) -> AsyncIterator[Bucket]:
-    """Connect, and give the bucket.
-
-    Raises `StoreMissingError` that says which bucket may have been meant, unless *create*.
-    """
+    """Connect to NATS and open a bucket; raises as `existing_bucket` does."""
     async with connect(options) as connection:
-        yield await existing(connection, name, create=create)
+        yield await existing_bucket(connection, name, create=create)
 
 
-async def existing(connection: Connection, name: str, *, create: bool = False) -> Bucket:
-    """Return the bucket, which exists; see `bucket_of`."""
+async def existing_bucket(connection: Connection, name: str, *, create: bool = False) -> Bucket:
+    """Return a bucket; if it does not exist, *create* it.
+
+    Raises `StoreMissingError` that suggests a similar name, unless *create*.
+    """
     bucket = Bucket(connection, name)
     try:
         await bucket.state()
     except StoreMissingError as missing:
         if not create:
-            raise StoreMissingError(await _advice(connection, name)) from missing
+            raise StoreMissingError(await _missing_message(connection, name)) from missing
         await bucket.ensure(KvKind(Object, bucket=name))
     return bucket
 
 
-async def _advice(connection: Connection, name: str) -> str:
+async def _missing_message(connection: Connection, name: str) -> str:
+    missing = f"there is no bucket {name}"
     try:
-        known = await bucket_names(connection)
-    except StoreError:  # not everybody may list them
-        return f"there is no bucket {name}"
-    nearest = did_you_mean(name, known)
-    if nearest:
-        return f"there is no bucket {name}{nearest}"
-    shown = f"there are {', '.join(known[:10])}" if known else "there is none at all yet"
-    return f"there is no bucket {name}: {shown}"
+        names = await bucket_names(connection)
+    except StoreError:  # the user may lack the permission to list buckets
+        return missing
+    if not names:
+        return f"{missing}: there is none at all yet"
+    similar = did_you_mean(name, names)
+    return f"{missing}{similar or ': there are ' + ', '.join(names[:BUCKETS_MAX])}"
 
 
-def pattern_of(keys: str) -> str:
-    """Return the pattern; raises `UsageError` where no key could match it."""
+def check_pattern(keys: str) -> str:
+    """Return the pattern; raises `UsageError` if it cannot match a key."""
     if not _PATTERN.fullmatch(keys):
-        raise UsageError(f"--keys {keys!r} is no pattern of keys: write sites.* or sites.> or >")
+        raise UsageError(f"--keys {keys!r} is not a pattern of keys: write sites.* or sites.> or >")
     return keys
 
 
 def selected(messages: list[Message], selector: Selector) -> list[Message]:
-    """Return the entries whose labels are meant."""
-    if not selector.requirements:
-        return messages
+    """Return the entries whose labels match."""
     return [message for message in messages if matches(message.value, selector)]
 
 
 def matches(value: bytes, selector: Selector) -> bool:
-    """Say whether the labels in a value are meant."""
+    """Return whether the labels of the object in a value match."""
     return not selector.requirements or selector.matches(labels_of(object_in(value)))

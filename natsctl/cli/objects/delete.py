@@ -1,16 +1,15 @@
-"""`natsctl delete`: objects, which finalizers may hold."""
+"""`natsctl delete`: deletes objects, and waits for their finalizers."""
 
 import asyncio
 from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.framework.exit_codes import say_error, status
-from natsctl.cli.objects.buckets import BucketArgument, bucket_of
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
+from natsctl.cli.objects.buckets import BucketArgument, open_bucket
 from natsctl.cli.output.entries import object_in
-from natsctl.cli.output.printing import line
-from natsctl.cli.output.terminal import confirm, say
+from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_notice
 from natsctl.core.objects.finalizers import delete as delete_object
 from natsctl.errors import (
     ConflictError,
@@ -27,79 +26,80 @@ from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
 from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl delete greetings shop market",
-        "natsctl delete greetings shop --wait --wait-timeout 60",
-        "natsctl delete greetings --all --yes",
-    ),
+@app.add(
+    "natsctl delete greetings shop market",
+    "natsctl delete greetings shop --wait --wait-timeout 60",
+    "natsctl delete greetings --all --yes",
 )
 @connected
 async def delete(
     options: NatsOptions,
     *,
     bucket: BucketArgument,
-    keys: Annotated[list[str] | None, typer.Argument(help="keys of it", metavar="KEY")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="everything in the bucket")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="until they are gone")] = False,
+    keys: Annotated[
+        list[str] | None, typer.Argument(help="keys in the bucket", metavar="KEY")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="delete all keys of the bucket")] = False,
+    yes: YesOption = False,
+    wait: Annotated[bool, typer.Option("--wait", help="wait until the objects are gone")] = False,
     wait_timeout: Annotated[
-        float | None, typer.Option(help="seconds to wait at most", metavar="SECONDS", min=0)
+        float | None,
+        typer.Option(
+            help="maximum time to wait, in seconds; implies --wait [default: no limit]",
+            metavar="SECONDS",
+            min=0,
+        ),
     ] = None,
 ) -> None:
-    """Delete objects; finalizers hold them until they are released.
+    """Delete objects.
 
-    An object with finalizers is marked deleted. It goes when whoever put them there has cleaned
-    up and released it.
+    An object with finalizers is marked as deleted. It is gone when each controller has cleaned up
+    and has removed its finalizer.
     """
     if bool(keys) == all_:
-        raise UsageError("give keys, or --all for everything in the bucket")
-    named = [check_key(key) for key in keys or ()]
-    async with bucket_of(options, bucket) as found:
+        raise UsageError("give keys, or --all for every key of the bucket")
+    selected = [check_key(key) for key in keys or ()]
+    async with open_bucket(options, bucket) as source:
         if all_:
-            named = [message.key for message in await BucketStore(found).listing()]
-            if not named:
-                return say(f"bucket {bucket} is empty")
-            confirm(f"Delete all {len(named)} keys of {bucket}?", yes=yes)
-        failures = [await _delete(found, key) for key in named]
+            selected = [message.key for message in await BucketStore(source).listing()]
+            if not selected:
+                return write_notice(f"bucket {bucket} is empty")
+            confirm(f"Delete all {len(selected)} keys of {bucket}?", yes=yes)
+        statuses = [await _delete(source, key) for key in selected]
         if wait or wait_timeout is not None:
-            gone = [key for key, failure in zip(named, failures, strict=True) if not failure]
-            await _wait(found, set(gone), wait_timeout)
-    worst = next((code for code in failures if code), 0)
-    if worst:
-        raise typer.Exit(worst)
-    return None
+            deleted = {key for key, status in zip(selected, statuses, strict=True) if not status}
+            await _wait(source, deleted, wait_timeout)
+    return exit_with(statuses)
 
 
 async def _delete(bucket: Bucket, key: str) -> int:
-    """Delete the object, or mark it; return the exit status that this asks for."""
+    """Delete an object or mark it as deleted, and return the exit status."""
     try:
         message = await BucketStore(bucket).find(key)
         document = object_in(message.value)
         store = BucketStore(bucket, bytes if document is None else Object)
-        gone = (await delete_object(store, key)).stored is None
+        marked = (await delete_object(store, key)).stored is not None
     except (NotFoundError, ConflictError) as error:
-        say_error(str(error))
-        return status(error)
-    if gone:
-        line(f"{bucket.name}/{key} deleted")
+        report_error(str(error))
+        return exit_status(error)
+    if marked:
+        finalizers = ", ".join(documents.finalizers_of(document or {}))
+        write_line(f"{bucket.name}/{key} marked deleted, held by {finalizers}")
     else:
-        holding = ", ".join(documents.finalizers_of(document or {}))
-        line(f"{bucket.name}/{key} marked deleted, held by {holding}")
+        write_line(f"{bucket.name}/{key} deleted")
     return 0
 
 
 async def _wait(bucket: Bucket, keys: set[str], timeout_s: float | None) -> None:
-    """Wait until none of the keys exists."""
+    """Wait until none of the keys exists; raises `StoreTimeoutError`."""
     try:
         async with asyncio.timeout(timeout_s):
             while keys:
                 try:
-                    await _watch_go(bucket, keys)
+                    await _watch_deletions(bucket, keys)
                 except WatchBrokenError:
                     continue
     except TimeoutError:
@@ -109,22 +109,22 @@ async def _wait(bucket: Bucket, keys: set[str], timeout_s: float | None) -> None
         ) from None
 
 
-async def _watch_go(bucket: Bucket, keys: set[str]) -> None:
-    """Take out of *keys* what is gone, until nothing is left in it."""
-    seen: set[str] = set()
+async def _watch_deletions(bucket: Bucket, keys: set[str]) -> None:
+    """Remove deleted keys from *keys* until *keys* is empty."""
+    existing: set[str] = set()
     pattern = ">" if len(keys) > 1 else next(iter(keys))
     async with BucketStore(bucket, keys=pattern).watch() as events:
         async for event in events:
             match event:
                 case Applied(stored):
-                    seen.add(stored.key)
+                    existing.add(stored.key)
                 case Deleted(key):
-                    seen.discard(key)
+                    existing.discard(key)
                     keys.discard(key)
                 case Listed():
-                    keys &= seen
+                    keys &= existing
                 case Listing():
-                    seen.clear()
+                    existing.clear()
                 case IllegalKey():
                     pass
             if not keys:

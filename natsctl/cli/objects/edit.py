@@ -1,18 +1,13 @@
-"""`natsctl edit`: an object, in a person's own editor."""
+"""`natsctl edit`: opens an object in the user's editor, and stores the result."""
 
-from typing import Annotated
-
-import typer
-
-from natsctl.cli.documents.draft import Draft, body, shown, written
-from natsctl.cli.documents.editor import Sheet, editor_words
+from natsctl.cli.documents.draft import Draft, editor_text, with_comments, without_comments
+from natsctl.cli.documents.editor import EditedFile, edited_file, editor_command
 from natsctl.cli.documents.three_way_merge import Clash, merged
-from natsctl.cli.documents.values import outcome, replaced
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.framework.controllers import Kinds, kinds_of
-from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, bucket_of
-from natsctl.cli.output.printing import line
-from natsctl.cli.output.terminal import say
+from natsctl.cli.documents.values import outcome, replace
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
+from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
+from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import (
     ConflictError,
@@ -27,18 +22,16 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
 
-_AGAIN = (UsageError, InvalidObjectError, TooLargeError)  # what a person can put right
+_CORRECTABLE = (UsageError, InvalidObjectError, TooLargeError)
+"""Errors for which the editor is opened again."""
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl edit greetings shop",
-        "natsctl edit greetings shop --controller controllers.greetings:Greetings",
-        "EDITOR='code --wait' natsctl edit greetings shop",
-    ),
+@app.add(
+    "natsctl edit greetings shop",
+    "natsctl edit greetings shop --controller controllers.greetings:Greetings",
+    "EDITOR='code --wait' natsctl edit greetings shop",
 )
 @connected
 async def edit(
@@ -46,95 +39,93 @@ async def edit(
     *,
     bucket: BucketArgument,
     key: KeyArgument,
-    controller: Annotated[
-        str | None,
-        typer.Option(
-            "--controller",
-            "-c",
-            metavar="M:C",
-            help="a controller whose type for this bucket the object has to be of",
-        ),
-    ] = None,
+    controller: KindsOption = None,
 ) -> None:
-    """Change an object in an editor.
+    """Edit an object in an editor.
 
-    It is shown as YAML, without status and bookkeeping, in the editor that VISUAL or EDITOR
-    names, else in vi. What cannot be stored is shown again, with the reason. What others change
-    meanwhile stays, and is told where they changed the same. An empty file, or one that is left as
-    it is, changes nothing.
+    The editor is the command in VISUAL or EDITOR, else vi. It shows the object as YAML, without
+    status and bookkeeping. If the object cannot be stored, the editor opens again with the reason.
+    Changes that other clients make in the meantime are merged; if they change the same fields, the
+    editor opens again and lists them. An empty or unchanged file changes nothing.
     """
     check_key(key)
-    kinds = [] if controller is None else kinds_of(controller, bucket)
-    async with bucket_of(options, bucket) as found:
-        draft = Draft.of(await BucketStore(found).get(key))
-    with Sheet(editor_words(), prefix=f"natsctl-{bucket}-{key}") as sheet:
-        done = await _stored(options, bucket, draft, sheet, kinds)
-    if done is None or done.base is None:
-        say("nothing was changed")
+    kinds = load_kinds(controller, bucket)
+    async with open_bucket(options, bucket) as source:
+        draft = Draft.of(await BucketStore(source).get(key))
+    with edited_file(editor_command(), prefix=f"natsctl-{bucket}-{key}") as file:
+        rewritten = await _edit(options, bucket, draft, file, kinds)
+    if rewritten is None or rewritten.base is None:
+        write_notice("nothing was changed")
     else:
-        line(f"{bucket}/{key} {outcome(done)}")
+        write_line(f"{bucket}/{key} {outcome(rewritten)}")
 
 
-async def _stored(
-    options: NatsOptions, bucket: str, draft: Draft, sheet: Sheet, kinds: Kinds
+async def _edit(
+    options: NatsOptions, bucket: str, draft: Draft, file: EditedFile, kinds: Kinds
 ) -> Rewritten | None:
-    """Have it edited until it can be stored; None where it is left as it is.
+    """Open the editor until the object is stored; return None if the user changes nothing.
 
-    Raises what was wrong last where nothing is done about that, and keeps the file then.
+    Raises the last error, and keeps the file, if the user does not correct an error.
     """
-    text, failed = shown(bucket, draft), ""
-    wrong: NatsctlError | None = None
+    text, rejected = editor_text(bucket, draft), ""
+    last_error: NatsctlError | None = None
     while True:
-        edited = await sheet.edited(text)
-        if edited == text or body(edited) in {"", failed}:
-            if wrong is None:
+        edited = await file.edit(text)
+        if edited == text or without_comments(edited) in {"", rejected}:
+            if last_error is None:
                 return None
-            sheet.keep(body(edited) or body(text))
-            raise wrong
+            file.keep(without_comments(edited) or without_comments(text))
+            raise last_error
         if draft.unchanged(edited):
             return None
         try:
-            return await _store(options, bucket, draft.saying(edited), kinds)
-        except OvertakenError as overtaken:
-            draft, wrong, failed = overtaken.draft, overtaken, ""
-            text = shown(bucket, draft, *overtaken.told)
-        except _AGAIN as error:
-            wrong, failed = error, body(edited)
-            text = written(str(error).splitlines(), failed)
+            return await _store(options, bucket, draft.edited(edited), kinds)
+        except ClashError as error:
+            draft, last_error, rejected = error.draft, error, ""
+            text = editor_text(bucket, draft, *error.notes)
+        except _CORRECTABLE as error:
+            last_error, rejected = error, without_comments(edited)
+            text = with_comments(str(error).splitlines(), rejected)
         except NatsctlError:
-            sheet.keep(body(edited))
+            file.keep(without_comments(edited))
             raise
 
 
-class OvertakenError(ConflictError):
-    """Others changed the same fields; `draft` has both, and ours where they clash."""
+class ClashError(ConflictError):
+    """Another client changed the same fields.
+
+    Attributes:
+        draft: the merged object, with our values in the fields that clash.
+        notes: comments for the editor.
+    """
 
     def __init__(self, key: str, draft: Draft, clashes: tuple[Clash, ...]) -> None:
         fields = ", ".join(clash.path for clash in clashes)
-        super().__init__(f"{key} was changed meanwhile, in {fields}: nothing was stored")
+        super().__init__(f"{key} was changed in the meantime, in {fields}: nothing was stored")
         self.draft = draft
-        self.told = (
-            *("others have changed it meanwhile:", *(f"  {clash}" for clash in clashes)),
-            "delete this line to store what is below all the same",
+        self.notes = (
+            *("others have changed it in the meantime:", *(f"  {clash}" for clash in clashes)),
+            "delete this line to store your values below",
         )
 
 
 async def _store(options: NatsOptions, bucket: str, draft: Draft, kinds: Kinds) -> Rewritten:
-    """Store the draft upon what is there now. Raises `OvertakenError` where the two clash."""
+    """Merge the draft into the stored object, and store it; raises `ClashError`."""
     key = draft.base.key
 
     def change(current: Stored | None) -> bytes:
         if current is None:
-            raise NotFoundError(f"{bucket} has no {key} any more: it was deleted meanwhile")
-        theirs = Draft.of(current)
-        both = merged(draft.document_before, draft.document, theirs.document)
-        if both.clashes:
-            raise OvertakenError(key, Draft(current, both.document), both.clashes)
-        value = replaced(current, Draft(current, both.document).given())
+            raise NotFoundError(f"{bucket} has no {key} any more: it was deleted in the meantime")
+        stored = Draft.of(current)
+        merge = merged(draft.document_before, draft.document, stored.document)
+        new = Draft(current, merge.document)
+        if merge.clashes:
+            raise ClashError(key, new, merge.clashes)
+        value = replace(current, new.new_value())
         for kind in kinds:
             kind.decode(value)
         return value
 
-    async with bucket_of(options, bucket) as found:
-        store = BucketStore(found)
+    async with open_bucket(options, bucket) as source:
+        store = BucketStore(source)
         return await rewrite(store, key, change, seen=await store.get(key))

@@ -1,7 +1,7 @@
-"""`natsctl get`: one object."""
+"""`natsctl get`: shows one object."""
 
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, bucket_of
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
 from natsctl.cli.output.printing import Output, OutputOption, write_entry
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, StoreError
@@ -9,18 +9,16 @@ from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.options import NatsOptions
 
-NAMES_MAX = 5000  # of so many keys the nearest is looked for
+KEYS_MAX = 5000
+"""Keys of a bucket up to which a similar key is suggested."""
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl get greetings shop",
-        "natsctl get greetings shop -o yaml",
-        "natsctl get settings motd -o value > motd.txt",
-    ),
+@app.add(
+    "natsctl get greetings shop",
+    "natsctl get greetings shop -o yaml",
+    "natsctl get settings motd -o value > motd.txt",
 )
 @connected
 async def get(
@@ -32,23 +30,23 @@ async def get(
 ) -> None:
     """Show one object.
 
-    READY is Pending while its controller has not seen the newest generation, and Deleting while
-    finalizers hold it. AGE is that of the revision. A value that is no object (JSON with a spec or
-    metadata) is shown as it is; -o value does so with any.
+    READY is Pending until the controller has observed the newest generation, and Deleting while
+    finalizers hold the object. AGE is the age of the revision. A value that is not an object (JSON
+    with a spec or metadata) is shown as it is; -o value shows any value as it is.
     """
-    async with bucket_of(options, bucket) as found:
+    async with open_bucket(options, bucket) as source:
         try:
-            message = await BucketStore(found).find(key)
+            message = await BucketStore(source).find(key)
         except NotFoundError as error:
-            raise NotFoundError(f"{error}{await _advice(found, key, error)}") from error
+            raise NotFoundError(f"{error}{await _hint(source, key, error)}") from error
     write_entry(bucket, message, output)
 
 
-async def _advice(bucket: Bucket, key: str, error: NotFoundError) -> str:
+async def _hint(bucket: Bucket, key: str, error: NotFoundError) -> str:
     if error.deleted_at is not None:
         return f" at revision {error.deleted_at}; see natsctl history {bucket.name} {key}"
     try:
         keys = await bucket.keys()
     except StoreError:
         return ""
-    return did_you_mean(key, keys) if len(keys) <= NAMES_MAX else ""
+    return did_you_mean(key, keys) if len(keys) <= KEYS_MAX else ""

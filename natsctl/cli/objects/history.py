@@ -1,39 +1,30 @@
-"""`natsctl history`: what a bucket still knows of a key."""
+"""`natsctl history`: shows the revisions of a key that its bucket still has."""
 
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from natsctl.cli.documents.desired import changes as desired_changes
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, bucket_of
-from natsctl.cli.output.entries import NONE, age, described, described_raw, object_in, preview, row
-from natsctl.cli.output.printing import (
-    Output,
-    OutputOption,
-    line,
-    write_json,
-    write_table,
-    write_value,
-    write_yaml,
-)
+from natsctl.cli.documents.desired import desired_changes
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
+from natsctl.cli.output.entries import NONE, age, cells_of, object_in, preview
+from natsctl.cli.output.printing import Output, OutputOption, write_entries, write_table
 from natsctl.errors import InvalidObjectError, NotFoundError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model import documents
 
-app = commands()
+HEADINGS = ("REVISION", "OPERATION", "GENERATION", "AGE", "VALUE")
+
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl history greetings shop",
-        "natsctl history greetings shop --changes",
-        "natsctl history greetings shop -o json | jq '.[].spec'",
-    ),
+@app.add(
+    "natsctl history greetings shop",
+    "natsctl history greetings shop --changes",
+    "natsctl history greetings shop -o json | jq '.[].spec'",
 )
 @connected
 async def history(
@@ -47,65 +38,49 @@ async def history(
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what a bucket still knows of a key.
+    """Show the revisions of a key.
 
-    The oldest revision comes first. The bucket's history limits how many there are.
+    The oldest revision comes first. The bucket's history limits the number of revisions.
 
-    With --changes, only changes of spec, labels, annotations and deletion are shown; changes of
-    the status and of natsctl's own bookkeeping are not. natsctl rollback puts a revision back.
+    With --changes, only changes of spec, labels, annotations and deletion are shown. Changes of the
+    status and of natsctl's own bookkeeping are left out. natsctl rollback restores a revision.
     """
-    async with bucket_of(options, bucket) as found:
-        messages = await BucketStore(found).messages(key)
+    async with open_bucket(options, bucket) as source:
+        messages = await BucketStore(source).messages(key)
     if not messages:
-        raise NotFoundError(f"{bucket} has no {key}, and no trace of it")
+        raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
     if changes:
         messages = desired_changes(messages)
-    match output:
-        case Output.TABLE | Output.WIDE:
-            now = datetime.now(UTC)
-            headings = ["REVISION", "OPERATION", "GENERATION", "AGE", "VALUE"]
-            write_table(headings, [_row(message, now) for message in messages])
-        case Output.JSON:
-            write_json([_raw(bucket, message) for message in messages])
-        case Output.YAML:
-            write_yaml([_described(bucket, message) for message in messages])
-        case Output.NAME:
-            for message in messages:
-                line(str(message.revision))
-        case Output.VALUE:
-            for message in messages:
-                write_value(message.value)
+    write_entries(
+        bucket,
+        messages,
+        output,
+        table=lambda: _write_table(messages),
+        event=_event,
+        name=lambda message: str(message.revision),
+    )
+
+
+def _event(message: Message) -> str:
+    return "deleted" if message.marker else "put"
+
+
+def _write_table(messages: list[Message]) -> None:
+    now = datetime.now(UTC)
+    write_table(HEADINGS, [_row(message, now) for message in messages])
 
 
 def _row(message: Message, now: datetime) -> list[str]:
     if message.marker:
         return [str(message.revision), "deleted", NONE, age(message.created, now), NONE]
-    revision, generation, at = row(message, ["REVISION", "GENERATION", "AGE"], now)
-    return [revision, "put", generation, at, preview(_spec(message.value))]
+    revision, generation, created = cells_of(message, ["REVISION", "GENERATION", "AGE"], now)
+    return [revision, "put", generation, created, preview(_spec(message.value))]
 
 
 def _spec(value: bytes) -> bytes:
-    """Return the spec of the object in a value, or else the value."""
+    """Return the spec of the object in a value, or the value if it is not an object."""
     document = object_in(value) or {}
     try:
         return documents.render(document["spec"]) if "spec" in document else value
-    except InvalidObjectError:  # nested too deeply to be written again
+    except InvalidObjectError:  # it is nested too deeply to be encoded
         return value
-
-
-def _described(bucket: str, message: Message) -> dict[str, object]:
-    if message.marker:
-        return {
-            "bucket": bucket,
-            "key": message.key,
-            "revision": message.revision,
-            "event": "deleted",
-        }
-    return {**described(bucket, message), "event": "put"}
-
-
-def _raw(bucket: str, message: Message) -> object:
-    """Return the same for JSON, whatever is in the value."""
-    if message.marker:
-        return _described(bucket, message)
-    return described_raw(bucket, message, event="put")

@@ -1,4 +1,4 @@
-"""`natsctl put`: one object, as a whole."""
+"""`natsctl put`: stores a whole object or value."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -6,18 +6,18 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.documents.values import (
-    Given,
-    dropped,
-    given,
-    keeping_reserved,
+    NewValue,
+    ignored_fields,
+    keep_reserved,
     outcome,
+    parse_value,
     read_bytes,
-    replaced,
-    say_dropped,
+    replace,
+    write_ignored_notice,
 )
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument, bucket_of
-from natsctl.cli.output.printing import line
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument, open_bucket
+from natsctl.cli.output.terminal import write_line
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
@@ -25,17 +25,14 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        """natsctl put greetings shop '{"spec": {"text": "hi"}}'""",
-        "natsctl put greetings shop -f shop.yaml --revision 17",
-        "natsctl put settings motd 'Closed on Sunday' --create-bucket",
-        "date | natsctl put settings now -",
-    ),
+@app.add(
+    """natsctl put greetings shop '{"spec": {"text": "hi"}}'""",
+    "natsctl put greetings shop -f shop.yaml --revision 17",
+    "natsctl put settings motd 'Closed on Sunday' --create-bucket",
+    "date | natsctl put settings now -",
 )
 @connected
 async def put(
@@ -44,28 +41,38 @@ async def put(
     bucket: BucketArgument,
     key: KeyArgument,
     value: Annotated[
-        str | None, typer.Argument(help="JSON, YAML or text; - is standard input", metavar="VALUE")
+        str | None,
+        typer.Argument(help="JSON, YAML or text; - reads standard input", metavar="VALUE"),
     ] = None,
     file: Annotated[
-        str | None, typer.Option("--file", "-f", help="the file it is in", metavar="FILE")
+        str | None, typer.Option("--file", "-f", help="file with the value", metavar="FILE")
     ] = None,
-    create: Annotated[bool, typer.Option("--create", help="only if there is none yet")] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="store the value only if the key does not exist")
+    ] = False,
     revision: Annotated[
         int | None,
-        typer.Option(min=1, help="only if this is the newest revision", metavar="REVISION"),
+        typer.Option(
+            min=1,
+            help="store the value only if this is the newest revision of the key",
+            metavar="REVISION",
+        ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="store it as it is, whatever it is")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="store the value exactly as it is given")
+    ] = False,
     drop_reserved: Annotated[
         bool,
         typer.Option("--drop-reserved", help="drop reserved annotations that VALUE does not have"),
     ] = False,
     create_bucket: CreateOption = False,
 ) -> None:
-    """Store an object, as a whole.
+    """Store a whole object.
 
-    The desired state is replaced. Generation, uid, finalizers and status are kept right: a line
-    names those in the value that are not stored. --raw stores a value exactly as it is given, as
-    natsctl does with a value that is no object (JSON or YAML with a spec or metadata).
+    VALUE replaces the desired state. natsctl maintains generation, uid, finalizers and status; a
+    notice names the fields of VALUE that are not stored for that reason. A value that is not an
+    object (JSON or YAML with a spec or metadata) is stored exactly as it is given. --raw does the
+    same with any value.
 
     Reserved annotations stay, unless VALUE has them: all of natsctl.io, and the name of an external
     resource with the results of its creation. An annotation with the value null is removed.
@@ -73,36 +80,35 @@ async def put(
     if create and revision is not None:
         raise UsageError("--create and --revision exclude each other")
     check_key(key)
-    new = _new(value, file, raw=raw)
-
-    lost: list[str] = []
+    new = _new_value(value, file, raw=raw)
+    ignored: list[str] = []
 
     def change(current: Stored | None) -> bytes:
         if isinstance(new, bytes):
             return new
-        lost[:] = dropped(current, new)
-        return replaced(current, new if drop_reserved else keeping_reserved(current, new))
+        ignored[:] = ignored_fields(current, new)
+        return replace(current, new if drop_reserved else keep_reserved(current, new))
 
-    async with bucket_of(options, bucket, create=create_bucket) as found:
-        store = BucketStore(found)
+    async with open_bucket(options, bucket, create=create_bucket) as target:
+        store = BucketStore(target)
         if create:
-            done = Rewritten(await store.create(key, change(None)), 0)
+            rewritten = Rewritten(await store.create(key, change(None)), 0)
         elif revision is not None:
-            done = await _update(store, key, change, revision)
+            rewritten = await _update(store, key, change, revision)
         else:
-            done = await rewrite(store, key, change)
-    line(f"{bucket}/{key} {outcome(done)}")
-    say_dropped(f"{bucket}/{key}", lost)
+            rewritten = await rewrite(store, key, change)
+    write_line(f"{bucket}/{key} {outcome(rewritten)}")
+    write_ignored_notice(f"{bucket}/{key}", ignored)
 
 
-def _new(value: str | None, file: str | None, *, raw: bool) -> Given | bytes:
-    """Return what was given, in whichever way; as it is where it is *raw*."""
+def _new_value(value: str | None, file: str | None, *, raw: bool) -> NewValue | bytes:
+    """Return the parsed value, or its bytes if it is *raw*."""
     if value == "-":
         value, file = None, "-" if file is None else file
     if (value is None) == (file is None):
         raise UsageError("give one of VALUE, -f FILE and - for standard input")
     data = read_bytes(file) if file is not None else (value or "").encode()
-    return data if raw else given(data, file=file or "")
+    return data if raw else parse_value(data, file=file or "")
 
 
 async def _update(

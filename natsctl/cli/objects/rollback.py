@@ -1,4 +1,4 @@
-"""`natsctl rollback`: an earlier revision of an object, put back."""
+"""`natsctl rollback`: restores an earlier revision of an object."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.documents.desired import desires_the_same, restorable, with_reserved
-from natsctl.cli.documents.values import Desired, Given, Whole, outcome, replaced
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.framework.controllers import Kinds, kinds_of
-from natsctl.cli.objects.buckets import existing
+from natsctl.cli.documents.values import DesiredObject, RawValue, outcome, replace
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
+from natsctl.cli.framework.usage import only
+from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.entries import object_in
-from natsctl.cli.output.printing import line
+from natsctl.cli.output.terminal import write_line
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore, bucket_names
@@ -22,18 +23,16 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
 
-app = commands()
+NAMES_MAX = 2
+"""Arguments of the command: a bucket and a key."""
 
-_NAMES_MAX = 2
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl rollback greetings shop --to 3",
-        "natsctl rollback shop --to 3",
-        "natsctl rollback greetings shop --to 3 -c controllers.greetings:Greetings",
-    ),
+@app.add(
+    "natsctl rollback greetings shop --to 3",
+    "natsctl rollback shop --to 3",
+    "natsctl rollback greetings shop --to 3 -c controllers.greetings:Greetings",
 )
 @connected
 async def rollback(
@@ -42,106 +41,100 @@ async def rollback(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="the object; the bucket may be left out if only one has the key",
+            help="bucket and key of the object; the bucket is optional if only one has the key",
             metavar="[BUCKET] KEY",
         ),
     ],
-    to: Annotated[
-        int, typer.Option("--to", min=1, help="the revision to put back", metavar="REVISION")
-    ],
-    controller: Annotated[
-        str | None,
-        typer.Option(
-            "--controller",
-            "-c",
-            metavar="M:C",
-            help="a controller whose type for this bucket the object has to be of",
-        ),
-    ] = None,
+    to: Annotated[int, typer.Option("--to", min=1, help="revision to restore", metavar="REVISION")],
+    controller: KindsOption = None,
 ) -> None:
-    """Put an earlier revision of an object back.
+    """Restore an earlier revision of an object.
 
-    Spec, labels and annotations return to their earlier state. Status, uid, finalizers, and the
-    reserved annotations, such as the name of an external resource, stay as they are now. Nothing is
-    stored if somebody else writes the object at the same time. natsctl history --changes shows the
-    revisions.
+    Spec, labels and annotations return to their earlier state. Status, uid, finalizers and reserved
+    annotations, such as the name of an external resource, stay. Nothing is stored if another client
+    writes the object at the same time. natsctl history --changes shows the revisions.
     """
-    if len(names) > _NAMES_MAX:
+    if len(names) > NAMES_MAX:
         raise UsageError("give a bucket and a key, or only a key")
     key = check_key(names[-1])
-    async with _found(options, names) as bucket:
-        kinds = [] if controller is None else kinds_of(controller, bucket.name)
-        done = await _rolled_back(BucketStore(bucket), key, to, kinds)
-    line(f"{bucket.name}/{key} {outcome(done)}, as it was at revision {to}")
+    async with _open_bucket_with_key(options, names) as bucket:
+        kinds = load_kinds(controller, bucket.name)
+        rewritten = await _roll_back(BucketStore(bucket), key, to, kinds)
+    write_line(f"{bucket.name}/{key} {outcome(rewritten)}, as it was at revision {to}")
 
 
 @asynccontextmanager
-async def _found(options: NatsOptions, names: list[str]) -> AsyncIterator[Bucket]:
-    """Give the bucket that is named, or the only one that has the key."""
+async def _open_bucket_with_key(options: NatsOptions, names: list[str]) -> AsyncIterator[Bucket]:
+    """Open the bucket in *names*, or the only bucket that has the key."""
     *bucket, key = names
     async with connect(options) as connection:
         if bucket:
-            yield await existing(connection, bucket[0])
+            yield await existing_bucket(connection, bucket[0])
             return
-        buckets = [Bucket(connection, name) for name in await bucket_names(connection)]
-        fitting = [found for found in buckets if await BucketStore(found).messages(key)]
-        if not fitting:
-            raise NotFoundError(f"no bucket has {key}, or a trace of it")
-        if len(fitting) > 1:
-            known = ", ".join(found.name for found in fitting)
-            raise UsageError(f"several buckets have {key}: give one of {known} before the key")
-        yield fitting[0]
+        having = [
+            name
+            for name in await bucket_names(connection)
+            if await BucketStore(Bucket(connection, name)).messages(key)
+        ]
+        if not having:
+            raise NotFoundError(f"no bucket has {key}, or a revision of it")
+        name = only(having, f"several buckets have {key}", "the bucket before the key")
+        yield Bucket(connection, name)
 
 
-async def _rolled_back(store: BucketStore, key: str, to: int, kinds: Kinds) -> Rewritten:
+async def _roll_back(store: BucketStore, key: str, to: int, kinds: Kinds) -> Rewritten:
+    bucket = store.kind.name
     messages = await store.messages(key)
     if not messages:
-        raise NotFoundError(f"{store.kind.name} has no {key}, and no trace of it")
-    newest = messages[-1]
-    message = _revision(store.kind.name, messages, to)
+        raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
+    newest, message = messages[-1], _message_at(bucket, messages, to)
     current = None if newest.marker else Stored(key, newest.revision, newest.value)
     try:
         value = _value(current, message, kinds)
     except (InvalidObjectError, UsageError) as error:
-        text = f"revision {to} of {store.kind.name}/{key} is no valid object: {error}"
-        raise UsageError(text) from error
+        raise UsageError(
+            f"revision {to} of {bucket}/{key} is not a valid object: {error}"
+        ) from error
     if current is None:
         return Rewritten(await store.create(key, value), 0)
     if desires_the_same(value, current.value):
         raise UsageError(
-            f"revision {to} desires what {store.kind.name}/{key} desires now, at revision "
-            f"{current.revision}: there is nothing to put back"
+            f"revision {to} has the desired state that {bucket}/{key} has now, at revision "
+            f"{current.revision}: there is nothing to restore"
         )
     stored = await store.update(key, value, revision=current.revision)
     return Rewritten(stored, current.revision)
 
 
-def _revision(bucket: str, messages: list[Message], to: int) -> Message:
-    """Return the message of that revision; raises why there is none to put back."""
+def _message_at(bucket: str, messages: list[Message], revision: int) -> Message:
+    """Return the message of a revision.
+
+    Raises `NotFoundError` if the bucket does not have it, and `UsageError` if it is a deletion.
+    """
     for message in messages:
-        if message.revision == to and message.marker:
+        if message.revision == revision and message.marker:
             raise UsageError(
-                f"revision {to} of {bucket}/{message.key} is a deletion, which has nothing to put "
-                f"back: natsctl delete {bucket} {message.key} deletes"
+                f"revision {revision} of {bucket}/{message.key} is a deletion, which cannot be "
+                f"restored: use natsctl delete {bucket} {message.key}"
             )
-        if message.revision == to:
+        if message.revision == revision:
             return message
     known = ", ".join(str(message.revision) for message in messages)
     raise NotFoundError(
-        f"{bucket}/{messages[-1].key} has no revision {to}, or not any more: it has {known}"
+        f"{bucket}/{messages[-1].key} has no revision {revision}, or not any more: it has {known}"
     )
 
 
 def _value(current: Stored | None, message: Message, kinds: Kinds) -> bytes:
-    """Return the value to store; raises why the message is no valid one."""
+    """Return the value to store; raises `InvalidObjectError` or `UsageError` if it is invalid."""
     before = None if current is None else object_in(current.value)
     document = object_in(message.value)
-    wanted: Given = Whole(message.value)
     if document is not None:
-        wanted = Desired(with_reserved(restorable(document), before))
+        value = replace(current, DesiredObject(with_reserved(restorable(document), before)))
     elif before is not None:
-        raise UsageError("it is neither JSON nor has it a spec or metadata")
-    value = replaced(current, wanted)
+        raise UsageError("it is not JSON with a spec or metadata")
+    else:
+        value = replace(current, RawValue(message.value))
     for kind in kinds:
         kind.decode(value)
     return value

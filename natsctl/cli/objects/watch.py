@@ -1,33 +1,33 @@
-"""`natsctl watch`: objects, and every change of them."""
+"""`natsctl watch`: shows objects, and follows their changes."""
 
 import asyncio
 import sys
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from natsctl.cli.framework.command import Command, commands, connected, examples
+from natsctl.cli.framework.command import App, connected
 from natsctl.cli.objects.buckets import (
     BucketArgument,
     KeysOption,
     SelectorOption,
-    bucket_of,
+    check_pattern,
     matches,
-    pattern_of,
+    open_bucket,
 )
-from natsctl.cli.output.entries import columns, described, described_raw, row
+from natsctl.cli.output.entries import cells_of, columns, described, described_raw
 from natsctl.cli.output.printing import (
     Output,
     OutputOption,
     column_widths,
-    line,
     write_json,
     write_row,
     write_value,
     write_yaml,
 )
-from natsctl.cli.output.terminal import say
+from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
@@ -39,16 +39,13 @@ from natsctl.model.store import Change
 
 ADDED, UPDATED, DELETED = "added", "updated", "deleted"
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl watch greetings",
-        "natsctl watch greetings shop -o yaml",
-        "natsctl watch sites -l tier=edge -o json | jq .status",
-    ),
+@app.add(
+    "natsctl watch greetings",
+    "natsctl watch greetings shop -o yaml",
+    "natsctl watch sites -l tier=edge -o json | jq .status",
 )
 @connected
 async def watch(
@@ -58,92 +55,100 @@ async def watch(
     key: Annotated[str | None, typer.Argument(help="only this key", metavar="KEY")] = None,
     selector: SelectorOption = "",
     keys: KeysOption = ">",
-    once: Annotated[bool, typer.Option("--once", help="only what there is now")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="show the existing objects and exit")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show objects, and every change of them.
+    """Show objects and their changes.
 
-    What there is comes first, as added. An object whose labels stop matching counts as deleted.
-    With -o json each change is one line. A lost connection is waited for, and nothing is missed.
+    The existing objects come first, as added. An object whose labels stop matching is shown as
+    deleted. With -o json, each change is one line. After a lost connection the command reconnects
+    and shows the changes that it missed.
     """
     if key is not None and keys != ">":
         raise UsageError("KEY and --keys exclude each other")
-    pattern = pattern_of(keys) if key is None else check_key(key)
-    chosen = Selector.parse(selector)
-    async with bucket_of(options, bucket) as found:
-        store = BucketStore(found, keys=pattern)
+    pattern = check_pattern(keys) if key is None else check_key(key)
+    labels = Selector.parse(selector)
+    async with open_bucket(options, bucket) as source:
+        store = BucketStore(source, keys=pattern)
         informer: Informer[Any] = Informer(store, store.kind)
         changes: asyncio.Queue[Change[Any]] = asyncio.Queue()
-        following = asyncio.create_task(informer.run())
+        task = asyncio.create_task(informer.run())
         try:
             await informer.cache.complete.wait()
             with informer.subscribe(changes.put_nowait):
-                shown = _Shown(bucket, store, chosen, output)
-                if not shown.show([changes.get_nowait() for _ in range(changes.qsize())]):
-                    say(f"nothing in bucket {bucket} matches so far")
+                writer = _EventWriter(bucket, store, labels, output)
+                if not writer.write([changes.get_nowait() for _ in range(changes.qsize())]):
+                    write_notice(f"nothing in bucket {bucket} matches so far")
                 while not once:
-                    shown.show([await changes.get()])
+                    writer.write([await changes.get()])
         finally:
-            following.cancel()
-            await asyncio.wait((following,))
+            task.cancel()
+            await asyncio.wait((task,))
 
 
-class _Shown:
-    """Writes changes as they come; a table keeps the widths that its first rows asked for."""
+class _EventWriter:
+    """Writes changes as events. A table keeps the column widths of its first rows."""
 
-    def __init__(self, bucket: str, store: BucketStore, selector: Selector, output: Output) -> None:
+    def __init__(self, bucket: str, store: BucketStore, labels: Selector, output: Output) -> None:
         self._bucket = bucket
         self._store = store
-        self._selector = selector
+        self._labels = labels
         self._output = output
         self._headings: list[str] = []
         self._widths: list[int] = []
 
-    def show(self, changes: list[Change[Any]]) -> bool:
-        """Write the changes that are meant; say whether there is one."""
-        told: list[tuple[str, Message]] = []
+    def write(self, changes: Sequence[Change[Any]]) -> bool:
+        """Write the changes of objects whose labels match; return whether there was one."""
+        events = list(self._events(changes))
+        if self._output not in {Output.TABLE, Output.WIDE}:
+            for event, message in events:
+                self._write_event(event, message)
+        elif events:
+            self._write_rows(events)
+        sys.stdout.flush()
+        return bool(events)
+
+    def _events(self, changes: Sequence[Change[Any]]) -> Iterator[tuple[str, Message]]:
         for change in changes:
             event, stored = self._event(change), change.after or change.before
             if event and stored is not None:
-                told.append((event, self._store.dated(stored)))
-        if self._output not in {Output.TABLE, Output.WIDE}:
-            for event, message in told:
-                self._write(event, message)
-        elif told:
-            self._table(told)
-        sys.stdout.flush()
-        return bool(told)
+                yield event, self._store.dated(stored)
 
     def _event(self, change: Change[Any]) -> str:
+        """Return the event of a change; empty if the labels matched neither before nor after."""
         before, after = (
-            stored is not None and matches(stored.value, self._selector)
+            stored is not None and matches(stored.value, self._labels)
             for stored in (change.before, change.after)
         )
         if after:
             return UPDATED if before else ADDED
         return DELETED if before else ""
 
-    def _table(self, told: list[tuple[str, Message]]) -> None:
+    def _write_rows(self, events: Sequence[tuple[str, Message]]) -> None:
         first = not self._headings
         if first:
-            messages = [message for _, message in told]
+            messages = [message for _, message in events]
             self._headings = columns(messages, wide=self._output is Output.WIDE)
         now = datetime.now(UTC)
-        rows = [[event.upper(), *row(message, self._headings, now)] for event, message in told]
+        rows = [
+            [event.upper(), *cells_of(message, self._headings, now)] for event, message in events
+        ]
         if first:
             self._widths = column_widths([UPDATED, *self._headings], rows)
             write_row(["EVENT", *self._headings], self._widths)
         for cells in rows:
             write_row(cells, self._widths)
 
-    def _write(self, event: str, message: Message) -> None:
+    def _write_event(self, event: str, message: Message) -> None:
         match self._output:
             case Output.JSON:
-                write_json(described_raw(self._bucket, message, event=event), indent=-1)
+                write_json(described_raw(self._bucket, message, event), indent=-1)
             case Output.YAML:
-                line("---")
+                write_line("---")
                 write_yaml([{"event": event, **described(self._bucket, message)}])
             case Output.NAME:
-                line(message.key)
+                write_line(message.key)
             case _:
                 write_value(message.value)

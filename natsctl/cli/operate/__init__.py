@@ -1,1 +1,1 @@
-"""Commands that ask a running daemon or act for one."""
+"""Commands that ask running daemons, or do their work once without a daemon."""

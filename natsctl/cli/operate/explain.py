@@ -1,15 +1,18 @@
-"""`natsctl explain`: why a key is as it is."""
+"""`natsctl explain`: explains the state of a key."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
 
-import typer
-
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.operate.find_daemon import NamedOption, asked, with_key
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.operate.find_daemon import (
+    NamedOption,
+    PrimaryKeyArgument,
+    find_controller,
+    with_key,
+)
 from natsctl.cli.output.entries import NONE, age
-from natsctl.cli.output.printing import Output, OutputOption, line, write_found, write_table
+from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
+from natsctl.cli.output.terminal import write_line
 from natsctl.core.insight.explain import Queued
 from natsctl.core.sync.journal import SyncRecord
 from natsctl.daemon.api.messages import KeyEvent, KeyExplanation
@@ -17,128 +20,130 @@ from natsctl.errors import NotFoundError
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl explain shop",
-        "natsctl explain shop -c greetings -o json | jq '.[].syncs[-1].error'",
-    ),
+@app.add(
+    "natsctl explain shop",
+    "natsctl explain shop -c greetings -o json | jq '.[].syncs[-1].error'",
 )
 @connected
 async def explain(
     options: NatsOptions,
     *,
-    key: Annotated[str, typer.Argument(help="a primary's key", metavar="KEY")],
+    key: PrimaryKeyArgument,
     controller: NamedOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show why a key is as it is.
+    """Explain the state of a key.
 
-    Where it is in the queue and when it is next, its last syncs and what came of them, what was
-    made for it, what else wakes it, and what was told about it.
+    The explanation has the key's place in the work queue and the time of its next sync, its last
+    syncs with their results, the secondaries that it owns, the other objects that enqueue it, and
+    its last events.
     """
     check_key(key)
-    async with asked(options, controller, choose=with_key(key)) as (daemons, name):
-        found = await daemons.explain(name, key)
-    telling = [each for each in found if each.present or each.past]
-    if not telling:
-        raise NotFoundError(f"{name} has no {key}, and nothing is known of it")
-    write_found(telling, output, names=[key], table=lambda: _show_all(telling, datetime.now(UTC)))
+    async with find_controller(options, controller, choose=with_key(key)) as (daemons, name):
+        explanations = await daemons.explain(name, key)
+    known = [explanation for explanation in explanations if explanation.present or explanation.past]
+    if not known:
+        raise NotFoundError(f"{name} has no {key}, and no sync or event of it")
+    write_result(known, output, names=[key], table=lambda: _write_all(known, datetime.now(UTC)))
 
 
-def _show_all(found: Sequence[KeyExplanation], now: datetime) -> None:
-    for number, each in enumerate(found):
+def _write_all(explanations: Sequence[KeyExplanation], now: datetime) -> None:
+    for number, explanation in enumerate(explanations):
         if number:
-            line("")
-        _show(each, now)
+            write_line("")
+        _write(explanation, now)
 
 
-def _show(at: KeyExplanation, now: datetime) -> None:
-    line(f"{at.key} of {at.controller}, in {at.daemon}")
-    _field("object", _object(at))
-    if at.member or not at.here:
-        _field("member", _member(at))
-    if at.invalid:
-        _field("left alone", at.invalid)
-    if at.garbage_held:
-        _field("kept", f"garbage collection is held: {at.garbage_held}")
-    _field("queue", _place(at.queued, at.failures))
-    more = [f"and {at.owned_more} more"] if at.owned_more else []
-    owned = [f"{kind}/{key}" for kind, keys in at.owned.items() for key in keys]
-    _field("owns", ", ".join((*owned, *more)))
-    for number, read in enumerate(at.reads):
-        _field("" if number else "reads", read)
-    for number, contested in enumerate(at.contested):
-        _field("" if number else "contested", contested)
-    _table(
+def _write(key: KeyExplanation, now: datetime) -> None:
+    write_line(f"{key.key} of {key.controller}, in {key.daemon}")
+    _write_field("object", _object(key))
+    if key.member or not key.here:
+        _write_field("member", _member(key))
+    if key.invalid:
+        _write_field("skipped", key.invalid)
+    if key.garbage_held:
+        _write_field("kept", f"garbage collection is held: {key.garbage_held}")
+    _write_field("queue", _queue(key.queued, key.failures))
+    more = [f"and {key.owned_more} more"] if key.owned_more else []
+    owned = [f"{kind}/{name}" for kind, names in key.owned.items() for name in names]
+    _write_field("owns", ", ".join((*owned, *more)))
+    _write_fields("reads", key.reads)
+    _write_fields("contested", key.contested)
+    _write_table(
         "last syncs",
         ["STARTED", "OPERATION", "TOOK", "REVISION", "WRITES", "OUTCOME"],
-        [_sync_row(each, now) for each in reversed(at.syncs)],
+        [_sync_row(sync, now) for sync in reversed(key.syncs)],
     )
-    _table(
+    _write_table(
         "last events",
         ["LAST", "TYPE", "REASON", "COUNT", "MESSAGE"],
-        [_event_row(each, now) for each in reversed(at.events)],
+        [_event_row(event, now) for event in reversed(key.events)],
     )
-    if at.events_error:
-        _field("events", f"cannot be read: {at.events_error}")
+    if key.events_error:
+        _write_field("events", f"cannot be read: {key.events_error}")
 
 
-def _object(at: KeyExplanation) -> str:
-    if at.revision is not None:
-        return f"revision {at.revision}"
-    return "no state of it was valid" if at.exists or at.invalid else "does not exist"
+def _object(key: KeyExplanation) -> str:
+    if key.revision is not None:
+        return f"revision {key.revision}"
+    return "no revision of it was valid" if key.exists or key.invalid else "does not exist"
 
 
-def _member(at: KeyExplanation) -> str:
-    if at.here:
-        return f"{at.member}, which is this one"
-    return f"{at.member} has it" if at.member else "nobody has it now: it moves"
+def _member(key: KeyExplanation) -> str:
+    if key.here:
+        return f"{key.member}, which is this one"
+    return f"{key.member} has it" if key.member else "none: the key is moving to another member"
 
 
-def _field(name: str, text: str) -> None:
-    line(f"  {name:<12}{text or NONE}")
+def _write_field(name: str, text: str) -> None:
+    write_line(f"  {name:<12}{text or NONE}")
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _write_fields(name: str, texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        _write_field("" if number else name, text)
+
+
+def _write_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if rows:
-        line("")
-        line(f"{title}:")
+        write_line("")
+        write_line(f"{title}:")
         write_table(headings, rows)
 
 
-def _place(at: Queued | None, failures: int) -> str:
+def _queue(queued: Queued | None, failures: int) -> str:
     after = f", after {failures} failures in a row" if failures else ""
-    match at:
+    match queued:
         case None:
-            return f"not in it{after}"
-        case Queued("waiting", s):
-            return f"{'tried again' if failures else 'visited'} in {s:.1f} s{after}"
-        case Queued("held", s):
-            return f"being synced for {s:.1f} s{after}"
-        case Queued(_, s, priority):
-            return f"ready for {s:.1f} s, at priority {priority}{after}"
+            return f"not queued{after}"
+        case Queued("waiting", seconds):
+            return f"{'retried' if failures else 'synced'} in {seconds:.1f} s{after}"
+        case Queued("held", seconds):
+            return f"being synced for {seconds:.1f} s{after}"
+        case Queued(_, seconds, priority):
+            return f"ready for {seconds:.1f} s, at priority {priority}{after}"
 
 
-def _sync_row(at: SyncRecord, now: datetime) -> list[str]:
-    counts = ((at.created, "created"), (at.updated, "updated"), (at.deleted, "deleted"))
-    writes = ", ".join(f"{count} {what}" for count, what in counts if count)
-    revision = NONE if at.revision is None else str(at.revision)
-    started = f"{age(at.started.isoformat(), now)} ago"
-    return [started, at.operation, _seconds(at.duration_s), revision, writes or NONE, _outcome(at)]
+def _sync_row(sync: SyncRecord, now: datetime) -> list[str]:
+    counts = ((sync.created, "created"), (sync.updated, "updated"), (sync.deleted, "deleted"))
+    writes = ", ".join(f"{count} {verb}" for count, verb in counts if count)
+    return [
+        f"{age(sync.started.isoformat(), now)} ago",
+        sync.operation,
+        _duration(sync.duration_s),
+        NONE if sync.revision is None else str(sync.revision),
+        writes or NONE,
+        " ".join(sync.error.split()) or "ok",
+    ]
 
 
-def _outcome(at: SyncRecord) -> str:
-    return " ".join(at.error.split()) or "ok"
+def _event_row(event: KeyEvent, now: datetime) -> list[str]:
+    message = " ".join(event.message.split())
+    return [f"{age(event.last, now)} ago", event.type, event.reason, str(event.count), message]
 
 
-def _event_row(at: KeyEvent, now: datetime) -> list[str]:
-    message = " ".join(at.message.split())
-    return [f"{age(at.last, now)} ago", at.type, at.reason, str(at.count), message]
-
-
-def _seconds(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"

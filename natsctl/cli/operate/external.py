@@ -1,18 +1,18 @@
-"""`natsctl external`: the links from objects to external resources."""
+"""`natsctl external`: shows the links to external resources, and resolves unknown results."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
 import typer
 
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.objects.buckets import existing
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.usage import only
+from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.entries import NONE, age
-from natsctl.cli.output.printing import Output, OutputOption, line, write_found, write_table
-from natsctl.cli.output.terminal import say
+from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
+from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.errors import NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore, bucket_names
 from natsctl.jetstream.bucket.bucket import Bucket
@@ -31,15 +31,28 @@ from natsctl.managed.names import AnnotationNames
 from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
 
-app = commands()
+HEADINGS = ("BUCKET", "KEY", "REVISION", "STATE", "SINCE", "EXTERNAL NAME")
+
+app = App()
 
 BucketOption = Annotated[
-    str | None, typer.Option("--bucket", help="only this bucket; all by default", metavar="BUCKET")
+    str | None,
+    typer.Option("--bucket", help="only this bucket [default: all buckets]", metavar="BUCKET"),
 ]
+ObjectKeyArgument = Annotated[str, typer.Argument(help="key of the object", metavar="KEY")]
 
 
-class Shown(msgspec.Struct, frozen=True, rename="camel"):
-    """A link to an external resource; the revision is the object's, 0 if there is none."""
+class LinkState(msgspec.Struct, frozen=True, rename="camel"):
+    """The state of a link to an external resource.
+
+    Attributes:
+        bucket: the bucket of the object.
+        key: the key of the object.
+        revision: the revision of the object; 0 if the object does not exist.
+        state: linked, unknown or lost.
+        since: the time of the creation (RFC 3339); empty if it is not known.
+        external_name: the name in the outside system; empty if it is not known.
+    """
 
     bucket: str
     key: str
@@ -49,8 +62,8 @@ class Shown(msgspec.Struct, frozen=True, rename="camel"):
     external_name: str
 
 
-class Recorded(msgspec.Struct, frozen=True):
-    """A record: whose link it is, under which names, and the link."""
+class LinkRecord(msgspec.Struct, frozen=True):
+    """The record of a link: the object's bucket and key, its annotation names, and the link."""
 
     bucket: str
     key: str
@@ -60,223 +73,221 @@ class Recorded(msgspec.Struct, frozen=True):
 
 @app.callback()
 def external() -> None:
-    """See links to external resources, and settle those that need a person."""
+    """Show the links to external resources, and resolve those with an unknown result."""
 
 
-@app.command(
-    "list",
-    cls=Command,
-    epilog=examples(
-        "natsctl external list --bucket disks",
-        "natsctl external list -o json | jq '.[].key'",
-    ),
+@app.add(
+    "natsctl external list --bucket disks",
+    "natsctl external list -o json | jq '.[].key'",
+    name="list",
 )
 @connected
-async def show(
+async def list_(
     options: NatsOptions, *, bucket: BucketOption = None, output: OutputOption = Output.TABLE
 ) -> None:
     """Show the links from objects to external resources.
 
-    The state is linked, unknown or lost. After an interrupted creation it is unknown, and nothing
-    is done for the object until natsctl external resolve tells the result. A lost link is one
-    whose object is gone, or names another external resource: look in the outside system, then
-    remove it with natsctl external forget.
+    The state is linked, unknown or lost. It is unknown after an interrupted creation: the object is
+    not synced until natsctl external resolve stores the result. It is lost if the object does not
+    exist or names another external resource: check the outside system, and remove the link with
+    natsctl external forget.
     """
     async with connect(options) as connection:
         names = await bucket_names(connection) if bucket is None else [bucket]
-        recorded = await _records(connection)
-        found = [each for name in names for each in await _links(connection, name, recorded)]
-        found += _without_bucket(recorded, names) if bucket is None else []
-    write_found(found, output, names=(each.key for each in found), table=lambda: _show(found))
+        records = await _records(connection)
+        states = [state for name in names for state in await _states(connection, name, records)]
+    if bucket is None:
+        states += _states_without_bucket(records, names)
+    keys = (state.key for state in states)
+    write_result(states, output, names=keys, table=lambda: _write_table(states))
 
 
-@app.command(
-    "resolve",
-    cls=Command,
-    epilog=examples(
-        "natsctl external resolve data --created --name vol-0a1b2c",
-        "natsctl external resolve data --not-created --bucket disks",
-    ),
+@app.add(
+    "natsctl external resolve data --created --name vol-0a1b2c",
+    "natsctl external resolve data --not-created --bucket disks",
+    name="resolve",
 )
 @connected
-async def settle(
+async def resolve_(
     options: NatsOptions,
     *,
-    key: Annotated[str, typer.Argument(help="the object's key", metavar="KEY")],
+    key: ObjectKeyArgument,
     created: Annotated[
         bool | None,
-        typer.Option("--created/--not-created", help="what you have found in the outside system"),
+        typer.Option(
+            "--created/--not-created", help="whether the resource exists in the outside system"
+        ),
     ] = None,
     name: Annotated[
-        str, typer.Option("--name", help="how the outside system calls it", metavar="NAME")
+        str, typer.Option("--name", help="name in the outside system", metavar="NAME")
     ] = "",
     bucket: BucketOption = None,
 ) -> None:
-    """Say whether an object's external resource was created.
+    """Resolve whether an object's external resource was created.
 
-    With --created it is managed from now on, under --name where the system has named it. With
-    --not-created it is created anew.
+    With --created, the controller manages the resource, under --name if the outside system has
+    given it a name. With --not-created, the controller creates the resource again.
     """
     check_key(key)
     if created is None:
-        raise UsageError("look whether it exists, then say --created or --not-created")
+        raise UsageError("check whether the resource exists, then give --created or --not-created")
     if name and not created:
-        raise UsageError("--name is of what was created")
-    async with _found(options, key, bucket) as store:
+        raise UsageError("--name needs --created")
+    async with connect(options) as connection:
+        store = await _unresolved_store(connection, key, bucket)
         await resolve(store, key, created=created, external_name=name)
-        line(f"{store.kind.name}/{key} resolved: {'created' if created else 'not created'}")
+    write_line(f"{store.kind.name}/{key} resolved: {'created' if created else 'not created'}")
 
 
-@app.command(
-    "forget",
-    cls=Command,
-    epilog=examples(
-        "natsctl external forget data",
-        "natsctl external forget data --bucket disks",
-    ),
+@app.add(
+    "natsctl external forget data",
+    "natsctl external forget data --bucket disks",
 )
 @connected
 async def forget(
-    options: NatsOptions,
-    *,
-    key: Annotated[str, typer.Argument(help="the object's key", metavar="KEY")],
-    bucket: BucketOption = None,
+    options: NatsOptions, *, key: ObjectKeyArgument, bucket: BucketOption = None
 ) -> None:
     """Forget the link from an object to its external resource.
 
-    The external resource stays as it is, and is nobody's. If the object exists, the next
-    reconciliation creates another one for it.
+    The external resource stays, and no object manages it. If the object exists, the next
+    reconciliation creates another resource for it.
     """
     check_key(key)
     async with connect(options) as connection:
-        recorded = await _records(connection)
-        name = await _linked_bucket(connection, key, bucket, recorded)
-        if recorded:
-            records = BucketStore(Bucket(connection, RECORDS.bucket), keys=RECORDS.keys)
-            for at, found in recorded.items():
-                if (found.bucket, found.key) == (name, key):
-                    await records.delete(at, purge=True)
+        records = await _records(connection)
+        name = await _linked_bucket(connection, key, bucket, records)
+        if records:
+            store = BucketStore(Bucket(connection, RECORDS.bucket), keys=RECORDS.keys)
+            for record_key, record in records.items():
+                if (record.bucket, record.key) == (name, key):
+                    await store.delete(record_key, purge=True)
         if name in await bucket_names(connection):
             await unlink(BucketStore(Bucket(connection, name), Object), key)
-        line(f"{name}/{key} forgotten")
+    write_line(f"{name}/{key} forgotten")
 
 
 async def _linked_bucket(
-    connection: Connection, key: str, bucket: str | None, recorded: dict[str, Recorded]
+    connection: Connection, key: str, bucket: str | None, records: Mapping[str, LinkRecord]
 ) -> str:
-    """Return the one bucket in which the key has a link."""
+    """Return the only bucket, or *bucket*, if the key has a link there."""
     names = await bucket_names(connection)
-    wanted = names if bucket is None else [bucket]
-    linked = {found.bucket for found in recorded.values() if found.key == key}
-    for name in {*wanted} & {*names}:
+    linked = {record.bucket for record in records.values() if record.key == key}
+    for name in names if bucket is None else {bucket} & {*names}:
         if domains_of(await _annotations(BucketStore(Bucket(connection, name), Object), key)):
             linked.add(name)
-    fitting = sorted(linked if bucket is None else linked & {bucket})
-    if not fitting:
-        where = "no bucket has" if bucket is None else f"{bucket} does not have"
-        raise NotFoundError(f"{where} a link from {key} to an external resource")
-    if len(fitting) > 1:
-        raise UsageError(
-            f"several buckets have a link from {key}: give --bucket, one of {', '.join(fitting)}"
-        )
-    return fitting[0]
+    if bucket is not None and bucket not in linked:
+        raise NotFoundError(f"{bucket} does not have a link from {key} to an external resource")
+    if not linked:
+        raise NotFoundError(f"no bucket has a link from {key} to an external resource")
+    return bucket or only(sorted(linked), f"several buckets have a link from {key}", "--bucket")
+
+
+async def _unresolved_store(connection: Connection, key: str, bucket: str | None) -> BucketStore:
+    """Return the store of *bucket*, or of the only bucket in which the key is unresolved."""
+    if bucket is not None:
+        return BucketStore(await existing_bucket(connection, bucket), Object)
+    stores = {
+        name: BucketStore(Bucket(connection, name), Object)
+        for name in await bucket_names(connection)
+    }
+    names = [
+        name
+        for name, store in stores.items()
+        if unresolved(await _annotations(store, key)) is not None
+    ]
+    if not names:
+        raise NotFoundError(f"no bucket has a {key} with an unknown result")
+    return stores[only(names, f"several buckets have such a {key}", "--bucket")]
 
 
 async def _annotations(store: BucketStore, key: str) -> dict[str, str]:
+    """Return the annotations of an object; empty if the object does not exist."""
     try:
         return annotations_of((await store.get(key)).value)
     except NotFoundError:
         return {}
 
 
-@asynccontextmanager
-async def _found(options: NatsOptions, key: str, bucket: str | None) -> AsyncIterator[BucketStore]:
-    """Give the one bucket in which the key has something to settle."""
-    async with connect(options) as connection:
-        if bucket is not None:
-            yield BucketStore(await existing(connection, bucket), Object)
-            return
-        names = await bucket_names(connection)
-        stores = [BucketStore(Bucket(connection, name), Object) for name in names]
-        fitting = [store for store in stores if await _is_unresolved(store, key)]
-        if not fitting:
-            raise NotFoundError(f"no bucket has a {key} with an unknown result")
-        if len(fitting) > 1:
-            named = ", ".join(store.kind.name for store in fitting)
-            raise UsageError(f"several buckets have such a {key}: say --bucket, one of {named}")
-        yield fitting[0]
-
-
-async def _is_unresolved(store: BucketStore, key: str) -> bool:
-    return unresolved(await _annotations(store, key)) is not None
-
-
-async def _records(connection: Connection) -> dict[str, Recorded]:
-    """Return every record by its own key; none if nothing was ever recorded."""
-    bucket, found = Bucket(connection, RECORDS.bucket), dict[str, Recorded]()
+async def _records(connection: Connection) -> dict[str, LinkRecord]:
+    """Return all records by the key of the record; empty if their bucket does not exist."""
+    bucket = Bucket(connection, RECORDS.bucket)
     try:
         await bucket.state()
     except StoreMissingError:
-        return found
+        return {}
+    records: dict[str, LinkRecord] = {}
     for message in await BucketStore(bucket, keys=RECORDS.keys).listing():
-        names, of, key = object_of(message.key)
-        found[message.key] = Recorded(of, key, names, RECORDS.decode(message.value))
-    return found
+        names, object_bucket, key = object_of(message.key)
+        link = RECORDS.decode(message.value)
+        records[message.key] = LinkRecord(object_bucket, key, names, link)
+    return records
 
 
-async def _links(connection: Connection, name: str, recorded: dict[str, Recorded]) -> list[Shown]:
-    """Return the links of one bucket's objects."""
-    bucket = await existing(connection, name)
+async def _states(
+    connection: Connection, name: str, records: Mapping[str, LinkRecord]
+) -> list[LinkState]:
+    """Return the states of the links from a bucket's objects."""
+    bucket = await existing_bucket(connection, name)
     objects = {message.key: message for message in await BucketStore(bucket).listing()}
-    own = {found.key: found for found in recorded.values() if found.bucket == name}
-    shown: list[Shown] = []
+    own = {record.key: record for record in records.values() if record.bucket == name}
+    states: list[LinkState] = []
     for key in sorted({*objects, *own}):
         message, record = objects.get(key), own.get(key)
         annotations = {} if message is None else annotations_of(message.value)
-        names = _names(annotations) if record is None else record.names
+        names = _unresolved_names(annotations) if record is None else record.names
         held = None if message is None else Link.of(annotations, names)
-        link = Link() if record is None else record.link
-        shown += _shown(name, key, 0 if message is None else message.revision, link, held)
-    return shown
+        recorded = Link() if record is None else record.link
+        revision = 0 if message is None else message.revision
+        states += _state(name, key, revision, recorded, held)
+    return states
 
 
-def _without_bucket(recorded: dict[str, Recorded], names: list[str]) -> list[Shown]:
-    """Return the links of objects whose whole bucket is gone."""
-    left = (found for found in recorded.values() if found.bucket not in names)
-    return [each for at in left for each in _shown(at.bucket, at.key, 0, at.link, None)]
+def _states_without_bucket(
+    records: Mapping[str, LinkRecord], names: list[str]
+) -> Iterator[LinkState]:
+    """Yield the states of links whose bucket does not exist."""
+    for record in records.values():
+        if record.bucket not in names:
+            yield from _state(record.bucket, record.key, 0, record.link, None)
 
 
-def _names(annotations: Mapping[str, str]) -> AnnotationNames:
-    """Return the names of the creation with an unknown result, or else ours."""
+def _unresolved_names(annotations: Mapping[str, str]) -> AnnotationNames:
+    """Return the annotation names of the creation with an unknown result, else the defaults."""
     intent = unresolved(annotations)
     return AnnotationNames() if intent is None else intent[0]
 
 
-def _shown(
+def _state(
     bucket: str, key: str, revision: int, recorded: Link, held: Link | None
-) -> Iterator[Shown]:
+) -> Iterator[LinkState]:
+    """Yield the state of a link, if there is one.
+
+    Args:
+        bucket: the bucket of the object.
+        key: the key of the object.
+        revision: the revision of the object.
+        recorded: the link in the record.
+        held: the link in the object's annotations; None if the object does not exist.
+    """
     state = standing(recorded, held)
     if state is None:
         return
-    link = held if held and not recorded.answers(held) and state is not Standing.LOST else recorded
+    newer = held and not recorded.answers(held) and state is not Standing.LOST
+    link = held if held and newer else recorded
     mark = link.creation.succeeded or link.creation.pending
     since = "" if mark is None else mark.at.isoformat()
-    yield Shown(bucket, key, revision, state, since, link.external_name)
+    yield LinkState(bucket, key, revision, state, since, link.external_name)
 
 
-def _show(found: list[Shown]) -> None:
-    if not found:
-        say("there are no links to external resources")
-        return
-    now = datetime.now(UTC)
-    headings = ["BUCKET", "KEY", "REVISION", "STATE", "SINCE", "EXTERNAL NAME"]
-    write_table(
-        headings,
-        [
-            [
-                *(at.bucket, at.key, str(at.revision) if at.revision else NONE, at.state),
-                *(age(at.since, now), at.external_name or NONE),
-            ]
-            for at in found
-        ],
-    )
+def _write_table(states: list[LinkState]) -> None:
+    if states:
+        now = datetime.now(UTC)
+        write_table(HEADINGS, [_row(state, now) for state in states])
+    else:
+        write_notice("there are no links to external resources")
+
+
+def _row(state: LinkState, now: datetime) -> list[str]:
+    revision = str(state.revision) if state.revision else NONE
+    since, external_name = age(state.since, now), state.external_name or NONE
+    return [state.bucket, state.key, revision, state.state, since, external_name]

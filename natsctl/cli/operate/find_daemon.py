@@ -1,16 +1,16 @@
-"""Finds the daemons, and the controller, that a command asks."""
+"""Finds the running daemons, and the controller that a command is about."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.controllers import controller_of
-from natsctl.controller.controller import Controller
+from natsctl.cli.framework.controllers import load_controller
+from natsctl.cli.framework.usage import only
 from natsctl.daemon.api.client import Daemons
-from natsctl.errors import NoDaemonError, NotFoundError, UsageError
+from natsctl.errors import NoDaemonError, NotFoundError
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 
@@ -19,93 +19,74 @@ NamedOption = Annotated[
     typer.Option(
         "--controller",
         "-c",
-        help="a controller's name, as natsctl status shows it, or its class, package.module:Name; "
-        "only needed if several have what is asked for",
+        help="controller's name in natsctl status, or its class as package.module:Name; "
+        "required if several controllers match",
         metavar="NAME",
     ),
 ]
-LocalOption = Annotated[
-    bool,
-    typer.Option("--local", help="do it in this process, without a daemon; takes the class"),
-]
 
-
-LOCALLY = ", or do it here with --local"
-"""What else can be done where no daemon answers."""
-
+PrimaryKeyArgument = Annotated[str, typer.Argument(help="key of the primary", metavar="KEY")]
 
 Choose = Callable[[Daemons], Awaitable[str]]
-"""Finds the controller that is meant, of several; raises `UsageError` if only a person can say."""
+"""Returns the matching controller of several; raises `UsageError` if several match."""
 
 
 @asynccontextmanager
-async def asked(
-    options: NatsOptions, named: str | None, *, advice: str = "", choose: Choose | None = None
-) -> AsyncIterator[tuple[Daemons, str]]:
-    """Connect, find the daemons, and give them with the name of the controller that is meant.
-
-    If none is named and there are several, *choose* finds it. Raises as `Daemons.find` and
-    `Daemons.controller` do, with *advice* if no daemon answers.
-    """
-    async with searched(options, advice=advice) as daemons:
-        if named is None and choose is not None and len(daemons.controllers) > 1:
-            yield daemons, await choose(daemons)
-        else:
-            yield daemons, daemons.controller(None if named is None else name_of(named))
-
-
-@asynccontextmanager
-async def searched(options: NatsOptions, *, advice: str = "") -> AsyncIterator[Daemons]:
-    """Connect, and give the daemons; see `asked`."""
+async def find_daemons(options: NatsOptions, *, hint: str = "") -> AsyncIterator[Daemons]:
+    """Connect, and find the daemons; raises as `Daemons.find` does, with *hint* in the error."""
     async with connect(options) as connection:
         try:
             daemons = await Daemons.find(connection)
         except NoDaemonError as error:
-            raise NoDaemonError(f"{error}{advice}") from None
+            raise NoDaemonError(f"{error}{hint}") from None
         yield daemons
 
 
-def with_key(key: str) -> Choose:
-    """Find the only controller that has *key*.
+@asynccontextmanager
+async def find_controller(
+    options: NatsOptions, named: str | None, *, hint: str = "", choose: Choose | None = None
+) -> AsyncIterator[tuple[Daemons, str]]:
+    """Connect, find the daemons, and return them with the name of the controller.
 
-    Raises `NotFoundError` if none has it, `UsageError` if several do.
+    If no controller is *named* and several run, *choose* selects one. Raises as `find_daemons` and
+    `Daemons.controller` do.
+    """
+    async with find_daemons(options, hint=hint) as daemons:
+        if named is None and choose is not None and len(daemons.controllers) > 1:
+            yield daemons, await choose(daemons)
+        else:
+            yield daemons, daemons.controller(None if named is None else controller_name(named))
+
+
+def with_key(key: str) -> Choose:
+    """Return a function that chooses the only controller that has *key*.
+
+    The function raises `NotFoundError` if no controller has the key, `UsageError` if several do.
     """
 
     async def choose(daemons: Daemons) -> str:
-        found = await daemons.controllers_with(key)
-        if not found:
-            there = ", ".join(daemons.controllers)
-            raise NotFoundError(f"no controller has {key}: there are {there}")
-        return _only(found, f"several controllers have {key}")
+        names = await daemons.controllers_with(key)
+        if not names:
+            known = ", ".join(daemons.controllers)
+            raise NotFoundError(f"no controller has {key}: there are {known}")
+        return only(names, f"several controllers have {key}", "--controller")
 
     return choose
 
 
 async def with_garbage(daemons: Daemons) -> str:
-    """Return the only controller that makes secondaries, or else the only one that has garbage."""
+    """Choose the only controller with secondaries, or else the only controller with garbage."""
     collecting = daemons.collecting
     if len(collecting) == 1:
         return collecting[0]
     plans = await asyncio.gather(*map(daemons.plan, collecting))
-    found = [plan.controller for plan in plans if plan.orphans or plan.more]
-    if not found:
-        return _only(collecting or daemons.controllers, "none of several controllers has garbage")
-    return _only(found, "several controllers have garbage")
+    names = [plan.controller for plan in plans if plan.orphans or plan.more]
+    if not names:
+        ambiguity = "none of several controllers has garbage"
+        return only(collecting or daemons.controllers, ambiguity, "--controller")
+    return only(names, "several controllers have garbage", "--controller")
 
 
-def _only(names: Sequence[str], why: str) -> str:
-    if len(names) > 1:
-        raise UsageError(f"{why}: say --controller, one of {', '.join(names)}")
-    return names[0]
-
-
-def name_of(named: str) -> str:
-    """Return the name of a controller that is given by its name or by its class."""
-    return controller_of(named).name if ":" in named else named
-
-
-def local(named: str | None) -> Controller:
-    """Return the controller to be run here; raises `UsageError` where no class was given."""
-    if named is None:
-        raise UsageError("--local needs the controller's class: say --controller M:C")
-    return controller_of(named)
+def controller_name(named: str) -> str:
+    """Return the name of a controller that is given by its name or its class."""
+    return load_controller(named).name if ":" in named else named

@@ -1,4 +1,4 @@
-"""`natsctl gc`: secondaries whose owner is gone."""
+"""`natsctl gc`: finds and removes secondaries whose owner does not exist."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -10,14 +10,19 @@ import typer
 
 from natsctl.cli.documents.parsing import parsed_or_none
 from natsctl.cli.documents.values import read_bytes
-from natsctl.cli.framework.cluster_options import clustered
-from natsctl.cli.framework.command import Command, commands, connected, examples
+from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.exit_codes import CONFLICT
-from natsctl.cli.operate.find_daemon import LOCALLY, LocalOption, NamedOption, asked, with_garbage
-from natsctl.cli.operate.find_daemon import local as local_controller
-from natsctl.cli.operate.local_runtime import connected_to, linked
-from natsctl.cli.output.printing import Output, OutputOption, line, write_found, write_table
-from natsctl.cli.output.terminal import confirm, say
+from natsctl.cli.framework.options import with_cluster
+from natsctl.cli.operate.find_daemon import NamedOption, find_controller, with_garbage
+from natsctl.cli.operate.local import (
+    LOCAL_HINT,
+    LocalOption,
+    local_controller,
+    open_local,
+    with_owner_names,
+)
+from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
+from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_notice
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.api.client import Daemons
@@ -27,27 +32,26 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.garbage import GarbagePlan, Orphan, Removed
 
-app = commands()
+HEADINGS = ("KIND", "KEY", "REVISION", "OWNER", "REASON")
+
+app = App()
 
 
 @app.callback()
 def gc() -> None:
-    """See and remove secondaries whose owner is gone."""
+    """Find and remove secondaries whose owner does not exist."""
 
 
-@app.command(
-    "plan",
-    cls=Command,
-    epilog=examples(
-        "natsctl gc plan --controller greetings",
-        "natsctl gc plan -c greetings -o json > plan.json",
-        "natsctl gc plan --local -c controllers.greetings:Greetings",
-    ),
+@app.add(
+    "natsctl gc plan --controller greetings",
+    "natsctl gc plan -c greetings -o json > plan.json",
+    "natsctl gc plan --local -c controllers.greetings:Greetings",
+    name="plan",
 )
 @connected
-@clustered
-@linked
-async def show(
+@with_cluster
+@with_owner_names
+async def plan_(
     options: NatsOptions,
     *,
     cluster: KubeOptions | None,
@@ -56,27 +60,24 @@ async def show(
     local: LocalOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show every secondary whose owner does not exist, and why nothing would be removed, if so.
+    """Show the secondaries whose owner does not exist.
 
-    Each owner was looked for at its bucket's leader. Nothing is removed.
+    Nothing is removed. The existence of each owner is checked at the leader of its bucket. If
+    garbage collection is held, the plan shows the reason.
     """
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
         plan = await collector.plan()
-    write_found(plan, output, names=map(_name, plan.orphans), table=lambda: _show(plan))
+    write_result(plan, output, names=map(_name, plan.orphans), table=lambda: _write_plan(plan))
 
 
-@app.command(
-    "apply",
-    cls=Command,
-    epilog=examples(
-        "natsctl gc apply --controller greetings",
-        "natsctl gc apply -c greetings --plan plan.json --yes",
-        "natsctl gc apply --local -c controllers.greetings:Greetings",
-    ),
+@app.add(
+    "natsctl gc apply --controller greetings",
+    "natsctl gc apply -c greetings --plan plan.json --yes",
+    "natsctl gc apply --local -c controllers.greetings:Greetings",
 )
 @connected
-@clustered
-@linked
+@with_cluster
+@with_owner_names
 async def apply(
     options: NatsOptions,
     *,
@@ -84,49 +85,50 @@ async def apply(
     owner_names: OwnerNames,
     controller: NamedOption = None,
     local: LocalOption = False,
-    plan: Annotated[str | None, typer.Option(help="what gc plan -o json wrote; - reads it")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            help="file of gc plan -o json; - reads standard input [default: a new plan]",
+            metavar="FILE",
+        ),
+    ] = None,
+    yes: YesOption = False,
     force: Annotated[
-        bool, typer.Option("--force", help="with --yes: even what a daemon refuses to remove")
+        bool,
+        typer.Option("--force", help="with --yes, remove even while garbage collection is held"),
     ] = False,
 ) -> None:
-    """Remove what a plan says, and nothing else.
+    """Remove the objects of a plan.
 
-    Without --plan, what gc plan shows now. Each object goes only at its planned revision, and
-    only while its owner does not exist. Exits with 4 if an object was kept, and says why.
+    Without --plan, the command plans first. An object is removed only if it still has the planned
+    revision and its owner still does not exist. The exit code is 4 if an object was kept; a notice
+    shows the reason.
     """
     logging.getLogger("natsctl.controller.garbage.collector").setLevel(logging.ERROR)
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
-        wanted = await collector.plan() if plan is None else _read(plan, collector.controller)
-    if not wanted.orphans:
-        return _show(wanted)
-    if plan is None:
-        _show(wanted)
-        if wanted.refused and yes and not force:
-            raise NatsctlError(
-                f"nothing is removed: {wanted.refused}; --force does it all the same"
-            )
-    these = f"these {len(wanted.orphans)} objects" if len(wanted.orphans) > 1 else "this object"
-    confirm(f"Remove {these}?", yes=yes)
+        chosen = await collector.plan() if plan is None else _read_plan(plan, collector.controller)
+    if plan is None or not chosen.orphans:
+        _write_plan(chosen)
+    if not chosen.orphans:
+        return
+    if plan is None and chosen.refused and yes and not force:
+        raise NatsctlError(f"nothing is removed: {chosen.refused}; remove it anyway with --force")
+    count = len(chosen.orphans)
+    confirm(f"Remove {f'these {count} objects' if count > 1 else 'this object'}?", yes=yes)
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
-        removed = await collector.apply(wanted)
-    _tell(wanted, removed)
-    if len(removed.orphans) < len(wanted.orphans) or wanted.more:
+        removed = await collector.apply(chosen)
+    _write_removed(chosen, removed)
+    if len(removed.orphans) < count or chosen.more:
         raise typer.Exit(CONFLICT)
-    return None
 
 
-@app.command(
-    "accept",
-    cls=Command,
-    epilog=examples(
-        "natsctl gc accept --controller greetings",
-        "natsctl gc accept --local -c controllers.greetings:Greetings --yes",
-    ),
+@app.add(
+    "natsctl gc accept --controller greetings",
+    "natsctl gc accept --local -c controllers.greetings:Greetings --yes",
 )
 @connected
-@clustered
-@linked
+@with_cluster
+@with_owner_names
 async def accept(
     options: NatsOptions,
     *,
@@ -134,32 +136,30 @@ async def accept(
     owner_names: OwnerNames,
     controller: NamedOption = None,
     local: LocalOption = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: YesOption = False,
 ) -> None:
-    """Accept the bucket of primaries as it is, so that garbage is collected again.
+    """Accept the bucket of primaries as it is, so that garbage collection continues.
 
-    Garbage collection is held if the bucket is not the one that was seen before: recreated,
-    restored from an older copy, or much emptier. After this, every secondary whose owner does not
-    exist is garbage. Objects in a cluster that carry no installation count as this
-    installation's.
+    Garbage collection is held if the bucket was recreated, was restored from an older copy, or
+    suddenly lost many keys. After this command, every secondary whose owner does not exist is
+    garbage. Kubernetes objects without an installation count as objects of this installation.
     """
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
         plan = await collector.plan()
-        unmarked = sum(bool(orphan.held) for orphan in plan.orphans)
-        if not plan.refused and not unmarked:
-            say("nothing is held: there is nothing to accept")
+        if not plan.refused and not any(orphan.held for orphan in plan.orphans):
+            write_notice("garbage collection is not held: there is nothing to accept")
             return
-        _show(plan)
-        confirm("Accept the bucket as it is, and have these objects collected?", yes=yes)
-        left = await collector.accept(plan)
-    if left.refused:
-        say(f"still refused, which only natsctl gc apply overrides: {left.refused}")
+        _write_plan(plan)
+        confirm("Accept the bucket as it is, and collect these objects?", yes=yes)
+        after = await collector.accept(plan)
+    if after.refused:
+        write_notice(f"still held, until natsctl gc apply removes the objects: {after.refused}")
         raise typer.Exit(CONFLICT)
-    line("accepted")
+    write_line("accepted")
 
 
 class _Collector(Protocol):
-    """Who plans, and does what a plan says."""
+    """Plans garbage collection and executes a plan."""
 
     controller: str
 
@@ -170,8 +170,8 @@ class _Collector(Protocol):
     async def accept(self, plan: ControllerPlan) -> GarbagePlan: ...
 
 
-class _Here:
-    """This process."""
+class _LocalCollector:
+    """Collects in this process."""
 
     def __init__(self, runtime: ControllerRuntime) -> None:
         self.controller = runtime.name
@@ -183,12 +183,12 @@ class _Here:
     async def apply(self, plan: ControllerPlan) -> Removed:
         return await self._runtime.garbage_apply(plan)
 
-    async def accept(self, plan: ControllerPlan) -> GarbagePlan:  # noqa: ARG002 - shown a moment ago
+    async def accept(self, plan: ControllerPlan) -> GarbagePlan:  # noqa: ARG002 - the bucket decides
         return await self._runtime.garbage_accept()
 
 
-class _There:
-    """The daemon that leads the controller."""
+class _RemoteCollector:
+    """Asks the daemon that leads the controller to collect."""
 
     def __init__(self, daemons: Daemons, controller: str) -> None:
         self.controller = controller
@@ -214,34 +214,37 @@ async def _collector(
     local: bool,
 ) -> AsyncIterator[_Collector]:
     if local:
-        async with connected_to(local_controller(named), options, cluster, owner_names) as runtime:
-            yield _Here(runtime)
+        controller = local_controller(named)
+        async with open_local(controller, options, cluster, owner_names) as runtime:
+            yield _LocalCollector(runtime)
     else:
-        async with asked(options, named, advice=LOCALLY, choose=with_garbage) as (daemons, name):
-            yield _There(daemons, name)
+        found = find_controller(options, named, hint=LOCAL_HINT, choose=with_garbage)
+        async with found as (daemons, name):
+            yield _RemoteCollector(daemons, name)
 
 
-def _tell(plan: GarbagePlan, removed: Removed) -> None:
-    gone = set(removed.orphans)
+def _write_removed(plan: GarbagePlan, removed: Removed) -> None:
+    deleted = set(removed.orphans)
     reasons = {kept.orphan: kept.reason for kept in removed.kept}
     for orphan in plan.orphans:
-        if orphan in gone:
-            line(f"{_name(orphan)} deleted")
+        if orphan in deleted:
+            write_line(f"{_name(orphan)} deleted")
         else:
-            why = reasons.get(orphan, "no daemon answered for its owner")
-            say(f"{_name(orphan)} kept: {why}")
+            reason = reasons.get(orphan, "no daemon answered for its owner")
+            write_notice(f"{_name(orphan)} kept: {reason}")
 
 
-def _show(plan: GarbagePlan) -> None:
+def _write_plan(plan: GarbagePlan) -> None:
     if plan.orphans:
-        headings = ["KIND", "KEY", "REVISION", "OWNER", "REASON"]
-        write_table(headings, [_row(orphan) for orphan in plan.orphans])
+        write_table(HEADINGS, [_row(orphan) for orphan in plan.orphans])
+    elif plan.more:
+        write_notice("there are none among the first")
     else:
-        say("there are no orphans" if not plan.more else "there are none among the first")
+        write_notice("there are no orphans")
     if plan.more:
-        say(f"and {plan.more} more are suspected: remove these, and plan again")
+        write_notice(f"and {plan.more} more are suspected: remove these, and plan again")
     if plan.refused:
-        say(f"a daemon removes nothing: {plan.refused}")
+        write_notice(f"a daemon removes nothing: {plan.refused}")
 
 
 def _row(orphan: Orphan) -> list[str]:
@@ -253,11 +256,12 @@ def _name(orphan: Orphan) -> str:
     return f"{orphan.kind}/{orphan.key}"
 
 
-def _read(file: str, controller: str) -> ControllerPlan:
+def _read_plan(file: str, controller: str) -> ControllerPlan:
+    """Return the plan in a file; raises `UsageError` if it is not a plan of the controller."""
     try:
         plan = msgspec.convert(parsed_or_none(read_bytes(file)), ControllerPlan)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{file} is no plan of natsctl gc plan -o json: {error}") from error
+        raise UsageError(f"{file} is not a plan of natsctl gc plan -o json: {error}") from error
     if plan.controller != controller:
         raise UsageError(f"{file} is a plan of {plan.controller}, not of {controller}")
     return plan

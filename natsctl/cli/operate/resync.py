@@ -1,4 +1,4 @@
-"""`natsctl resync`: keys, now: by the daemon that leads, or once in this process."""
+"""`natsctl resync`: syncs keys now, in the daemon that leads or once in this process."""
 
 import logging
 from collections.abc import Sequence
@@ -6,22 +6,24 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.cluster_options import clustered
-from natsctl.cli.framework.command import Command, commands, connected, examples
+from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import WorkersOption
-from natsctl.cli.framework.exit_codes import FAILED, NOT_FOUND, say_error, status
+from natsctl.cli.framework.exit_codes import FAILED, NOT_FOUND, exit_status, report_error
+from natsctl.cli.framework.options import with_cluster
 from natsctl.cli.operate.find_daemon import (
-    LOCALLY,
-    LocalOption,
     NamedOption,
-    name_of,
-    searched,
+    controller_name,
+    find_daemons,
     with_key,
 )
-from natsctl.cli.operate.find_daemon import local as local_controller
-from natsctl.cli.operate.local_runtime import connected_to, linked
-from natsctl.cli.output.printing import line
-from natsctl.cli.output.terminal import Progress
+from natsctl.cli.operate.local import (
+    LOCAL_HINT,
+    LocalOption,
+    local_controller,
+    open_local,
+    with_owner_names,
+)
+from natsctl.cli.output.terminal import progress_bar, write_line
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.api.client import Daemons
@@ -32,143 +34,141 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
 
-REPORTED_HERE = ("natsctl.controller.sync.events", "natsctl.core.cache.invalid_log")
-"""Loggers whose lines this command prints itself, one for each key."""
+REPORTED_LOGGERS = ("natsctl.controller.sync.events", "natsctl.core.cache.invalid_log")
+"""Loggers of failures that this command reports itself."""
 
-app = commands()
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl resync",
-        "natsctl resync shop market --controller greetings",
-        "natsctl resync --local -c controllers.greetings:Greetings shop --verbose",
-    ),
+@app.add(
+    "natsctl resync",
+    "natsctl resync shop market --controller greetings",
+    "natsctl resync --local -c controllers.greetings:Greetings shop --verbose",
 )
 @connected
-@clustered
-@linked
+@with_cluster
+@with_owner_names
 async def resync(
     options: NatsOptions,
     *,
     cluster: KubeOptions | None,
     owner_names: OwnerNames,
     keys: Annotated[
-        list[str] | None, typer.Argument(help="primaries; all by default", metavar="KEY")
+        list[str] | None,
+        typer.Argument(help="keys of primaries; without a key, all primaries", metavar="KEY"),
     ] = None,
     controller: NamedOption = None,
     local: LocalOption = False,
     workers: WorkersOption = None,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="with --local: show where each failure comes from"),
+        typer.Option("--verbose", "-v", help="with --local, log the traceback of each failure"),
     ] = False,
 ) -> None:
     """Sync keys now.
 
-    The daemon that leads the controller puts them on its queue: all of them behind whatever is
-    urgent, keys that are named before it, even those that failed for good. It does not wait;
-    natsctl explain KEY tells what came of it. Of daemons that share the keys, each queues its own.
+    The daemon that leads the controller enqueues the keys, even those that failed permanently.
+    Named keys have priority over other keys; a resync of all keys has low priority. If several
+    daemons share the keys, each enqueues its own. The command does not wait: natsctl explain KEY
+    shows the result.
 
-    With --local the sync handler is called once for each key in this process, whether or not a
-    daemon runs. Failures are told at the end of their line, and nothing is retried.
+    With --local, this process calls the sync handler once for each key, whether or not a daemon
+    runs. A failure is reported and not retried.
     """
-    named = list(dict.fromkeys(check_key(key) for key in keys or ()))
-    if not local:
-        if verbose or workers is not None:
-            raise UsageError("--verbose and --workers are about what --local does")
-        return await _ask(options, controller, named)
-    work = local_controller(controller)
-    work.workers = work.workers if workers is None else workers
-    return await _sync_here(options, cluster, owner_names, work, named, verbose=verbose)
+    selected = list(dict.fromkeys(check_key(key) for key in keys or ()))
+    if local:
+        runnable = local_controller(controller)
+        runnable.workers = runnable.workers if workers is None else workers
+        await _sync_here(options, cluster, owner_names, runnable, selected, verbose=verbose)
+    elif verbose or workers is not None:
+        raise UsageError("--verbose and --workers need --local")
+    else:
+        await _enqueue(options, controller, selected)
 
 
-async def _ask(options: NatsOptions, controller: str | None, keys: Sequence[str]) -> None:
-    failures: list[int] = []
-    async with searched(options, advice=LOCALLY) as daemons:
+async def _enqueue(options: NatsOptions, controller: str | None, keys: Sequence[str]) -> None:
+    """Ask daemons to enqueue the keys; exit with a failure if a key was not enqueued."""
+    statuses: list[int] = []
+    async with find_daemons(options, hint=LOCAL_HINT) as daemons:
         if controller is not None or not keys or len(daemons.controllers) == 1:
-            name = daemons.controller(None if controller is None else name_of(controller))
-            failures.append(await _ask_one(daemons, name, keys))
+            name = daemons.controller(None if controller is None else controller_name(controller))
+            statuses.append(await _enqueue_in(daemons, name, keys))
         else:
-            for name, its_keys in (await _by_controller(daemons, keys, failures)).items():
-                failures.append(await _ask_one(daemons, name, its_keys))
-    if any(failures):
-        raise typer.Exit(min(code for code in failures if code))
+            for name, own_keys in (await _by_controller(daemons, keys, statuses)).items():
+                statuses.append(await _enqueue_in(daemons, name, own_keys))
+    if any(statuses):
+        raise typer.Exit(min(status for status in statuses if status))
 
 
 async def _by_controller(
-    daemons: Daemons, keys: Sequence[str], failures: list[int]
+    daemons: Daemons, keys: Sequence[str], statuses: list[int]
 ) -> dict[str, list[str]]:
-    """Return the keys of each controller; report a key that none has."""
-    found: dict[str, list[str]] = {}
+    """Return the keys of each controller; report keys that no controller has."""
+    by_controller: dict[str, list[str]] = {}
     for key in keys:
         try:
-            found.setdefault(await with_key(key)(daemons), []).append(key)
+            by_controller.setdefault(await with_key(key)(daemons), []).append(key)
         except NotFoundError as error:
-            say_error(str(error))
-            failures.append(NOT_FOUND)
-    return found
+            report_error(str(error))
+            statuses.append(NOT_FOUND)
+    return by_controller
 
 
-async def _ask_one(daemons: Daemons, name: str, keys: Sequence[str]) -> int:
-    """Have the controller's keys queued, and return the exit status that this asks for."""
-    found = await daemons.resync(name, keys)
-    for each in found:
-        if each.queued or not keys:
-            line(f"{_counted(each.queued)} of {name} queued in {each.daemon}")
-    return _report_others(found)
+async def _enqueue_in(daemons: Daemons, name: str, keys: Sequence[str]) -> int:
+    """Ask the daemons of a controller to enqueue the keys, and return the exit status."""
+    answers = await daemons.resync(name, keys)
+    for answer in answers:
+        if answer.queued or not keys:
+            count = "1 key" if answer.queued == 1 else f"{answer.queued} keys"
+            write_line(f"{count} of {name} queued in {answer.daemon}")
+    return _report_others(answers)
 
 
-def _report_others(found: Sequence[Queuing]) -> int:
-    """Report keys that no daemon has put on its queue; return the exit status."""
-    unknown = set(found[0].unknown).intersection(*(each.unknown for each in found))
-    moving = set(found[0].elsewhere).intersection(*(each.elsewhere for each in found))
-    invalid = {key: why for each in found for key, why in each.invalid.items()}
+def _report_others(answers: Sequence[Queuing]) -> int:
+    """Report the keys that no daemon enqueued, and return the exit status."""
+    unknown = set(answers[0].unknown).intersection(*(answer.unknown for answer in answers))
+    moving = set(answers[0].elsewhere).intersection(*(answer.elsewhere for answer in answers))
+    invalid = {key: reason for answer in answers for key, reason in answer.invalid.items()}
     for key in sorted(unknown):
-        say_error(f"{key}: it does not exist")
-    for key, why in sorted(invalid.items()):
-        say_error(f"{key}: {why}")
+        report_error(f"{key}: it does not exist")
+    for key, reason in sorted(invalid.items()):
+        report_error(f"{key}: {reason}")
     for key in sorted(moving):
-        say_error(f"{key}: it moves from one daemon to another: ask again")
+        report_error(f"{key}: it is moving from one daemon to another: try again")
     if invalid or moving:
         return FAILED
     return NOT_FOUND if unknown else 0
-
-
-def _counted(keys: int) -> str:
-    return "1 key" if keys == 1 else f"{keys} keys"
 
 
 async def _sync_here(
     options: NatsOptions,
     cluster: KubeOptions | None,
     owner_names: OwnerNames,
-    work: Controller,
-    named: Sequence[str],
+    controller: Controller,
+    selected: Sequence[str],
     *,
     verbose: bool,
 ) -> None:
+    """Sync the keys in this process, all primaries if there are none; exit with any failure."""
     if not verbose:
-        for name in REPORTED_HERE:
+        for name in REPORTED_LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
     failures: list[Exception] = []
-    async with connected_to(work, options, cluster, owner_names) as runtime:
-        wanted = list(named) or primaries(runtime)
-        with Progress("syncing", len(wanted)) as progress:
+    async with open_local(controller, options, cluster, owner_names) as runtime:
+        keys = list(selected) or primaries(runtime)
+        with progress_bar("syncing", len(keys)) as progress:
 
-            def tell(visited: Visited) -> None:
-                if visited.error is not None:
-                    failures.append(visited.error)
-                    say_error(_told(visited.key, visited.error))
+            def finished(sync: Visited) -> None:
+                if sync.error is not None:
+                    failures.append(sync.error)
+                    report_error(f"{sync.key}: {_message(sync.error)}")
                 progress.step()
 
-            await sync_once(runtime, wanted, tell)
-    line(f"{len(wanted) - len(failures)} of {len(wanted)} synced")
+            await sync_once(runtime, keys, finished)
+    write_line(f"{len(keys) - len(failures)} of {len(keys)} synced")
     if failures:
-        raise typer.Exit(min(map(status, failures)))
+        raise typer.Exit(min(map(exit_status, failures)))
 
 
-def _told(key: str, error: Exception) -> str:
-    text = str(error) if isinstance(error, NatsctlError) else f"{type(error).__name__}: {error}"
-    return f"{key}: {text}"
+def _message(error: Exception) -> str:
+    return str(error) if isinstance(error, NatsctlError) else f"{type(error).__name__}: {error}"

@@ -1,21 +1,19 @@
-"""`natsctl status`: what is running, synced, failing."""
+"""`natsctl status`: shows the daemons, their controllers and the keys that fail."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.operate.find_daemon import NamedOption, name_of
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.operate.find_daemon import NamedOption, controller_name, find_daemons
 from natsctl.cli.output.entries import NONE
-from natsctl.cli.output.printing import Output, OutputOption, write_found, write_table
-from natsctl.cli.output.terminal import say
-from natsctl.daemon.api.client import Daemons
+from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
+from natsctl.cli.output.terminal import write_notice
 from natsctl.daemon.api.messages import ControllerStatus
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import conflict
-from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 
-app = commands()
+app = App()
 
 HEADINGS = (
     *("CONTROLLER", "DAEMON", "STATE", "MODE", "PRIMARIES", "KEYS"),
@@ -23,94 +21,87 @@ HEADINGS = (
 )
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl status",
-        "natsctl status -c greetings -o json | jq '.[].failing'",
-    ),
+@app.add(
+    "natsctl status",
+    "natsctl status -c greetings -o json | jq '.[].failing'",
 )
 @connected
 async def status(
     options: NatsOptions, *, controller: NamedOption = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show what daemons run, and which keys fail.
+    """Show the daemons, their controllers and the keys that fail.
 
-    MODE is leader or standby with --leader-elect, the shard with --shard, and alone without both.
-    If several daemons run alone, each syncs every key, and MODE counts them. KEYS counts the
-    primaries that are a daemon's own. QUEUED counts keys that are ready or being synced, WAITING
-    those whose next sync has a time: failing keys wait to be retried. CONTESTED counts the keys
-    with objects of a cluster whose fields another writer changes back again and again.
+    MODE is leader or standby with --leader-elect, the shard with --shard, and alone without either.
+    If several daemons run a controller alone, each daemon syncs every key, and MODE shows their
+    number. KEYS counts the primaries that the daemon syncs. QUEUED counts the keys that are ready
+    or held by a worker. WAITING counts the keys that are queued for a later time, such as failing
+    keys until their next retry. CONTESTED counts the keys with Kubernetes objects whose fields
+    another writer changes back again and again.
     """
-    found = await _found(options, controller)
-    names = dict.fromkeys(each.controller for each in found)
-    write_found(found, output, names=names, table=lambda: _show(found))
-
-
-async def _found(options: NatsOptions, named: str | None) -> list[ControllerStatus]:
-    name = None if named is None else name_of(named)
-    async with connect(options) as connection:
-        daemons = await Daemons.find(connection)
+    async with find_daemons(options) as daemons:
+        name = None if controller is None else controller_name(controller)
         names = daemons.controllers if name is None else [daemons.controller(name)]
-        return [each for name in names for each in await daemons.status(name)]
+        statuses = [status for name in names for status in await daemons.status(name)]
+    shown = dict.fromkeys(status.controller for status in statuses)
+    write_result(statuses, output, names=shown, table=lambda: _write_table(statuses))
 
 
-def _show(found: Sequence[ControllerStatus]) -> None:
-    names = dict.fromkeys(each.controller for each in found)
-    alone = Counter(each.controller for each in found if each.mode == Mode.ALONE)
-    write_table(HEADINGS, [_row(each, alone[each.controller]) for each in found])
-    for name in names:
-        why = conflict([each for each in found if each.controller == name])
-        if why:
-            say(f"{name}: {why}")
-    for installation in sorted({each.installation for each in found} - {""}):
-        say(f"installation {installation}")
-    # what several daemons say alike is told once
-    for told in dict.fromkeys(trouble for each in found for trouble in _troubles(each)):
-        say(told)
+def _write_table(statuses: Sequence[ControllerStatus]) -> None:
+    alone = Counter(status.controller for status in statuses if status.mode == Mode.ALONE)
+    write_table(HEADINGS, [_row(status, alone[status.controller]) for status in statuses])
+    for name in dict.fromkeys(status.controller for status in statuses):
+        reason = conflict([status for status in statuses if status.controller == name])
+        if reason:
+            write_notice(f"{name}: {reason}")
+    for installation in sorted({status.installation for status in statuses} - {""}):
+        write_notice(f"installation {installation}")
+    problems = (problem for status in statuses for problem in _problems(status))
+    for problem in dict.fromkeys(problems):  # several daemons can have the same problem
+        write_notice(problem)
 
 
-def _row(at: ControllerStatus, alone: int) -> list[str]:
-    crowd = f" \N{MULTIPLICATION SIGN}{alone}" if at.mode == Mode.ALONE and alone > 1 else ""
-    head = [at.controller, str(at.daemon), at.state, f"{at.mode}{crowd}" or NONE]
-    if at.primaries is None or at.queue is None:
+def _row(status: ControllerStatus, alone: int) -> list[str]:
+    count = f" \N{MULTIPLICATION SIGN}{alone}" if status.mode == Mode.ALONE and alone > 1 else ""
+    head = [status.controller, str(status.daemon), status.state, f"{status.mode}{count}" or NONE]
+    if status.primaries is None or status.queue is None:
         return [*head, *[NONE] * (len(HEADINGS) - len(head))]
-    queued = at.queue.depth + at.queue.held
-    wrong = (at.invalid_count, at.failing_count, at.contested_count)
-    keys = NONE if at.keys is None else at.keys
-    return [*head, *map(str, (at.primaries, keys, *wrong, queued, at.queue.waiting))]
+    keys = NONE if status.keys is None else status.keys
+    numbers = (
+        *(status.primaries, keys),
+        *(status.invalid_count, status.failing_count, status.contested_count),
+        *(status.queue.depth + status.queue.held, status.queue.waiting),
+    )
+    return [*head, *map(str, numbers)]
 
 
-def _troubles(at: ControllerStatus) -> Iterator[str]:
-    if at.members:
-        yield f"{at.controller}: {_sharing(len(at.members))}"
-    if at.trouble:
-        yield f"{at.controller}: {at.trouble}"
-    if at.failure:
-        yield f"{at.controller}: {at.failure}"
-    if at.garbage_held:
+def _problems(status: ControllerStatus) -> Iterator[str]:
+    """Yield one line for each problem of a controller in one daemon."""
+    name = status.controller
+    if status.members:
+        yield f"{name}: {_members(len(status.members))}"
+    if status.trouble:
+        yield f"{name}: {status.trouble}"
+    if status.failure:
+        yield f"{name}: {status.failure}"
+    if status.garbage_held:
         yield (
-            f"{at.controller}: garbage collection is held: {at.garbage_held}; "
-            f"see natsctl gc accept -c {at.controller}"
+            f"{name}: garbage collection is held: {status.garbage_held}; "
+            f"see natsctl gc accept -c {name}"
         )
-    for kind in at.missing_kinds:
-        yield f"{at.controller}: the cluster does not have the optional kind {kind}"
-    yield from _keys(at.controller, "is left alone", at.invalid, at.invalid_count)
-    yield from _keys(at.controller, "fails", at.failing, at.failing_count)
-    yield from _keys(at.controller, "is contested", at.contested, at.contested_count)
+    for kind in status.missing_kinds:
+        yield f"{name}: the cluster does not have the optional kind {kind}"
+    yield from _keys(name, "is skipped", status.invalid, status.invalid_count)
+    yield from _keys(name, "fails", status.failing, status.failing_count)
+    yield from _keys(name, "is contested", status.contested, status.contested_count)
 
 
-def _sharing(members: int) -> str:
-    return "one member has all keys" if members == 1 else f"{members} members share the keys"
+def _members(count: int) -> str:
+    return "one member has all keys" if count == 1 else f"{count} members share the keys"
 
 
-def _keys(controller: str, what: str, shown: dict[str, str], count: int) -> Iterator[str]:
-    for key, why in shown.items():
-        yield f"{controller}: {key} {what}: {_first_line(why)}"
-    if count > len(shown):
-        yield f"{controller}: and {count - len(shown)} more"
-
-
-def _first_line(text: str) -> str:
-    lines: Sequence[str] = text.splitlines()
-    return lines[0] if lines else text
+def _keys(controller: str, state: str, reasons: Mapping[str, str], count: int) -> Iterator[str]:
+    for key, reason in reasons.items():
+        first_line = (reason.splitlines() or [""])[0]
+        yield f"{controller}: {key} {state}: {first_line}"
+    if count > len(reasons):
+        yield f"{controller}: and {count - len(reasons)} more"

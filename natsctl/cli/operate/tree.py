@@ -1,74 +1,75 @@
-"""`natsctl tree`: a primary with all that was made for it."""
+"""`natsctl tree`: shows a primary and the objects that were made for it."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated
 
-import typer
-
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.operate.find_daemon import NamedOption, asked, with_key
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.operate.find_daemon import (
+    NamedOption,
+    PrimaryKeyArgument,
+    find_controller,
+    with_key,
+)
 from natsctl.cli.output.entries import NONE, age
-from natsctl.cli.output.printing import Output, OutputOption, write_found, write_table
-from natsctl.cli.output.terminal import say
+from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
+from natsctl.cli.output.terminal import write_notice
 from natsctl.core.insight.tree import MISSING, Branch
 from natsctl.errors import NotFoundError
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
 
-app = commands()
+HEADINGS = ("OBJECT", "READY", "REASON", "REVISION", "AGE")
+
+app = App()
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl tree shop",
-        "natsctl tree shop -c webapps -o name",
-    ),
+@app.add(
+    "natsctl tree shop",
+    "natsctl tree shop -c webapps -o name",
 )
 @connected
 async def tree(
     options: NatsOptions,
     *,
-    key: Annotated[str, typer.Argument(help="a primary's key", metavar="KEY")],
+    key: PrimaryKeyArgument,
     controller: NamedOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a primary with all that was made for it.
+    """Show a primary and the objects that were made for it.
 
-    What is kept in NATS, in a cluster and in outside systems, as the daemon's caches have it.
-    READY is Pending while an object's controller has not seen its newest generation. AGE is that
-    of the revision in NATS, of the object elsewhere.
+    The tree contains objects in NATS, in a Kubernetes cluster and in outside systems, as the caches
+    of the daemon have them. READY is Pending until an object's controller has observed its newest
+    generation. AGE is the age of the revision in NATS, and of the object elsewhere.
     """
     check_key(key)
-    async with asked(options, controller, choose=with_key(key)) as (daemons, name):
-        top = await daemons.tree(name, key)
-    if top.ready == MISSING and not top.branches:
+    async with find_controller(options, controller, choose=with_key(key)) as (daemons, name):
+        root = await daemons.tree(name, key)
+    if root.ready == MISSING and not root.branches:
         raise NotFoundError(f"{name} has no {key}, and nothing was made for it")
-    names = map(_name, (top, *top.branches))
-    write_found(top, output, names=names, table=lambda: _show(top, datetime.now(UTC)))
+    names = map(_name, (root, *root.branches))
+    write_result(root, output, names=names, table=lambda: _write_table(root, datetime.now(UTC)))
 
 
-def _show(top: Branch, now: datetime) -> None:
-    headings = ["OBJECT", "READY", "REASON", "REVISION", "AGE"]
-    write_table(headings, [_row(stem, each, now) for stem, each in _drawn(top)])
-    if top.more:
-        say(f"and {top.more} more objects")
+def _write_table(root: Branch, now: datetime) -> None:
+    write_table(HEADINGS, [_row(prefix, branch, now) for prefix, branch in _lines(root)])
+    if root.more:
+        write_notice(f"and {root.more} more objects")
 
 
-def _drawn(branch: Branch, stem: str = "", below: str = "") -> Iterator[tuple[str, Branch]]:
-    """Return every branch with what is drawn before it; *below* is drawn before its own."""
-    yield stem, branch
-    for number, each in enumerate(branch.branches, 1):
+def _lines(branch: Branch, prefix: str = "", indent: str = "") -> Iterator[tuple[str, Branch]]:
+    """Yield every branch with the lines that are drawn before its name."""
+    yield prefix, branch
+    for number, child in enumerate(branch.branches, 1):
         last = number == len(branch.branches)
-        turn, on = ("└─", "  ") if last else ("├─", "│ ")
-        yield from _drawn(each, below + turn, below + on)
+        corner, line = ("└─", "  ") if last else ("├─", "│ ")
+        yield from _lines(child, indent + corner, indent + line)
 
 
-def _row(stem: str, at: Branch, now: datetime) -> list[str]:
-    revision = NONE if at.revision is None else str(at.revision)
-    return [stem + _name(at), at.ready, at.reason or NONE, revision, age(at.created, now)]
+def _row(prefix: str, branch: Branch, now: datetime) -> list[str]:
+    revision = NONE if branch.revision is None else str(branch.revision)
+    created = age(branch.created, now)
+    return [prefix + _name(branch), branch.ready, branch.reason or NONE, revision, created]
 
 
-def _name(at: Branch) -> str:
-    return f"{at.kind}/{at.key}"
+def _name(branch: Branch) -> str:
+    return f"{branch.kind}/{branch.key}"

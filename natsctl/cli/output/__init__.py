@@ -1,1 +1,1 @@
-"""What a command writes: tables, JSON, YAML, questions."""
+"""Output of the commands: tables, JSON, YAML, notices, questions, progress bars."""

@@ -1,4 +1,4 @@
-"""JSON and YAML text of what a command has found: exact, and safe on a terminal."""
+"""Encodes a result as JSON or YAML that keeps every digit and is safe on a terminal."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from natsctl.telemetry.escaping import is_unsafe, json_escaped, yaml_escaped
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-class _Quoting(_Dumper):  # type: ignore[misc]  # whichever the library was built with
-    """Writes text with unsafe characters in double quotes, in which YAML has escapes."""
+class _ExactDumper(_Dumper):  # type: ignore[misc]  # PyYAML may be built without libyaml
+    """Writes exact numbers, and unsafe characters as escapes in double quotes."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         """Return the node of a text."""
@@ -27,30 +27,30 @@ class _Quoting(_Dumper):  # type: ignore[misc]  # whichever the library was buil
         return node
 
 
-_Quoting.add_representer(str, _Quoting.represent_text)
-_Quoting.add_representer(ExactNumber, _Quoting.represent_exact)
+_ExactDumper.add_representer(str, _ExactDumper.represent_text)
+_ExactDumper.add_representer(ExactNumber, _ExactDumper.represent_exact)
 
 
-def json_text(found: object, *, indent: int = 2) -> str:
-    """Return the JSON of *found*; an indent below 0 keeps it on one line."""
-    encoded = exact_json.encode(found)
-    return json_escaped((encoded if indent < 0 else formatted(encoded, indent)).decode())
+def json_text(value: object, *, indent: int = 2) -> str:
+    """Return the JSON of a value; a negative indent gives one line."""
+    encoded = exact_json.encode(value)
+    return json_escaped((encoded if indent < 0 else _formatted(encoded, indent)).decode())
 
 
-def yaml_text(found: object) -> str:
-    """Return the YAML of *found*, which is made of lists, dicts and scalars.
+def yaml_text(value: object) -> str:
+    """Return the YAML of lists, dicts and scalars.
 
-    A value that is nested too deeply for the YAML library is written as JSON, which is YAML too.
+    A value that is nested too deeply for the YAML library is written as JSON, which is valid YAML.
     """
     try:
-        dumped = yaml.dump(found, Dumper=_Quoting, sort_keys=False, allow_unicode=True)
+        dumped = yaml.dump(value, Dumper=_ExactDumper, sort_keys=False, allow_unicode=True)
     except RecursionError:
-        return json_text(found, indent=-1)
+        return json_text(value, indent=-1)
     return yaml_escaped(dumped.rstrip("\n"))
 
 
-def formatted(encoded: bytes, indent: int) -> bytes:
-    """Return JSON with line breaks; JSON that is nested too deeply for that stays on one line."""
+def _formatted(encoded: bytes, indent: int) -> bytes:
+    """Return JSON with line breaks; JSON that is nested too deeply stays on one line."""
     try:
         return msgspec.json.format(encoded, indent=indent)
     except RecursionError:

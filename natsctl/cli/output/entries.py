@@ -1,4 +1,4 @@
-"""What an entry of a bucket looks like, to people and to programs."""
+"""Describes an entry of a bucket: as cells of a table, and as fields of JSON and YAML."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -6,138 +6,142 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from natsctl.errors import DECODE_ERRORS
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.readiness import ready
 
 ENVELOPE = ("bucket", "key", "revision", "event")
-"""What is said of an entry beside its object's own fields."""
+"""The fields of a described entry that are not part of the stored value."""
 
 VALUE, BASE64 = "value", "base64"
 PREVIEW_MAX = 60
 NONE = "-"
+"""A table cell without a value."""
+
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def object_in(value: bytes) -> Document | None:
-    """Return the object that a value is: JSON with a spec or with metadata; else None.
+    """Return the object in a value: JSON with a spec or metadata. Return None for other values.
 
-    Other values are whole: nothing in them is natsctl's to keep right. JSON that is nested too
-    deeply to be read is no object.
+    JSON that is nested too deeply to be parsed is not an object.
     """
     try:
         document = exact_json.decode_object(value)
-    except DECODE_ERRORS:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return document if is_object(document) else None
 
 
 def is_object(document: Mapping[str, object]) -> bool:
-    """Say whether a JSON object is one that natsctl keeps generation, labels and status of."""
+    """Return whether a JSON object has a spec or metadata, as natsctl's objects have."""
     return "spec" in document or isinstance(document.get("metadata"), dict)
 
 
 def labels_of(document: Document | None) -> dict[str, str]:
-    """Return the labels of an object; other values have none."""
+    """Return the labels of an object; empty if *document* is None."""
     labels = documents.metadata_of(document or {}).get("labels")
     if not isinstance(labels, dict):
         return {}
     return {name: text for name, text in labels.items() if isinstance(text, str)}
 
 
-def described(bucket: str, message: Message) -> dict[str, object]:
-    """Return the entry as JSON says it, which `natsctl apply` reads.
+def described(bucket: str, message: Message, event: str = "") -> dict[str, object]:
+    """Return an entry as fields that `natsctl apply` reads.
 
-    An object's fields stand beside `bucket`, `key` and `revision`. What is no object stands under
-    `value`: a JSON object or array as it is, else the text; under `base64` what is no text.
+    The fields of an object stand beside `bucket`, `key` and `revision`. Another value is in the
+    field `value`: a JSON object or array as it is, and other text as a string. Bytes that are not
+    text are in the field `base64`. A delete marker has no value.
     """
-    head = _head(bucket, message)
-    document = object_in(message.value)
-    if document is not None and not document.keys() & {*ENVELOPE, VALUE, BASE64}:
-        return {**head, **document}
-    return {**head, **_whole(message.value)}
+    fields: dict[str, object] = {
+        "bucket": bucket,
+        "key": message.key,
+        "revision": message.revision,
+    }
+    if not message.marker:
+        document = object_in(message.value)
+        if document is None or document.keys() & {*ENVELOPE, VALUE, BASE64}:
+            document = _value_field(message.value)
+        fields |= document
+    return {**fields, "event": event} if event else fields
 
 
-def described_raw(bucket: str, message: Message, **more: str) -> msgspec.Raw:
-    """Return the described entry as JSON, with *more* of its fields.
-
-    The fields of an object stand as they are stored: no number is rounded.
-    """
-    found = described(bucket, message)
-    stored = found.keys() - {*ENVELOPE, VALUE, BASE64}
+def described_raw(bucket: str, message: Message, event: str = "") -> msgspec.Raw:
+    """Return the described entry as JSON, in which no number of the stored value is rounded."""
+    fields = described(bucket, message, event)
+    stored = fields.keys() - {*ENVELOPE, VALUE, BASE64}
     if stored:
-        fields = _raw_fields.decode(message.value)
-        found |= {name: fields[name] for name in stored}
-    elif isinstance(found.get(VALUE), dict | list):
-        found[VALUE] = msgspec.Raw(message.value)
-    return msgspec.Raw(exact_json.encode({**found, **more}))
+        raw = _raw_fields.decode(message.value)
+        fields |= {name: raw[name] for name in stored}
+    elif isinstance(fields.get(VALUE), dict | list):
+        fields[VALUE] = msgspec.Raw(message.value)
+    return msgspec.Raw(exact_json.encode(fields))
 
 
-def _head(bucket: str, message: Message) -> dict[str, object]:
-    return {"bucket": bucket, "key": message.key, "revision": message.revision}
-
-
-def _whole(value: bytes) -> dict[str, object]:
+def _value_field(value: bytes) -> dict[str, object]:
     try:
         text = value.decode()
     except UnicodeDecodeError:
         return {BASE64: base64.b64encode(value).decode()}
     try:
         parsed = exact_json.decode(value)
-    except DECODE_ERRORS:
+    except (msgspec.DecodeError, RecursionError):
         return {VALUE: text}
     return {VALUE: parsed if isinstance(parsed, dict | list) else text}
 
 
 def columns(messages: Sequence[Message], *, wide: bool = False) -> list[str]:
-    """Return the headings of a table of these entries."""
+    """Return the headings of a table of entries."""
     objects = [object_in(message.value) is not None for message in messages]
     of_objects = ["GENERATION", "READY"] if any(objects) or not objects else []
-    found = ["KEY", "REVISION", *of_objects, "AGE"]
+    headings = ["KEY", "REVISION", *of_objects, "AGE"]
     if wide:
-        found += ["LABELS", "FINALIZERS", "UID"]
-    return found if all(objects) else [*found, "VALUE"]
+        headings += ["LABELS", "FINALIZERS", "UID"]
+    return headings if all(objects) else [*headings, "VALUE"]
 
 
-def row(message: Message, headings: Sequence[str], now: datetime) -> list[str]:
-    """Return the entry's cells under these headings."""
+def cells_of(message: Message, headings: Sequence[str], now: datetime) -> list[str]:
+    """Return the cells of an entry under the headings."""
     document = object_in(message.value)
     metadata = documents.metadata_of(document or {})
     cells = {
         "KEY": message.key,
         "REVISION": str(message.revision),
-        "GENERATION": _shown(metadata.get("generation")),
+        "GENERATION": _cell(metadata.get("generation")),
         "READY": _cut(ready(document)),
         "AGE": age(message.created, now),
-        "LABELS": _shown(",".join(f"{k}={v}" for k, v in labels_of(document).items())),
-        "FINALIZERS": _shown(",".join(map(str, documents.finalizers_of(document or {})))),
-        "UID": _shown(metadata.get("uid")),
+        "LABELS": _cell(",".join(f"{k}={v}" for k, v in labels_of(document).items())),
+        "FINALIZERS": _cell(",".join(map(str, documents.finalizers_of(document or {})))),
+        "UID": _cell(metadata.get("uid")),
         "VALUE": NONE if document is not None else preview(message.value),
     }
     return [cells[heading] for heading in headings]
 
 
 def age(created: str, now: datetime) -> str:
-    """Return how long ago that was: 45s, 3m20s, 2h5m, 3d4h, 80d; `-` if it is no time."""
+    """Return the time since *created* (RFC 3339), such as 45s, 3m20s, 2h5m, 3d4h or 80d.
+
+    Return `-` if *created* is not a time.
+    """
     try:
-        gone = max(timedelta(0), now - datetime.fromisoformat(created).astimezone(UTC))
+        elapsed = max(timedelta(0), now - datetime.fromisoformat(created).astimezone(UTC))
     except (ValueError, OverflowError):
         return NONE
-    minutes, seconds = divmod(int(gone.total_seconds()), 60)
+    minutes, seconds = divmod(int(elapsed.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     parts = [(days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s")]
     while len(parts) > 1 and not parts[0][0]:
         parts.pop(0)
-    precise = parts[0][0] < 10  # noqa: PLR2004 - two digits say enough alone
-    shown = parts[:2] if precise else parts[:1]
-    return "".join(f"{n}{unit}" for at, (n, unit) in enumerate(shown) if n or not at)
+    largest, *smaller = parts
+    one_digit = largest[0] < 10  # noqa: PLR2004 - two digits are precise enough without a second unit
+    second = [part for part in smaller[:1] if one_digit and part[0]]
+    return "".join(f"{number}{unit}" for number, unit in (largest, *second))
 
 
 def preview(value: bytes) -> str:
-    """Return the beginning of a value, on one line."""
+    """Return the beginning of a value on one line."""
     try:
         text = " ".join(value.decode().split())
     except UnicodeDecodeError:
@@ -145,7 +149,7 @@ def preview(value: bytes) -> str:
     return _cut(text)
 
 
-def _shown(value: object) -> str:
+def _cell(value: object) -> str:
     return NONE if value is None or value == "" else str(value)
 
 

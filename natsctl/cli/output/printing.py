@@ -1,21 +1,22 @@
-"""Writing entries to standard output: as a table, as JSON or YAML, as keys, as they are."""
+"""Writes results to standard output as a table, JSON, YAML, names or values."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from natsctl.cli.output.encoding import json_text, yaml_text
-from natsctl.cli.output.entries import columns, described, described_raw, object_in, row
-from natsctl.cli.output.terminal import coloured, emit, writing
+from natsctl.cli.output.entries import cells_of, columns, described, described_raw, object_in
+from natsctl.cli.output.terminal import coloured, write_line, write_text, writing
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.telemetry.escaping import escaped
 
 GAP = 3
+"""Spaces between two columns of a table."""
 
 _COLOURS = {
     "True": typer.colors.GREEN,
@@ -27,9 +28,11 @@ _COLOURS = {
     "DELETED": typer.colors.RED,
 }
 
+OUTPUT_OPTION: Any = typer.Option("--output", "-o", help="output format")
+
 
 class Output(Enum):
-    """How things are written."""
+    """An output format."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -39,30 +42,48 @@ class Output(Enum):
     VALUE = "value"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="how it is written")]
+OutputOption = Annotated[Output, OUTPUT_OPTION]
 
 
-def write_entries(bucket: str, messages: Sequence[Message], output: Output) -> None:
-    """Write a listing."""
+def write_entries(
+    bucket: str,
+    messages: Sequence[Message],
+    output: Output,
+    *,
+    table: Callable[[], None] | None = None,
+    event: Callable[[Message], str] = lambda _: "",
+    name: Callable[[Message], str] = lambda message: message.key,
+) -> None:
+    """Write entries of a bucket.
+
+    Args:
+        bucket: the bucket's name.
+        messages: the entries.
+        output: the format.
+        table: writes the entries as a table; by default with the columns of `columns`.
+        event: the value of each entry's field `event` in JSON and YAML; empty for no such field.
+        name: the line of each entry in the format `name`.
+    """
     match output:
+        case Output.TABLE | Output.WIDE if table is not None:
+            table()
         case Output.TABLE | Output.WIDE:
-            headings = columns(messages, wide=output is Output.WIDE)
-            now = datetime.now(UTC)
-            write_table(headings, [row(message, headings, now) for message in messages])
+            headings, now = columns(messages, wide=output is Output.WIDE), datetime.now(UTC)
+            write_table(headings, [cells_of(message, headings, now) for message in messages])
         case Output.JSON:
-            write_json([described_raw(bucket, message) for message in messages])
+            write_json([described_raw(bucket, message, event(message)) for message in messages])
         case Output.YAML:
-            write_yaml([described(bucket, message) for message in messages])
+            write_yaml([described(bucket, message, event(message)) for message in messages])
         case Output.NAME:
             for message in messages:
-                line(message.key)
+                write_line(name(message))
         case Output.VALUE:
             for message in messages:
                 write_value(message.value)
 
 
 def write_entry(bucket: str, message: Message, output: Output) -> None:
-    """Write one entry; without an object in it, a table is no more than its value."""
+    """Write one entry; instead of a table, a value that is not an object is written as it is."""
     if output is Output.JSON:
         write_json(described_raw(bucket, message))
     elif output is Output.TABLE and object_in(message.value) is None:
@@ -71,38 +92,32 @@ def write_entry(bucket: str, message: Message, output: Output) -> None:
         write_entries(bucket, [message], output)
 
 
-def write_found(
-    found: object, output: Output, *, names: Iterable[str], table: Callable[[], None]
+def write_result(
+    result: object, output: Output, *, names: Iterable[str], table: Callable[[], None]
 ) -> None:
-    """Write what a command has found: for programs, as *names*, or with *table* for people."""
+    """Write a result: as JSON or YAML, as *names*, or with *table*."""
     match output:
         case Output.JSON:
-            write_json(found)
+            write_json(result)
         case Output.YAML:
-            write_yaml([msgspec.to_builtins(found)])
+            write_yaml([msgspec.to_builtins(result)])
         case Output.NAME | Output.VALUE:
             for name in names:
-                line(name)
+                write_line(name)
         case _:
             table()
 
 
-def line(text: str) -> None:
-    """Write one line for people."""
-    emit(escaped(text))
-
-
 def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write rows under their headings, each column as wide as it needs."""
+    """Write rows under their headings, with columns as wide as their widest cell."""
     widths = column_widths(headings, rows)
     for cells in (headings, *rows):
         write_row(cells, widths)
 
 
 def column_widths(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
-    """Return how wide each column is, with its cells as `write_row` writes them."""
-    columns = zip(headings, *rows, strict=True)
-    return [max(len(escaped(cell)) for cell in column) for column in columns]
+    """Return the width of each column, in characters as `write_row` writes them."""
+    return [max(map(len, map(escaped, cells))) for cells in zip(headings, *rows, strict=True)]
 
 
 def write_row(cells: Sequence[str], widths: Sequence[int]) -> None:
@@ -112,25 +127,25 @@ def write_row(cells: Sequence[str], widths: Sequence[int]) -> None:
         escaped(cell) if number == last else escaped(cell).ljust(width + GAP)
         for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )
-    emit("".join(_in_colour(cell) for cell in padded).rstrip())
+    write_text("".join(map(_in_colour, padded)).rstrip())
 
 
-def write_json(found: object, *, indent: int = 2) -> None:
-    """Write JSON; an indent below 0 keeps it on one line."""
-    emit(json_text(found, indent=indent))
+def write_json(value: object, *, indent: int = 2) -> None:
+    """Write JSON; a negative indent writes it on one line."""
+    write_text(json_text(value, indent=indent))
 
 
-def write_yaml(found: Sequence[object]) -> None:
+def write_yaml(values: Sequence[object]) -> None:
     """Write YAML documents."""
-    for number, document in enumerate(found):
-        emit(f"---\n{yaml_text(document)}" if number else yaml_text(document))
+    for number, value in enumerate(values):
+        write_text(f"---\n{yaml_text(value)}" if number else yaml_text(value))
 
 
 def write_value(value: bytes) -> None:
-    """Write a stored value: exactly, or on a terminal as lines without what controls it."""
+    """Write a stored value: its exact bytes, or escaped text if standard output is a terminal."""
     if sys.stdout.isatty():
         text = value.decode(errors="backslashreplace")
-        emit(escaped(text.removesuffix("\n"), keep="\n\t"))
+        write_text(escaped(text.removesuffix("\n"), keep="\n\t"))
         return
     with writing():
         sys.stdout.flush()

@@ -1,15 +1,14 @@
-"""The door to standard output and standard error, and what only a terminal gets.
+"""Writes text to standard output and standard error, asks questions, and shows progress.
 
-Text for people goes through `printing.line`, `say` and `confirm`, which escape it. `emit` writes
-text that is escaped already: a coloured row, a JSON or YAML document.
+`write_line`, `write_notice` and `confirm` escape their text. `write_text` and `write_stderr` write
+text that is escaped already: a coloured table row, a JSON or YAML document.
 """
 
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -17,7 +16,9 @@ from natsctl.errors import NatsctlError, UsageError
 from natsctl.telemetry.escaping import escaped
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress as RichProgress
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
 
 
 class OutputError(NatsctlError):
@@ -28,7 +29,7 @@ class OutputError(NatsctlError):
 def writing() -> Iterator[None]:
     """Translate a failure to write standard output into `OutputError`.
 
-    A reader that closed its end of a pipe is no failure of that kind: `BrokenPipeError` passes.
+    `BrokenPipeError` passes: a reader that closes a pipe early is not a failure.
     """
     try:
         yield
@@ -38,90 +39,88 @@ def writing() -> Iterator[None]:
         raise OutputError(f"standard output cannot be written: {error.strerror}") from error
 
 
-def emit(text: str) -> None:
-    """Write a line, or several, to standard output as they are."""
+def write_text(text: str) -> None:
+    """Write escaped text and a newline to standard output."""
     with writing():
         print(text)  # noqa: T201 - a command's output
 
 
+def write_line(text: str) -> None:
+    """Escape a text and write it to standard output as one line."""
+    write_text(escaped(text))
+
+
 def flush() -> None:
-    """Write what standard output still holds back; raises `OutputError`."""
+    """Write buffered output; raises `OutputError`."""
     with writing():
         sys.stdout.flush()
 
 
-def abandon_output() -> None:
-    """Discard what standard output still holds back, so that the interpreter's exit is silent."""
+def discard_output() -> None:
+    """Discard buffered output, so that the interpreter does not report it at its exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
-    """Return the text in that colour where the stream shows colours."""
+    """Return the text in a colour if the stream is a terminal that shows colours."""
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or not stream.isatty()
     return text if plain else typer.style(text, fg=colour)
 
 
-def say(message: str) -> None:
-    """Write a line, which is no output of the command, to standard error."""
-    emit_error(escaped(message))
+def write_notice(message: str) -> None:
+    """Escape a text and write it to standard error, apart from the command's output."""
+    write_stderr(escaped(message))
 
 
-def emit_error(text: str) -> None:
-    """Write a line, or several, to standard error as they are; nobody can be told of a failure."""
+def write_stderr(text: str) -> None:
+    """Write escaped text and a newline to standard error; ignore a failure to write it."""
     with suppress(OSError):
         print(text, file=sys.stderr)  # noqa: T201 - a command's output
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if a person wants to: *yes* was said already, or is answered now.
+    """Ask the user whether to continue, unless *yes* is set.
 
-    Raises `UsageError` where nobody can be asked.
+    Raises `typer.Exit` if the user declines, and `UsageError` if there is no terminal to ask on.
     """
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{question} Say --yes: there is no terminal to ask on")
+        raise UsageError(f"{question} There is no terminal to ask on: give --yes to confirm")
     if not typer.confirm(escaped(question), err=True):
-        say("nothing was done")
+        write_notice("nothing was done")
         raise typer.Exit(1)
 
 
 class Progress:
-    """A bar on standard error while something long is done; a context. Silent elsewhere.
+    """Counts finished steps."""
 
-    Lines that are written meanwhile appear above the bar.
-    """
-
-    def __init__(self, doing: str, total: int) -> None:
+    def __init__(self, show: Callable[[int], None]) -> None:
         self.done = 0
-        self._doing = doing
-        self._total = total
-        self._held = ExitStack()
-        self._show: Callable[[], None] = lambda: None
-
-    def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            bar = self._held.enter_context(_bar())
-            task = bar.add_task(self._doing, total=self._total)
-            self._show = lambda: bar.update(task, completed=self.done)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._held.close()
+        self._show = show
 
     def step(self) -> None:
-        """Count one more."""
+        """Count one more step as finished."""
         self.done += 1
-        self._show()
+        self._show(self.done)
 
 
-def _bar() -> "Bar":
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Progress]:
+    """Show a progress bar while the context is open, if standard error is a terminal.
+
+    Lines that are written in the context appear above the bar.
+    """
+    if sys.stderr.isatty():
+        with _rich_progress() as bar:
+            task = bar.add_task(label, total=total)
+            yield Progress(lambda done: bar.update(task, completed=done))
+    else:
+        yield Progress(lambda _: None)
+
+
+def _rich_progress() -> "RichProgress":
     from rich import progress  # noqa: PLC0415 - only a terminal needs it
     from rich.console import Console  # noqa: PLC0415 - likewise
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from natsctl.cli.framework.command import Command, commands, examples
-from natsctl.cli.framework.options import handed
-from natsctl.cli.output.printing import Output, OutputOption, write_found, write_table
+from natsctl.cli.framework.command import App
+from natsctl.cli.framework.options import with_options
+from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.daemon.settings.catalogue import BY_NAME, FIELDS, Setting, text_of_value
 from natsctl.daemon.settings.load import Effective
 from natsctl.jetstream.connection.options import NatsOptions, redacted
 from natsctl.telemetry.hiding import MASK, hidden
 
-app = commands()
+app = App()
 
 
 class SettingInEffect(msgspec.Struct, frozen=True):
@@ -25,17 +25,14 @@ class SettingInEffect(msgspec.Struct, frozen=True):
     default: str
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl config --config production.toml",
-        "natsctl config --context hub",
-        "natsctl config -o json | jq '.[] | select(.source != \"default\")'",
-    ),
+@app.add(
+    "natsctl config --config production.toml",
+    "natsctl config --context hub",
+    "natsctl config -o json | jq '.[] | select(.source != \"default\")'",
 )
-@handed(
+@with_options(
     *("effective", "nats", "kube", "controllers", "logs", "http", "traces"),
-    of=lambda effective: effective.with_context(),
+    value=lambda effective: effective.with_context(),
 )
 def config(*, effective: Effective, output: OutputOption = Output.TABLE) -> None:
     """Print the settings in effect and the source of each.
@@ -45,7 +42,7 @@ def config(*, effective: Effective, output: OutputOption = Output.TABLE) -> None
     """
     settings = list(_settings(effective))
     names = (setting.setting for setting in settings)
-    write_found(settings, output, names=names, table=lambda: _print(settings))
+    write_result(settings, output, names=names, table=lambda: _print(settings))
     effective.settings.check()
 
 

@@ -1,26 +1,25 @@
-"""`natsctl doctor`: what is wrong with the set-up."""
+"""`natsctl doctor`: checks the set-up of NATS, the cluster and the controllers."""
 
 import sys
 from collections.abc import Sequence
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from natsctl.cli.framework.cluster_options import clustered
-from natsctl.cli.framework.command import Command, commands, connected, examples
-from natsctl.cli.framework.controllers import runnable_of
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.exit_codes import FAILED
-from natsctl.cli.framework.options import handed
-from natsctl.cli.output.printing import line, write_json
-from natsctl.cli.output.terminal import coloured
+from natsctl.cli.framework.options import with_cluster, with_options
+from natsctl.cli.output.printing import OUTPUT_OPTION, write_json
+from natsctl.cli.output.terminal import coloured, write_line
 from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import Finding, Result
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.kubernetes.access.options import KubeOptions
 
-WIDTH = 8  # of the longest result, and a space
+WIDTH = 8
+"""Characters of the first column: the longest result and a space."""
 
 _COLOURS = {
     Result.OK: typer.colors.GREEN,
@@ -28,31 +27,21 @@ _COLOURS = {
     Result.FAILED: typer.colors.RED,
 }
 
-app = commands()
+app = App()
 
 
-class Format(Enum):
-    """How findings are written."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl doctor --controller controllers.webapps:WebApps",
-        "natsctl doctor -s hub:4222 --creds hub.creds",
-        "natsctl doctor -c fleet.sites:Sites --leader-elect",
-        "natsctl doctor -c fleet.sites:Sites -o json | jq '.[] | select(.result != \"ok\")'",
-    ),
+@app.add(
+    "natsctl doctor --controller controllers.webapps:WebApps",
+    "natsctl doctor -s hub:4222 --creds hub.creds",
+    "natsctl doctor -c fleet.sites:Sites --leader-elect",
+    "natsctl doctor -c fleet.sites:Sites -o json | jq '.[] | select(.result != \"ok\")'",
 )
 @connected
-@clustered
-@handed(
+@with_cluster
+@with_options(
     "settings",
     *("controllers.leader_elect", "controllers.shard", "controllers.lease_ttl_s"),
-    of=lambda effective: effective.settings.controllers,
+    value=lambda effective: effective.settings.controllers,
 )
 async def doctor(
     options: NatsOptions,
@@ -62,43 +51,45 @@ async def doctor(
     controller: Annotated[
         list[str] | None,
         typer.Option(
-            "--controller", "-c", metavar="M:C", help="whose needs to check; may be repeated"
+            "--controller",
+            "-c",
+            metavar="M:C",
+            help="controller class whose needs are checked; repeatable",
         ),
     ] = None,
-    output: Annotated[
-        Format, typer.Option("--output", "-o", help="how it is written")
-    ] = Format.TABLE,
+    output: Annotated[Literal["table", "json"], OUTPUT_OPTION] = "table",
 ) -> None:
-    """Check everything that controllers need, and say what to do.
+    """Check everything that controllers need.
 
-    NATS, JetStream, its limits, buckets, permissions and clock; whether a daemon can be asked, and
-    by this user; leases, where --leader-elect, --shard or a setting wants them; a cluster, its
-    kinds and permissions, where controllers have kinds of one. Nothing is changed anywhere. The
-    exit code is 1 where something failed; what is a warning works.
+    The checks cover NATS and JetStream with their limits, buckets, permissions and clock, and the
+    requests of this user to running daemons. They cover leases if --leader-elect, --shard or a
+    setting uses them. They cover a Kubernetes cluster with its kinds and permissions if a
+    controller has Kubernetes kinds. Each problem comes with advice. Nothing is changed.
+
+    The exit code is 1 if a check failed. A warning does not change the exit code.
     """
-    controllers = [runnable_of(path) for path in controller or ()]
-    found: list[Finding] = []
+    controllers = [load_runnable_controller(path) for path in controller or ()]
+    findings: list[Finding] = []
     async for finding in examine(controllers, options, cluster, settings=settings):
-        found.append(finding)
-        if output is Format.TABLE:
-            _show(finding)
-    if output is Format.JSON:
-        write_json(found)
+        findings.append(finding)
+        if output == "table":
+            _write(finding)
+    if output == "json":
+        write_json(findings)
     else:
-        line(_summary(found))
-    if any(finding.result is Result.FAILED for finding in found):
+        write_line(_summary(findings))
+    if any(finding.result is Result.FAILED for finding in findings):
         raise typer.Exit(FAILED)
 
 
-def _show(finding: Finding) -> None:
-    result = finding.result.value.ljust(WIDTH)
-    line(
-        f"{coloured(result, _COLOURS[finding.result], sys.stdout)}{finding.check}: {finding.found}"
-    )
+def _write(finding: Finding) -> None:
+    label = finding.result.value.ljust(WIDTH)
+    result = coloured(label, _COLOURS[finding.result], sys.stdout)
+    write_line(f"{result}{finding.check}: {finding.found}")
     if finding.advice:
-        line(f"{' ' * WIDTH}→ {finding.advice}")
+        write_line(f"{' ' * WIDTH}→ {finding.advice}")
 
 
-def _summary(found: Sequence[Finding]) -> str:
-    count = {result: sum(each.result is result for each in found) for result in Result}
-    return ", ".join(f"{count[result]} {result.value}" for result in Result)
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = {result: sum(finding.result is result for finding in findings) for result in Result}
+    return ", ".join(f"{count} {result.value}" for result, count in counts.items())

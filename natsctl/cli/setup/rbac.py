@@ -1,15 +1,14 @@
-"""`natsctl rbac`: the permissions that controllers need in a cluster."""
+"""`natsctl rbac`: prints the Kubernetes permissions that controllers need."""
 
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from natsctl.cli.framework.cluster_options import clustered
-from natsctl.cli.framework.command import Command, commands, complete, examples
-from natsctl.cli.framework.controllers import ControllersOption, runnable_of
-from natsctl.cli.output.printing import line, write_json, write_yaml
-from natsctl.cli.output.terminal import say
+from natsctl.cli.framework.command import App, complete
+from natsctl.cli.framework.controllers import ControllersOption, load_runnable_controller
+from natsctl.cli.framework.options import with_cluster
+from natsctl.cli.output.printing import OUTPUT_OPTION, write_json, write_yaml
+from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.controller.controller import Controller
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.rbac import ServiceAccount, manifests, needs, roles
@@ -17,60 +16,51 @@ from natsctl.daemon.resource_names import names_of
 from natsctl.errors import UsageError
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.resources.names import ResourceName
-from natsctl.model.manifests import Manifest
 
-app = commands()
+app = App()
 
-
-class Format(Enum):
-    """How manifests are written."""
-
-    YAML = "yaml"
-    JSON = "json"
+Format = Literal["yaml", "json"]
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "natsctl rbac --controller controllers.webapps:WebApps",
-        "natsctl rbac -c controllers.webapps:WebApps --service-account natsctl --namespace ops",
-        "natsctl rbac -c controllers.webapps:WebApps | kubectl apply -f -",
-    ),
+@app.add(
+    "natsctl rbac --controller controllers.webapps:WebApps",
+    "natsctl rbac -c controllers.webapps:WebApps --service-account natsctl --namespace ops",
+    "natsctl rbac -c controllers.webapps:WebApps | kubectl apply -f -",
 )
-@clustered
+@with_cluster
 def rbac(
     *,
     cluster: KubeOptions | None,
     controller: ControllersOption,
-    output: Annotated[
-        Format, typer.Option("--output", "-o", help="how it is written")
-    ] = Format.YAML,
+    output: Annotated[Format, OUTPUT_OPTION] = "yaml",
     name: Annotated[
-        str | None, typer.Option(help="of the roles; by default natsctl and the controllers' names")
+        str | None,
+        typer.Option(help="name of the roles [default: natsctl and the controllers' names]"),
     ] = None,
     service_account: Annotated[
-        str | None, typer.Option(metavar="NAME", help="whom to give the roles to, as well")
+        str | None,
+        typer.Option(metavar="NAME", help="service account to create and to bind to the roles"),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option(help="the service account's; `default` where it is not given")
+        str | None, typer.Option(help="namespace of the service account [default: default]")
     ] = None,
 ) -> None:
-    """Show the least permissions that controllers need in a cluster.
+    """Print the Kubernetes permissions that controllers need.
 
-    A Role for each namespace that their slots name, a ClusterRole where a slot names none. The
-    cluster is asked only what kinds are called that not every cluster has; where it cannot be
-    asked, their names are guessed, and a comment says so.
+    The output has a Role for each namespace that the slots name, and a ClusterRole if a slot names
+    no namespace. The cluster is asked for the resource names of kinds that not every cluster has.
+    If the cluster cannot be asked, the names are guessed, and a comment marks each guess.
     """
     if namespace is not None and service_account is None:
-        raise UsageError("--namespace is the service account's: give --service-account as well")
+        raise UsageError("--namespace needs --service-account")
     account = None
     if service_account is not None:
         account = ServiceAccount(service_account, namespace or "default")
-    controllers = [runnable_of(path) for path in controller]
-    complete(_show(controllers, cluster, name, account, output))
+    controllers = [load_runnable_controller(path) for path in controller]
+    complete(_write(controllers, cluster, name, account, output))
 
 
-async def _show(
+async def _write(
     controllers: list[Controller | Guest],
     cluster: KubeOptions | None,
     name: str | None,
@@ -79,25 +69,21 @@ async def _show(
 ) -> None:
     needed = needs(controllers)
     names = await names_of((need.kind for need in needed), cluster)
-    called = name or "-".join(["natsctl", *(each.name for each in controllers)])
-    found = manifests(roles(needed, names), called, account)
-    if not found:
-        say("nothing of a cluster is made or read: no permissions are needed")
-    told = [_told(kind, at) for (_, kind), at in sorted(names.items()) if at.guess]
-    _write(found, told, output)
-
-
-def _write(found: list[Manifest], told: list[str], output: Format) -> None:
-    if output is Format.JSON:
-        for guess in told:
-            say(guess)
-        write_json({"apiVersion": "v1", "kind": "List", "items": found})
+    role_name = name or "-".join(["natsctl", *(controller.name for controller in controllers)])
+    items = manifests(roles(needed, names), role_name, account)
+    if not items:
+        write_notice("the controllers have no Kubernetes kinds: no permissions are needed")
+    guesses = [_guess(kind, name) for (_, kind), name in sorted(names.items()) if name.guess]
+    if output == "json":
+        for guess in guesses:
+            write_notice(guess)
+        write_json({"apiVersion": "v1", "kind": "List", "items": items})
     else:
-        for guess in told:
-            line(f"# {guess}")
-        write_yaml(found)
+        for guess in guesses:
+            write_line(f"# {guess}")
+        write_yaml(items)
 
 
-def _told(kind: str, name: ResourceName) -> str:
-    why = " ".join(name.guess.split())
-    return f"{name.plural} is a guess at what {kind} of {name.group} is called: {why}"
+def _guess(kind: str, name: ResourceName) -> str:
+    reason = " ".join(name.guess.split())
+    return f"{name.plural} is a guess for the resource name of {kind} in {name.group}: {reason}"

@@ -61,7 +61,7 @@ def test_what_is_written_is_python_that_a_formatter_and_a_linter_leave_as_it_is(
     "name", ["none", "a", "object", "controller", "note", "note-spec", "worker", "read", "o"]
 )
 def test_what_is_called_so_already_is_not_hidden(name: str) -> None:
-    with pytest.raises(UsageError, match="what something else is called already"):
+    with pytest.raises(UsageError, match="is taken by Python or natsctl"):
         project(name)
 
 
@@ -95,7 +95,7 @@ def test_where_one_of_its_files_is_there_nothing_is_written(
 ) -> None:
     (folder / there).write_text("mine")
     assert run(["new", "site"]) == 4
-    assert f"nothing was written, for this is there already: {there}\n" in capsys.readouterr().err
+    assert f"nothing was written, because {there} exists already\n" in capsys.readouterr().err
     assert [path.name for path in folder.iterdir()] == [there]
     assert (folder / there).read_text() == "mine"
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.cli.documents.manifests import Manifest, read_manifests
-from natsctl.cli.documents.values import Desired, Whole
+from natsctl.cli.documents.manifests import KeyDocument, read_documents
+from natsctl.cli.documents.values import DesiredObject, RawValue
 from natsctl.errors import UsageError
 
 
-def names(found: list[Manifest]) -> list[str]:
+def names(found: list[KeyDocument]) -> list[str]:
     return [f"{manifest.bucket}/{manifest.key}" for manifest in found]
 
 
@@ -19,10 +19,10 @@ def test_documents_lists_files_and_folders_are_read_in_order(tmp_path: Path) -> 
     )
     (tmp_path / "a.json").write_text('[{"bucket": "y", "key": "three", "value": "text"}]')
     (tmp_path / "notes.txt").write_text("no manifest")
-    found = read_manifests([str(tmp_path), str(tmp_path / "a.json")])
+    found = read_documents([str(tmp_path), str(tmp_path / "a.json")])
     assert names(found) == ["y/three", "x/one", "x/two", "y/three"]
-    assert found[0].given == Whole(b"text")
-    assert found[1].given == Desired({"spec": {"a": 1}})
+    assert found[0].new == RawValue(b"text")
+    assert found[1].new == DesiredObject({"spec": {"a": 1}})
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_documents_lists_files_and_folders_are_read_in_order(tmp_path: Path) -> 
         ("bucket: b\nkey: a..b\nspec: 1", "document 1: key 'a..b'"),
         ("bucket: b/c\nkey: a\nspec: 1", "document 1: bucket 'b/c'"),
         ("bucket: b\nkey: a\nsepc: 1", "document 1: it has no spec"),
-        ("just text", "document 1: it is no mapping"),
+        ("just text", "document 1: it is not a mapping"),
         ("a: [", "is neither YAML nor JSON"),
         ("", "there is no document in"),
     ],
@@ -43,7 +43,7 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, wrong: 
     file = tmp_path / "some.yaml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
-        read_manifests([str(file)])
+        read_documents([str(file)])
     assert wrong in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -51,4 +51,4 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, wrong: 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.yaml cannot be read: No such file"):
-        read_manifests([str(tmp_path / "none.yaml")])
+        read_documents([str(tmp_path / "none.yaml")])

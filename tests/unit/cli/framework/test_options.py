@@ -6,8 +6,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from natsctl.cli.framework.cluster_options import clustered
-from natsctl.cli.framework.options import handed, words
+from natsctl.cli.framework.options import typed_options, with_cluster, with_options
 from natsctl.daemon.settings.load import Effective, load_settings
 from natsctl.daemon.settings.settings import Settings
 
@@ -18,8 +17,8 @@ def called(*typed: str) -> tuple[Effective, bool, str]:
     app = typer.Typer()
 
     @app.command()
-    @clustered
-    @handed("effective", "nats", "controllers.workers", of=lambda effective: effective)
+    @with_cluster
+    @with_options("effective", "nats", "controllers.workers", value=lambda effective: effective)
     def command(*, effective: Effective, cluster: object, name: str) -> None:
         found.append((effective, cluster is None, name))
 
@@ -55,11 +54,11 @@ def test_the_words_for_another_process_are_those_that_were_typed() -> None:
     Path("mine.toml").write_text("[controllers]\nresync_s = 7")
     typed = {"workers": "3", "no_kube": True, "server": "a,b", "log_level": "debug"}
     found = load_settings(typed, {"NATSCTL_TOKEN": "hush"}, config="mine.toml")
-    told = words(found)
+    told = typed_options(found)
     assert told[:2] == ["--config", "mine.toml"]
     assert "hush" not in told
     pairs = ["--server", "a,b", "--no-kube", "--workers", "3", "--log-level", "debug"]
     assert sorted(told[2:]) == sorted(pairs)
     assert told[told.index("--workers") + 1] == "3"
-    assert words(load_settings({}, {}, config=None)) == []
+    assert typed_options(load_settings({}, {}, config=None)) == []
     assert Settings() == load_settings({}, {}).settings

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from natsctl.cli.documents.values import Desired, Whole, of_document
-from natsctl.cli.output.entries import age, columns, described, object_in, preview, row
+from natsctl.cli.documents.values import DesiredObject, RawValue, value_of_document
+from natsctl.cli.output.entries import age, cells_of, columns, described, object_in, preview
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.model.readiness import ready
 
@@ -80,20 +80,20 @@ def test_a_table_of_objects_has_no_values() -> None:
     headings = columns([entry({"spec": 1})])
     assert headings == ["KEY", "REVISION", "GENERATION", "READY", "AGE"]
     document = {"metadata": {"generation": 2}, "spec": 1, "status": {"ready": True}}
-    assert row(entry(document), headings, NOW) == ["a", "7", "2", "True", "3m20s"]
+    assert cells_of(entry(document), headings, NOW) == ["a", "7", "2", "True", "3m20s"]
 
 
 def test_a_table_of_values_has_no_generation() -> None:
     headings = columns([entry(b"some\ntext")])
     assert headings == ["KEY", "REVISION", "AGE", "VALUE"]
-    assert row(entry(b"some\ntext"), headings, NOW)[-1] == "some text"
+    assert cells_of(entry(b"some\ntext"), headings, NOW)[-1] == "some text"
 
 
 def test_a_table_of_both_has_both() -> None:
     headings = columns([entry({"spec": 1}), entry(b"x")], wide=True)
     assert headings[-4:] == ["LABELS", "FINALIZERS", "UID", "VALUE"]
     labelled = entry({"metadata": {"labels": {"a": "b"}, "finalizers": ["x/y"], "uid": "u"}})
-    assert row(labelled, headings, NOW)[-4:] == ["a=b", "x/y", "u", "-"]
+    assert cells_of(labelled, headings, NOW)[-4:] == ["a=b", "x/y", "u", "-"]
 
 
 def test_a_long_value_is_cut_and_bytes_are_counted() -> None:
@@ -116,11 +116,11 @@ def test_an_object_stands_beside_its_bucket_key_and_revision() -> None:
     [b"", b"text", b'"quoted"', b"5", b"[1,2]", b'{"a":1}', b"\xff\x00", b'{"spec":1,"key":"x"}'],
 )
 def test_what_is_described_can_be_applied_again(value: bytes) -> None:
-    given = of_document(described("b", entry(value)))
-    assert isinstance(given, Whole)
+    given = value_of_document(described("b", entry(value)))
+    assert isinstance(given, RawValue)
     assert given.value == value
 
 
 def test_a_described_object_can_be_applied_again() -> None:
     document = {"metadata": {"labels": {"a": "b"}}, "spec": {"x": 1}, "status": {"ready": True}}
-    assert of_document(described("b", entry(document))) == Desired(document)
+    assert value_of_document(described("b", entry(document))) == DesiredObject(document)

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 import yaml
 
-from natsctl.cli.output.printing import Output, line, write_found, write_table, write_value
+from natsctl.cli.output.printing import Output, write_result, write_table, write_value
+from natsctl.cli.output.terminal import write_line
 
 
 class Shop(msgspec.Struct):
@@ -20,7 +21,7 @@ FOUND = [Shop("one", ("a", "b")), Shop("two")]
 
 
 def written(capsys: pytest.CaptureFixture[str], output: Output, found: object = FOUND) -> str:
-    write_found(found, output, names=["one", "two"], table=lambda: line("a table"))
+    write_result(found, output, names=["one", "two"], table=lambda: write_line("a table"))
     return capsys.readouterr().out
 
 
@@ -53,7 +54,7 @@ def test_a_cell_of_a_table_is_one_line_whatever_is_in_it(
 
 
 def test_a_name_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    write_found([], Output.NAME, names=["a\x1b[2Jb\nc"], table=lambda: None)
+    write_result([], Output.NAME, names=["a\x1b[2Jb\nc"], table=lambda: None)
     assert capsys.readouterr().out == "a\\x1b[2Jb\\nc\n"
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from natsctl.cli.output.terminal import Progress, coloured, confirm
+from natsctl.cli.output.terminal import coloured, confirm, progress_bar
 from natsctl.errors import UsageError
 
 
@@ -29,7 +29,7 @@ def test_progress_is_shown_on_a_terminal_and_taken_away(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    with Progress("syncing", 2) as progress:
+    with progress_bar("syncing", 2) as progress:
         progress.step()
         progress.step()
     assert progress.done == 2
@@ -43,6 +43,6 @@ def test_progress_is_shown_on_a_terminal_and_taken_away(
 
 def test_nobody_to_ask_is_no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    with pytest.raises(UsageError, match=r"Really\? Say --yes"):
+    with pytest.raises(UsageError, match=r"Really\? There is no terminal to ask on: give --yes"):
         confirm("Really?", yes=False)
     confirm("Really?", yes=True)

@@ -1,0 +1,60 @@
+"""Runs a controller's work once in this process, for commands with `--local`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import typer
+
+from natsctl.cli.framework.controllers import load_controller
+from natsctl.cli.framework.options import with_options
+from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
+from natsctl.controller.slots.owners import OwnerNames
+from natsctl.daemon.cluster import cluster_for
+from natsctl.daemon.one_shot import looking
+from natsctl.errors import UsageError
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.stores import connect
+from natsctl.kubernetes.access.options import KubeOptions
+
+LOCAL_HINT = ", or do it here with --local"
+"""The end of the error if no daemon answers."""
+
+LocalOption = Annotated[
+    bool,
+    typer.Option(
+        "--local",
+        help="work in this process, without a daemon; --controller must be a class",
+    ),
+]
+
+with_owner_names = with_options(
+    "owner_names",
+    "controllers.owner_domain",
+    value=lambda effective: effective.settings.controllers.owner_names,
+)
+"""Pass a command the labels that link secondaries to primaries, as `owner_names`."""
+
+
+def local_controller(path: str | None) -> Controller:
+    """Return a controller of the class at *path*; raises `UsageError` without a path."""
+    if path is None:
+        raise UsageError("--local needs the controller's class: give --controller M:C")
+    return load_controller(path)
+
+
+@asynccontextmanager
+async def open_local(
+    controller: Controller,
+    options: NatsOptions,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames | None = None,
+) -> AsyncIterator[ControllerRuntime]:
+    """Connect to the stores of the controller, and open its runtime; see `looking`."""
+    async with (
+        cluster_for([controller], cluster) as kube,
+        connect(options) as nats,
+        looking(controller, nats, kube, owner_names=owner_names) as runtime,
+    ):
+        yield runtime
