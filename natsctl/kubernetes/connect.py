@@ -58,7 +58,7 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
         return load_access(options, previous)
 
     access = await load(None)
-    login = Login(access, load, again_s=options.reread_s)
+    login = Login(access, load, retry_s=options.reread_s)
     with login.secrets:
         async with _session(options) as session:
             yield Transport(session, access, login, options)
@@ -129,7 +129,7 @@ async def load_access(options: KubeOptions, previous: Access | None) -> Access:
         return await _access(configured, options, previous)
 
 
-class _Configured(msgspec.Struct, frozen=True):
+class _Configured(msgspec.Struct, frozen=True, kw_only=True):
     """The official client's configuration, and the values that it does not have."""
 
     client: "Configuration"
@@ -162,7 +162,13 @@ def _from_pod(options: KubeOptions) -> _Configured:
         raise UsageError(f"the service account in {folder}: {error}") from error
     except OSError as error:
         raise UsageError(f"the service account in {folder}: {error.strerror}") from error
-    return _Configured(client, None, True, namespace, options.reread_s)
+    return _Configured(
+        client=client,
+        context=None,
+        in_pod=True,
+        namespace=namespace,
+        good_for_s=options.reread_s,
+    )
 
 
 async def _from_kubeconfig(target: ClusterTarget, credentials: ResolvedCredentials) -> _Configured:
@@ -188,12 +194,12 @@ async def _from_kubeconfig(target: ClusterTarget, credentials: ResolvedCredentia
     except (ValueError, TypeError, LookupError):
         raise UsageError(f"{target.source}: the auth-provider is invalid") from None
     return _Configured(
-        client,
-        target.context,
-        False,
-        target.namespace,
-        credentials.good_for_s,
-        _impersonation_headers(credentials.user),
+        client=client,
+        context=target.context,
+        in_pod=False,
+        namespace=target.namespace,
+        good_for_s=credentials.good_for_s,
+        headers=_impersonation_headers(credentials.user),
     )
 
 

@@ -16,7 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
-from natsctl.kubernetes.http.wire import Wire
+from natsctl.kubernetes.http.api_errors import RBAC
+from natsctl.kubernetes.http.wire import MERGE_PATCH, Wire
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import QUIET_S, EventType, Outbox, sending
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
@@ -31,8 +32,6 @@ INSTANCE_MAX = 128
 CONTROLLER_MAX = 63
 NAME_MAX = 253
 CLUSTER_NAMESPACE = "default"  # of Events about cluster-scoped objects
-
-MERGE_PATCH = "application/merge-patch+json"
 
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -137,8 +136,7 @@ class KubeRecorder:
             )
         except PermissionDeniedError as denial:
             raise PermissionDeniedError(
-                f"may not patch events in namespace {event.namespace!r}; `natsctl rbac` prints "
-                "the permissions that are needed"
+                f"may not patch events in namespace {event.namespace!r}; {RBAC}"
             ) from denial
 
 

@@ -66,9 +66,9 @@ class Login:
     access while the others wait for it. `secrets` has every credential so far.
     """
 
-    def __init__(self, access: Access, load: Load, *, again_s: float) -> None:
+    def __init__(self, access: Access, load: Load, *, retry_s: float) -> None:
         self._load = load
-        self._again_s = again_s
+        self._retry_s = retry_s
         self._lock = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
         self.secrets = Secrets()
@@ -77,7 +77,7 @@ class Login:
     async def current(self) -> Access:
         """Return the current access, and renew it first if it has expired.
 
-        If renewal fails, the failure is logged and the old access is used for *again_s* seconds
+        If renewal fails, the failure is logged and the old access is used for *retry_s* seconds
         more, because only the server knows whether it is still valid.
         """
         access = self._access
@@ -89,10 +89,10 @@ class Login:
                     await self._replace()
                 except NatsctlError as error:
                     log.warning("cannot renew credentials", server=access.server, error=error)
-                    self._use(access, self._again_s)
+                    self._use(access, self._retry_s)
         return self._access
 
-    async def renewed(self, rejected: Access) -> Access:
+    async def renew(self, rejected: Access) -> Access:
         """Return an access newer than the *rejected* one; raises the errors of *load*."""
         async with self._lock:
             if self._access is rejected:

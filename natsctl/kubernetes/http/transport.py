@@ -31,7 +31,7 @@ from natsctl.kubernetes.http.connection_errors import explain_failure
 from natsctl.kubernetes.http.lines import read_lines
 from natsctl.kubernetes.http.request import RequestInfo, request_info, request_span
 from natsctl.kubernetes.http.server_warnings import ServerWarnings
-from natsctl.kubernetes.http.wire import Reply
+from natsctl.kubernetes.http.wire import READS, Reply
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.tracing import Span, trace_headers
 
@@ -42,7 +42,6 @@ PAUSE_MAX_S = 5.0
 ERROR_BODY_MAX_BYTES = 64 * 1024
 CHUNK_BYTES = 1024 * 1024  # a larger request body is sent in chunks
 
-_READS = ("GET", "HEAD")
 _TRANSIENT = (429, 500, 502, 503, 504)
 _PERMANENT = (TooLargeError, InvalidObjectError)  # some servers answer these with status 500
 _SUCCESS = range(200, 300)
@@ -136,7 +135,7 @@ class Transport:
         response that is too large.
         """
         limit_s = self._options.timeout_s if timeout_s is None else timeout_s
-        safe = method in _READS if safe is None else safe
+        safe = method in READS if safe is None else safe
         content = () if body is None else (("Content-Type", content_type),)
         request = _Request(method, path, query, (("Accept", accept), *content), body, safe)
         deadline = self._clock() + limit_s
@@ -210,7 +209,7 @@ class Transport:
     async def _renew(self, access: Access, failure: _Failure) -> None:
         """Replace the credentials; if that fails, raise the server's error with the reason."""
         try:
-            await self._login.renewed(access)
+            await self._login.renew(access)
         except NatsctlError as error:
             raise PermissionDeniedError(
                 f"{failure.error}; the credentials cannot be renewed: {error}"
@@ -357,13 +356,13 @@ def _recorded(span: Span, outcome: Outcome) -> Outcome:
 
 
 def _unknown_outcome(request: _Request, reason: str) -> StoreTimeoutError:
-    unknown = "" if request.method in _READS else "; whether it took effect is unknown"
+    unknown = "" if request.method in READS else "; whether it took effect is unknown"
     return StoreTimeoutError(f"cannot {request.info}: {reason}{unknown}")
 
 
 def _final_error(request: _Request, last: _Failure, *, maybe_done: bool) -> StoreError:
     """Return the error of the last attempt; it says if an earlier write may have taken effect."""
-    known = request.method in _READS or isinstance(last.error, StoreTimeoutError)
+    known = request.method in READS or isinstance(last.error, StoreTimeoutError)
     if known or not (last.retry and maybe_done):
         return last.error
     unknown = StoreTimeoutError(f"{last.error}; whether it took effect is unknown")

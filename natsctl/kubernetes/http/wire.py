@@ -6,6 +6,9 @@ from typing import Protocol
 
 import msgspec
 
+MERGE_PATCH = "application/merge-patch+json"
+READS = ("GET", "HEAD")
+
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
     """A successful response: its 2xx status, its body, and its `Date` header."""

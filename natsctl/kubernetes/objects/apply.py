@@ -18,7 +18,7 @@ APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 NO_REVISION = "1"  # the revision of an empty etcd, which no object has
 REVISION_REJECTED = "resourceVersion should not be set"  # from some kinds at a creation
 
-_SERVER_FIELDS = ("resourceVersion", "uid", "managedFields")
+_NOT_APPLIED = ("resourceVersion", "uid", "managedFields")
 
 
 class Applier:
@@ -41,7 +41,7 @@ class Applier:
     ) -> Stored:
         """See `ManifestStore.apply`; *path* is the path of the object."""
         metadata = documents.metadata_of(manifest)
-        applied = {name: value for name, value in metadata.items() if name not in _SERVER_FIELDS}
+        applied = {name: value for name, value in metadata.items() if name not in _NOT_APPLIED}
         document: Document = {**manifest, "metadata": applied}
         if uid:
             return await self._change(path, with_metadata(document, uid=uid), manager, force=force)
@@ -69,18 +69,17 @@ class Applier:
     async def _update(self, path: str, document: Document, manager: str, *, force: bool) -> Stored:
         """Apply, take over the fields of former managers of the same family, and apply again."""
         try:
-            body = await self._patch_raw(path, document, manager, force=force, safe=True)
+            response = await self._patch(path, document, manager, force=force, safe=True)
         except FieldConflictError as conflict:
             if not all(same_family(manager, other) for other in conflict.managers):
                 raise
-            body = await self._exchange.read_metadata(path)
-        patch = takeover(body, manager)
+            response = await self._exchange.read_metadata(path)
+        patch = takeover(response, manager)
         if not patch:
-            return self._exchange.stored(body)
-        await self._exchange.send_raw(
-            "PATCH", path, patch, manager=manager, content_type=JSON_PATCH
-        )
-        return await self._patch(path, document, manager, force=force, safe=True)
+            return self._exchange.decode(response)
+        await self._exchange.send("PATCH", path, patch, manager=manager, content_type=JSON_PATCH)
+        response = await self._patch(path, document, manager, force=force, safe=True)
+        return self._exchange.decode(response)
 
     async def _create(self, path: str, document: Document, manager: str) -> Stored:
         """Create the object; raises `ConflictError` if it exists."""
@@ -90,7 +89,7 @@ class Applier:
                 return created
         if await self._uid(path) is not None:
             raise ConflictError(f"{path} exists")
-        return await self._patch(path, document, manager)
+        return self._exchange.decode(await self._patch(path, document, manager))
 
     async def _create_with_revision(
         self, path: str, document: Document, manager: str
@@ -104,7 +103,7 @@ class Applier:
         document = with_metadata(document, resourceVersion=NO_REVISION)
         try:
             # without force, a conflict of field managers would hide the conflict of the revision
-            return await self._patch(path, document, manager, force=True)
+            response = await self._patch(path, document, manager, force=True)
         except ConflictError as conflict:
             if await self._uid(path) is not None:
                 raise ConflictError(f"{path} exists") from conflict
@@ -112,6 +111,8 @@ class Applier:
             if REVISION_REJECTED not in str(rejected):
                 raise
             self._creates_with_revision = False
+        else:
+            return self._exchange.decode(response)
         return None
 
     async def _patch(
@@ -122,14 +123,9 @@ class Applier:
         *,
         force: bool = False,
         safe: bool = False,
-    ) -> Stored:
-        body = await self._patch_raw(path, document, manager, force=force, safe=safe)
-        return self._exchange.stored(body)
-
-    async def _patch_raw(
-        self, path: str, document: Document, manager: str, *, force: bool, safe: bool
     ) -> bytes:
-        return await self._exchange.send_raw(
+        """Send the apply and return the response body, which includes `managedFields`."""
+        return await self._exchange.send(
             "PATCH",
             path,
             document,

@@ -43,31 +43,8 @@ class Exchange:
         content_type: str = "application/json",
         force: bool = False,
         safe: bool = False,
-    ) -> Stored:
-        """Send *document* and return the stored object; *safe* permits retries."""
-        body = await self.send_raw(
-            method,
-            path,
-            document,
-            manager=manager,
-            content_type=content_type,
-            force=force,
-            safe=safe,
-        )
-        return self.stored(body)
-
-    async def send_raw(
-        self,
-        method: str,
-        path: str,
-        document: object,
-        *,
-        manager: str,
-        content_type: str = "application/json",
-        force: bool = False,
-        safe: bool = False,
     ) -> bytes:
-        """Send *document* and return the response body, which includes `managedFields`."""
+        """Send *document* and return the response body; *safe* permits retries."""
         reply = await self._wire.call(
             method,
             path,
@@ -79,7 +56,7 @@ class Exchange:
         )
         return reply.body
 
-    def stored(self, body: bytes) -> Stored:
+    def decode(self, body: bytes) -> Stored:
         """Decode the object in a response body."""
         return self._decoder.stored(body)
 

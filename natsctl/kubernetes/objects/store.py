@@ -12,7 +12,7 @@ from natsctl.errors import (
     StoreTimeoutError,
     UsageError,
 )
-from natsctl.kubernetes.http.wire import Wire
+from natsctl.kubernetes.http.wire import MERGE_PATCH, Wire
 from natsctl.kubernetes.objects.apply import Applier
 from natsctl.kubernetes.objects.exchange import Exchange, with_metadata
 from natsctl.kubernetes.objects.managers import read_managed_fields
@@ -28,7 +28,6 @@ from natsctl.model.managed_fields import ManagedFields
 from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Deleted, Stored, WatchEvent
 
-MERGE_PATCH = "application/merge-patch+json"
 MANAGER = "natsctl"  # the field manager of statuses, creates and updates
 DELETE_ATTEMPTS = 5  # if other clients write the object at the same time
 
@@ -144,7 +143,7 @@ class KubeStore:
         body: Document = {"status": patch}
         if revision is not None:
             body["metadata"] = {"resourceVersion": str(revision)}
-        return await self._exchange.send(
+        response = await self._exchange.send(
             "PATCH",
             path,
             body,
@@ -152,6 +151,7 @@ class KubeStore:
             content_type=MERGE_PATCH,
             safe=revision is None,
         )
+        return self._exchange.decode(response)
 
     async def _resource(self) -> ApiResource:
         return await self._find(self.kind.api_version, self.kind.kind)
@@ -199,9 +199,10 @@ class KubeStore:
     async def _write(self, method: str, path: str, object_path: str, document: Document) -> Stored:
         """Send the document to *path*; read a lost response back from *object_path*."""
         try:
-            return await self._exchange.send(method, path, document, manager=MANAGER)
+            response = await self._exchange.send(method, path, document, manager=MANAGER)
         except StoreTimeoutError as unknown:
             return await self._exchange.read_back(object_path, document, unknown)
+        return self._exchange.decode(response)
 
     async def _delete(self, path: str, key: str, revision: int, uid: str) -> int:
         preconditions = {"resourceVersion": str(revision), **({"uid": uid} if uid else {})}

@@ -12,13 +12,11 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, StoreError, StoreMissingError
 from natsctl.kubernetes.http.api_errors import KindMissingError
 from natsctl.kubernetes.http.transport import Transport
-from natsctl.kubernetes.http.wire import Reply, Wire
+from natsctl.kubernetes.http.wire import READS, Reply, Wire
 from natsctl.model.manifests import KubeKind
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 T = TypeVar("T")
-
-READS = ("GET", "HEAD")
 
 
 class ApiResource(msgspec.Struct, frozen=True):

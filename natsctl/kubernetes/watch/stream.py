@@ -54,7 +54,7 @@ class Streams:
         """
         self.requests += 1
         start = {"resourceVersion": str(self.revision)} if self.revision else _EVERYTHING
-        timeout_s = self._timeout_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
+        timeout_s = self._timeout_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter only
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",

@@ -42,7 +42,7 @@ class Source:
 
 async def test_an_access_is_replaced_once_its_time_is_over() -> None:
     source = Source()
-    login = Login(FIRST, source.load, again_s=10)
+    login = Login(FIRST, source.load, retry_s=10)
     await asyncio.sleep(59)
     assert await login.current() is FIRST
     await asyncio.sleep(1)
@@ -53,18 +53,18 @@ async def test_an_access_is_replaced_once_its_time_is_over() -> None:
 
 async def test_many_who_were_refused_have_one_replaced() -> None:
     source = Source()
-    login = Login(FIRST, source.load, again_s=10)
-    found = await asyncio.gather(*(login.renewed(FIRST) for _ in range(10)))
+    login = Login(FIRST, source.load, retry_s=10)
+    found = await asyncio.gather(*(login.renew(FIRST) for _ in range(10)))
     assert {one.secret for one in found} == {"s3cret1"}
-    assert await login.renewed(FIRST) is found[0]  # who was refused late has the new one
+    assert await login.renew(FIRST) is found[0]  # who was refused late has the new one
     assert source.made == 1
 
 
 async def test_one_who_gives_up_while_replacing_leaves_it_to_the_next() -> None:
     source = Source()
-    login = Login(FIRST, source.load, again_s=10)
-    first = asyncio.create_task(login.renewed(FIRST))
-    second = asyncio.create_task(login.renewed(FIRST))
+    login = Login(FIRST, source.load, retry_s=10)
+    first = asyncio.create_task(login.renew(FIRST))
+    second = asyncio.create_task(login.renew(FIRST))
     await asyncio.sleep(0.5)
     first.cancel()
     assert (await second).secret == "s3cret2"
@@ -75,7 +75,7 @@ async def test_where_none_can_be_had_the_old_one_stays_for_a_while(
 ) -> None:
     source = Source()
     source.failing = True
-    login = Login(FIRST, source.load, again_s=10)
+    login = Login(FIRST, source.load, retry_s=10)
     await asyncio.sleep(60)
     with caplog.at_level(logging.WARNING):
         assert await asyncio.gather(*(login.current() for _ in range(5))) == [FIRST] * 5
@@ -91,9 +91,9 @@ async def test_where_none_can_be_had_the_old_one_stays_for_a_while(
 async def test_a_refusal_without_new_credentials_is_told() -> None:
     source = Source()
     source.failing = True
-    login = Login(FIRST, source.load, again_s=10)
+    login = Login(FIRST, source.load, retry_s=10)
     with pytest.raises(ConnectError):
-        await login.renewed(FIRST)
+        await login.renew(FIRST)
 
 
 def test_an_access_shows_no_secret() -> None:
@@ -113,7 +113,7 @@ async def test_credentials_are_hidden_wherever_they_are_told(
     async def load(_: Access | None) -> Access:
         return msgspec.structs.replace(FIRST, secret="the-next-one")
 
-    login = Login(msgspec.structs.replace(FIRST, secret=secret), load, again_s=1.0)
+    login = Login(msgspec.structs.replace(FIRST, secret=secret), load, retry_s=1.0)
     with login.secrets:
         assert hidden(text) == shown
         await asyncio.sleep(61)
