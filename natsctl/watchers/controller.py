@@ -191,8 +191,8 @@ class InformerController(Hosted):
             cached = (source.informer.cache.keys() for source in sources)
             wanted = keys or sorted({key for found in cached for key in found})
             for key in filter(deliveries.holds, wanted):
-                news = [state for source in sources for state in source.again(key)]
-                deliveries.tell_again(key, news, priority=priority)
+                changes = [change for source in sources for change in source.create(key)]
+                deliveries.resync(key, changes, priority=priority)
                 resynced.add(key)
         return len(resynced)
 
@@ -252,7 +252,9 @@ class InformerController(Hosted):
     async def _open(self) -> AsyncIterator[None]:
         for deliveries, sources in self._coupling.lines():
             for source in sources:
-                source.opened(await self.open(source.kind), self._invalid, deliveries.hasten)
+                source.opened(
+                    await self.open(source.kind), self._invalid, deliveries.hasten_retries
+                )
         self._coupling.opened = True
         informers = self._coupling.informers()
         async with self._host.watching(informers, tuple(informers.values())):

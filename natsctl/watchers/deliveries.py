@@ -1,9 +1,9 @@
-"""Tell the watchers of one resource kind what happened: each thing to each, in order, till taken.
+"""Delivers changes to the watchers of one resource kind, in order, and retries failed calls.
 
-An object's news wait in its line, and one worker at a time tells them: the first to every watcher
-in turn, then the next. A watcher that fails is told again later, by itself; what happens to the
-object meanwhile is laid over what it has not taken. So every watcher comes to the newest state of
-every object, and never goes back to an older one.
+The changes of an object wait in a queue. One worker at a time delivers them: the first change to
+every watcher in turn, then the next change. If a watcher fails, only its call is retried, and later
+changes of the object are merged into the retry. So every watcher reaches the newest state of every
+object, and never returns to an older state.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import sync_span
-from natsctl.watchers.merged_changes import News, followed
+from natsctl.watchers.merged_changes import ObjectChange, merged
 from natsctl.watchers.retries import RetryDequeuePolicy
 from natsctl.watchers.watcher import RecallingWatcher, ResourceWatcher
 
 log = logging.getLogger(__name__)
 
-NEWS_MAX = 100_000
-EARLY_S = 0.001  # a retry may be this early: timers are
-BACKOFF_S, BACKOFF_MAX_S = 0.005, 1000.0  # of a policy that leaves the delay to us
+CHANGES_MAX = 100_000
+EARLY_S = 0.001  # a timer may fire this much too early
+BACKOFF_S, BACKOFF_MAX_S = 0.005, 1000.0  # for policies that set no delay
 
 
 class Policies(msgspec.Struct):
-    """What follows a failure."""
+    """The decisions after a failure."""
 
     error_handler: Callable[[Exception], None] | None
     retry: RetryPolicy
@@ -48,40 +48,43 @@ class Policies(msgspec.Struct):
 
 
 class Registration(msgspec.Struct, frozen=True, eq=False):
-    """A watcher that was added; adding it twice makes two."""
+    """A watcher that was added; a watcher that was added twice has two registrations."""
 
     watcher: ResourceWatcher
 
 
-class _Owed(msgspec.Struct, frozen=True):
-    """What one watcher has not taken of an object: the first of it failed, and is due `at`."""
+class _Retry(msgspec.Struct, frozen=True):
+    """The changes of an object that one watcher has not processed, because the first one failed.
 
-    to: Registration
-    news: tuple[News, ...]
+    `due` is the time of the next call, by the event loop's clock.
+    """
+
+    registration: Registration
+    changes: tuple[ObjectChange, ...]
     failures: int
     error: Exception
-    at: float
+    due: float
 
 
-_Debtor = tuple[Registration, str]  # and the name of the object's kind: parts of it are one
+_RetryKey = tuple[Registration, str]  # with the name of the kind, which all its parts share
 
 
-class _Line:
-    """What is to be told of one object."""
+class _Pending:
+    """The pending changes and retries of one object."""
 
     def __init__(self) -> None:
-        self.fresh: deque[tuple[News, tuple[Registration, ...]]] = deque()
-        self.owed: dict[_Debtor, _Owed] = {}
+        self.changes: deque[tuple[ObjectChange, tuple[Registration, ...]]] = deque()
+        self.retries: dict[_RetryKey, _Retry] = {}
 
 
 class Deliveries:
-    """The watchers of one resource kind, in the order they were added.
+    """The watchers of one resource kind, in the order of their registration.
 
     Args:
-        resource_kind: in logs.
-        policies: what follows a failure.
-        journal: where it is noted what came of each call.
-        news_max: how many things may wait to be told; beyond, those of one object become one.
+        resource_kind: the name of the resource kind, for logs.
+        policies: the decisions after a failure.
+        journal: records the outcome of each call.
+        changes_max: the number of pending changes above which those of one object are merged.
     """
 
     def __init__(
@@ -90,198 +93,224 @@ class Deliveries:
         policies: Policies,
         *,
         journal: Journal | None = None,
-        news_max: int = NEWS_MAX,
+        changes_max: int = CHANGES_MAX,
     ) -> None:
         self.resource_kind = resource_kind
         self.registrations: tuple[Registration, ...] = ()
         self.queue = Workqueue[str]()
-        self.failure: Exception | None = None  # what ended it for good
+        self.failure: Exception | None = None  # the error that ended the deliveries
         self._policies = policies
         self._journal = Journal() if journal is None else journal
-        self._news_max = news_max
-        self._lines: dict[str, _Line] = {}
-        self._fresh = 0
+        self._changes_max = changes_max
+        self._pending: dict[str, _Pending] = {}
+        self._change_count = 0
         self._loop: SyncLoop[str] | None = None
         self._calls: Calls
         self._failures_logged = FailureLog(log, logging.WARNING)
 
     def loop(self, controller: str, *, timeout_s: float) -> SyncLoop[str]:
-        """Return the loop that calls the watchers, each call taking *timeout_s* seconds at most.
+        """Return the loop that calls the watchers, with a time limit of *timeout_s* for each call.
 
-        It ends by itself, and `failure` says why, where a policy gives everything up or fails.
+        The loop ends if a policy returns `Stop` or raises; `failure` is then the error.
         """
         self._calls = Calls(
             controller, "the watcher", limit_s=timeout_s, what="the call", setting="timeout_s"
         )
-        self._loop = SyncLoop(self._visit, queue=self.queue, retry=_give_up)
+        self._loop = SyncLoop(self._sync, queue=self.queue, retry=_give_up)
         return self._loop
 
-    def tell(
-        self, news: News, *, priority: Priority, to: tuple[Registration, ...] | None = None
+    def add(
+        self,
+        change: ObjectChange,
+        *,
+        priority: Priority,
+        to: tuple[Registration, ...] | None = None,
     ) -> None:
-        """Have the watchers told, or only these; another process's objects are left to it."""
+        """Deliver *change* to all watchers, or only to these, if this process holds the object."""
         targets = self.registrations if to is None else to
-        if not targets or not self.holds(news.key):
+        if not targets or not self.holds(change.key):
             return
-        line = self._lines.setdefault(news.key, _Line())
-        waiting: tuple[News, ...] = ()
-        if self._fresh >= self._news_max and line.fresh:
-            last, told_to = line.fresh[-1]
-            if told_to == targets and last.kind.name == news.kind.name:
-                line.fresh.pop()
-                waiting = (last,)
-        following = followed(waiting, news)
-        line.fresh.extend((each, targets) for each in following)
-        self._fresh += len(following) - len(waiting)
-        self.queue.add(news.key, priority=priority)
+        pending = self._pending.setdefault(change.key, _Pending())
+        replaced: tuple[ObjectChange, ...] = ()
+        if self._change_count >= self._changes_max and pending.changes:
+            last, last_targets = pending.changes[-1]
+            if last_targets == targets and last.kind.name == change.kind.name:
+                pending.changes.pop()
+                replaced = (last,)
+        added = merged(replaced, change)
+        pending.changes.extend((following, targets) for following in added)
+        self._change_count += len(added) - len(replaced)
+        self.queue.add(change.key, priority=priority)
 
-    def tell_again(self, key: str, news: Sequence[News], *, priority: Priority) -> None:
-        """Have every watcher told: at once what it is owed of the object, else these news."""
-        line = self._lines.get(key)
-        owed = [] if line is None else list(line.owed.values())
-        if line is not None and owed:
-            self._hasten(key, line, priority, lambda _: True)
-        others = tuple(at for at in self.registrations if at not in {each.to for each in owed})
-        for each in news:
-            self.tell(each, priority=priority, to=others)
+    def resync(self, key: str, changes: Sequence[ObjectChange], *, priority: Priority) -> None:
+        """Retry failed calls for the object at once, and deliver *changes* to other watchers."""
+        pending = self._pending.get(key)
+        retries = [] if pending is None else list(pending.retries.values())
+        if pending is not None and retries:
+            self._hasten(key, pending, priority, lambda _: True)
+        retrying = {retry.registration for retry in retries}
+        others = tuple(watcher for watcher in self.registrations if watcher not in retrying)
+        for change in changes:
+            self.add(change, priority=priority, to=others)
 
     def holds(self, key: str) -> bool:
-        """Say whether the object is told of by this process now, and not by another."""
+        """Return whether this process delivers changes of the object."""
         return self._loop is None or self._loop.holdings.has(key)
 
-    def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Leave what is still to be told of objects that are not *wanted* here to others."""
-        for key in [key for key in self._lines if not wanted(key)]:
-            self._fresh -= len(self._lines.pop(key).fresh)
+    def keep(self, holds: Callable[[str], bool]) -> None:
+        """Drop the pending changes and retries of objects that this process does not hold."""
+        for key in [key for key in self._pending if not holds(key)]:
+            self._change_count -= len(self._pending.pop(key).changes)
 
-    def hasten(self) -> None:
-        """Tell again at once what failed because of a store: it may have been lost, and is back."""
-        for key, line in self._lines.items():
-            self._hasten(key, line, Priority.RETRY, lambda error: isinstance(error, StoreError))
+    def hasten_retries(self) -> None:
+        """Retry at once the calls that failed because of a store, which may be available again."""
+        for key, pending in self._pending.items():
+            self._hasten(key, pending, Priority.RETRY, lambda error: isinstance(error, StoreError))
 
     def _hasten(
-        self, key: str, line: _Line, priority: Priority, which: Callable[[Exception], bool]
+        self,
+        key: str,
+        pending: _Pending,
+        priority: Priority,
+        selects: Callable[[Exception], bool],
     ) -> None:
-        for debtor, owed in line.owed.items():
-            if which(owed.error):
-                line.owed[debtor] = msgspec.structs.replace(owed, failures=0, at=_now())
+        for retry_key, retry in pending.retries.items():
+            if selects(retry.error):
+                pending.retries[retry_key] = msgspec.structs.replace(retry, failures=0, due=_now())
                 self.queue.add(key, priority=priority)
 
     def failed(self, key: str) -> int:
-        """Return how often a watcher has failed in a row on the object, of several the most."""
-        line = self._lines.get(key)
-        return max((owed.failures for owed in line.owed.values()), default=0) if line else 0
+        """Return the most failures in a row of a watcher on the object."""
+        pending = self._pending.get(key)
+        if pending is None:
+            return 0
+        return max((retry.failures for retry in pending.retries.values()), default=0)
 
     def failures(self) -> dict[str, str]:
-        """Return why objects wait to be told again, by key."""
+        """Return the errors of pending retries, by key."""
         return {
-            key: error_text(owed.error)
-            for key, line in self._lines.items()
-            for owed in line.owed.values()
+            key: error_text(retry.error)
+            for key, pending in self._pending.items()
+            for retry in pending.retries.values()
         }
 
-    async def _visit(self, key: str) -> float | None:
+    async def _sync(self, key: str) -> float | None:
         try:
-            await self._tell_next(key)
+            await self._deliver_next(key)
         except Exception as error:
             self.failure = error
             raise
         return None
 
-    async def _tell_next(self, key: str) -> None:
-        """Tell every watcher the oldest news of the object; where there are none, what is due."""
-        line = self._lines.get(key)
-        if line is None:
+    async def _deliver_next(self, key: str) -> None:
+        """Deliver the object's oldest change; if there is none, make the retries that are due."""
+        pending = self._pending.get(key)
+        if pending is None:
             return
-        if line.fresh:
-            news, targets = line.fresh.popleft()
-            self._fresh -= 1
+        if pending.changes:
+            change, targets = pending.changes.popleft()
+            self._change_count -= 1
             for number, registration in enumerate(targets, 1):
                 if registration in self.registrations:
                     try:
-                        await self._tell_fresh(line, registration, news)
-                    except asyncio.CancelledError:  # the others are told when somebody goes on
-                        if self._lines.get(key) is line:
-                            line.fresh.appendleft((news, targets[number:]))
-                            self._fresh += 1
+                        await self._deliver(pending, registration, change)
+                    except asyncio.CancelledError:  # the other watchers get the change later
+                        if self._pending.get(key) is pending:
+                            pending.changes.appendleft((change, targets[number:]))
+                            self._change_count += 1
                         raise
         else:
-            for debtor, owed in list(line.owed.items()):
-                if owed.to not in self.registrations:
-                    del line.owed[debtor]
-                elif owed.at <= _now() + EARLY_S:
-                    await self._tell_all(line, owed.to, owed.news, owed.failures)
-        self._ask_for_next(key, line)
+            for retry_key, retry in list(pending.retries.items()):
+                if retry.registration not in self.registrations:
+                    del pending.retries[retry_key]
+                elif retry.due <= _now() + EARLY_S:
+                    await self._call(pending, retry.registration, retry.changes, retry.failures)
+        self._enqueue_next(key, pending)
 
-    def _ask_for_next(self, key: str, line: _Line) -> None:
-        if self._lines.get(key) is not line:
-            return  # the object is another process's now
-        if line.fresh:
+    def _enqueue_next(self, key: str, pending: _Pending) -> None:
+        if self._pending.get(key) is not pending:
+            return  # another process holds the object now
+        if pending.changes:
             self.queue.add(key)
-        elif not line.owed:
-            del self._lines[key]
-        elif (at := min(owed.at for owed in line.owed.values())) < math.inf:
-            self.queue.add(key, after=max(at - _now(), EARLY_S), priority=Priority.RETRY)
+        elif not pending.retries:
+            del self._pending[key]
+        elif (due := min(retry.due for retry in pending.retries.values())) < math.inf:
+            self.queue.add(key, after=max(due - _now(), EARLY_S), priority=Priority.RETRY)
 
-    async def _tell_fresh(self, line: _Line, to: Registration, news: News) -> None:
-        """Tell one watcher, or lay the news over what it has still to be told."""
-        owed = line.owed.get((to, news.kind.name))
-        if owed is None:
-            await self._tell_all(line, to, (news,), 0)
-            return
-        if self._is_pointless(owed, news):
-            await self._tell_all(line, to, followed(owed.news[1:], news), 0)
-            return
-        waiting = followed(owed.news, news)
-        if waiting[0].says_more_than(owed.news[0]):
-            await self._tell_all(line, to, waiting, owed.failures)
-        else:
-            line.owed[to, news.kind.name] = msgspec.structs.replace(owed, news=waiting)
-
-    async def _tell_all(
-        self, line: _Line, to: Registration, waiting: tuple[News, ...], failures: int
+    async def _deliver(
+        self, pending: _Pending, registration: Registration, change: ObjectChange
     ) -> None:
-        """Tell one watcher, until it fails; what it is owed then is kept for later."""
-        debtor = (to, waiting[0].kind.name)
-        line.owed.pop(debtor, None)
-        while waiting:
-            with sync_span(self.resource_kind, partial(_told_of, waiting[0], to.watcher)) as span:
+        """Deliver the change to one watcher, or merge it into the watcher's pending retry."""
+        retry = pending.retries.get((registration, change.kind.name))
+        if retry is None:
+            await self._call(pending, registration, (change,), 0)
+            return
+        if self._drops(retry, change):
+            await self._call(pending, registration, merged(retry.changes[1:], change), 0)
+            return
+        changes = merged(retry.changes, change)
+        if changes[0].supersedes(retry.changes[0]):
+            await self._call(pending, registration, changes, retry.failures)
+        else:
+            retry = msgspec.structs.replace(retry, changes=changes)
+            pending.retries[registration, change.kind.name] = retry
+
+    async def _call(
+        self,
+        pending: _Pending,
+        registration: Registration,
+        changes: tuple[ObjectChange, ...],
+        failures: int,
+    ) -> None:
+        """Call one watcher for each change until a call fails, and keep the rest for a retry."""
+        watcher, retry_key = registration.watcher, (registration, changes[0].kind.name)
+        pending.retries.pop(retry_key, None)
+        while changes:
+            change = changes[0]
+            with sync_span(self.resource_kind, partial(_span_facts, change, watcher)) as span:
                 try:
-                    with self._noting(to, waiting[0]):
-                        await self._calls.call(waiting[0].key, _call, to.watcher, waiting[0])
+                    with self._recording(watcher, change):
+                        await self._calls.call(change.key, _notify, watcher, change)
                 except asyncio.CancelledError:
-                    cut = StoppedError("it was cut short")
-                    line.owed[debtor] = _Owed(to, waiting, failures, cut, _now())
+                    cancelled = StoppedError("the call was cancelled")
+                    pending.retries[retry_key] = _Retry(
+                        registration, changes, failures, cancelled, _now()
+                    )
                     raise
-                except Exception as raised:  # noqa: BLE001 - whatever a watcher raises is its failure
+                except Exception as raised:  # noqa: BLE001 - every exception is the watcher's failure
                     error = raised
                 else:
-                    self._failures_logged.succeeded((waiting[0].key, to))
-                    waiting, failures = waiting[1:], 0
+                    self._failures_logged.succeeded((change.key, registration))
+                    changes, failures = changes[1:], 0
                     continue
                 failed = classify(error).failed
                 if failed:
                     span.fail(error)
-                delay_s = self._delay(waiting[0], to, error, failures + 1)
+                delay_s = self._delay(change, registration, error, failures + 1)
             if delay_s is not None:
-                counted = failures + failed
-                line.owed[debtor] = _Owed(to, waiting, counted, error, _now() + delay_s)
+                pending.retries[retry_key] = _Retry(
+                    registration, changes, failures + failed, error, _now() + delay_s
+                )
                 return
-            waiting, failures = waiting[1:], 0
+            changes, failures = changes[1:], 0
 
-    def _noting(self, to: Registration, news: News) -> AbstractContextManager[None]:
-        stored, action = news.after or news.before, news.action.value.lower()
+    def _recording(
+        self, watcher: ResourceWatcher, change: ObjectChange
+    ) -> AbstractContextManager[None]:
+        stored, action = change.after or change.before, change.action.value.lower()
         revision = None if stored is None else stored.revision
-        return self._journal.recording(news.key, action, revision, f"{type(to.watcher).__name__}: ")
+        return self._journal.recording(change.key, action, revision, f"{type(watcher).__name__}: ")
 
-    def _delay(self, news: News, to: Registration, error: Exception, failures: int) -> float | None:
-        """Return the seconds until the next call, None if there is none.
+    def _delay(
+        self, change: ObjectChange, registration: Registration, error: Exception, failures: int
+    ) -> float | None:
+        """Return the seconds until the retry, or None if the call is dropped.
 
-        A call that failed because of a store is not given up: it waits until the store is back.
+        A call that failed because of a store is never dropped; it waits until the store is back.
         """
         if isinstance(error, RetryAfter):
             return error.delay_s
-        self._report(news, to, error)
+        self._report(change, registration, error)
         if classify(error) is ErrorClass.PERMANENT:
             return None
         match decide_retry(self._policies.retry, error, failures):
@@ -294,22 +323,22 @@ class Deliveries:
             case Stop():
                 raise error
 
-    def _is_pointless(self, owed: _Owed, news: News) -> bool:
-        """Ask whether the news make the retry pointless; what nobody saw decides nothing."""
+    def _drops(self, retry: _Retry, change: ObjectChange) -> bool:
+        """Return whether the dequeue policy drops the retry because of *change*."""
         if self._policies.dequeue is None:
             return True
-        retry = owed.news[0]
-        new_object, retry_object = news.new or news.old, retry.new or retry.old
+        failed = retry.changes[0]
+        new_object, retry_object = change.new or change.old, failed.new or failed.old
         if new_object is None or retry_object is None:
             return False
         return self._policies.dequeue(
-            news.action, new_object, retry.action, retry_object, owed.error
+            change.action, new_object, failed.action, retry_object, retry.error
         )
 
-    def _report(self, news: News, to: Registration, error: Exception) -> None:
-        action, name = news.action.value.lower(), type(to.watcher).__name__
-        what = f"{action} of {name} on {self.resource_kind} {news.key}"
-        self._failures_logged.failed((news.key, to), what, error)
+    def _report(self, change: ObjectChange, registration: Registration, error: Exception) -> None:
+        action, name = change.action.value.lower(), type(registration.watcher).__name__
+        call = f"{action} of {name} on {self.resource_kind} {change.key}"
+        self._failures_logged.failed((change.key, registration), call, error)
         if self._policies.error_handler is not None:
             try:
                 self._policies.error_handler(error)
@@ -317,20 +346,20 @@ class Deliveries:
                 log.exception("the error handler of %s failed", self.resource_kind)
 
 
-def _told_of(news: News, watcher: ResourceWatcher) -> Mapping[str, object]:
-    """Return what a span says of telling *watcher* the news."""
+def _span_facts(change: ObjectChange, watcher: ResourceWatcher) -> Mapping[str, object]:
+    """Return the attributes of a call's span."""
     return {
         **log_context(),
-        "operation": news.action.value.lower(),
+        "operation": change.action.value.lower(),
         "watcher": type(watcher).__name__,
     }
 
 
-async def _call(watcher: ResourceWatcher, news: News) -> None:
-    match news.old, news.new:
+async def _notify(watcher: ResourceWatcher, change: ObjectChange) -> None:
+    match change.old, change.new:
         case None, None:
             if isinstance(watcher, RecallingWatcher):
-                await awaitable(watcher.missed, news.key, news.store)
+                await awaitable(watcher.missed, change.key, change.store)
         case None, new if new is not None:
             await awaitable(watcher.add, new)
         case old, None if old is not None:

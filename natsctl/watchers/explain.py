@@ -1,4 +1,4 @@
-"""Why an object's watchers know what they know: read from memory, for people."""
+"""Explains the state of an object's watchers, from memory."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,26 +13,32 @@ from natsctl.watchers.deliveries import Deliveries
 from natsctl.watchers.sources import Source
 
 Lines = Sequence[tuple[Deliveries, Sequence[Source]]]
-"""Of each resource kind who tells, and from where."""
+"""The deliveries and sources of each resource kind."""
 
 
 def explain(controller: str, key: str, lines: Lines, journal: Journal) -> Explanation:
-    """Return what is known of an object, in the first resource kind that has it or tells of it."""
-    telling = (at for at, _ in lines if at.queue.place(key) is not None or at.failed(key))
-    deliveries = next(telling, lines[0][0])
-    found = explanation_of(
+    """Explain an object, for the first resource kind that has it in its queue or its cache."""
+    queued = (
+        deliveries
+        for deliveries, _ in lines
+        if deliveries.queue.place(key) is not None or deliveries.failed(key)
+    )
+    deliveries = next(queued, lines[0][0])
+    explanation = explanation_of(
         controller, key, informer_of(key, lines).cache, deliveries.queue, journal
     )
-    return msgspec.structs.replace(found, failures=deliveries.failed(key))
+    return msgspec.structs.replace(explanation, failures=deliveries.failed(key))
 
 
 def informer_of(key: str, lines: Lines) -> Informer[Any]:
-    """Return the first informer that has the object; the first of all where none has."""
-    every = [source.informer for _, sources in lines for source in sources]
-    return next((informer for informer in every if key in informer.cache), every[0])
+    """Return the first informer that has the object, or the first informer."""
+    informers = [source.informer for _, sources in lines for source in sources]
+    return next((informer for informer in informers if key in informer.cache), informers[0])
 
 
 def status(host: Host, lines: Lines, *, has: Callable[[str], bool]) -> Status:
-    """Return how it is doing, all resource kinds together; *has* says which keys are our own."""
-    failing = {key: why for deliveries, _ in lines for key, why in deliveries.failures().items()}
+    """Return the status of all resource kinds together; *has* selects this process's keys."""
+    failing = {
+        key: error for deliveries, _ in lines for key, error in deliveries.failures().items()
+    }
     return msgspec.structs.replace(status_of(host, has), failing=failing)

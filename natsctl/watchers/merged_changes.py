@@ -1,4 +1,4 @@
-"""What happened to an object, and what several such things come to."""
+"""Merges several changes of an object that a watcher has not processed."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from natsctl.model.store import Store, Stored
 from natsctl.watchers.watcher import ResourceAction, Snapshot
 
 
-class News(msgspec.Struct, frozen=True):
-    """One object before and after.
+class ObjectChange(msgspec.Struct, frozen=True):
+    """A change of an object, with its state before and after.
 
-    Both are None for an object that was deleted before anyone here saw it.
+    Both states are None for an object that was deleted before this process saw it.
     """
 
     key: str
@@ -23,26 +23,26 @@ class News(msgspec.Struct, frozen=True):
 
     @property
     def action(self) -> ResourceAction:
-        """Created, updated or deleted."""
+        """The kind of change."""
         if self.after is None:
             return ResourceAction.DELETE
         return ResourceAction.CREATE if self.before is None else ResourceAction.UPDATE
 
     @property
     def old(self) -> Snapshot[Any] | None:
-        """The object before."""
+        """The object before the change, or None."""
         return self._snapshot(self.before)
 
     @property
     def new(self) -> Snapshot[Any] | None:
-        """The object now."""
+        """The object after the change, or None."""
         return self._snapshot(self.after)
 
     def _snapshot(self, stored: Stored | None) -> Snapshot[Any] | None:
         return None if stored is None else Snapshot(self.kind, stored, self.store)
 
-    def says_more_than(self, other: "News") -> bool:
-        """Say whether it is about another action or desire than *other*."""
+    def supersedes(self, other: "ObjectChange") -> bool:
+        """Return whether this change has another action or desired state than *other*."""
         if self.action is not other.action:
             return True
         mine, theirs = self.after or self.before, other.after or other.before
@@ -51,36 +51,36 @@ class News(msgspec.Struct, frozen=True):
         return self.kind.differs(theirs.value, mine.value)
 
 
-def followed(waiting: tuple[News, ...], news: News) -> tuple[News, ...]:
-    """Return what a watcher that has taken none of *waiting* is to be told, once *news* follow.
+def merged(pending: tuple[ObjectChange, ...], change: ObjectChange) -> tuple[ObjectChange, ...]:
+    """Return the changes to deliver to a watcher that has processed none of *pending*.
 
-    At most two things: that an object was deleted, and that it was created anew. An update is
-    told from a state from which the object's desire differs, if there is one: a watcher that
-    failed halfway must see even that everything is as it was.
+    The result has at most two changes: a delete and the create of a new object. An update starts at
+    a state with another desired state, if there is one. So a watcher that failed halfway also gets
+    an update that reverts the object to its earlier state.
     """
-    if not waiting:
-        return (news,)
-    *others, last = waiting
-    match last.action, news.action:
+    if not pending:
+        return (change,)
+    *others, last = pending
+    match last.action, change.action:
         case ResourceAction.DELETE, ResourceAction.DELETE:
-            return waiting
+            return pending
         case ResourceAction.DELETE, _:
-            return (last, msgspec.structs.replace(news, before=None))
+            return (last, msgspec.structs.replace(change, before=None))
         case _, ResourceAction.DELETE:
-            gone = msgspec.structs.replace(news, before=news.before or last.after)
-            return tuple(others) or (gone,)
+            deleted = msgspec.structs.replace(change, before=change.before or last.after)
+            return tuple(others) or (deleted,)
         case ResourceAction.CREATE, _:
-            return (*others, msgspec.structs.replace(news, before=None))
+            return (*others, msgspec.structs.replace(change, before=None))
         case ResourceAction.UPDATE, _:
-            return (_updated(last, news),)
+            return (_merged_updates(last, change),)
 
 
-def _updated(last: News, news: News) -> News:
-    """Return one update for two, from the older state unless nothing would seem to differ."""
-    old, tried, new = last.before, last.after, news.after
+def _merged_updates(last: ObjectChange, change: ObjectChange) -> ObjectChange:
+    """Return one update for two, from the older state unless both ends are then equal."""
+    old, tried, new = last.before, last.after, change.after
     if old is None or tried is None or new is None:
-        return news
-    reverted = news.kind.differs(old.value, tried.value) and not news.kind.differs(
+        return change
+    reverted = change.kind.differs(old.value, tried.value) and not change.kind.differs(
         old.value, new.value
     )
-    return msgspec.structs.replace(news, before=tried if reverted else old)
+    return msgspec.structs.replace(change, before=tried if reverted else old)

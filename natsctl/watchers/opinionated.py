@@ -1,4 +1,4 @@
-"""A watcher that misses nothing: finalizers tell it what it has handled and what it has not."""
+"""A watcher that misses no change: finalizers record which objects it has handled."""
 
 import math
 import re
@@ -18,17 +18,17 @@ from natsctl.model.store import Store, Stored
 from natsctl.watchers.watcher import OnSnapshot, OnUpdate, ResourceWatcher, Snapshot
 
 FinalizerSupplier: TypeAlias = Callable[[Kind[Any]], str]
-"""Names the finalizer that holds objects of a kind."""
+"""Returns the name of the finalizer for objects of a kind."""
 
-LENGTH_MAX = 63  # of a finalizer's name, as Kubernetes has it
+LENGTH_MAX = 63  # the limit of Kubernetes for a finalizer's name
 IN_PROGRESS = "-wip"
 
 
 def default_finalizer_supplier(kind: Kind[Any]) -> str:
     """Return `operator.{version}.{kind}.{group}`.
 
-    Of a kind in NATS the version is `v1`, and the group its bucket. Kinds that come with a
-    Kubernetes server take names of a domain only: there `natsctl.io/` stands before it.
+    A kind in NATS has the version `v1` and its bucket as group. Built-in kinds of Kubernetes accept
+    only names with a domain, so theirs start with `natsctl.io/`.
     """
     if not isinstance(kind, KubeKind):
         return f"operator.v1.{kind.name}"
@@ -41,16 +41,16 @@ def default_finalizer_supplier(kind: Kind[Any]) -> str:
 
 
 def shortened(name: str, suffix: str = "") -> str:
-    """Return a finalizer's name, cut so that with *suffix* it is as long as one may be."""
+    """Return a finalizer's name with *suffix*, shortened to the permitted length."""
     domain, slash, last = name.rpartition("/")
     cut = re.sub(r"[^A-Za-z0-9]+$", "", last[: LENGTH_MAX - len(suffix)])
     return f"{domain}{slash}{cut}{suffix}"
 
 
 class _Own(msgspec.Struct, frozen=True):
-    """The finalizers that an object has since this revision, by what we wrote.
+    """The finalizers of an object since this watcher's last write of it.
 
-    What it was up to the revision `added` is part of what `add_func` was given.
+    Changes up to the revision `added` are part of the object that `add_func` received.
     """
 
     revision: float
@@ -59,28 +59,28 @@ class _Own(msgspec.Struct, frozen=True):
 
 
 class OpinionatedWatcher:
-    """Calls a function for each thing that happens, across restarts and time away.
+    """Calls a function for each change, and misses none while it does not run.
 
-    *Guarantees.* A finalizer under an in-progress name is stored before `add_func` runs, and gets
-    its own name when that has succeeded. So an object with neither is new, one with the first was
-    begun, and both are told to `add_func`; one with the second, found at the start, is told to
-    `sync_func`. An object that is marked deleted is told to `delete_func` and nothing else, and
-    let go only once that has succeeded; one that was deleted past its finalizer (`nats kv del`)
-    is told to it too, where its delete marker and last state are there. `update_func` is told what
-    desires something else than before. Finalizers of others are left alone, and every write tests
-    the revision. A call that failed is made again, with what the object is by then, so functions
-    must bear being called twice.
+    *Guarantees.* The watcher stores a finalizer with an in-progress name before it calls
+    `add_func`, and renames the finalizer when the call has succeeded. So an object without a
+    finalizer is new, and an object with the in-progress name was interrupted; both go to
+    `add_func`. At the start, an object with the final name goes to `sync_func`. A deleted object
+    goes only to `delete_func`, and the finalizer is removed after that call has succeeded. The same
+    holds for an object that was deleted despite its finalizer (`nats kv del`), if the store still
+    has its delete marker and last state. `update_func` is called if the desired state changes. The
+    watcher keeps other finalizers, and every write checks the revision. A failed call is retried
+    with the object's newest state, so the functions must be idempotent.
 
     Args:
-        kind: whose objects are watched; it needs metadata.
-        add_func: for objects that are new.
-        update_func: for objects that desire something else.
-        delete_func: for objects that are to go.
-        sync_func: for objects that were handled before this process began.
-        finalizer_supplier: names the finalizer; the name is cut to 63 characters. Each watcher of
-            a kind needs its own.
+        kind: the kind to watch; it needs metadata.
+        add_func: called for new objects.
+        update_func: called if the desired state of an object changes.
+        delete_func: called for deleted objects, before their finalizer is removed.
+        sync_func: called at the start for objects that were handled before.
+        finalizer_supplier: returns the name of the finalizer, which is cut to 63 characters. Each
+            watcher of a kind needs another name.
 
-    Raises `UsageError` where objects of the kind have no metadata, or not all of them is watched.
+    Raises `UsageError` if the kind has no metadata, or if only metadata is watched.
 
     Seed: grafana-app-sdk operator v0.9.10, `OpinionatedWatcher`.
     """
@@ -106,13 +106,12 @@ class OpinionatedWatcher:
         self.update_func = update_func
         self.delete_func = delete_func
         self.sync_func = sync_func
-        self._own: dict[str, _Own] = {}  # until the watch has shown it
+        self._own: dict[str, _Own] = {}  # until the watch has delivered the write
 
     def wrap(self, watcher: ResourceWatcher, *, sync_to_add: bool) -> None:
-        """Call *watcher* in place of the functions for add, update and delete.
+        """Call *watcher* instead of the functions for add, update and delete.
 
-        With *sync_to_add*, its `add` is also called for objects that were handled before this
-        process began. Without, `sync_func` stays as it is.
+        If *sync_to_add*, its `add` also replaces `sync_func`.
         """
         self.add_func = watcher.add
         self.update_func = watcher.update
@@ -122,72 +121,72 @@ class OpinionatedWatcher:
 
     async def add(self, new: Snapshot[Any]) -> None:
         """See `ResourceWatcher.add`."""
-        self._catch_up(new)
+        self._forget_delivered(new)
         if new.is_going:
-            await self._let_go(new)
+            await self._release(new)
         elif self.finalizer in self._finalizers(new):
             await _call(self.sync_func, new)
         else:
-            await self._begin(new)
+            await self._add(new)
 
     async def update(self, old: Snapshot[Any], new: Snapshot[Any]) -> None:
         """See `ResourceWatcher.update`."""
-        if new.revision < old.revision:  # kept in another store by now
+        if new.revision < old.revision:  # another store has the object now
             self._own.pop(new.key, None)
         was_added = self.finalizer in self._finalizers(old) and _same_object(old, new)
         own = self._own.get(new.key)
         if own is not None and new.revision <= own.added:
             return
-        self._catch_up(new)
+        self._forget_delivered(new)
         if new.is_going:
-            await self._let_go(new)
+            await self._release(new)
         elif not was_added and self.finalizer not in self._finalizers(new):
-            await self._begin(new)
+            await self._add(new)
         else:
             if self.finalizer not in self._finalizers(new):
-                await self._mark(new, self._with_finalizer)  # somebody wrote over it
+                await self._mark(new, self._with_finalizer)  # another writer removed it
             if self.update_func is not None and new.kind.differs(old.value, new.value):
                 await awaitable(self.update_func, old, new)
 
     async def delete(self, last: Snapshot[Any]) -> None:
-        """See `ResourceWatcher.delete`: only one that went past its finalizer is news."""
-        if self._holds(last) or await self._held_before(last):
+        """See `ResourceWatcher.delete`; cleans up an object deleted despite its finalizer."""
+        if self._holds(last) or await self._was_held(last):
             await self._clean_up_late(last)
         self._own.pop(last.key, None)
 
     async def missed(self, key: str, store: Store) -> None:
-        """See `RecallingWatcher.missed`: what went past its finalizer is cleaned up."""
+        """See `RecallingWatcher.missed`; cleans up an object deleted despite its finalizer."""
         states = await _history(key, store)
         if states:
             await self.delete(states[0])
 
-    async def _begin(self, new: Snapshot[Any]) -> None:
-        """Hold the object, have it added, and say on it that it was."""
+    async def _add(self, new: Snapshot[Any]) -> None:
+        """Add the in-progress finalizer, call `add_func`, and rename the finalizer."""
         begun = await self._mark(new, self._with_in_progress)
         if begun is None or begun.is_going or self.finalizer in begun.metadata.finalizers:
-            return  # what became of it is told next
+            return  # the next change has the object's new state
         await _call(self.add_func, begun)
-        kept = await self._mark(begun, self._with_finalizer)
-        if kept is not None:  # it may be going by now, and takes no new finalizer
-            self._own[new.key] = _Own(kept.revision, (self.finalizer,), begun.revision)
+        marked = await self._mark(begun, self._with_finalizer)
+        if marked is not None:  # a deleted object keeps its finalizers
+            self._own[new.key] = _Own(marked.revision, (self.finalizer,), begun.revision)
 
-    async def _let_go(self, new: Snapshot[Any]) -> None:
-        """Clean up before the object goes, unless that is done, and have it go."""
+    async def _release(self, new: Snapshot[Any]) -> None:
+        """Call `delete_func` unless that has succeeded, and remove the finalizer."""
         if self._holds(new):
             await _call(self.delete_func, new)
-        elif not self._is_left_over(new):
+        elif not self._awaits_removal(new):
             return
-        left = await release(new.store, new.key, self.finalizer, self.in_progress)
-        stands = None if left is None else left.stored
-        self._own[new.key] = _Own(math.inf if stands is None else stands.revision, ())
+        released = await release(new.store, new.key, self.finalizer, self.in_progress)
+        stored = None if released is None else released.stored
+        self._own[new.key] = _Own(math.inf if stored is None else stored.revision, ())
 
-    def _is_left_over(self, new: Snapshot[Any]) -> bool:
-        """Say whether nobody holds the object any more, and a cluster is not there to remove it."""
+    def _awaits_removal(self, new: Snapshot[Any]) -> bool:
+        """Return whether an object in NATS has no finalizer left and waits for its removal."""
         in_cluster = isinstance(new.kind, KubeKind)
         return not in_cluster and self._is_newest(new) and not new.metadata.finalizers
 
     async def _clean_up_late(self, last: Snapshot[Any]) -> None:
-        """Clean up after the object, where a delete marker proves that it is gone."""
+        """Call `delete_func` and purge the key, if a delete marker proves the deletion."""
         try:
             await last.store.get(last.key)
         except NotFoundError as gone:
@@ -195,8 +194,8 @@ class OpinionatedWatcher:
                 await _call(self.delete_func, last)
                 await last.store.delete(last.key, revision=gone.deleted_at, purge=True)
 
-    async def _held_before(self, last: Snapshot[Any]) -> bool:
-        """Say whether a gone object was held, and written over, since one was last let go."""
+    async def _was_held(self, last: Snapshot[Any]) -> bool:
+        """Return whether a deleted object had the finalizer before another writer replaced it."""
         if last.is_going or not self._is_newest(last):
             return False
         for state in await _history(last.key, last.store):
@@ -207,19 +206,19 @@ class OpinionatedWatcher:
     async def _mark(
         self, snapshot: Snapshot[Any], change: Callable[[tuple[str, ...]], tuple[str, ...]]
     ) -> Snapshot[Any] | None:
-        """Change the finalizers of the object, unless it is going, and return it as it is then.
+        """Change the finalizers of the object, unless it is being deleted; return its new state.
 
-        None where it is gone, or another has its name.
+        Returns None if the object is gone or another object has its key.
         """
 
-        def found(stored: Stored | None) -> Snapshot[Any]:
-            shown = None if stored is None else Snapshot(snapshot.kind, stored, snapshot.store)
-            if shown is None or not _same_object(snapshot, shown):
+        def checked(stored: Stored | None) -> Snapshot[Any]:
+            current = None if stored is None else Snapshot(snapshot.kind, stored, snapshot.store)
+            if current is None or not _same_object(snapshot, current):
                 raise NotFoundError(f"{snapshot.key} is gone")
-            return shown
+            return current
 
         def changed(stored: Stored | None) -> bytes:
-            current = found(stored)
+            current = checked(stored)
             before = current.metadata.finalizers
             after = before if current.is_going else change(before)
             if after == before:
@@ -230,7 +229,7 @@ class OpinionatedWatcher:
         store, key = snapshot.store, snapshot.key
         try:
             rewritten = await rewrite(store, key, changed, seen=snapshot.stored)
-            marked = found(rewritten.stored)
+            marked = checked(rewritten.stored)
         except NotFoundError:
             return None
         self._own[key] = _Own(marked.revision, marked.metadata.finalizers)
@@ -249,18 +248,18 @@ class OpinionatedWatcher:
         return not {self.finalizer, self.in_progress}.isdisjoint(self._finalizers(snapshot))
 
     def _finalizers(self, snapshot: Snapshot[Any]) -> tuple[str, ...]:
-        """Return the object's finalizers, as shown here or as we have written them since."""
+        """Return the finalizers, of the snapshot or of this watcher's newer write."""
         if self._is_newest(snapshot):
             return snapshot.metadata.finalizers
         return self._own[snapshot.key].finalizers
 
     def _is_newest(self, snapshot: Snapshot[Any]) -> bool:
-        """Say whether we have not written the object since."""
+        """Return whether this watcher has not written the object after the snapshot."""
         own = self._own.get(snapshot.key)
         return own is None or own.revision <= snapshot.revision
 
-    def _catch_up(self, new: Snapshot[Any]) -> None:
-        """Forget what we wrote once it is shown, or is of an object that went."""
+    def _forget_delivered(self, new: Snapshot[Any]) -> None:
+        """Forget this watcher's write if the watch has delivered it, or its object is gone."""
         own = self._own.get(new.key)
         if own is not None and (
             own.revision <= new.revision or not (own.finalizers or new.is_going)
@@ -269,12 +268,12 @@ class OpinionatedWatcher:
 
 
 def _same_object(one: Snapshot[Any], other: Snapshot[Any]) -> bool:
-    """Say whether both are the same object, which not every writer numbers."""
+    """Return whether both are the same object; a missing uid matches any."""
     return len({one.metadata.uid, other.metadata.uid} - {""}) <= 1
 
 
 async def _history(key: str, store: Store) -> list[Snapshot[Any]]:
-    """Return every valid state that the store still knows, the newest first."""
+    """Return every valid state that the store still has, newest first."""
     states = [state for state in await store.history(key) if isinstance(state, Stored)]
     valid = (state for state in reversed(states) if store.kind.valid(state.value))
     return [Snapshot(store.kind, state, store) for state in valid]

@@ -1,4 +1,4 @@
-"""Whether a call to a watcher that failed is made again, when, and what makes that pointless."""
+"""Policies that retry failed calls of watchers, and that drop such retries."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -9,16 +9,18 @@ from natsctl.watchers.watcher import ResourceAction, Snapshot
 RetryDequeuePolicy: TypeAlias = Callable[
     [ResourceAction, Snapshot[Any], ResourceAction, Snapshot[Any], Exception], bool
 ]
-"""Whether to drop a retry: from the new action and object, and the retry's, with its last error.
+"""Returns whether a new change drops a pending retry.
 
-It is asked once for each watcher that has a retry of the object pending.
+The arguments are the new action and object, the retry's action and object, and the retry's last
+error. The policy is called once for each watcher with a pending retry of the object.
 """
 
 
 def exponential_backoff_retry_policy(initial_s: float, max_attempts: int) -> RetryPolicy:
-    """Retry after *initial_s* seconds, then after twice as long each time; at last give up.
+    """Retry after *initial_s* seconds, then after twice the time, and finally give up.
 
-    Attempts count from 0, so *max_attempts* + 1 retries are made; see `natsctl.exponential`.
+    Attempts count from 0, so the policy makes *max_attempts* + 1 retries. See
+    `natsctl.exponential`.
     """
     return exponential(initial_s, max_attempts)
 
@@ -34,9 +36,9 @@ def opinionated_retry_dequeue_policy(
     retry_object: Snapshot[Any],
     _retry_error: Exception,
 ) -> bool:
-    """Drop a retry for a delete, and for the same action on an object that desires otherwise.
+    """Drop a retry after a delete, and after the same action with another desired state.
 
-    What is desired is compared itself, not the generation, which not every writer moves.
+    The policy compares the desired states, not generations, which not every writer increments.
     """
     if new_action is ResourceAction.DELETE:
         return True

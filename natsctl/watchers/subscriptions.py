@@ -1,4 +1,4 @@
-"""Which watchers are told of what which informers see: coupled by resource kinds."""
+"""Connects informers to the watchers of the same resource kind."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,30 +17,30 @@ from natsctl.watchers.watcher import ResourceWatcher
 
 
 class Coupling:
-    """Resource kinds, each with where its news come from and who is told of them.
+    """The resource kinds of a controller, each with its sources and watchers.
 
     Args:
-        name: the controller's, for errors.
-        policies: what follows a failure.
-        journal: where it is noted what came of each call.
+        name: the controller's name, for errors.
+        policies: the decisions after a failure.
+        journal: records the outcome of each call.
     """
 
     def __init__(self, name: str, policies: Policies, journal: Journal) -> None:
         self.sources: dict[str, list[Source]] = {}
         self.deliveries: dict[str, Deliveries] = {}
-        self.opened = False  # whether every source has its informer
+        self.opened = False  # True once every source has its informer
         self._name = name
         self._policies = policies
         self._journal = journal
 
     def add_source(self, source: Source, resource_kind: str) -> None:
-        """Have the watchers of *resource_kind* told what happens there.
+        """Deliver the changes of *source* to the watchers of *resource_kind*.
 
-        Raises `InformerAlreadyAddedError` for a part that the resource kind has already, and
-        `UsageError` once it is opened.
+        Raises `InformerAlreadyAddedError` if the resource kind has a source with the same objects,
+        and `UsageError` after the start.
         """
         if self.opened:
-            raise UsageError(f"{self._name} runs: add informers before")
+            raise UsageError(f"{self._name} runs: add informers before its start")
         sources = self.sources.setdefault(resource_kind, [])
         if any(other.part == source.part for other in sources):
             raise InformerAlreadyAddedError(
@@ -51,7 +51,7 @@ class Coupling:
     def add_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Add the watcher; once the informers run, it receives the existing objects first.
 
-        Raises `UsageError` if *watcher* is no watcher, if *resource_kind* is empty or, once the
+        Raises `UsageError` if *watcher* is not a watcher, if *resource_kind* is empty or, once the
         informers run, has none, and if another watcher there has the same finalizer.
         """
         if not isinstance(watcher, ResourceWatcher):
@@ -69,8 +69,8 @@ class Coupling:
         deliveries.registrations = (*deliveries.registrations, registration)
         if self.opened:
             for source in self.of(deliveries):
-                for news in source.all():
-                    deliveries.tell(news, priority=Priority.RESYNC, to=(registration,))
+                for change in source.creates():
+                    deliveries.add(change, priority=Priority.RESYNC, to=(registration,))
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Remove the watcher once; a watcher or a resource kind that was never added is ignored."""
@@ -100,11 +100,11 @@ class Coupling:
         return self.deliveries[name]
 
     def of(self, deliveries: Deliveries) -> Sequence[Source]:
-        """Return where those who are told have their news from."""
+        """Return the sources of the deliveries."""
         return self.sources.get(deliveries.resource_kind, ())
 
     def lines(self) -> list[tuple[Deliveries, list[Source]]]:
-        """Return of each resource kind who tells, and from where."""
+        """Return the deliveries and sources of each resource kind."""
         return [(self.at(name), sources) for name, sources in self.sources.items()]
 
     def every_source(self) -> list[Source]:
@@ -112,7 +112,7 @@ class Coupling:
         return [source for sources in self.sources.values() for source in sources]
 
     def informers(self) -> dict[str, Informer[Any]]:
-        """Return them by resource kind, those after the first of a kind by their number too."""
+        """Return the informers by resource kind, and from the second of a kind on with a number."""
         return {
             resource_kind if number == 1 else f"{resource_kind}/{number}": source.informer
             for resource_kind, sources in (self.sources if self.opened else {}).items()
@@ -120,12 +120,12 @@ class Coupling:
         }
 
     def held_kinds(self) -> list[Kind[Any]]:
-        """Return what watchers hold by a finalizer."""
+        """Return the kinds whose objects get a finalizer of a watcher."""
         lines = ((sources, _finalizers(deliveries)) for deliveries, sources in self.lines())
         return [source.kind for sources, finalizers in lines if finalizers for source in sources]
 
     def check(self) -> None:
-        """Raise `UsageError` where there is nothing to tell, or nothing to tell somebody."""
+        """Raise `UsageError` if there is no source, or watchers of a resource kind have none."""
         if not self.sources:
             raise UsageError(f"{self._name} has nothing to watch: add an informer")
         for name, deliveries in self.deliveries.items():
@@ -140,20 +140,22 @@ class Coupling:
             )
 
     def changed(self, deliveries: Deliveries, source: Source, change: Change[Any]) -> None:
-        """Tell of it, unless the object is only gone to another part of its kind."""
-        news = source.news(change)
-        if news is None:
+        """Deliver the change, unless the object only moved to another source of its kind."""
+        selected = source.change(change)
+        if selected is None:
             return
         others = self.of(deliveries)
-        if news.after is None and any(
-            other.has(news.key) for other in others if other is not source and other.near(source)
+        if selected.after is None and any(
+            other.has(selected.key)
+            for other in others
+            if other is not source and other.shares_kind(source)
         ):
             return
-        deliveries.tell(news, priority=Priority.RESYNC if change.initial else Priority.USER)
+        deliveries.add(selected, priority=Priority.RESYNC if change.initial else Priority.USER)
 
 
 class Arrivals:
-    """Tells of the objects that come as if they were new; an `AssignmentListener`."""
+    """Delivers objects that are assigned to this process as creates; an `AssignmentListener`."""
 
     def __init__(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
         self._deliveries = deliveries
@@ -166,12 +168,12 @@ class Arrivals:
     async def gained(self, gained: KeyFilter) -> None:
         """See `AssignmentListener.gained`; objects are delivered before they change again."""
         for source in self._sources:
-            for news in source.all():
-                if gained(news.key):
-                    self._deliveries.tell(news, priority=Priority.RESYNC)
+            for change in source.creates():
+                if gained(change.key):
+                    self._deliveries.add(change, priority=Priority.RESYNC)
         for source in self._sources:
-            for news in await source.deleted(gained):
-                self._deliveries.tell(news, priority=Priority.RESYNC)
+            for change in await source.deletes(gained):
+                self._deliveries.add(change, priority=Priority.RESYNC)
 
 
 def _name(resource_kind: str | Kind[Any]) -> str:
@@ -179,8 +181,8 @@ def _name(resource_kind: str | Kind[Any]) -> str:
 
 
 def _finalizers(deliveries: Deliveries) -> set[str]:
-    found = (_finalizer(registration.watcher) for registration in deliveries.registrations)
-    return {finalizer for finalizer in found if finalizer is not None}
+    names = (_finalizer(registration.watcher) for registration in deliveries.registrations)
+    return {finalizer for finalizer in names if finalizer is not None}
 
 
 def _finalizer(watcher: ResourceWatcher) -> str | None:

@@ -1,4 +1,4 @@
-"""What a watcher is told of, and how."""
+"""The protocol of watchers, and the snapshots that they receive."""
 
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ResourceAction(StrEnum):
-    """What happened to an object."""
+    """The kind of a change."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -23,7 +23,7 @@ class ResourceAction(StrEnum):
 
 
 class Snapshot(msgspec.Struct, Generic[T], frozen=True):
-    """An object as it was at one revision, and where it is kept."""
+    """An object at one revision, and its store."""
 
     kind: Kind[T]
     stored: Stored
@@ -31,17 +31,17 @@ class Snapshot(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def key(self) -> str:
-        """The object's name within its kind."""
+        """The key of the object."""
         return self.stored.key
 
     @property
     def revision(self) -> int:
-        """The version of the object in its store."""
+        """The revision of the object in its store."""
         return self.stored.revision
 
     @property
     def value(self) -> bytes:
-        """The object as its store has it."""
+        """The stored value."""
         return self.stored.value
 
     @property
@@ -51,12 +51,12 @@ class Snapshot(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def metadata(self) -> Metadata:
-        """What the object says about itself; raises `UsageError` where its kind is plain."""
+        """The object's metadata; raises `UsageError` if its kind has none."""
         return self.kind.metadata(self.stored.value)
 
     @property
     def is_going(self) -> bool:
-        """Whether the object is marked deleted, and waits for its finalizers."""
+        """True if the object has a deletion timestamp and waits for its finalizers."""
         return not self.kind.plain and self.metadata.deletion_timestamp is not None
 
 
@@ -66,38 +66,38 @@ OnUpdate: TypeAlias = Callable[[Snapshot[Any], Snapshot[Any]], Awaitable[None]]
 
 @runtime_checkable
 class ResourceWatcher(Protocol):
-    """Reacts to what happens to objects of one kind; failing is raising.
+    """Reacts to changes of objects of one kind; a call fails by raising.
 
-    Never called twice at once for the same object.
+    Calls for the same object never overlap.
     """
 
     async def add(self, new: Snapshot[Any]) -> None:
-        """The object is here: it was created, or was there before anyone looked."""
+        """Handle an object that was created, or that existed at the start."""
         ...
 
     async def update(self, old: Snapshot[Any], new: Snapshot[Any]) -> None:
-        """The object changed."""
+        """Handle a change."""
         ...
 
     async def delete(self, last: Snapshot[Any]) -> None:
-        """The object is gone; *last* is what it was."""
+        """Handle a deletion; *last* is the object's last state."""
         ...
 
 
 @runtime_checkable
 class RecallingWatcher(ResourceWatcher, Protocol):
-    """A watcher that is also told of what went before anyone here saw it."""
+    """A watcher that also handles deletions that happened before the start."""
 
     async def missed(self, key: str, store: Store) -> None:
-        """The object was deleted; what it was, the store's history may know.
+        """Handle a deletion before the start; the store's history may have the last state.
 
-        Told at every start, of every delete marker that is there.
+        Called at every start for every delete marker in the store.
         """
         ...
 
 
 class SimpleWatcher:
-    """Calls a function for each thing that happens, and nothing where there is none.
+    """A watcher made of functions; an omitted function does nothing.
 
     Seed: grafana-app-sdk operator v0.9.10, `SimpleWatcher`.
     """

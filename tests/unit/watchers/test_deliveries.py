@@ -9,7 +9,7 @@ from natsctl.core.queue.workqueue import Priority
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers.deliveries import Deliveries, Policies, Registration
-from natsctl.watchers.merged_changes import News
+from natsctl.watchers.merged_changes import ObjectChange
 from tests.support.controllers.recording_watcher import SITES, Notes, site
 from tests.support.eventually import eventually
 
@@ -23,8 +23,8 @@ def stored(key: str, says: str | None) -> Stored | None:
 def tell(
     deliveries: Deliveries, key: str, before: str | None, after: str | None, **how: Registration
 ) -> None:
-    news = News(key, SITES, STORE, stored(key, before), stored(key, after))
-    deliveries.tell(news, priority=Priority.USER, **how)
+    news = ObjectChange(key, SITES, STORE, stored(key, before), stored(key, after))
+    deliveries.add(news, priority=Priority.USER, **how)
 
 
 async def all_told(deliveries: Deliveries) -> None:
@@ -39,8 +39,8 @@ def notes() -> Notes:
     return Notes()
 
 
-def bounded(notes: Notes, news_max: int) -> Deliveries:
-    made = Deliveries("sites", Policies(None, give_up_after(0), None), news_max=news_max)
+def bounded(notes: Notes, changes_max: int) -> Deliveries:
+    made = Deliveries("sites", Policies(None, give_up_after(0), None), changes_max=changes_max)
     made.registrations = (Registration(notes),)
     return made
 

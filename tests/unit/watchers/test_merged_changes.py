@@ -4,7 +4,7 @@ import pytest
 
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
-from natsctl.watchers.merged_changes import News, followed
+from natsctl.watchers.merged_changes import ObjectChange, merged
 from tests.support.controllers.recording_watcher import SITES, site, text
 
 STORE = MemoryStore(SITES)
@@ -18,11 +18,11 @@ def stored(says: str | None) -> Stored | None:
     return Stored("berlin", 1, site(wanted, status=status or None))
 
 
-def news(before: str | None, after: str | None) -> News:
-    return News("berlin", SITES, STORE, stored(before), stored(after))
+def news(before: str | None, after: str | None) -> ObjectChange:
+    return ObjectChange("berlin", SITES, STORE, stored(before), stored(after))
 
 
-def told(waiting: tuple[News, ...]) -> list[str]:
+def told(waiting: tuple[ObjectChange, ...]) -> list[str]:
     """Return what is told, in short: `+a`, `a>b`, `-a`."""
     shown = []
     for each in waiting:
@@ -61,25 +61,25 @@ def test_two_things_come_to(
     second: tuple[str | None, str | None],
     expected: list[str],
 ) -> None:
-    assert told(followed((news(*first),), news(*second))) == expected
+    assert told(merged((news(*first),), news(*second))) == expected
 
 
 def test_an_object_made_anew_and_changed_is_deleted_and_added_as_it_is() -> None:
-    waiting = followed((news("a", None),), news(None, "b"))
-    assert told(followed(waiting, news("b", "c"))) == ["-a", "+c"]
+    waiting = merged((news("a", None),), news(None, "b"))
+    assert told(merged(waiting, news("b", "c"))) == ["-a", "+c"]
 
 
 def test_an_object_made_anew_and_deleted_is_deleted_once() -> None:
-    waiting = followed((news("a", None),), news(None, "b"))
-    assert told(followed(waiting, news("b", None))) == ["-a"]
+    waiting = merged((news("a", None),), news(None, "b"))
+    assert told(merged(waiting, news("b", None))) == ["-a"]
 
 
 def test_a_status_says_no_more_and_a_desire_does() -> None:
-    assert not news("a", "b.1").says_more_than(news("a", "b"))
-    assert news("a", "c").says_more_than(news("a", "b"))
+    assert not news("a", "b.1").supersedes(news("a", "b"))
+    assert news("a", "c").supersedes(news("a", "b"))
 
 
 def test_another_action_says_more() -> None:
-    assert news("a", None).says_more_than(news("x", "a"))
-    assert news("x", None).says_more_than(news(None, None))
-    assert not news(None, None).says_more_than(news(None, None))
+    assert news("a", None).supersedes(news("x", "a"))
+    assert news("x", None).supersedes(news(None, None))
+    assert not news(None, None).supersedes(news(None, None))
