@@ -1,6 +1,6 @@
-"""Decides what an exception that ends a sync means.
+"""Classifies the exception that ends a sync.
 
-The queue, metrics, journal, events, logs and traces all go by `classify`.
+The queue, metrics, journal, events, logs and traces all use `classify`.
 """
 
 from enum import Enum, auto
@@ -9,18 +9,18 @@ from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, RetryA
 
 
 class ErrorClass(Enum):
-    """The meaning of an exception that ends a sync."""
+    """The class of an exception that ends a sync."""
 
     DELAY = auto()
-    """The handler asked for a delay: this is no failure, and the backoff stays as it is."""
+    """The handler requested a delay. This is not a failure, and the backoff does not change."""
     PERMANENT = auto()
-    """The sync failed, and is not retried until the object changes."""
+    """The sync failed and is not retried until the object changes."""
     EXPECTED = auto()
-    """The sync failed, and the message explains why: one line, no traceback."""
+    """The sync failed, and the message explains the failure: no traceback is logged."""
     UNEXPECTED = auto()
-    """The sync failed because of a mistake in code: the traceback is needed."""
+    """The sync failed because of an error in the code: the traceback is logged."""
     CANCELLED = auto()
-    """The sync was stopped from outside: its key goes back to the queue as it was."""
+    """The sync was cancelled: its key returns to the queue unchanged."""
 
     @property
     def failed(self) -> bool:
@@ -34,10 +34,10 @@ class ErrorClass(Enum):
 
 
 def classify(error: BaseException) -> ErrorClass:
-    """Return the meaning of an exception that ends a sync.
+    """Return the class of an exception that ends a sync.
 
-    An `Exception` is a failure, or asks for a delay. Any other exception stopped the sync from
-    outside: `core/sync/calls.py` turns those that a handler raises by itself into failures.
+    An `Exception` is a failure or a requested delay. Any other exception cancelled the sync;
+    `core/sync/calls.py` converts those that a handler raises by itself into failures.
     """
     match error:
         case RetryAfter():
@@ -46,7 +46,7 @@ def classify(error: BaseException) -> ErrorClass:
             return ErrorClass.PERMANENT
         case NatsctlError():
             return ErrorClass.EXPECTED
-        case TimeoutError() if error.args:  # one without a text explains nothing
+        case TimeoutError() if error.args:  # without a message it explains nothing
             return ErrorClass.EXPECTED
         case Exception():
             return ErrorClass.UNEXPECTED

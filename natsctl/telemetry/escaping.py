@@ -1,9 +1,9 @@
-"""Escapes characters in text that control a terminal or that nobody can see.
+"""Escapes characters that control a terminal or are invisible.
 
-Stored objects belong to strangers. Their keys, fields and error messages must not move the cursor,
-change the title, reorder a line or hide a part of it. Every command and every text log passes its
-text through `escaped`. JSON and YAML keep their meaning: `json_escaped` and `yaml_escaped`
-write the escapes that those formats read back.
+The content of a bucket is not trusted: keys, fields and error messages must not move the cursor,
+change the title of a terminal, reorder a line or hide a part of it. Every command and every text
+log passes its text through `escaped`. `json_escaped` and `yaml_escaped` use the escapes of JSON and
+YAML, so that a parser reads the same values.
 """
 
 import re
@@ -21,26 +21,26 @@ _NAMED = {"\n": r"\n", "\t": r"\t"}
 
 
 def escaped(text: str, *, keep: str = "") -> str:
-    r"""Return the text with every unsafe character as a visible escape: `\x1b`, `\u202e`, `\n`.
+    r"""Return the text with each unsafe character as a visible escape: `\x1b`, `\u202e`, `\n`.
 
-    The characters in *keep* stay.
+    The characters in *keep* are not escaped.
     """
     if text.isascii() and text.isprintable():
         return text
-    return _unsafe().sub(lambda found: found[0] if found[0] in keep else _visible(found[0]), text)
+    return _unsafe().sub(lambda match: match[0] if match[0] in keep else _visible(match[0]), text)
 
 
 def escaped_lines(text: str) -> str:
-    """Return a text of several lines, escaped, with every line but the first indented.
+    """Return a text of several lines, escaped, with all lines but the first indented.
 
-    So no part of the text looks like a line of ours.
+    The indentation keeps the text from looking like another log line.
     """
     return escaped(text, keep="\n\t").replace("\n", "\n  ")
 
 
 def is_unsafe(text: str) -> bool:
-    """Say whether the text has a character, other than a line break, that `escaped` escapes."""
-    return any(found[0] != "\n" for found in _unsafe().finditer(text))
+    """Return whether `escaped` changes the text, apart from line breaks."""
+    return any(match[0] != "\n" for match in _unsafe().finditer(text))
 
 
 def json_escaped(document: str) -> str:
@@ -51,14 +51,15 @@ def json_escaped(document: str) -> str:
 def yaml_escaped(document: str) -> str:
     r"""Return a YAML document with unsafe characters as `\uXXXX` or `\UXXXXXXXX`.
 
-    Assumes that the document has these characters in double quotes only.
+    *Assumes* that the document has these characters only in double quotes.
     """
-    return _unsafe().sub(lambda found: found[0] if found[0] == "\n" else _code(found[0]), document)
+    return _unsafe().sub(lambda match: match[0] if match[0] == "\n" else _code(match[0]), document)
 
 
 @cache
 def _unsafe() -> re.Pattern[str]:
-    return re.compile(f"[{_CONTROL}{_BREAKS}{_BIDI}{_INVISIBLE}]")  # takes a while at every start
+    """Return the pattern, compiled on first use because compiling is slow."""
+    return re.compile(f"[{_CONTROL}{_BREAKS}{_BIDI}{_INVISIBLE}]")
 
 
 def _visible(character: str) -> str:
@@ -72,8 +73,8 @@ def _code(character: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004 - four digits
 
 
-def _utf16(found: re.Match[str]) -> str:
-    if found[0] == "\n":  # it can only be a part of the layout
+def _utf16(match: re.Match[str]) -> str:
+    if match[0] == "\n":  # strings in JSON have no line breaks, so this one is layout
         return "\n"
-    units = found[0].encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    units = match[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))

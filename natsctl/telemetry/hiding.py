@@ -1,7 +1,7 @@
-"""Hides secrets in every text that people read, and cuts what is too long to be read.
+"""Hides secrets in texts for people, and cuts long texts.
 
-Texts hold what strangers wrote, so every pattern takes time in proportion to the text: no two
-repeats overlap, and no position is scanned from many starts.
+Texts may come from untrusted writers, so matching takes linear time: no two repeats in a pattern
+overlap, and no position is scanned from many starts.
 """
 
 import re
@@ -18,18 +18,18 @@ TEXT_MAX = 4_000  # characters of a text
 ERROR_MAX = 2_000  # characters of an error
 TRACEBACK_MAX = 32_000  # characters of a traceback
 VALUE_MAX = 100  # characters of a value that a message quotes
-OVERLAP = 1_000  # characters behind a cut that are searched too: a secret may begin before it
+OVERLAP = 1_000  # characters after a cut that are searched for the rest of a secret
 
 _ELLIPSIS = " … "
-_SHORT = 8  # a secret shorter than this is looked for as a word only: it may be part of others
-_HELD_MAX = 64  # that one holder keeps: the newest
-# A part of each may be masked already. `{end}` matches where the text was cut, else nowhere.
+_SHORT = 8  # a shorter secret is hidden only as a whole word
+_HELD_MAX = 64  # secrets of one holder
+# A part of a secret may be masked already. `{end}` matches the end of a text that was cut.
 _JWT = r"""
-    (?P<before> (?<![\w*-]) (?= [\w*-]*+ (?: \.[\w*-] | \.?{end} ) ) [\w*-]*? )  # a run of its own
+    (?P<before> (?<![\w*-]) (?= [\w*-]*+ (?: \.[\w*-] | \.?{end} ) ) [\w*-]*? )
     \b eyJ (?: [\w*-]{{8,}}+ \. [\w*-]++ (?: \. [\w*-]*+ )? | [\w*-]*+ \.? {end} )
 """
 _OTHERS = r"""
-    (?: (?<=://) (?:(?!://)[^\s"'<>])* (?: (?=@) | {end} )  # the user of a URL, up to the next URL
+    (?: (?<=://) (?:(?!://)[^\s"'<>])* (?: (?=@) | {end} )  # the user information of a URL
       | \b S[ACNOUX][A-Z2-7]{{56}} \b                       # an nkey seed
       | (?<=-----BEGIN\ ) ([A-Z ]{{0,40}}PRIVATE\ KEY)----- .*? (?: -----END\ \1----- | \Z )
       | (?i: (?<=\bbearer\ ) | (?<=\bbasic\ ) ) [\w.~+/=*-]{{6,}} )
@@ -38,33 +38,33 @@ _END, _NO_END = r"\Z", r"(?!)"
 
 
 class Hider:
-    """Hides secrets in texts: those that are known or held, and whatever looks like one.
+    """Hides secrets in texts: known secrets, registered secrets, and texts that look like one.
 
-    That is: the user information of a URL, an nkey seed, a JWT, a private key (PEM), the
-    credential of an `Authorization` header. Who holds one says so with `Secrets`.
+    These are the user information of a URL, an nkey seed, a JWT, a private key (PEM), and the
+    credential of an `Authorization` header. `Secrets` registers secrets for the process.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._known = _Known.of(secrets)
 
     def __call__(self, text: str, *, limit: int = TEXT_MAX) -> str:
-        """Return the text with `***` in the place of each secret.
+        """Return the text with `***` in place of each secret.
 
-        Of a text longer than *limit* this is the beginning, and how much was left out. A secret
-        that the cut goes through is hidden as a whole.
+        A text longer than *limit* is cut, and the number of missing characters is added. A secret
+        at the cut is hidden completely.
         """
         cut = len(text) > limit
-        window = text[: limit + max(OVERLAP, self._known.longest, _held.known.longest)]
+        window = text[: limit + max(OVERLAP, self._known.longest, _registered.known.longest)]
         end = min(limit, len(text))
-        for pattern in (*self._known.patterns, *_held.known.patterns, *_looks(cut=cut)):
+        for pattern in (*self._known.patterns, *_registered.known.patterns, *_patterns(cut=cut)):
             window, end = _masked(pattern, window, end)
         return f"{window[:end]}… ({len(text) - limit} more characters)" if cut else window
 
 
 class Secrets:
-    """Secrets that somebody holds: no text shows them until the `with` ends.
+    """Secrets that are hidden in every text of the process until the `with` ends.
 
-    Of one holder the newest 64 are kept: credentials are renewed, and old ones expire.
+    The newest 64 secrets are kept, because credentials are renewed and old ones expire.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -72,8 +72,8 @@ class Secrets:
         self.keep(*secrets)
 
     def __enter__(self) -> Self:
-        _held.by.append(self)
-        _held.look()
+        _registered.holders.append(self)
+        _registered.update()
         return self
 
     def __exit__(
@@ -82,19 +82,19 @@ class Secrets:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _held.by.remove(self)
-        _held.look()
+        _registered.holders.remove(self)
+        _registered.update()
 
     def keep(self, *secrets: str) -> None:
-        """Hold these too; what is empty is no secret."""
+        """Add secrets; empty texts are ignored."""
         new = [secret for secret in secrets if secret and secret not in self.texts]
         if new:
             self.texts.extend(new)
-            _held.look()
+            _registered.update()
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """Finds secrets that are known, in every form; `longest` is the length of the longest form."""
+    """Patterns that find known secrets; `longest` is the length of the longest written form."""
 
     patterns: tuple[re.Pattern[str], ...] = ()
     longest: int = 0
@@ -106,36 +106,36 @@ class _Known(msgspec.Struct, frozen=True):
         return cls(() if pattern is None else (pattern,), max(map(len, forms), default=0))
 
 
-class _Held:
-    """What all holders hold together."""
+class _Registered:
+    """The secrets of all holders in the process."""
 
     def __init__(self) -> None:
-        self.by: list[Secrets] = []
+        self.holders: list[Secrets] = []
         self.known = _Known()
 
-    def look(self) -> None:
-        self.known = _Known.of(secret for holder in self.by for secret in holder.texts)
+    def update(self) -> None:
+        self.known = _Known.of(secret for holder in self.holders for secret in holder.texts)
 
 
-_held = _Held()  # one for the process: a text does not know whose secrets are in it
+_registered = _Registered()
 
 
 def hidden(text: str, *, limit: int = TEXT_MAX) -> str:
-    """Return the text as it may be shown: without secrets, and cut to *limit* characters."""
-    return _anything(text, limit=limit)
+    """Return the text without secrets, cut to *limit* characters."""
+    return _hide(text, limit=limit)
 
 
 def quoted(value: str) -> str:
-    """Return a value that somebody wrote as a message quotes it: its beginning, as one line."""
+    """Return a value in quotes for a message: one line without secrets, cut to `VALUE_MAX`."""
     return repr(hidden(value, limit=VALUE_MAX))
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as people read it, `ValueError: no luck`, cut and without secrets."""
+    """Return the type and the message of an error, cut and without secrets."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - its own `__str__` is at fault, and it is somebody's code
-        text = f"{type(error).__name__}, whose text cannot be shown"
+    except Exception:  # noqa: BLE001 - a user's `__str__` may raise anything
+        text = f"{type(error).__name__}, whose message cannot be read"
     return hidden(text, limit=ERROR_MAX)
 
 
@@ -152,42 +152,42 @@ def shortened(text: str, limit: int) -> str:
 
 
 def _masked(pattern: re.Pattern[str], text: str, end: int) -> tuple[str, int]:
-    """Return the text with every match masked, and the position in it of *end*.
+    """Return the text with each match masked, and the new position of *end*.
 
-    A mask that *end* would go through is before it.
+    If *end* is inside a match, the new position is after the mask.
     """
     parts, position, shift = list[str](), 0, 0
-    for found in pattern.finditer(text):
-        start = found.end("before") if "before" in pattern.groupindex else found.start()
+    for match in pattern.finditer(text):
+        start = match.end("before") if "before" in pattern.groupindex else match.start()
         parts += (text[position:start], MASK)
-        position = found.end()
+        position = match.end()
         if start < end:
             shift += len(MASK) - (min(position, end) - start)
     return "".join((*parts, text[position:])), end + shift
 
 
 @cache
-def _looks(*, cut: bool) -> tuple[re.Pattern[str], ...]:
-    """Return what finds things that look like a secret; compiling takes a while at a start."""
+def _patterns(*, cut: bool) -> tuple[re.Pattern[str], ...]:
+    """Return patterns of texts that look like a secret, compiled on first use."""
     end = _END if cut else _NO_END
     flags = re.VERBOSE | re.DOTALL
-    return tuple(re.compile(each.format(end=end), flags) for each in (_JWT, _OTHERS))
+    return tuple(re.compile(pattern.format(end=end), flags) for pattern in (_JWT, _OTHERS))
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Return how a secret may stand in a text: as it is, in a repr, in a URL."""
-    from urllib.parse import quote  # noqa: PLC0415 - who has no secrets need not wait for it
+    """Yield the written forms of a secret: as it is, in a repr, in a URL."""
+    from urllib.parse import quote  # noqa: PLC0415 - not needed without secrets
 
     yield from (secret, repr(secret)[1:-1], quote(secret, safe=""))
 
 
 def _pattern(secrets: Collection[str]) -> re.Pattern[str] | None:
     longest_first = sorted(secrets, key=len, reverse=True)
-    found = [
-        re.escape(each) if len(each) >= _SHORT else rf"(?<!\w){re.escape(each)}(?!\w)"
-        for each in longest_first
+    patterns = [
+        re.escape(secret) if len(secret) >= _SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        for secret in longest_first
     ]
-    return re.compile("|".join(found)) if found else None
+    return re.compile("|".join(patterns)) if patterns else None
 
 
-_anything = Hider()
+_hide = Hider()

@@ -1,8 +1,8 @@
-"""Sending spans to whoever collects them, over OTLP/HTTP, in the background.
+"""Sends spans to a collector over OTLP/HTTP, in the background.
 
-What OpenTelemetry's own environment variables say holds: OTEL_SERVICE_NAME and
-OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_BSP_* for what is kept and how often it is sent,
-OTEL_EXPORTER_OTLP_* for headers, certificates, time-outs and compression.
+OpenTelemetry's environment variables apply: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES for the
+resource, OTEL_TRACES_SAMPLER for sampling, OTEL_BSP_* for batches, and OTEL_EXPORTER_OTLP_* for
+headers, certificates, timeouts and compression.
 """
 
 import asyncio
@@ -24,31 +24,31 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Status
 from opentelemetry.util.types import AttributeValue
 
-from natsctl.telemetry.hiding import TRACEBACK_MAX, Secrets, hidden
+from natsctl.telemetry.hiding import TRACEBACK_MAX, Secrets, error_text, hidden
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.tracing import collected_by
 
 log = get_logger(__name__)
 
 PATH = "/v1/traces"
-FLUSH_S = 3.0  # how long the last spans may take
+FLUSH_S = 3.0  # the time for the last spans
 
-_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+_HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
 
 @asynccontextmanager
 async def sending(url: str) -> AsyncIterator[None]:
-    """Record spans and send them to *url* for as long as the context lasts.
+    """Record spans and send them to *url* while the context lasts.
 
-    *Guarantees.* Nobody waits for it but the end, for `FLUSH_S` at most. Spans that wait to be sent
-    are bounded, 2048 where nobody says otherwise; others are dropped. That they cannot be sent is
-    logged once, until they can again. No secret is in what is sent.
+    *Guarantees.* Sending delays only the end of the context, by `FLUSH_S` at most. The number of
+    spans that wait is bounded, by default to 2048; further spans are dropped. A failure to send is
+    logged once until sending succeeds. No secret is sent.
 
     Args:
-        url: where they are taken; without a path, in `/v1/traces`.
+        url: the URL of the collector; a URL without a path gets the path `/v1/traces`.
     """
-    with Secrets(_secrets(url)), _told_once(hidden(url)) as trouble:
-        exporter = HidingExporter(OTLPSpanExporter(endpoint=_endpoint(url)), trouble)
+    with Secrets(_secrets(url)), _failure_log(hidden(url)) as failures:
+        exporter = HidingExporter(OTLPSpanExporter(endpoint=_endpoint(url)), failures)
         provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))
         trace.set_tracer_provider(provider)  # for the spans of handlers
@@ -61,55 +61,58 @@ async def sending(url: str) -> AsyncIterator[None]:
                     exporter.shutdown()
 
 
-class Trouble(logging.Filter):
-    """Tells once that spans are not taken, until they are again."""
+class FailureLog(logging.Filter):
+    """Logs a failure to send spans once, until sending succeeds again.
 
-    def __init__(self, where: str) -> None:
+    As a filter of the exporter's logger, it replaces the lines that the exporter logs at each try.
+    """
+
+    def __init__(self, url: str) -> None:
         super().__init__()
-        self._where = where
-        self._told = False
+        self._url = url
+        self._failing = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell in our own words what the exporter says, as often as it tries."""
-        self.met(record.getMessage())
+        """Log the exporter's message as a failure, and drop the record."""
+        self.failed(record.getMessage())
         return False
 
-    def met(self, why: str) -> None:
-        """Note that spans were not taken."""
-        if not self._told:
-            self._told = True
-            log.warning("cannot send spans, syncing continues", url=self._where, error=why)
+    def failed(self, error: str) -> None:
+        """Log that spans cannot be sent, unless that is logged already."""
+        if not self._failing:
+            self._failing = True
+            log.warning("cannot send spans, syncing continues", url=self._url, error=error)
 
-    def over(self) -> None:
-        """Note that they were."""
-        if self._told:
-            self._told = False
-            log.info("sending spans again", url=self._where)
+    def succeeded(self) -> None:
+        """Log that spans are sent again, if a failure is logged."""
+        if self._failing:
+            self._failing = False
+            log.info("sending spans again", url=self._url)
 
 
 class HidingExporter(SpanExporter):
-    """Hands spans on without secrets, those that handlers make too."""
+    """Passes spans on without secrets, including the spans of handlers."""
 
-    def __init__(self, exporter: SpanExporter, trouble: Trouble) -> None:
+    def __init__(self, exporter: SpanExporter, failures: FailureLog) -> None:
         self._exporter = exporter
-        self._trouble = trouble
+        self._failures = failures
         self._ended = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send them, in the thread that calls; never raises."""
+        """Send the spans in the calling thread; never raises."""
         try:
             result = self._exporter.export([_hidden_span(span) for span in spans])
-        except Exception as error:  # noqa: BLE001 - whatever it is, it harms nobody but spans
-            self._trouble.met(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - no error of an exporter may end its thread
+            self._failures.failed(error_text(error))
             return SpanExportResult.FAILURE
         if result is SpanExportResult.SUCCESS:
-            self._trouble.over()
+            self._failures.succeeded()
         else:
-            self._trouble.met("the collector rejected them")
+            self._failures.failed("the collector rejected them")
         return result
 
     def shutdown(self) -> None:
-        """Send nothing more, and try nothing again."""
+        """Stop sending and retrying."""
         if not self._ended:
             self._ended = True
             self._exporter.shutdown()
@@ -146,34 +149,37 @@ def _hidden_value(value: AttributeValue) -> AttributeValue:
     if isinstance(value, str):
         return hidden(value, limit=TRACEBACK_MAX)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [hidden(each) for each in value if isinstance(each, str)] or value
+        return [hidden(item) for item in value if isinstance(item, str)] or value
     return value
 
 
 @contextmanager
-def _told_once(where: str) -> Iterator[Trouble]:
-    """Have what the exporter logs told once."""
-    theirs, trouble = logging.getLogger(trace_exporter.__name__), Trouble(where)
-    theirs.addFilter(trouble)
+def _failure_log(url: str) -> Iterator[FailureLog]:
+    """Filter the lines of the exporter's logger while the context lasts."""
+    logger, failures = logging.getLogger(trace_exporter.__name__), FailureLog(url)
+    logger.addFilter(failures)
     try:
-        yield trouble
+        yield failures
     finally:
-        theirs.removeFilter(trouble)
+        logger.removeFilter(failures)
 
 
 async def _flushed(provider: TracerProvider) -> bool:
-    """Say whether the last spans were sent in time. A thread that hangs does not keep us."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    """Return whether the last spans were sent within `FLUSH_S`.
+
+    A daemon thread sends them, because a thread of the loop's executor would delay the exit.
+    """
+    loop, sent = asyncio.get_running_loop(), asyncio.Event()
 
     def flush() -> None:
         provider.shutdown()
-        with suppress(RuntimeError):  # nobody waits any more
-            loop.call_soon_threadsafe(ended.set)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(sent.set)
 
     threading.Thread(target=flush, name="last spans", daemon=True).start()
     try:
         async with asyncio.timeout(FLUSH_S):
-            return await ended.wait()
+            return await sent.wait()
     except TimeoutError:
         return False
 
@@ -183,20 +189,20 @@ def _endpoint(url: str) -> str:
 
 
 def _resource() -> Resource:
-    """Return what is sent of this process; what the environment says of it wins."""
-    ours: dict[str, str | int] = {
+    """Return the description of this process; OpenTelemetry's variables override it."""
+    attributes: dict[str, str | int] = {
         "service.name": "natsctl",
         "service.version": version("natsctl"),
         "host.name": socket.gethostname(),
         "process.pid": os.getpid(),
     }
-    return Resource.create(Resource(ours).merge(OTELResourceDetector().detect()).attributes)
+    return Resource.create(Resource(attributes).merge(OTELResourceDetector().detect()).attributes)
 
 
 def _secrets(url: str) -> Iterator[str]:
-    """Return the credentials for the collector."""
+    """Yield the credentials for the collector."""
     yield unquote(urlsplit(url).password or "")
-    for name in _HEADERS:
+    for name in _HEADER_VARIABLES:
         for header in os.environ.get(name, "").split(","):
             value = unquote(header.partition("=")[2]).strip()
             yield from (value, value.rpartition(" ")[2])

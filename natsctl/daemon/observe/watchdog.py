@@ -1,4 +1,4 @@
-"""Notices that the event loop is blocked, and by which key."""
+"""Detects that the event loop is blocked, and which key blocks it."""
 
 import asyncio
 import threading
@@ -15,37 +15,39 @@ from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
-BLOCKED_S = 1.0  # the loop is blocked once it has not gone round for so long
+BLOCKED_S = 1.0  # a loop without an iteration for this long is blocked
 CHECK_S = 0.25
-AGAIN_S = 60.0  # a stall at a line that was logged is counted only, for so long
+LOG_INTERVAL_S = 60.0  # stalls at the same line within this time are counted but not logged
 LINES_MAX = 100  # lines that are remembered
 
 
 class Stalls(msgspec.Struct, frozen=True):
-    """How often a controller's handlers have blocked the event loop, and for how long together."""
+    """The number of times that a controller's handlers blocked the event loop, and their sum."""
 
     count: int = 0
     seconds: float = 0.0
 
 
 class Stall:
-    """The event loop is blocked, until `over` is set.
+    """A time in which the event loop is blocked; it ends when `over` is set.
 
-    `controller` and `key` are of the handler that blocks it, empty if it is no handler. `line` is
-    the user's line that it is at.
+    Attributes:
+        controller: the controller whose handler blocks the loop; empty if no handler does.
+        key: the key of the handler; empty if no handler blocks the loop.
+        line: the line of the user's code that blocks the loop.
     """
 
-    def __init__(self, controller: str, key: str, line: str, begun: float) -> None:
+    def __init__(self, controller: str, key: str, line: str, started: float) -> None:
         self.controller = controller
         self.key = key
         self.line = line
         self.over = threading.Event()
-        self.began = begun
+        self.started = started
 
     @property
     def duration_s(self) -> float:
-        """For how long the loop has been blocked."""
-        return time.monotonic() - self.began
+        """The seconds since the loop was blocked."""
+        return time.monotonic() - self.started
 
     def __str__(self) -> str:
         by = f"key {self.key} of {self.controller}" if self.controller else "no handler"
@@ -53,39 +55,39 @@ class Stall:
 
 
 StandIn = Callable[[Stall], None]
-"""Does what the event loop cannot while it is blocked, in a thread of its own, until it is over."""
+"""A function that runs in a thread of its own in place of the event loop until a stall is over."""
 
 
 class Watchdog:
     """Watches an event loop from a thread.
 
-    *Guarantees.* A loop that does not go round for `BLOCKED_S` is logged with the controller, the
-    key and the line of the user's code that it is at, once a minute for each line. Every such stall
-    is counted. While it lasts, each *stand-in* runs in a thread.
+    *Guarantees.* A loop that is blocked for `BLOCKED_S` is logged with the controller, the key and
+    the line of the user's code, once a minute for each line. Every stall is counted. Each stand-in
+    runs in a thread during the stall.
 
-    *Assumes* that other threads run: code that holds Python's global interpreter lock is noticed
-    only when it lets go.
+    *Assumes* that other threads run. Code that holds Python's global interpreter lock is detected
+    when it releases the lock.
     """
 
     def __init__(self) -> None:
         self.stalls: Mapping[str, Stalls] = {}  # by controller
         self._stand_ins: tuple[StandIn, ...] = ()
-        self._rounds = 0
+        self._iterations = 0
         self._stopping = threading.Event()
-        self._logged: dict[str, float] = {}  # when a stall was logged last, by line
+        self._logged: dict[str, float] = {}  # the time of the last log line, by line of code
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch the running loop while the context lasts."""
         loop, ident = asyncio.get_running_loop(), threading.get_ident()
-        beating = loop.create_task(self._beat(), name="heartbeat of the event loop")
+        heartbeat = loop.create_task(self._beat(), name="heartbeat of the event loop")
         thread = threading.Thread(target=self._watch, args=(loop, ident), daemon=True)
         thread.name = "watchdog"
         thread.start()
         try:
             yield
         finally:
-            beating.cancel()
+            heartbeat.cancel()
             self._stopping.set()
 
     @contextmanager
@@ -95,36 +97,37 @@ class Watchdog:
         try:
             yield
         finally:
-            self._stand_ins = tuple(each for each in self._stand_ins if each is not stand_in)
+            self._stand_ins = tuple(other for other in self._stand_ins if other is not stand_in)
 
     async def _beat(self) -> None:
         while True:
-            self._rounds += 1
+            self._iterations += 1
             await asyncio.sleep(CHECK_S)
 
     # ---- in the thread
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ident: int) -> None:
-        seen, begun = self._rounds, time.monotonic()
+        seen, blocked_since = self._iterations, time.monotonic()
         stall: Stall | None = None
-        checked, worked = begun, time.process_time()
+        checked, used = blocked_since, time.process_time()
         while not self._stopping.wait(CHECK_S):
-            now, work = time.monotonic(), time.process_time()
-            slept = now - checked > BLOCKED_S > work - worked
-            checked, worked = now, work
-            if self._rounds != seen or slept:  # a process that is stopped blocks nothing
-                seen, begun = self._rounds, now
-                self._ended(stall)
+            now, used_now = time.monotonic(), time.process_time()
+            # a process that was stopped used no CPU time, and its loop is not blocked
+            stopped = now - checked > BLOCKED_S > used_now - used
+            checked, used = now, used_now
+            if self._iterations != seen or stopped:
+                seen, blocked_since = self._iterations, now
+                self._end(stall)
                 stall = None
-            elif stall is None and now - begun >= BLOCKED_S:
-                stall = self._begun(loop, ident, begun)
-        self._ended(stall)
+            elif stall is None and now - blocked_since >= BLOCKED_S:
+                stall = self._begin(loop, ident, blocked_since)
+        self._end(stall)
 
-    def _begun(self, loop: asyncio.AbstractEventLoop, ident: int, begun: float) -> Stall:
+    def _begin(self, loop: asyncio.AbstractEventLoop, ident: int, started: float) -> Stall:
         call = _call_of(asyncio.current_task(loop))
         controller, key = ("", "") if call is None else (call.owner, str(call.key))
-        stall = Stall(controller, key, _line(ident), begun)
-        if self._is_new(stall.line):
+        stall = Stall(controller, key, _current_line(ident), started)
+        if self._must_log(stall.line):
             log.warning(
                 "event loop blocked",
                 controller=controller or None,
@@ -137,11 +140,11 @@ class Watchdog:
             threading.Thread(target=stand_in, args=(stall,), daemon=True, name="stand-in").start()
         return stall
 
-    def _ended(self, stall: Stall | None) -> None:
+    def _end(self, stall: Stall | None) -> None:
         if stall is None:
             return
         stall.over.set()
-        if self._logged.get(stall.line, 0.0) > stall.began:
+        if self._logged.get(stall.line, 0.0) > stall.started:
             log.warning(
                 "event loop unblocked",
                 controller=stall.controller or None,
@@ -153,9 +156,9 @@ class Watchdog:
         after = Stalls(before.count + 1, before.seconds + stall.duration_s)
         self.stalls = {**self.stalls, stall.controller: after}
 
-    def _is_new(self, line: str) -> bool:
+    def _must_log(self, line: str) -> bool:
         now = time.monotonic()
-        if now - self._logged.get(line, -AGAIN_S) < AGAIN_S:
+        if now - self._logged.get(line, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
             return False
         if len(self._logged) >= LINES_MAX:
             self._logged.clear()
@@ -164,18 +167,21 @@ class Watchdog:
 
 
 def _call_of(task: "asyncio.Task[object] | None") -> Call | None:
-    """Return the call that a task, or the one that made it, is part of, as far as that is known."""
+    """Return the call of a handler that the task belongs to, if it is known.
+
+    Python 3.12 and later know it also for the tasks that a handler creates.
+    """
     if task is None:
         return None
-    context = getattr(task, "get_context", None)  # since Python 3.12
+    context = getattr(task, "get_context", None)
     return calls.get(task) or (None if context is None else context().get(current_call))
 
 
-def _line(ident: int) -> str:
-    """Return the line of the user's code that the thread is in; else the line that it is at."""
+def _current_line(ident: int) -> str:
+    """Return the current line of the user's code in the thread, or else the current line."""
     frames = list(thread_frames(ident))
     stack = user_frames(frames) or traceback.StackSummary.extract(iter(frames))
     if not stack:
         return "an unknown line"
-    at = stack[-1]
-    return f"{at.filename}:{at.lineno} in {at.name}: {at.line}"
+    frame = stack[-1]
+    return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Link, Status, StatusCode
 
-from natsctl.daemon.observe.otlp import HidingExporter, Trouble
+from natsctl.daemon.observe.otlp import FailureLog, HidingExporter
 
 URL = "nats://ann:hush@hub"
 SHOWN = "nats://***@hub"
@@ -35,7 +35,7 @@ class Kept(SpanExporter):
 def test_a_span_is_sent_as_it_is_but_for_secrets() -> None:
     kept = Kept()
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(HidingExporter(kept, Trouble("there"))))
+    provider.add_span_processor(SimpleSpanProcessor(HidingExporter(kept, FailureLog("there"))))
     tracer = provider.get_tracer("mine", "7")
     with tracer.start_as_current_span("outer") as outer:
         links = [Link(outer.get_span_context())]
@@ -62,7 +62,7 @@ def test_a_span_is_sent_as_it_is_but_for_secrets() -> None:
 def test_trouble_is_told_once_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "natsctl.daemon.observe.otlp")
     kept = Kept()
-    exporter = HidingExporter(kept, Trouble("there"))
+    exporter = HidingExporter(kept, FailureLog("there"))
     for answer in (
         SpanExportResult.SUCCESS,
         SpanExportResult.FAILURE,
@@ -81,17 +81,17 @@ def test_trouble_is_told_once_until_it_is_over(caplog: pytest.LogCaptureFixture)
 
 def test_what_the_exporter_logs_is_told_in_our_words(caplog: pytest.LogCaptureFixture) -> None:
     theirs = logging.getLogger("theirs")
-    trouble = Trouble("there")
-    theirs.addFilter(trouble)
+    failures = FailureLog("there")
+    theirs.addFilter(failures)
     theirs.error("no %s", "route")
     theirs.error("again")
-    theirs.removeFilter(trouble)
+    theirs.removeFilter(failures)
     assert caplog.messages == ["cannot send spans, syncing continues url=there error='no route'"]
 
 
 def test_an_end_is_one_end() -> None:
     kept = Kept()
-    exporter = HidingExporter(kept, Trouble("there"))
+    exporter = HidingExporter(kept, FailureLog("there"))
     exporter.shutdown()
     exporter.shutdown()
     assert kept.ends == 1
