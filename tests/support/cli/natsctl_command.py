@@ -6,7 +6,9 @@ import os
 import pty
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+import tempfile
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -14,10 +16,13 @@ from typing import IO, Any, NamedTuple
 import pytest
 
 from natsctl.cli.main import run
+from tests.support.cli.forked_process import ForkedProcess, ForkServer, read_to_end
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 90.0
+
+_server = ForkServer()
 
 
 class Result(NamedTuple):
@@ -40,7 +45,7 @@ class Result(NamedTuple):
 class Running:
     """A command that goes on until told to stop."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: Process | ForkedProcess, log: Path) -> None:
         self.process = process
         self._log = log
 
@@ -90,7 +95,9 @@ class InProcess:
 class Natsctl:
     """Runs commands in a folder, with the environment of a user whose server is `url`.
 
-    The cluster is what *kubeconfig* names: without one there is none. *environ* is more of it.
+    The cluster is what *kubeconfig* names: without one there is none. *environ* is more of it. A
+    command is forked from a process that has natsctl imported; with *fresh* it starts a new
+    interpreter.
     """
 
     def __init__(
@@ -100,8 +107,10 @@ class Natsctl:
         *,
         kubeconfig: Path | None = None,
         environ: Mapping[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.folder = folder
+        self.fresh = fresh
         theirs = ("NATS", "KUBE")
         self._environ = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
         self._environ |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "HOME": str(folder)}
@@ -112,21 +121,42 @@ class Natsctl:
         self._environ |= environ or {}
         self._logs = 0
 
-    async def __call__(
-        self, *words: str, stdin: str = "", stdout: IO[str] | int = asyncio.subprocess.PIPE
-    ) -> Result:
+    async def __call__(self, *words: str, stdin: str = "", stdout: IO[str] | int = PIPE) -> Result:
+        if self.fresh:
+            return await self._fresh(*words, stdin=stdin, stdout=stdout)
+        files = [(os.pipe() if stdout == PIPE else None), os.pipe()]
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin.encode())
+            given.seek(0)
+            ends = [pipe[1] if pipe else stdout for pipe in files]
+            process = await self._fork(*words, stdin=given.fileno(), files=ends)
+        for pipe in files:
+            if pipe:
+                os.close(pipe[1])
+        reads = (read_to_end(pipe[0]) if pipe else asyncio.sleep(0, b"") for pipe in files)
+        async with asyncio.timeout(LIMIT_S):
+            out, err = await asyncio.gather(*reads)
+            return Result(await process.wait(), out.decode(), err.decode())
+
+    async def _fresh(self, *words: str, stdin: str, stdout: IO[str] | int) -> Result:
         process = await asyncio.create_subprocess_exec(
             *self._program(*words),
             cwd=self.folder,
             env=self._environ,
-            stdin=asyncio.subprocess.PIPE,
+            stdin=PIPE,
             stdout=stdout,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=PIPE,
         )
         async with asyncio.timeout(LIMIT_S):
             out, err = await process.communicate(stdin.encode())
         assert process.returncode is not None
         return Result(process.returncode, (out or b"").decode(), err.decode())
+
+    async def _fork(self, *words: str, stdin: int, files: Sequence[IO[str] | int]) -> ForkedProcess:
+        out, err = (file if isinstance(file, int) else file.fileno() for file in files)
+        return await _server.start(
+            words, folder=self.folder, environ=self._environ, stdin=stdin, stdout=out, stderr=err
+        )
 
     async def done(self, *words: str, stdin: str = "") -> str:
         """Run a command that succeeds; return its output."""
@@ -139,15 +169,20 @@ class Natsctl:
         """Run a command until the context ends; then it is killed, if it still runs."""
         self._logs += 1
         file = self.folder / f"running-{self._logs}.log"
-        with file.open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *self._program(*words),
-                cwd=self.folder,
-                env=self._environ,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        process: Process | ForkedProcess
+        with file.open("wb") as log, tempfile.TemporaryFile() as nothing:
+            if self.fresh:
+                process = await asyncio.create_subprocess_exec(
+                    *self._program(*words),
+                    cwd=self.folder,
+                    env=self._environ,
+                    stdin=nothing,
+                    stdout=log,
+                    stderr=log,
+                )
+            else:
+                files = [log.fileno(), log.fileno()]
+                process = await self._fork(*words, stdin=nothing.fileno(), files=files)
         try:
             yield Running(process, file)
         finally:

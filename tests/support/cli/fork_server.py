@@ -1,0 +1,94 @@
+"""A process that has natsctl imported, and forks for each command.
+
+    python tests/support/cli/fork_server.py SOCKET
+
+reads requests from the inherited socket SOCKET (`SOCK_SEQPACKET`): a JSON object with `arguments`,
+`folder` and `environ`, and four file descriptors: standard input, output and error, and a socket.
+The command's process id and, when the command has ended, its wait status are sent to that socket as
+two lines. Importing natsctl takes half a second of processor time, and forking some milliseconds.
+"""
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+
+REQUEST_BYTES_MAX = 200_000
+PRELOADED = ("nats", "aiohttp", "yaml", "natsctl.daemon.http.metrics", "natsctl.jetstream.stores")
+
+
+def preload() -> None:
+    """Import what most commands need."""
+    main = importlib.import_module("natsctl.cli.main")
+    for name in (*PRELOADED, *(f"natsctl.cli.{module}" for module, _ in main.COMMANDS.values())):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def serve(control: socket.socket) -> None:
+    """Fork for each request, until the other end of the socket is closed."""
+    preload()
+    while True:
+        data, files, _, _ = socket.recv_fds(control, REQUEST_BYTES_MAX, 4)
+        if not data:
+            return
+        if os.fork() == 0:
+            control.close()
+            _supervise(json.loads(data), files)
+        for file in files:
+            os.close(file)
+        _reap()
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _supervise(request: dict[str, object], files: list[int]) -> None:
+    """Start the command in another process, and report how that process ends."""
+    report = files.pop()
+    pid = os.fork()
+    if pid == 0:
+        os.close(report)
+        _become(request, files)
+        return
+    for file in (0, 1, 2, *files):
+        os.close(file)
+    try:
+        os.write(report, b"%d\n" % pid)
+        _, status = os.waitpid(pid, 0)
+        os.write(report, b"%d\n" % status)
+    finally:
+        os._exit(0)
+
+
+def _become(request: dict[str, object], files: list[int]) -> None:
+    """Run the command line in this process, as a new interpreter would."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    folder = str(request["folder"])
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(request["environ"])  # type: ignore[call-overload]  # it is JSON
+    sys.path[0] = folder
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", 1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+    sys.argv = ["natsctl", *request["arguments"]]  # type: ignore[misc]  # it is JSON
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.modules.pop("natsctl.cli.__main__", None)
+    runpy.run_module("natsctl.cli", run_name="__main__", alter_sys=True)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,105 @@
+"""Processes that the fork server starts, with the interface of `asyncio.subprocess.Process`."""
+
+import asyncio
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SERVER = Path(__file__).with_name("fork_server.py")
+ROOT = Path(__file__).parents[3]
+
+
+class ForkServer:
+    """The fork server of this process; started at the first command."""
+
+    def __init__(self) -> None:
+        self._control: socket.socket | None = None
+
+    async def start(
+        self,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        environ: Mapping[str, str],
+        stdin: int,
+        stdout: int,
+        stderr: int,
+    ) -> "ForkedProcess":
+        """Start a command whose standard files are these descriptors."""
+        if self._control is None:
+            self._control = self._started()
+        request = {"arguments": arguments, "folder": str(folder), "environ": dict(environ)}
+        ours, theirs = socket.socketpair()
+        with theirs:
+            files = [stdin, stdout, stderr, theirs.fileno()]
+            socket.send_fds(self._control, [json.dumps(request).encode()], files)
+        ours.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        pid = int(await reader.readline())
+        return ForkedProcess(pid, reader, writer)
+
+    def _started(self) -> socket.socket:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            server = subprocess.Popen(
+                [sys.executable, str(SERVER), str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+            )
+        atexit.register(self._stop, control, server)
+        return control
+
+    @staticmethod
+    def _stop(control: socket.socket, server: "subprocess.Popen[bytes]") -> None:
+        control.close()
+        server.wait(timeout=60)
+
+
+class ForkedProcess:
+    """A running command. It is no child of this process, so the fork server reports its end."""
+
+    def __init__(
+        self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._waiting = asyncio.create_task(self._wait(reader, writer))
+
+    async def wait(self) -> int:
+        """Wait until it has ended, and return its status."""
+        return await asyncio.shield(self._waiting)
+
+    def send_signal(self, sent: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.returncode is None:
+            os.kill(self.pid, sent)
+
+    def kill(self) -> None:
+        """Kill it (-9), unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    async def _wait(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+        try:
+            self.returncode = os.waitstatus_to_exitcode(int(await reader.readline()))
+        finally:
+            writer.close()
+        return self.returncode
+
+
+async def read_to_end(source: int) -> bytes:
+    """Read from a pipe until its other end is closed; closes the descriptor."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb")
+    )
+    try:
+        return await reader.read()
+    finally:
+        transport.close()
