@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+FAST := $(addprefix tests/,unit property scenarios contract architecture typing)
 
-.PHONY: help setup demo test test-long lint bench docs pictures clean
+.PHONY: help setup demo test test-fast test-long coverage mutants lint bench docs pictures clean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -22,16 +24,31 @@ setup: $(STAMP)  ## make .venv with natsctl and its tools in it
 demo: setup  ## watch a controller converge against an embedded nats-server
 	@$(BIN)/python -m controllers.demo
 
-test: setup  ## run the tests
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests
+test: setup  ## run all tests but the long ones
+	$(PYTEST) tests
+
+test-fast: setup  ## run the tests that need no server
+	$(PYTEST) -m 'not long and not server' $(FAST)
 
 test-long: setup  ## run the tests that take too long for every change
 	$(BIN)/python -m pytest -m long tests
+
+coverage: setup  ## run the fast tests, and measure which branches they take
+	$(BIN)/coverage erase
+	$(BIN)/coverage run --parallel-mode -m pytest -q -m 'not long and not server' $(FAST)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+mutants: setup  ## change core/ and controller/ in small ways, and see whether a test fails
+	$(BIN)/python -m pip install --quiet --group mutants
+	nice $(BIN)/mutmut run
+	$(BIN)/mutmut results
 
 lint: setup  ## style, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pyright
 	$(BIN)/lint-imports
 
 bench: setup  ## measure speed and size beside nats-py, aiohttp and kopf, in one run

@@ -26,6 +26,8 @@ settings.register_profile(
 settings.load_profile("any machine")  # how fast it is decides nothing
 
 VIRTUAL = ("unit", "property", "scenarios")
+WITHOUT_SERVERS = (*VIRTUAL, "architecture", "typing")
+SERVERS = {"nats", "kube"}  # as parameters of the contract suite name them
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +43,16 @@ def pytest_asyncio_loop_factories(
     if folder in VIRTUAL or item.get_closest_marker("virtual"):
         return {"virtual": VirtualTimeLoop}
     return {"real": asyncio.new_event_loop}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that start a real server."""
+    for item in items:
+        folder = item.path.relative_to(config.rootpath / "tests").parts[0]
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        in_memory = folder == "contract" and SERVERS.isdisjoint(map(str, parameters))
+        if folder not in WITHOUT_SERVERS and not in_memory:
+            item.add_marker("server")
 
 
 @pytest.fixture(autouse=True)

@@ -212,7 +212,7 @@ class MemoryManifestStore:
         """Let others run, as a real store would, and refuse where told to."""
         await asyncio.sleep(0)
         if self._objects.failure is not None:
-            raise self._objects.failure
+            raise self._objects.failure.with_traceback(None)
         if writes:
             self._guard.check(self.kind)
 

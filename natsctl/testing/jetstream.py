@@ -69,7 +69,7 @@ class MemoryJetStream:
         self.requests.append(endpoint)
         await asyncio.sleep(0)
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         match endpoint.split("."), dict(body or {}):
             case ["INFO"], _:
                 return {"streams": len(self._streams), "consumers": sum(self._consumer_counts())}

@@ -156,7 +156,7 @@ class MemoryStore:
         """Let others run, as a real store would, and refuse where told to."""
         await asyncio.sleep(0)
         if self._bucket.failure is not None:
-            raise self._bucket.failure
+            raise self._bucket.failure.with_traceback(None)
         if writes:
             self._guard.check(self.kind)
 
