@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import socket
@@ -23,9 +24,11 @@ PRELOADED = ("nats", "aiohttp", "yaml", "natsctl.daemon.http.metrics", "natsctl.
 
 def preload() -> None:
     """Import what most commands need."""
-    main = importlib.import_module("natsctl.cli.main")
-    for name in (*PRELOADED, *(f"natsctl.cli.{module}" for module, _ in main.COMMANDS.values())):
-        importlib.import_module(name)
+    cli = importlib.import_module("natsctl.cli")
+    commands = [module.name for module in pkgutil.walk_packages(cli.__path__, "natsctl.cli.")]
+    for name in (*PRELOADED, *commands):
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
