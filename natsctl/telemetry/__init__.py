@@ -1,1 +1,1 @@
-"""What a process tells of itself to machines; knows nothing of what it tells."""
+"""Logs, metrics, spans and the hiding of secrets, independent of what is reported."""

@@ -1,1 +1,1 @@
-"""Probes and metrics over HTTP."""
+"""Probes and metrics over HTTP: the server, its endpoints and a client."""

@@ -1,4 +1,4 @@
-"""Reports whether a process is alive and ready, and what it has measured."""
+"""Reports whether a process is alive and ready, and its metrics."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Logs and traces."""
+"""Log lines, spans and the watchdog of a process."""

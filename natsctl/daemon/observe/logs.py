@@ -5,7 +5,6 @@
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -26,7 +25,6 @@ from natsctl.telemetry.tracing import trace_ids
 
 _COLOURS = {"warning": "33", "error": "31", "critical": "31"}
 _FIRST = ("time", "level", "logger", "message")
-_WORD = re.compile(r"[^\s:'\",()]+(?<![.;])")
 
 
 def log_to_stderr(settings: LogSettings, secrets: Iterable[str] = ()) -> None:
@@ -129,8 +127,7 @@ class _Text:
     """Renders `12:34:56.789 INFO    message  field=value` in local time.
 
     Values of several lines, and the traceback, follow below. All lines but the first are indented,
-    so that none looks like another event. A controller and a key that the message names are not
-    repeated as fields. Characters that control a terminal are escaped.
+    so that none looks like another event. Characters that control a terminal are escaped.
     """
 
     def __init__(self, *, colour: bool) -> None:
@@ -140,18 +137,14 @@ class _Text:
         time = datetime.fromtimestamp(line.pop("time"), UTC).astimezone()
         level, _, message = (str(line.pop(name)) for name in _FIRST[1:])
         traceback = line.pop("exception", None)
-        for name in ("controller", "key"):
-            if name in line and str(line[name]) in _WORD.findall(message):
-                del line[name]
         blocks = {n: value for n, value in line.items() if isinstance(value, str) and "\n" in value}
         fields = " ".join(field_text(n, value) for n, value in line.items() if n not in blocks)
         text = [f"{message}  {fields}" if fields else message]
         text += [f"{name}:\n{value}" for name, value in blocks.items()]
         text += [traceback] if traceback else []
-        return (
-            f"{time:%H:%M:%S}.{time.microsecond // 1000:03} {self._level(level)} "
-            f"{escaped_lines(chr(10).join(text))}"
-        )
+        millisecond = time.microsecond // 1000
+        body = escaped_lines("\n".join(text))
+        return f"{time:%H:%M:%S}.{millisecond:03} {self._level(level)} {body}"
 
     def _level(self, level: str) -> str:
         code, padded = _COLOURS.get(level), f"{level.upper():<7}"

@@ -86,24 +86,15 @@ async def test_a_line_says_of_which_trace_it_is_while_that_is_recorded(
     assert "trace_id" not in later
 
 
-async def test_people_are_not_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    log_to_stderr(LogSettings())
-    bind_log_context(controller="greetings", key="shop", attempt=1)
-    log.info("greetings: sync of shop failed: no")
-    log.info("the workshop is closed")
-    told = [line[21:] for line in capsys.readouterr().err.splitlines()]
-    assert told == [
-        "greetings: sync of shop failed: no  attempt=1",
-        "the workshop is closed  controller=greetings key=shop attempt=1",
-    ]
-
-
-async def test_a_line_that_says_none_has_no_controller_to_leave_out(
+async def test_a_line_has_the_fields_of_its_task_in_text_too(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(LogSettings())
-    log.info("it was None")
-    assert capsys.readouterr().err[21:] == "it was None\n"
+    bind_log_context(controller="greetings", key="shop", attempt=1)
+    log.info("the workshop is closed")
+    assert capsys.readouterr().err[21:] == (
+        "the workshop is closed  controller=greetings key=shop attempt=1\n"
+    )
 
 
 async def test_what_is_not_plain_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
