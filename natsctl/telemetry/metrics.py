@@ -1,6 +1,6 @@
 """Metrics in the format of Prometheus, whose values are read during a scrape."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Generic, TypeAlias, TypeVar
 
@@ -19,12 +19,8 @@ from prometheus_client.utils import floatToGoString
 from natsctl.telemetry.histogram import Distribution
 
 __all__ = [
-    "CounterMetric",
     "Family",
-    "GaugeMetric",
-    "HistogramMetric",
     "Labels",
-    "Metric",
     "MetricTable",
     "exposition",
 ]
@@ -35,48 +31,54 @@ Labels: TypeAlias = tuple[str, ...]
 """The names or the values of labels, in the same order."""
 
 
-class CounterMetric(msgspec.Struct, Generic[T], frozen=True):
-    """A number that only grows while the process runs; its name ends in `_total`.
+Reading: TypeAlias = tuple[str, Callable[[T], float | None]]
+"""The help of a metric, and a function that returns its value, or None if there is none."""
 
-    `read` returns the number of a measured object, or None if the object has no such number.
-    """
-
-    name: str
-    help: str
-    read: Callable[[T], float | None]
-
-
-class GaugeMetric(msgspec.Struct, Generic[T], frozen=True):
-    """A number that grows and shrinks; see `CounterMetric` for `read`."""
-
-    name: str
-    help: str
-    read: Callable[[T], float | None]
-
-
-class HistogramMetric(msgspec.Struct, Generic[T], frozen=True):
-    """A distribution of values; its name ends in their unit."""
-
-    name: str
-    help: str
-    read: Callable[[T], Distribution | None]
-
-
-Metric: TypeAlias = CounterMetric[T] | GaugeMetric[T] | HistogramMetric[T]
+HistogramReading: TypeAlias = tuple[str, Callable[[T], Distribution | None]]
+"""The help of a histogram, and a function that returns its content, or None if there is none."""
 
 
 class MetricTable(msgspec.Struct, Generic[T], frozen=True):
-    """The metrics of one type of measured objects, and the names of their labels."""
+    """The metrics of one type of measured objects, by name.
+
+    Attributes:
+        labels: the names of the labels that distinguish the objects.
+        counters: numbers that only grow while the process runs; their names end in `_total`.
+        gauges: numbers that grow and shrink.
+        histograms: distributions of values; their names end in the unit of the values.
+    """
 
     labels: Labels
-    metrics: tuple[Metric[T], ...]
+    counters: Mapping[str, Reading[T]] = {}
+    gauges: Mapping[str, Reading[T]] = {}
+    histograms: Mapping[str, HistogramReading[T]] = {}
 
     def families(self, objects: Mapping[Labels, T]) -> list[Family]:
-        """Return each metric with the current numbers of the objects, by their label values.
+        """Return each metric with the current values of the objects, by their label values.
 
-        A metric without numbers is included with its help.
+        A metric without values is included with its help.
         """
-        return [_family(metric, self.labels, objects) for metric in self.metrics]
+        return [*self._numbers(objects), *self._distributions(objects)]
+
+    def _numbers(self, objects: Mapping[Labels, T]) -> Iterator[Family]:
+        types = ((CounterMetricFamily, self.counters), (GaugeMetricFamily, self.gauges))
+        for family_type, metrics in types:
+            for name, (documentation, read) in metrics.items():
+                family = family_type(name, documentation, labels=self.labels)
+                for values, measured in objects.items():
+                    number = read(measured)
+                    if number is not None:
+                        family.add_metric(values, number)
+                yield family
+
+    def _distributions(self, objects: Mapping[Labels, T]) -> Iterator[Family]:
+        for name, (documentation, read) in self.histograms.items():
+            family = HistogramMetricFamily(name, documentation, labels=self.labels)
+            for values, measured in objects.items():
+                distribution = read(measured)
+                if distribution is not None:
+                    family.add_metric(values, _buckets(distribution), distribution.sum)
+            yield family
 
 
 def exposition(families: Iterable[Family], accept: str = "") -> tuple[bytes, str]:
@@ -96,33 +98,6 @@ class _Page(Collector):
     def collect(self) -> Iterable[Family]:
         yield from self._families
         yield from REGISTRY.collect()
-
-
-def _family(metric: Metric[T], labels: Labels, objects: Mapping[Labels, T]) -> Family:
-    family: CounterMetricFamily | GaugeMetricFamily
-    match metric:
-        case HistogramMetric():
-            return _histogram_family(metric, labels, objects)
-        case CounterMetric():
-            family = CounterMetricFamily(metric.name, metric.help, labels=labels)
-        case GaugeMetric():
-            family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
-    for values, measured in objects.items():
-        number = metric.read(measured)
-        if number is not None:
-            family.add_metric(values, number)
-    return family
-
-
-def _histogram_family(
-    metric: HistogramMetric[T], labels: Labels, objects: Mapping[Labels, T]
-) -> Family:
-    family = HistogramMetricFamily(metric.name, metric.help, labels=labels)
-    for values, measured in objects.items():
-        distribution = metric.read(measured)
-        if distribution is not None:
-            family.add_metric(values, _buckets(distribution), distribution.sum)
-    return family
 
 
 def _buckets(distribution: Distribution) -> list[tuple[str, float]]:

@@ -15,14 +15,7 @@ from natsctl.core.insight.measures import CacheMeasures, Measures, QueueMeasures
 from natsctl.core.sync.counters import Counts
 from natsctl.daemon.observe.watchdog import Stalls
 from natsctl.jetstream.connection.connection import ConnectionState
-from natsctl.telemetry.metrics import (
-    CounterMetric,
-    Family,
-    GaugeMetric,
-    HistogramMetric,
-    Labels,
-    MetricTable,
-)
+from natsctl.telemetry.metrics import Family, Labels, MetricTable
 
 
 class Scrape(msgspec.Struct, frozen=True):
@@ -45,290 +38,264 @@ class Scrape(msgspec.Struct, frozen=True):
 
 RESULTS = MetricTable[int](
     ("controller", "result"),
-    (
-        CounterMetric(
-            "controller_runtime_reconcile_total",
+    counters={
+        "controller_runtime_reconcile_total": (
             "Syncs by result: success, requeue_after or error.",
             float,
         ),
-    ),
+    },
 )
 
 SYNCS = MetricTable[Counts](
     ("controller",),
-    (
-        CounterMetric(
-            "controller_runtime_reconcile_errors_total",
+    counters={
+        "controller_runtime_reconcile_errors_total": (
             "Syncs that failed.",
             lambda syncs: syncs.failed,
         ),
-        CounterMetric(
-            "controller_runtime_terminal_reconcile_errors_total",
+        "controller_runtime_terminal_reconcile_errors_total": (
             "Syncs that failed and are not retried until the object changes.",
             lambda syncs: syncs.final,
         ),
-        CounterMetric(
-            "controller_runtime_reconcile_timeouts_total",
+        "controller_runtime_reconcile_timeouts_total": (
             "Syncs that failed because they took too long.",
             lambda syncs: syncs.timeouts,
         ),
-        HistogramMetric(
-            "controller_runtime_reconcile_time_seconds",
+    },
+    gauges={
+        "natsctl_unanswered_changes": (
+            "Changed primaries that wait for a successful sync and are not being synced.",
+            lambda syncs: syncs.unanswered,
+        ),
+        "natsctl_oldest_unanswered_change_seconds": (
+            "Time since the oldest unanswered change; 0 if there is none.",
+            lambda syncs: syncs.oldest_s,
+        ),
+    },
+    histograms={
+        "controller_runtime_reconcile_time_seconds": (
             "Duration of syncs, including the wait for the last writes of the key.",
             lambda syncs: syncs.duration_s,
         ),
-        HistogramMetric(
-            "natsctl_convergence_seconds",
+        "natsctl_convergence_seconds": (
             "Time from a change of a primary until a sync of the primary succeeds.",
             lambda syncs: syncs.convergence_s,
         ),
-        GaugeMetric(
-            "natsctl_unanswered_changes",
-            "Changed primaries that no sync has succeeded for, except those being synced.",
-            lambda syncs: syncs.unanswered,
-        ),
-        GaugeMetric(
-            "natsctl_oldest_unanswered_change_seconds",
-            "Time since the oldest of these changes; 0 if there is none.",
-            lambda syncs: syncs.oldest_s,
-        ),
-    ),
+    },
 )
 
 UPKEEP = MetricTable[UpkeepMeasures](
     ("controller",),
-    (
-        CounterMetric(
-            "natsctl_barrier_wait_seconds_total",
+    counters={
+        "natsctl_barrier_wait_seconds_total": (
             "Time that syncs waited for the caches to show the last writes of their key.",
             lambda upkeep: upkeep.barrier_waited_s,
         ),
-        CounterMetric(
-            "natsctl_barrier_timeouts_total",
+        "natsctl_barrier_timeouts_total": (
             "Waits that timed out, so that the sync read the store instead.",
             lambda upkeep: upkeep.barrier_timeouts,
         ),
-        GaugeMetric(
-            "natsctl_orphans",
-            "Secondaries without an owner in the last GC cycle.",
-            lambda upkeep: upkeep.orphans,
-        ),
-        GaugeMetric(
-            "natsctl_garbage_collection_refused",
-            "1 if the last GC cycle was not allowed to delete; natsctl gc plan prints the reason.",
-            lambda upkeep: upkeep.refused,
-        ),
-        CounterMetric(
-            "natsctl_applies_undone_total",
+        "natsctl_applies_undone_total": (
             "Times that another writer reverted an applied manifest.",
             lambda upkeep: upkeep.undone,
         ),
-        GaugeMetric(
-            "natsctl_contested_keys",
+    },
+    gauges={
+        "natsctl_orphans": (
+            "Secondaries without an owner in the last GC cycle.",
+            lambda upkeep: upkeep.orphans,
+        ),
+        "natsctl_garbage_collection_refused": (
+            "1 if the last GC cycle was not allowed to delete; natsctl gc plan prints the reason.",
+            lambda upkeep: upkeep.refused,
+        ),
+        "natsctl_contested_keys": (
             "Keys whose manifests another writer reverts repeatedly.",
             lambda upkeep: upkeep.contested,
         ),
-    ),
+    },
 )
 
 CONTROLLERS = MetricTable[Measures](
     ("controller",),
-    (
-        GaugeMetric(
-            "natsctl_controller_synced",
+    gauges={
+        "natsctl_controller_synced": (
             "1 if the controller has started to sync.",
             lambda controller: controller.synced,
         ),
-        GaugeMetric(
-            "controller_runtime_max_concurrent_reconciles",
+        "controller_runtime_max_concurrent_reconciles": (
             "Maximum number of keys that the controller syncs concurrently.",
             lambda controller: sum(queue.workers for queue in controller.queues),
         ),
-        GaugeMetric(
-            "controller_runtime_active_workers",
+        "controller_runtime_active_workers": (
             "Keys that are being synced.",
             lambda controller: sum(queue.stats.held for queue in controller.queues),
         ),
-    ),
+    },
 )
 
 QUEUES = MetricTable[QueueMeasures](
     ("name", "controller"),
-    (
-        GaugeMetric(
-            "workqueue_depth",
-            "Keys that are due, including keys that were added again during their sync.",
-            lambda queue: queue.stats.depth,
-        ),
-        CounterMetric(
-            "workqueue_adds_total",
+    counters={
+        "workqueue_adds_total": (
             "Times that a key was added that was not due.",
             lambda queue: queue.stats.adds,
         ),
-        CounterMetric(
-            "workqueue_retries_total",
+        "workqueue_retries_total": (
             "Times that a key was added with a delay: retries and delayed syncs.",
             lambda queue: queue.stats.retries,
         ),
-        HistogramMetric(
-            "workqueue_queue_duration_seconds",
-            "Time from when a key is due until a worker takes it.",
-            lambda queue: queue.stats.latency_s,
+    },
+    gauges={
+        "workqueue_depth": (
+            "Keys that are due, including keys that were added again during their sync.",
+            lambda queue: queue.stats.depth,
         ),
-        HistogramMetric(
-            "workqueue_work_duration_seconds",
-            "Time that a worker holds a key.",
-            lambda queue: queue.stats.work_s,
-        ),
-        GaugeMetric(
-            "workqueue_unfinished_work_seconds",
-            "Sum of the times that keys have been held by now.",
+        "workqueue_unfinished_work_seconds": (
+            "Sum of the times that the held keys have been held.",
             lambda queue: queue.stats.unfinished_s,
         ),
-        GaugeMetric(
-            "workqueue_longest_running_processor_seconds",
-            "Time that the key that is held longest has been held.",
+        "workqueue_longest_running_processor_seconds": (
+            "Longest time that a key has been held.",
             lambda queue: queue.stats.longest_s,
         ),
-        GaugeMetric(
-            "natsctl_workqueue_waiting",
+        "natsctl_workqueue_waiting": (
             "Keys that are not due yet: retries and delayed syncs.",
             lambda queue: queue.stats.waiting,
         ),
-    ),
+    },
+    histograms={
+        "workqueue_queue_duration_seconds": (
+            "Time from when a key is due until a worker takes it.",
+            lambda queue: queue.stats.latency_s,
+        ),
+        "workqueue_work_duration_seconds": (
+            "Time that a worker holds a key.",
+            lambda queue: queue.stats.work_s,
+        ),
+    },
 )
 
 CACHES = MetricTable[CacheMeasures](
     ("controller", "slot", "kind"),
-    (
-        GaugeMetric(
-            "natsctl_cache_complete",
-            "1 if the cache is synced: it has seen a complete listing.",
-            lambda cache: cache.complete,
-        ),
-        GaugeMetric(
-            "natsctl_watch_up",
-            "1 if the cache is synced and has a watch.",
-            lambda cache: cache.complete and not cache.failure,
-        ),
-        CounterMetric(
-            "natsctl_watch_restarts_total",
+    counters={
+        "natsctl_watch_restarts_total": (
             "Times that the watch broke and was established again.",
             lambda cache: cache.restarts,
         ),
-        GaugeMetric("natsctl_cache_objects", "Objects in the cache.", lambda cache: cache.objects),
-        GaugeMetric(
-            "natsctl_cache_revision",
+    },
+    gauges={
+        "natsctl_cache_complete": (
+            "1 if the cache is synced: it has seen a complete listing.",
+            lambda cache: cache.complete,
+        ),
+        "natsctl_watch_up": (
+            "1 if the cache is synced and has a watch.",
+            lambda cache: cache.complete and not cache.failure,
+        ),
+        "natsctl_cache_objects": ("Objects in the cache.", lambda cache: cache.objects),
+        "natsctl_cache_revision": (
             "Revision up to which the cache shows all writes.",
             lambda cache: cache.revision,
         ),
-        GaugeMetric(
-            "natsctl_invalid_objects",
+        "natsctl_invalid_objects": (
             "Objects whose newest state is invalid and therefore skipped.",
             lambda cache: cache.invalid,
         ),
-    ),
+    },
 )
 
 LAGS = MetricTable[int](
     ("controller", "slot", "kind"),
-    (
-        GaugeMetric(
-            "natsctl_cache_lag_revisions",
+    gauges={
+        "natsctl_cache_lag_revisions": (
             "Revisions that the cache lags behind its bucket; absent if unknown.",
             float,
         ),
-    ),
+    },
 )
 
 CONNECTION = MetricTable[ConnectionState](
     (),
-    (
-        GaugeMetric(
-            "natsctl_connection_up",
-            "1 if the process is connected to NATS.",
-            lambda connection: connection.connected,
-        ),
-        CounterMetric(
-            "natsctl_connection_losses_total",
+    counters={
+        "natsctl_connection_losses_total": (
             "Times that the connection to NATS was lost.",
             lambda connection: connection.losses,
         ),
-        CounterMetric(
-            "natsctl_connection_errors_total",
+        "natsctl_connection_errors_total": (
             "Asynchronous errors of the connection to NATS.",
             lambda connection: connection.errors,
         ),
-    ),
+    },
+    gauges={
+        "natsctl_connection_up": (
+            "1 if the process is connected to NATS.",
+            lambda connection: connection.connected,
+        ),
+    },
 )
 
 REQUESTS = MetricTable[int](
     ("code", "method", "host"),
-    (
-        CounterMetric(
-            "rest_client_requests_total",
+    counters={
+        "rest_client_requests_total": (
             "Requests to a cluster by status; <error> if there was no response.",
             float,
         ),
-    ),
+    },
 )
 
 ELECTIONS = MetricTable[ElectionState](
     ("name",),
-    (
-        GaugeMetric(
-            "leader_election_master_status",
+    gauges={
+        "leader_election_master_status": (
             "1 if this process is the leader of the controller with this name.",
             lambda election: election.leads,
         ),
-        GaugeMetric(
-            "natsctl_lease_known",
+        "natsctl_lease_known": (
             "1 if the last read or write of the lease succeeded.",
             lambda election: election.known,
         ),
-        GaugeMetric(
-            "natsctl_lease_epoch",
+        "natsctl_lease_epoch": (
             "Epoch of the term, which grows with each leader; absent on standby.",
             lambda election: election.epoch,
         ),
-    ),
+    },
 )
 
 SHARDS = MetricTable[ShardState](
     ("name",),
-    (
-        GaugeMetric(
-            "natsctl_shard_members",
+    gauges={
+        "natsctl_shard_members": (
             "Members in this member's view of the group; 0 before it joins.",
             lambda shard: len(shard.members),
         ),
-        GaugeMetric(
-            "natsctl_shard_moving",
+        "natsctl_shard_moving": (
             "1 if this process waits for a rebalance.",
             lambda shard: shard.moving,
         ),
-    ),
+    },
 )
 
 STALLS = MetricTable[Stalls](
     ("controller",),
-    (
-        CounterMetric(
-            "natsctl_event_loop_blocked_total",
+    counters={
+        "natsctl_event_loop_blocked_total": (
             "Times that a handler blocked the event loop for longer than a second.",
             lambda stalls: stalls.count,
         ),
-        CounterMetric(
-            "natsctl_event_loop_blocked_seconds_total",
-            "Total time of these blocks.",
+        "natsctl_event_loop_blocked_seconds_total": (
+            "Total time that handlers blocked the event loop for longer than a second.",
             lambda stalls: stalls.seconds,
         ),
-    ),
+    },
 )
 
 BUILD = MetricTable[str](
     ("version",),
-    (GaugeMetric("natsctl_build_info", "1, with the version as a label.", lambda _: 1),),
+    gauges={
+        "natsctl_build_info": ("1, with the version as a label.", lambda _: 1),
+    },
 )
 
 

@@ -8,13 +8,7 @@ from prometheus_client import Counter as OwnCounter
 from prometheus_client.parser import text_string_to_metric_families
 
 from natsctl.telemetry.histogram import Histogram as Values
-from natsctl.telemetry.metrics import (
-    CounterMetric,
-    GaugeMetric,
-    HistogramMetric,
-    MetricTable,
-    exposition,
-)
+from natsctl.telemetry.metrics import MetricTable, exposition
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -28,11 +22,9 @@ class Pump:
 
 PUMPS = MetricTable[Pump](
     ("pump", "site"),
-    (
-        CounterMetric("pump_litres_total", "How much was pumped.", lambda pump: pump.litres),
-        GaugeMetric("pump_pressure", "What it holds up to.", lambda pump: pump.pressure),
-        HistogramMetric("pump_stroke_seconds", "Strokes.", lambda pump: pump.strokes_s.read()),
-    ),
+    counters={"pump_litres_total": ("How much was pumped.", lambda pump: pump.litres)},
+    gauges={"pump_pressure": ("What it holds up to.", lambda pump: pump.pressure)},
+    histograms={"pump_stroke_seconds": ("Strokes.", lambda pump: pump.strokes_s.read())},
 )
 
 
