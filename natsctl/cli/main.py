@@ -108,7 +108,7 @@ def natsctl(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="show the version and exit"
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit"
         ),
     ] = False,
 ) -> None:
@@ -132,7 +132,7 @@ def help_(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            help="the command; without it, all commands are listed",
+            help="The command; without it, all commands are listed",
             metavar="COMMAND",
             autocompletion=_command_names,
         ),

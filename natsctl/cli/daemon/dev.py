@@ -29,9 +29,9 @@ def dev(
     *,
     effective: Effective,
     controller: ControllersOption,
-    store_dir: Annotated[Path, typer.Option(help="data folder of the private nats-server")] = Path(
-        ".natsctl"
-    ),
+    store_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Data folder of the private nats-server")
+    ] = Path(".natsctl"),
     port: PortOption = None,
 ) -> None:
     """Run controllers with a private nats-server, and restart them when their source changes.

@@ -45,7 +45,7 @@ def example(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="name of the example; without it, all examples are listed",
+            help="Name of the example; without it, all examples are listed",
             autocompletion=_names,
         ),
     ] = None,

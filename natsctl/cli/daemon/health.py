@@ -28,7 +28,7 @@ def health(
     http: HttpSettings,
     ready: Annotated[
         bool,
-        typer.Option("--ready", help="check readiness (/readyz) instead of liveness (/livez)"),
+        typer.Option("--ready", help="Check readiness (/readyz) instead of liveness (/livez)"),
     ] = False,
 ) -> None:
     """Check the health of the daemon on this machine.

@@ -24,10 +24,10 @@ def new(
     *,
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="singular name of the objects, such as site"),
+        typer.Argument(metavar="NAME", help="Singular name of the objects, such as site"),
     ],
     kube: Annotated[
-        bool, typer.Option("--kube", help="make secondaries in Kubernetes instead of NATS")
+        bool, typer.Option("--kube", help="Make secondaries in Kubernetes instead of NATS")
     ] = False,
 ) -> None:
     """Create a controller, its test and a manifest.

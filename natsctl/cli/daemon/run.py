@@ -78,11 +78,14 @@ async def run(
     effective: Effective,
     controller: ControllersOption,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="start a private nats-server, and connect to it")
+        bool, typer.Option("--embedded", help="Start a private nats-server, and connect to it")
     ] = False,
     store_dir: Annotated[
         Path | None,
-        typer.Option(help="data folder of the private nats-server [default: a temporary folder]"),
+        typer.Option(
+            metavar="DIR",
+            help="Data folder of the private nats-server [default: a temporary folder]",
+        ),
     ] = None,
     port: PortOption = None,
     with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,

@@ -30,10 +30,10 @@ def read_documents(files: Sequence[str]) -> list[KeyDocument]:
     input, and a folder stands for its YAML and JSON files. Raises `UsageError` that names the file
     and the number of an invalid document.
     """
-    found = [document for file in _expanded(files) for document in _read(file)]
-    if not found:
+    documents = [document for file in _expanded(files) for document in _read(file)]
+    if not documents:
         raise UsageError(f"there is no document in {', '.join(map(_file_name, files))}")
-    return found
+    return documents
 
 
 def _expanded(files: Sequence[str]) -> Iterator[str]:

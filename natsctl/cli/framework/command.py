@@ -70,8 +70,10 @@ class App(typer.Typer):
 
     def add(self, *examples: str, name: str | None = None, notes: str = "") -> Callable[[F], F]:
         """Register a function as a command. Its help ends with the examples and the notes."""
-        epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in examples)))
-        return self.command(name, cls=Command, epilog=f"{epilog}\n\n\b\n{notes}".rstrip())
+        lines = ["\b", "Examples:", *(f"  {example}" for example in examples)]
+        if notes:
+            lines += ["", "\b", notes]
+        return self.command(name, cls=Command, epilog="\n".join(lines))
 
 
 def connected(work: Work[P]) -> Callable[..., None]:

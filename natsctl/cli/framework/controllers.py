@@ -13,7 +13,7 @@ from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.model.kinds import KvKind
 
-_HELP = "controller class as package.module:Name, searched in the current folder first"
+_HELP = "Controller class as package.module:Name, searched in the current folder first"
 
 ControllersOption = Annotated[
     list[str], typer.Option("--controller", "-c", help=f"{_HELP}; repeatable", metavar="M:C")
@@ -24,7 +24,7 @@ KindsOption = Annotated[
         "--controller",
         "-c",
         metavar="M:C",
-        help="controller class whose type for this bucket the object must match",
+        help="Controller class whose type for this bucket the object must match",
     ),
 ]
 PortOption = Annotated[
@@ -33,12 +33,12 @@ PortOption = Annotated[
         min=0,
         max=65535,
         metavar="PORT",
-        help="port of the private nats-server; 0 selects a free port [default: 4222 if it is free]",
+        help="Port of the private nats-server; 0 selects a free port [default: 4222 if it is free]",
     ),
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option(min=1, help="number of keys that are synced concurrently", metavar="NUMBER"),
+    typer.Option(min=1, help="Number of keys that are synced concurrently", metavar="NUMBER"),
 ]
 
 Kinds = list[KvKind[object]]

@@ -28,7 +28,7 @@ _CONFIG = inspect.Parameter(
         typer.Option(
             _CONFIG_FLAG,
             metavar="FILE",
-            help=f"settings file [env: {VARIABLE}; default: {FILE_NAME}, if it exists]",
+            help=f"Settings file [env: {VARIABLE}; default: {FILE_NAME}, if it exists]",
         ),
     ],
 )

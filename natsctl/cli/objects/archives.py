@@ -90,8 +90,8 @@ def check_contents(file: BinaryIO, name: str) -> Contents:
     Raises `UsageError` that names the file if the backup is invalid.
     """
     try:
-        found = contents(file)
+        checked = contents(file)
     except UsageError as error:
         raise UsageError(f"{'standard input' if name == '-' else name}: {error}") from error
     file.seek(0)
-    return found
+    return checked

@@ -30,7 +30,7 @@ async def backup(
             "--output",
             "-o",
             metavar="FILE",
-            help="file to write, compressed if its name ends with .gz; - is standard output",
+            help="File to write, compressed if its name ends with .gz; - is standard output",
         ),
     ],
 ) -> None:
@@ -44,8 +44,8 @@ async def backup(
     async with open_bucket(options, bucket) as source:
         total = (await source.state()).subjects
         with new_archive(output) as file, progress_bar("backing up", total) as progress:
-            made = await back_up(source, file, progress.step)
-    if made.illegal:
-        write_notice(f"skipped, because the keys are not legal: {', '.join(made.illegal)}")
+            result = await back_up(source, file, progress.step)
+    if result.illegal:
+        write_notice(f"skipped, because the keys are not legal: {', '.join(result.illegal)}")
     target = "standard output" if output == "-" else output
-    write_notice(f"{bucket}: {made.keys} keys written to {target}")
+    write_notice(f"{bucket}: {result.keys} keys written to {target}")

@@ -18,14 +18,14 @@ from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
 from natsctl.model.selectors import Selector
 
-BucketArgument = Annotated[str, typer.Argument(help="name of the KV bucket", metavar="BUCKET")]
-KeyArgument = Annotated[str, typer.Argument(help="key in the bucket", metavar="KEY")]
+BucketArgument = Annotated[str, typer.Argument(help="Name of the KV bucket", metavar="BUCKET")]
+KeyArgument = Annotated[str, typer.Argument(help="Key in the bucket", metavar="KEY")]
 SelectorOption = Annotated[
     str,
     typer.Option(
         "--selector",
         "-l",
-        help="only objects whose labels match, such as a=b,c!=d,e",
+        help="Only objects whose labels match, such as a=b,c!=d,e",
         metavar="LABELS",
     ),
 ]
@@ -33,12 +33,12 @@ KeysOption = Annotated[
     str,
     typer.Option(
         "--keys",
-        help="only keys that match; * matches one token, > the remaining tokens",
+        help="Only keys that match; * matches one token, > the remaining tokens",
         metavar="PATTERN",
     ),
 ]
 CreateOption = Annotated[
-    bool, typer.Option("--create-bucket", help="create the bucket if it does not exist")
+    bool, typer.Option("--create-bucket", help="Create the bucket if it does not exist")
 ]
 
 BUCKETS_MAX = 10

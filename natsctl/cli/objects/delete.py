@@ -40,15 +40,15 @@ async def delete(
     *,
     bucket: BucketArgument,
     keys: Annotated[
-        list[str] | None, typer.Argument(help="keys in the bucket", metavar="KEY")
+        list[str] | None, typer.Argument(help="Keys in the bucket", metavar="KEY")
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="delete all keys of the bucket")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Delete all keys of the bucket")] = False,
     yes: YesOption = False,
-    wait: Annotated[bool, typer.Option("--wait", help="wait until the objects are gone")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the objects are gone")] = False,
     wait_timeout: Annotated[
         float | None,
         typer.Option(
-            help="maximum time to wait, in seconds; implies --wait [default: no limit]",
+            help="Maximum time to wait, in seconds; implies --wait [default: no limit]",
             metavar="SECONDS",
             min=0,
         ),

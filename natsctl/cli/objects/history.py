@@ -34,7 +34,7 @@ async def history(
     key: KeyArgument,
     changes: Annotated[
         bool,
-        typer.Option("--changes", help="only revisions that changed the desired state"),
+        typer.Option("--changes", help="Only revisions that changed the desired state"),
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:

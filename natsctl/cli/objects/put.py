@@ -45,25 +45,25 @@ async def put(
         typer.Argument(help="JSON, YAML or text; - reads standard input", metavar="VALUE"),
     ] = None,
     file: Annotated[
-        str | None, typer.Option("--file", "-f", help="file with the value", metavar="FILE")
+        str | None, typer.Option("--file", "-f", help="File with the value", metavar="FILE")
     ] = None,
     create: Annotated[
-        bool, typer.Option("--create", help="store the value only if the key does not exist")
+        bool, typer.Option("--create", help="Store the value only if the key does not exist")
     ] = False,
     revision: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="store the value only if this is the newest revision of the key",
+            help="Store the value only if this is the newest revision of the key",
             metavar="REVISION",
         ),
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="store the value exactly as it is given")
+        bool, typer.Option("--raw", help="Store the value exactly as it is given")
     ] = False,
     drop_reserved: Annotated[
         bool,
-        typer.Option("--drop-reserved", help="drop reserved annotations that VALUE does not have"),
+        typer.Option("--drop-reserved", help="Drop reserved annotations that VALUE does not have"),
     ] = False,
     create_bucket: CreateOption = False,
 ) -> None:

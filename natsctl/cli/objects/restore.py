@@ -35,21 +35,21 @@ async def restore(
     file: Annotated[
         str,
         typer.Argument(
-            help="file of natsctl backup; - reads standard input",
+            help="File of natsctl backup; - reads standard input",
             metavar="FILE",
         ),
     ],
     bucket: Annotated[
         str | None,
         typer.Option(
-            "--bucket", metavar="BUCKET", help="target bucket [default: the bucket of the backup]"
+            "--bucket", metavar="BUCKET", help="Target bucket [default: the bucket of the backup]"
         ),
     ] = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="add missing keys to a bucket that is not empty")
+        bool, typer.Option("--merge", help="Add missing keys to a bucket that is not empty")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="add missing keys, and replace keys that differ")
+        bool, typer.Option("--overwrite", help="Add missing keys, and replace keys that differ")
     ] = False,
 ) -> None:
     """Restore a bucket from a file.

@@ -41,11 +41,11 @@ async def rollback(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="bucket and key of the object; the bucket is optional if only one has the key",
+            help="Bucket and key of the object; the bucket is optional if only one has the key",
             metavar="[BUCKET] KEY",
         ),
     ],
-    to: Annotated[int, typer.Option("--to", min=1, help="revision to restore", metavar="REVISION")],
+    to: Annotated[int, typer.Option("--to", min=1, help="Revision to restore", metavar="REVISION")],
     controller: KindsOption = None,
 ) -> None:
     """Restore an earlier revision of an object.

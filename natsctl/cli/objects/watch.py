@@ -52,19 +52,19 @@ async def watch(
     options: NatsOptions,
     *,
     bucket: BucketArgument,
-    key: Annotated[str | None, typer.Argument(help="only this key", metavar="KEY")] = None,
+    key: Annotated[str | None, typer.Argument(help="Only this key", metavar="KEY")] = None,
     selector: SelectorOption = "",
     keys: KeysOption = ">",
     once: Annotated[
-        bool, typer.Option("--once", help="show the existing objects and exit")
+        bool, typer.Option("--once", help="Show the existing objects and exit")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show objects and their changes.
 
     The existing objects come first, as added. An object whose labels stop matching is shown as
-    deleted. With -o json, each change is one line. After a lost connection the command reconnects
-    and shows the changes that it missed.
+    deleted. With -o json, each change is one line. After a lost connection, the command reconnects
+    and shows the objects that changed in the meantime.
     """
     if key is not None and keys != ">":
         raise UsageError("KEY and --keys exclude each other")

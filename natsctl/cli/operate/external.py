@@ -37,9 +37,9 @@ app = App()
 
 BucketOption = Annotated[
     str | None,
-    typer.Option("--bucket", help="only this bucket [default: all buckets]", metavar="BUCKET"),
+    typer.Option("--bucket", help="Only this bucket [default: all buckets]", metavar="BUCKET"),
 ]
-ObjectKeyArgument = Annotated[str, typer.Argument(help="key of the object", metavar="KEY")]
+ObjectKeyArgument = Annotated[str, typer.Argument(help="Key of the object", metavar="KEY")]
 
 
 class LinkState(msgspec.Struct, frozen=True, rename="camel"):
@@ -115,11 +115,11 @@ async def resolve_(
     created: Annotated[
         bool | None,
         typer.Option(
-            "--created/--not-created", help="whether the resource exists in the outside system"
+            "--created/--not-created", help="Whether the resource exists in the outside system"
         ),
     ] = None,
     name: Annotated[
-        str, typer.Option("--name", help="name in the outside system", metavar="NAME")
+        str, typer.Option("--name", help="Name in the outside system", metavar="NAME")
     ] = "",
     bucket: BucketOption = None,
 ) -> None:

@@ -19,13 +19,13 @@ NamedOption = Annotated[
     typer.Option(
         "--controller",
         "-c",
-        help="controller's name in natsctl status, or its class as package.module:Name; "
+        help="Controller's name in natsctl status, or its class as package.module:Name; "
         "required if several controllers match",
         metavar="NAME",
     ),
 ]
 
-PrimaryKeyArgument = Annotated[str, typer.Argument(help="key of the primary", metavar="KEY")]
+PrimaryKeyArgument = Annotated[str, typer.Argument(help="Key of the primary", metavar="KEY")]
 
 Choose = Callable[[Daemons], Awaitable[str]]
 """Returns the matching controller of several; raises `UsageError` if several match."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 import typer
@@ -88,14 +88,14 @@ async def apply(
     plan: Annotated[
         str | None,
         typer.Option(
-            help="file of gc plan -o json; - reads standard input [default: a new plan]",
+            help="File of gc plan -o json; - reads standard input [default: a new plan]",
             metavar="FILE",
         ),
     ] = None,
     yes: YesOption = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="with --yes, remove even while garbage collection is held"),
+        typer.Option("--force", help="With --yes, remove even while garbage collection is held"),
     ] = False,
 ) -> None:
     """Remove the objects of a plan.
@@ -158,18 +158,6 @@ async def accept(
     write_line("accepted")
 
 
-class _Collector(Protocol):
-    """Plans garbage collection and executes a plan."""
-
-    controller: str
-
-    async def plan(self) -> ControllerPlan: ...
-
-    async def apply(self, plan: ControllerPlan) -> Removed: ...
-
-    async def accept(self, plan: ControllerPlan) -> GarbagePlan: ...
-
-
 class _LocalCollector:
     """Collects in this process."""
 
@@ -212,15 +200,17 @@ async def _collector(
     owner_names: OwnerNames,
     *,
     local: bool,
-) -> AsyncIterator[_Collector]:
+) -> AsyncIterator[_LocalCollector | _RemoteCollector]:
     if local:
         controller = local_controller(named)
         async with open_local(controller, options, cluster, owner_names) as runtime:
             yield _LocalCollector(runtime)
     else:
-        found = find_controller(options, named, hint=LOCAL_HINT, choose=with_garbage)
-        async with found as (daemons, name):
-            yield _RemoteCollector(daemons, name)
+        async with find_controller(options, named, hint=LOCAL_HINT, choose=with_garbage) as (
+            daemons,
+            controller_name,
+        ):
+            yield _RemoteCollector(daemons, controller_name)
 
 
 def _write_removed(plan: GarbagePlan, removed: Removed) -> None:

@@ -47,7 +47,7 @@ async def adopt(
     options: NatsOptions,
     *,
     lost_id: Annotated[
-        str, typer.Argument(help="id of an installation that does not run any more", metavar="ID")
+        str, typer.Argument(help="Id of an installation that does not run any more", metavar="ID")
     ],
     yes: YesOption = False,
 ) -> None:
@@ -69,7 +69,7 @@ async def adopt(
 async def set_(
     options: NatsOptions,
     *,
-    new_id: Annotated[str, typer.Argument(help="id of the replaced NATS system", metavar="ID")],
+    new_id: Annotated[str, typer.Argument(help="Id of the replaced NATS system", metavar="ID")],
     yes: YesOption = False,
 ) -> None:
     """Give this NATS system the id of the system that it replaces.

@@ -25,7 +25,7 @@ LocalOption = Annotated[
     bool,
     typer.Option(
         "--local",
-        help="work in this process, without a daemon; --controller must be a class",
+        help="Work in this process, without a daemon; --controller must be a class",
     ),
 ]
 

@@ -55,14 +55,14 @@ async def resync(
     owner_names: OwnerNames,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(help="keys of primaries; without a key, all primaries", metavar="KEY"),
+        typer.Argument(help="Keys of primaries; without a key, all primaries", metavar="KEY"),
     ] = None,
     controller: NamedOption = None,
     local: LocalOption = False,
     workers: WorkersOption = None,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="with --local, log the traceback of each failure"),
+        typer.Option("--verbose", "-v", help="With --local, log the traceback of each failure"),
     ] = False,
 ) -> None:
     """Sync keys now.

@@ -28,7 +28,7 @@ _COLOURS = {
     "DELETED": typer.colors.RED,
 }
 
-OUTPUT_OPTION: Any = typer.Option("--output", "-o", help="output format")
+OUTPUT_OPTION: Any = typer.Option("--output", "-o", help="Output format")
 
 
 class Output(Enum):

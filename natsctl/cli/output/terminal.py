@@ -18,7 +18,7 @@ from natsctl.telemetry.escaping import escaped
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")]
 
 
 class OutputError(NatsctlError):

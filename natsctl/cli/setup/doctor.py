@@ -54,7 +54,7 @@ async def doctor(
             "--controller",
             "-c",
             metavar="M:C",
-            help="controller class whose needs are checked; repeatable",
+            help="Controller class whose needs are checked; repeatable",
         ),
     ] = None,
     output: Annotated[Literal["table", "json"], OUTPUT_OPTION] = "table",

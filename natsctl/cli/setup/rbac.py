@@ -35,14 +35,17 @@ def rbac(
     output: Annotated[Format, OUTPUT_OPTION] = "yaml",
     name: Annotated[
         str | None,
-        typer.Option(help="name of the roles [default: natsctl and the controllers' names]"),
+        typer.Option(
+            metavar="NAME", help="Name of the roles [default: natsctl and the controllers' names]"
+        ),
     ] = None,
     service_account: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="service account to create and to bind to the roles"),
+        typer.Option(metavar="NAME", help="Service account to create and to bind to the roles"),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option(help="namespace of the service account [default: default]")
+        str | None,
+        typer.Option(metavar="NAME", help="Namespace of the service account [default: default]"),
     ] = None,
 ) -> None:
     """Print the Kubernetes permissions that controllers need.
