@@ -61,8 +61,8 @@ async def test_where_controllers_run_all_is_well_and_stays_as_it_is(
     assert found["bucket greetings"][1] == "history 5, one replica, delete markers stay"
     assert found["event stream"][1] == "1 events"
     assert len(found["installation"][1]) == 16
-    assert found["nats clock"][1] == "as ours"
-    assert found["nats latency"][1].endswith(" ms there and back")
+    assert found["nats clock"][1] == "equal to the local clock"
+    assert found["nats latency"][1].endswith(" ms round trip")
     assert await streams(jetstream) == before
 
 
@@ -113,9 +113,9 @@ async def test_before_the_first_start_it_says_what_will_be_made(
 ) -> None:
     found = await examined(natsctl, "-c", GREETINGS, status=0)
     assert unwell(found) == []
-    assert found["bucket greetings"][1] == "it does not exist yet: the controller makes it"
-    assert found["event stream"][1] == "it does not exist yet: the first event makes it"
-    assert found["installation"][1] == "it has no id yet: the first daemon makes one"
+    assert found["bucket greetings"][1] == "it does not exist yet: the controller creates it"
+    assert found["event stream"][1] == "it does not exist yet: the first event creates it"
+    assert found["installation"][1] == "it has no id yet: the first daemon creates one"
     assert await streams(jetstream) == {}
 
 
@@ -149,7 +149,7 @@ async def test_no_server(folder: Path) -> None:
     assert list(found) == ["nats server"]
     result, what, advice = found["nats server"]
     assert (result, "connection refused" in what) == ("failed", True)
-    assert advice.startswith("start a server, or say where it is: --server")
+    assert advice.startswith("start a server, or set its address: --server")
 
 
 async def test_a_server_without_jetstream(folder: Path, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_a_server_without_jetstream(folder: Path, tmp_path: Path) -> None:
         found = await examined(Natsctl(folder, server.url), "-c", GREETINGS)
     assert unwell(found) == ["jetstream"]
     assert list(found)[-1] == "jetstream"
-    assert found["jetstream"][2] == "start the server with -js, and give the account that"
+    assert found["jetstream"][2] == "start the server with -js, and enable it for the account"
 
 
 async def test_an_account_without_jetstream(folder: Path, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_a_wrong_password_which_is_not_shown(folder: Path, tmp_path: Path)
     assert ended.status == 1
     assert "failed  nats server: " in ended.out
     assert "the server refuses user 'ann' and its password" in ended.out
-    assert "→ give what the server knows: --user and --password, --creds" in ended.out
+    assert "→ set the credentials: --user and --password, --creds" in ended.out
     assert "hush" not in ended.out + ended.err
 
 
@@ -185,22 +185,22 @@ async def test_an_option_that_names_nothing(natsctl: Natsctl) -> None:
     found = await examined(natsctl, "--creds", "missing.creds")
     result, what, advice = found["nats server"]
     assert (result, "missing.creds" in what) == ("failed", True)
-    assert advice == "put the option right, or what it names"
+    assert advice == "correct the option or the file that it names"
 
 
 async def test_a_server_that_is_slow(nats_server: NatsServer) -> None:
     options = NatsOptions(servers=(nats_server.url,))
     found = {each.check: each async for each in examine([], options, None, bounds=Bounds(slow_s=0))}
     assert found["nats latency"].result is Judged.WARNING
-    assert "run controllers nearer to it" in found["nats latency"].advice
+    assert "run controllers closer to the server" in found["nats latency"].advice
 
 
 @pytest.mark.parametrize(
     ("limit", "status", "result", "told"),
     [
         ("max_streams: 5", 0, "ok", "2 of 5 streams"),
-        ("max_streams: 2", 1, "failed", "nothing is left: 2 of 2 streams"),
-        ("max_file: 2000", 0, "warning", "little is left: "),
+        ("max_streams: 2", 1, "failed", "nothing is free: 2 of 2 streams"),
+        ("max_file: 2000", 0, "warning", "little is free: "),
     ],
 )
 async def test_limits_of_an_account(
@@ -385,14 +385,14 @@ async def test_a_daemon_that_cannot_be_asked_works(
     assert unwell(found) == ["service"]
     result, what, advice = found["service"]
     assert result == "warning"
-    assert what == f"a daemon of this user cannot be asked: it may not subscribe to {told}"
+    assert what == f"a daemon of this user gets no requests: it may not subscribe to {told}"
     assert advice.endswith(f"subscribe: {told}")
 
 
 @pytest.mark.parametrize(
     ("more", "result", "told"),
     [
-        ([], "ok", "not by this user: only those need it who call natsctl status, resync, …"),
+        ([], "ok", "not by this user: only natsctl status, resync and the like need it"),
         ([LOOKING, *VERB_SUBJECTS], "ok", ", ".join(VERBS)),
         (
             [LOOKING, *VERB_SUBJECTS[:-1]],
@@ -402,12 +402,12 @@ async def test_a_daemon_that_cannot_be_asked_works(
         (
             VERB_SUBJECTS,
             "warning",
-            f"this user may ask daemons and not look for them: not publish to {LOOKING}",
+            f"this user may send requests to daemons but not find them: not publish to {LOOKING}",
         ),
         (
             [LOOKING],
             "warning",
-            "this user may look for daemons and ask nothing: not publish to ALL",
+            "this user may find daemons but send no requests: not publish to ALL",
         ),
     ],
 )
@@ -449,17 +449,17 @@ async def test_leases_are_looked_at_only_where_a_leader_is_elected(
     assert "bucket natsctl_leases" not in await examined(natsctl, "-c", GREETINGS, status=0)
     (folder / "natsctl.toml").write_text("[controllers]\nleader_elect = true\n")
     found = await examined(natsctl, "-c", GREETINGS, status=0)
-    made = "it does not exist yet: the controller makes it"
+    made = "it does not exist yet: the controller creates it"
     assert found["bucket natsctl_leases"] == ("ok", made, "")
 
 
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({}, "no lease can be written: single messages cannot expire there"),
+        ({}, "leases cannot be written: the bucket does not allow a TTL per message"),
         (
             {"allow_msg_ttl": True, "max_age": 20.0},
-            "it forgets everything after 20 s: two could lead at once",
+            "values expire after 20 s, so two processes could lead at once",
         ),
     ],
 )
@@ -472,7 +472,7 @@ async def test_a_bucket_in_which_leases_cannot_be_kept(
     found = await examined(natsctl, "-c", GREETINGS, "--leader-elect")
     assert unwell(found) == ["bucket natsctl_leases"]
     assert found["bucket natsctl_leases"][:2] == ("failed", told)
-    assert "delete it" in found["bucket natsctl_leases"][2]
+    assert "delete the bucket" in found["bucket natsctl_leases"][2]
 
 
 async def test_a_lease_of_another_application_is_a_failure(
@@ -534,7 +534,7 @@ async def test_a_bucket_that_nobody_is_to_make(natsctl: Natsctl, folder: Path) -
     found = await examined(natsctl, "-c", "given:Things")
     assert unwell(found) == ["bucket things"]
     assert "create=False" in found["bucket things"][1]
-    assert found["bucket things"][2].startswith("make it: nats kv add things")
+    assert found["bucket things"][2].startswith("create it: nats kv add things")
 
 
 GIVEN = """
@@ -644,7 +644,7 @@ async def test_a_kind_that_the_cluster_does_not_have(
     assert unwell(found) == ["kind Unicorn.zoo.example.com"]
     assert "the server has no API group" in found["kind Unicorn.zoo.example.com"][1]
     assert found["kind ConfigMap"][1] == "configmaps of v1"
-    assert found["kubernetes clock"][1] == "as ours"
+    assert found["kubernetes clock"][1] == "equal to the local clock"
 
 
 async def test_permissions_that_are_missing_until_what_rbac_prints_is_granted(
@@ -658,7 +658,7 @@ async def test_permissions_that_are_missing_until_what_rbac_prints_is_granted(
     verbs = "get, list, watch, create, patch, delete"
     assert f"failed  kubernetes permissions: may not {verbs} configmaps {place}\n" in ended.out
     assert f"may not create, patch events.events.k8s.io {place}\n" in ended.out
-    assert "→ natsctl rbac prints what is needed" in ended.out
+    assert "→ grant what natsctl rbac prints" in ended.out
 
     printed = json.loads(await guest.done("rbac", "-c", "known:Things", "-o", "json"))
     rules = printed["items"][0]["rules"]

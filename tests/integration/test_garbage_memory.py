@@ -1,7 +1,7 @@
 """What garbage collection remembers in a real bucket, and what doctor reports of it."""
 
 from natsctl.daemon.doctor.finding import Result
-from natsctl.daemon.doctor.garbage import check_garbage
+from natsctl.daemon.doctor.records import check_garbage
 from natsctl.daemon.doctor.used_buckets import used_by
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions

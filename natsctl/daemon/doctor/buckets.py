@@ -1,9 +1,9 @@
-"""Whether the buckets and the stream of events are as controllers need them."""
+"""Checks the buckets of controllers and the stream of events."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from natsctl.daemon.doctor.finding import Finding, Result, failed, ok, warning
+from natsctl.daemon.doctor.finding import Finding, Result, failed, ok, permit, warning
 from natsctl.daemon.doctor.used_buckets import Used
 from natsctl.errors import (
     PermissionDeniedError,
@@ -22,11 +22,11 @@ EVENTS = "event stream"
 DAY_S = 24 * 3600
 
 Look = Callable[[Bucket, Sequence[Used], dict[str, Any]], Finding]
-"""Says what it thinks of a bucket that is used so, by what the server says of its stream."""
+"""Returns the finding about a bucket, from its uses and the server's `STREAM.INFO`."""
 
 
 async def check_buckets(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
-    """Give what is found of each bucket, and of what may be done with it."""
+    """Yield the findings about each bucket, and about the user's permissions there."""
     for name in dict.fromkeys(each.bucket for each in used):
         bucket = Bucket(connection, name)
         kinds = [each for each in used if each.bucket == name]
@@ -35,23 +35,22 @@ async def check_buckets(connection: Connection, used: Sequence[Used]) -> AsyncIt
 
 
 async def check_bucket(bucket: Bucket, used: Sequence[Used], look: Look) -> AsyncIterator[Finding]:
-    """Give what is found of one bucket, in which all of *used* are kept: what *look* says of it."""
+    """Yield the findings about one bucket: *look* judges it, and permissions are checked."""
     check, probe = f"bucket {bucket.name}", Probe(bucket.connection)
     try:
         info = await bucket.info()
     except StoreMissingError:
         yield _missing(bucket, used, await probe.creating(bucket.stream))
     except PermissionDeniedError as error:
-        yield failed(check, str(error), _allow([f"$JS.API.STREAM.INFO.{bucket.stream}"]))
+        yield failed(check, str(error), permit("publish", [f"$JS.API.STREAM.INFO.{bucket.stream}"]))
     except StoreDiffersError as error:
-        found, _, advice = str(error).partition(": ")
-        yield failed(check, found.removeprefix(f"{check} "), advice)
+        yield _different(check, str(error))
         return
     except StoreTimeoutError as error:
-        advice = "look whether its servers run: natsctl waits for a leader, for a while"
+        advice = "check whether the servers of its stream run: a stream needs a leader"
         yield failed(check, str(error), advice)
     except StoreError as error:
-        yield failed(check, str(error), "look at the server's log")
+        yield failed(check, str(error), "see the server's log")
     else:
         yield look(bucket, used, info)
     denied = [subject for each in used for subject in await _denied(probe, bucket, each)]
@@ -62,21 +61,21 @@ async def check_bucket(bucket: Bucket, used: Sequence[Used], look: Look) -> Asyn
 def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> Finding:
     check = f"bucket {bucket.name}"
     if not any(each.kind.create for each in used):
-        found = "it does not exist, and is declared with create=False"
-        return failed(check, found, f"make it: nats kv add {bucket.name} --history 5")
+        found = "it does not exist, and it is declared with create=False"
+        return failed(check, found, f"create it: nats kv add {bucket.name} --history 5")
     if denied:
-        return failed(check, f"it does not exist, and may not be made: {denied[0]}", _allow(denied))
-    return ok(check, "it does not exist yet: the controller makes it")
+        found = f"it does not exist, and the user may not create it: {denied[0]}"
+        return failed(check, found, _allow(denied))
+    return ok(check, "it does not exist yet: the controller creates it")
 
 
 def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> Finding:
-    """Return whether a bucket is as its kinds say, and whether it is sound; a `Look`."""
+    """Return whether a bucket has the options that its kinds declare, and is `sound`; a `Look`."""
     check = f"bucket {bucket.name}"
     for each in used:
         different = bucket.difference(each.kind, info["config"])
         if different is not None:
-            found, _, advice = different.partition(": ")
-            return failed(check, found.removeprefix(f"{check} "), advice)
+            return _different(check, different)
     finding = sound(bucket, info)
     if finding.result is not Result.OK or not any(each.watched for each in used):
         return finding
@@ -89,23 +88,28 @@ def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> F
     return ok(check, f"{finding.found}, {_markers(bucket)}")
 
 
+def _different(check: str, message: str) -> Finding:
+    """Return a failure from an error message of the form `bucket NAME …: advice`."""
+    found, _, advice = message.partition(": ")
+    return failed(check, found.removeprefix(f"{check} "), advice)
+
+
 def _mirrored(bucket: Bucket, *, written: bool) -> Finding:
-    """Return what is special about a mirror."""
     check, origin = f"bucket {bucket.name}", bucket_in(bucket.layout.origin)
     if not written:
         return ok(check, f"a mirror of {origin}")
-    found = f"a mirror of {origin}: its objects, their status and finalizers are only read"
+    found = f"a mirror of {origin}: natsctl cannot write its objects, their status and finalizers"
     return warning(check, found, f"declare bucket {origin}, or write nothing")
 
 
 def _concerns(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the bucket forgets too early or never, each with what to do about it."""
+    """Yield what the bucket forgets too early or never, each with an advice."""
     edit = f"nats stream edit {bucket.stream}"
     if config.get("max_age") and not config.get("subject_delete_marker_ttl"):
         yield (
             (
                 f"values expire after {config['max_age'] / NANOSECONDS:g} s without a delete "
-                "marker, so every expiry is noticed late and lists the bucket again"
+                "marker, so each expiry is noticed late and causes a relist"
             ),
             f"{edit} --subject-del-markers-ttl 720h",
         )
@@ -119,13 +123,12 @@ def _concerns(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, 
         )
     if not bucket.layout.expiring:
         yield (
-            "delete markers stay for ever, because single messages of the bucket cannot expire",
+            "delete markers stay for ever, because the bucket does not allow a TTL per message",
             f"{edit} --allow-msg-ttl, with nats-server 2.11 or newer",
         )
 
 
 def _markers(bucket: Bucket) -> str:
-    """Return how long the bucket remembers what was deleted."""
     ttl_s = bucket.marker_ttl_s(purge=False)
     if ttl_s is None:
         return "delete markers stay"
@@ -133,7 +136,7 @@ def _markers(bucket: Bucket) -> str:
 
 
 def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:
-    """Return whether a bucket outlives a server, and keeps what it says."""
+    """Return whether a bucket survives the loss of a server and protects its messages."""
     check, config = f"bucket {bucket.name}", info["config"]
     replicas, cluster = config.get("num_replicas", 1), info.get("cluster") or {}
     behind = [
@@ -142,19 +145,19 @@ def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:
         if peer.get("offline") or not peer.get("current", True)
     ]
     if behind:
-        found = f"{', '.join(behind)} of its {replicas} replicas is away or behind"
-        return warning(check, found, "bring it back: writes end where most replicas are away")
+        found = f"of its {replicas} replicas these are offline or behind: {', '.join(behind)}"
+        return warning(check, found, "start them again: writes fail without most of the replicas")
     if cluster.get("name") and replicas == 1:
         return warning(
             check,
-            "one replica in a cluster: it is away when that server is",
-            "declare it with replicas=3, and say nats stream edit --replicas 3",
+            "one replica in a cluster: it is not available while that server is down",
+            f"declare it with replicas=3, and run nats stream edit {bucket.stream} --replicas 3",
         )
     if not (config.get("deny_delete") or bucket.layout.origin):
         return warning(
             check,
-            "single messages may be deleted, which can bring an older revision back unnoticed",
-            f"natsctl makes buckets that deny it; so does nats kv add {bucket.name}",
+            "single messages may be deleted, so an older revision can come back unnoticed",
+            f"create it again with natsctl or nats kv add {bucket.name}: both deny such deletions",
         )
     copies = "one replica" if replicas == 1 else f"{replicas} replicas"
     return ok(check, f"history {config.get('max_msgs_per_subject')}, {copies}")
@@ -169,22 +172,26 @@ async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
 
 
 async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
-    """Give what is found of the stream that controllers tell events in, where there are any."""
+    """Yield the findings about the stream of the controllers' events, if there are controllers."""
     names = list(dict.fromkeys(each.controller for each in used))
     if not names:
         return
     probe, denied = Probe(connection), list[str]()
     try:
-        info = await _stream(connection, STREAM)
+        info = await connection.api(f"STREAM.INFO.{STREAM}", timeout_s=ANSWER_S)
     except StoreMissingError:
         denied += await probe.creating(STREAM)
-        taken = await _takers(connection)
-        if taken:
-            yield _taken(taken)
+        others = await _streams_with_events(connection)
+        if others:
+            yield failed(
+                EVENTS,
+                f"stream {', '.join(others)} has the subjects {PREFIX}.>",
+                f"give that stream other subjects: natsctl keeps events in the stream {STREAM}",
+            )
         else:
-            yield ok(EVENTS, "it does not exist yet: the first event makes it")
+            yield ok(EVENTS, "it does not exist yet: the first event creates it")
     except StoreError as error:
-        yield failed(EVENTS, str(error), _allow([f"$JS.API.STREAM.INFO.{STREAM}"]))
+        yield failed(EVENTS, str(error), permit("publish", [f"$JS.API.STREAM.INFO.{STREAM}"]))
     else:
         yield _events(info)
     for name in names:
@@ -197,27 +204,19 @@ def _events(info: dict[str, Any]) -> Finding:
     if f"{PREFIX}.>" not in (info["config"].get("subjects") or ()):
         return failed(
             EVENTS,
-            f"{STREAM} exists, but not for {PREFIX}.>",
-            f"delete it, so that natsctl makes it: nats stream rm {STREAM}",
+            f"{STREAM} exists without the subjects {PREFIX}.>",
+            f"delete it, so that natsctl creates it: nats stream rm {STREAM}",
         )
     return ok(EVENTS, f"{info['state'].get('messages', 0)} events")
 
 
-async def _takers(connection: Connection) -> list[str]:
-    """Return the streams that others keep events in."""
+async def _streams_with_events(connection: Connection) -> list[str]:
+    """Return the streams that have the subjects of events."""
     try:
         answer = await connection.api("STREAM.NAMES", {"subject": f"{PREFIX}.>"})
     except StoreError:
-        return []  # not everybody may list streams
+        return []  # the user may not list streams
     return list(answer.get("streams") or ())
-
-
-def _taken(streams: list[str]) -> Finding:
-    return failed(
-        EVENTS,
-        f"stream {', '.join(streams)} has the subjects {PREFIX}.>",
-        "give that stream other subjects: events are kept for a day in one of their own",
-    )
 
 
 def _may_not(check: str, denied: list[str]) -> Finding:
@@ -226,9 +225,4 @@ def _may_not(check: str, denied: list[str]) -> Finding:
 
 
 def _allow(subjects: list[str]) -> str:
-    general = dict.fromkeys(subject.replace(PROBE, "*") for subject in subjects)
-    return f"allow it in the user's permissions, publish: {', '.join(general)}"
-
-
-async def _stream(connection: Connection, name: str) -> dict[str, Any]:
-    return await connection.api(f"STREAM.INFO.{name}", timeout_s=ANSWER_S)
+    return permit("publish", dict.fromkeys(subject.replace(PROBE, "*") for subject in subjects))

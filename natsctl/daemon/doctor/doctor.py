@@ -1,4 +1,4 @@
-"""Whether everything that controllers need is there, and what to do where it is not."""
+"""Checks whether NATS and the cluster have what controllers need."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -6,7 +6,7 @@ from natsctl.controller.controller import Controller
 from natsctl.daemon.doctor.finding import Bounds, Finding
 from natsctl.daemon.doctor.kube import check_kube
 from natsctl.daemon.doctor.nats import Wanted, check_nats
-from natsctl.daemon.doctor.service import questions
+from natsctl.daemon.doctor.service import verbs_of
 from natsctl.daemon.doctor.used_buckets import first_runs_of, leases_of, used_by
 from natsctl.daemon.operator import Guest, owner_of
 from natsctl.daemon.rbac import needs
@@ -23,19 +23,24 @@ async def examine(
     settings: ControllerSettings | None = None,
     bounds: Bounds | None = None,
 ) -> AsyncIterator[Finding]:
-    """Give what is found, each as soon as it is: of NATS first, then of the cluster.
+    """Yield the findings about NATS, then about the cluster.
 
-    Nothing is written, made or changed. Without controllers, only what all of them need is looked
-    at; with *settings* by which several processes run them, leases too. A failed finding is one
-    with which they will not work.
+    The checks change nothing. Controllers do not work if a finding is failed.
+
+    Args:
+        controllers: the controllers; without any, only the needs of every controller are checked.
+        nats: how to connect to NATS.
+        cluster: how to connect to the cluster; None if there is none.
+        settings: the settings of the controllers; leases are checked if the settings need them.
+        bounds: the bounds beyond which a check warns.
     """
     settings = ControllerSettings() if settings is None else settings
     wanted = Wanted(
         used=(*used_by(controllers), *first_runs_of(controllers, settings)),
         leases=leases_of(controllers, settings),
         lease_ttl_s=settings.lease_ttl_s,
-        questions=questions(controllers),
-        owners={each.name: owner_of(each) for each in controllers},
+        verbs=verbs_of(controllers),
+        owners={controller.name: owner_of(controller) for controller in controllers},
     )
     bounds = Bounds() if bounds is None else bounds
     async for finding in check_nats(nats, wanted, bounds):

@@ -1,12 +1,14 @@
-"""What a check has found, and what is to be done about it."""
+"""The finding of a check: its result, and the advice for what is wrong."""
 
+from collections.abc import Iterable
+from datetime import datetime
 from enum import Enum
 
 import msgspec
 
 
 class Result(Enum):
-    """How what was checked is."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -14,7 +16,7 @@ class Result(Enum):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one check has found; `advice` says what to do, and is empty where all is well."""
+    """The finding of one check; `advice` is empty if the result is ok."""
 
     check: str
     result: Result
@@ -23,12 +25,12 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """From where on what works is told as a warning.
+    """The bounds beyond which a check warns.
 
     Attributes:
-        slow_s: seconds that a request takes there and back.
-        skew_s: seconds by which two clocks differ, beyond what can be measured.
-        full: the share of a limit that is in use.
+        slow_s: the time of a request and its answer, in seconds.
+        skew_s: the difference of two clocks, in seconds, beyond the error of the measurement.
+        full: the used share of a limit.
     """
 
     slow_s: float = 0.25
@@ -37,15 +39,41 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ok(check: str, found: str) -> Finding:
-    """Return that it is as it should be."""
+    """Return a finding without a problem."""
     return Finding(check, Result.OK, found)
 
 
 def warning(check: str, found: str, advice: str) -> Finding:
-    """Return that it works, though not as well as it could, or not for long."""
+    """Return a finding with which controllers work, but not well or not for long."""
     return Finding(check, Result.WARNING, found, advice)
 
 
 def failed(check: str, found: str, advice: str) -> Finding:
-    """Return that controllers will not work like this."""
+    """Return a finding with which controllers do not work."""
     return Finding(check, Result.FAILED, found, advice)
+
+
+def permit(action: str, subjects: Iterable[str]) -> str:
+    """Return the advice to let the user `publish` or `subscribe` to these subjects."""
+    return f"allow it in the user's permissions, {action}: {', '.join(subjects)}"
+
+
+def skew(
+    check: str, before: datetime, theirs: datetime, after: datetime, limit_s: float
+) -> Finding:
+    """Return the finding about a remote clock.
+
+    The clock showed *theirs* between the local times *before* and *after*. The difference is
+    certain only beyond these two times, so a slow answer never causes a warning.
+    """
+    ahead_s = (theirs - after).total_seconds()
+    behind_s = (before - theirs).total_seconds()
+    skew_s = max(ahead_s, behind_s, 0.0)
+    if skew_s <= limit_s:
+        return ok(check, "equal to the local clock")
+    word = "ahead of" if ahead_s > behind_s else "behind"
+    return warning(
+        check,
+        f"{skew_s:.0f} s {word} the local clock",
+        "set both clocks by NTP: ages, deletion times and credentials depend on them",
+    )

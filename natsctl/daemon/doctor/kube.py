@@ -1,4 +1,4 @@
-"""Whether a cluster is as controllers need it: there, with their kinds, and with permissions."""
+"""Checks a Kubernetes cluster: connection, version, clock, kinds and permissions."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from natsctl.core.task_group import together
-from natsctl.daemon.doctor.clock_skew import skew
-from natsctl.daemon.doctor.finding import Bounds, Finding, failed, ok, warning
+from natsctl.daemon.doctor.finding import Bounds, Finding, failed, ok, skew, warning
 from natsctl.daemon.rbac import Need, Role, roles
 from natsctl.daemon.resource_names import Names
 from natsctl.errors import DECODE_ERRORS, ConnectError, StoreError, StoreMissingError, UsageError
@@ -41,8 +40,8 @@ class _Review(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-class _Wish(NamedTuple):
-    """What one controller wants to do with one resource."""
+class _Access(NamedTuple):
+    """A verb on a resource that a controller needs."""
 
     namespace: str | None
     group: str
@@ -54,19 +53,19 @@ class _Wish(NamedTuple):
 async def check_kube(
     options: KubeOptions | None, needed: Sequence[Need], bounds: Bounds
 ) -> AsyncIterator[Finding]:
-    """Give what is found, in the order in which it is looked at; nothing where nothing is needed.
+    """Yield the findings about a cluster, without changing anything in it.
 
-    Nothing is changed in the cluster. *options* of None say that there is none.
+    There are no findings if the controllers need no cluster. *options* is None if a connection is
+    forbidden.
     """
     if not needed:
         return
     kinds = ", ".join(dict.fromkeys(need.kind.name for need in needed))
     if options is None:
-        yield failed(
-            CLUSTER, f"{kinds} is kept there, and --no-kube says not to look", "leave out --no-kube"
-        )
+        found = f"{kinds} is kept there, and --no-kube forbids a connection"
+        yield failed(CLUSTER, found, "remove --no-kube")
         return
-    from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - it takes a third of a second
+    from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - the import takes a third of a second
 
     try:
         async with connect_kube(options) as kube:
@@ -75,7 +74,7 @@ async def check_kube(
             async for finding in _kinds(kube, needed):
                 yield finding
     except (ConnectError, StoreError, UsageError) as error:
-        yield failed(CLUSTER, str(error), "say which is meant: --kubeconfig, --kube-context")
+        yield failed(CLUSTER, str(error), "set the cluster: --kubeconfig, --kube-context")
 
 
 async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Finding]:
@@ -91,7 +90,7 @@ async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Findi
     found = f"{transport.server}, version {version.git_version}"
     numbers = (version.major, version.minor.rstrip("+"))
     if all(each.isdecimal() for each in numbers) and tuple(map(int, numbers)) < OLDEST:
-        yield warning(CLUSTER, found, "its server-side apply cannot be relied on: update it")
+        yield warning(CLUSTER, found, "its server-side apply is not reliable: update the cluster")
     else:
         yield ok(CLUSTER, found)
     theirs = _time(reply.date)
@@ -100,7 +99,7 @@ async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Findi
 
 
 def _time(date: str) -> datetime | None:
-    """Return the time that HTTP says; None where it says none in UTC."""
+    """Return the time of an HTTP `Date` header; None if it is no time in UTC."""
     try:
         found = parsedate_to_datetime(date)
     except ValueError:
@@ -119,11 +118,13 @@ async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]
             found = await kube.resource(kind.api_version, kind.kind)
         except StoreMissingError as error:
             if kind.optional:
-                yield ok(check, f"{error}; it is optional, and used when it appears")
+                yield ok(check, f"{error}; it is optional, and is used when it appears")
                 continue
-            yield failed(check, str(error), "install what defines it: kubectl apply -f …")
+            yield failed(
+                check, str(error), "install its CustomResourceDefinition: kubectl apply -f …"
+            )
         except StoreError as error:
-            yield failed(check, str(error), "let the user ask the cluster for its kinds")
+            yield failed(check, str(error), "allow the user to list the kinds of the cluster")
         else:
             group = kind.api_version.rpartition("/")[0]
             names[kind.api_version, kind.kind] = ResourceName(group, found.plural, found.namespaced)
@@ -139,43 +140,43 @@ async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]
 
 
 async def _permissions(transport: "Transport", wanted: Iterable[Role]) -> AsyncIterator[Finding]:
-    wishes = list(_wishes(wanted))
-    denied: dict[_Wish, list[str]] = {}
+    accesses = list(_accesses(wanted))
+    denied: dict[_Access, list[str]] = {}
     try:
         async with together() as group:
-            asked = {wish: group.create_task(_allowed(transport, wish)) for wish in wishes}
+            asked = {access: group.create_task(_allowed(transport, access)) for access in accesses}
     except StoreError as error:
-        yield failed(PERMISSIONS, str(error), "let the user make SelfSubjectAccessReviews")
+        yield failed(PERMISSIONS, str(error), "allow the user to create SelfSubjectAccessReviews")
         return
-    for wish, answer in asked.items():
+    for access, answer in asked.items():
         if not answer.result():
-            denied.setdefault(wish._replace(verb=""), []).append(wish.verb)
-    for wish, verbs in denied.items():
+            denied.setdefault(access._replace(verb=""), []).append(access.verb)
+    for access, verbs in denied.items():
         what = RequestInfo(
-            ", ".join(verbs), wish.group, wish.plural, wish.namespace or "", wish.name
+            ", ".join(verbs), access.group, access.plural, access.namespace or "", access.name
         )
-        advice = "natsctl rbac prints what is needed, for kubectl apply -f -"
+        advice = "grant what natsctl rbac prints: natsctl rbac … | kubectl apply -f -"
         yield failed(PERMISSIONS, f"may not {what}", advice)
-    if wishes and not denied:
-        yield ok(PERMISSIONS, f"all {len(wishes)} that natsctl rbac prints")
+    if accesses and not denied:
+        yield ok(PERMISSIONS, f"all {len(accesses)} that natsctl rbac prints")
 
 
-def _wishes(wanted: Iterable[Role]) -> Iterable[_Wish]:
+def _accesses(wanted: Iterable[Role]) -> Iterable[_Access]:
     for role in wanted:
         for rule in role.rules:
             for plural in rule.resources:
                 for name in rule.resource_names or ("",):
                     for verb in rule.verbs:
-                        yield _Wish(role.namespace, rule.api_groups[0], plural, name, verb)
+                        yield _Access(role.namespace, rule.api_groups[0], plural, name, verb)
 
 
-async def _allowed(transport: "Transport", wish: _Wish) -> bool:
+async def _allowed(transport: "Transport", access: _Access) -> bool:
     attributes = {
-        "namespace": wish.namespace or "",
-        "verb": wish.verb,
-        "group": wish.group,
-        "resource": wish.plural,
-        "name": wish.name,
+        "namespace": access.namespace or "",
+        "verb": access.verb,
+        "group": access.group,
+        "resource": access.plural,
+        "name": access.name,
     }
     body = documents.render(
         {

@@ -1,4 +1,4 @@
-"""Whether NATS is as controllers need it: there, fast enough, with JetStream and room in it."""
+"""Checks a NATS server: connection, latency, JetStream, limits, clock and natsctl's records."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 
 from natsctl.daemon.doctor.buckets import check_buckets, check_events
-from natsctl.daemon.doctor.clock_skew import skew
-from natsctl.daemon.doctor.finding import Bounds, Finding, failed, ok, warning
-from natsctl.daemon.doctor.garbage import check_garbage
-from natsctl.daemon.doctor.installation import check_installation
-from natsctl.daemon.doctor.leases import check_holders, check_leases
-from natsctl.daemon.doctor.service import Questions, check_modes, check_service
+from natsctl.daemon.doctor.finding import Bounds, Finding, failed, ok, skew, warning
+from natsctl.daemon.doctor.records import (
+    check_garbage,
+    check_holders,
+    check_installation,
+    check_leases,
+)
+from natsctl.daemon.doctor.service import Verbs, check_modes, check_service
 from natsctl.daemon.doctor.used_buckets import Used
 from natsctl.errors import (
     ConnectError,
@@ -31,49 +33,49 @@ from natsctl.jetstream.connection.options import NatsOptions
 SERVER, SPEED, JETSTREAM, LIMITS, CLOCK = (
     *("nats server", "nats latency", "jetstream", "jetstream limits", "nats clock"),
 )
-ASKED = 5  # requests of which the latency is the median
-UNANSWERED = "cannot be answered"  # what is said where the user may not hear any answer
+SAMPLES = 5  # requests; the latency is the median
+UNANSWERED = "cannot be answered"  # in the error of a user who may not receive answers
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What controllers want of NATS.
+    """The needs of controllers in NATS.
 
     Attributes:
         used: the buckets.
-        leases: those they hold, of `lease_ttl_s`; none where nothing needs any.
-        lease_ttl_s: how long a lease lives that is not renewed.
-        questions: what their daemons can be asked.
-        owners: the kinds of the controllers' primaries, by the controllers' names.
+        leases: the leases and member records; empty without leader election and sharding.
+        lease_ttl_s: the time to live of a lease, in seconds.
+        verbs: the verbs that daemons answer, by controller.
+        owners: the kinds of the primaries, by controller.
     """
 
     used: Sequence[Used]
     leases: Sequence[Used]
     lease_ttl_s: float
-    questions: Questions
+    verbs: Verbs
     owners: Mapping[str, str]
 
 
 async def check_nats(
     options: NatsOptions, wanted: Wanted, bounds: Bounds
 ) -> AsyncIterator[Finding]:
-    """Give what is found, in the order in which it is looked at.
+    """Yield the findings about a server, without changing anything on it.
 
-    Nothing is changed on the server. What makes everything after it impossible is the last.
+    A failure that makes all further checks impossible is the last finding.
     """
     try:
         async with connect(options) as connection:
             async for finding in _connected(connection, wanted, bounds):
                 yield finding
     except (ConnectError, UsageError) as error:
-        yield failed(SERVER, str(error), _way_in(error))
+        yield failed(SERVER, str(error), _connect_advice(error))
 
 
-def _way_in(error: NatsctlError) -> str:
+def _connect_advice(error: NatsctlError) -> str:
     if isinstance(error, UsageError):
-        return "put the option right, or what it names"
+        return "correct the option or the file that it names"
     if "refuses" in str(error):
-        return "give what the server knows: --user and --password, --creds, --nkey or --token"
-    return "start a server, or say where it is: --server, --context or NATSCTL_SERVER"
+        return "set the credentials: --user and --password, --creds, --nkey or --token"
+    return "start a server, or set its address: --server, --context or NATSCTL_SERVER"
 
 
 async def _connected(
@@ -89,10 +91,12 @@ async def _connected(
         if UNANSWERED in str(error):
             yield failed("nats permissions", str(error), "let the user subscribe to its inbox")
             return
-        advice = "only where limits are to be checked: allow it"
-        yield warning(LIMITS, f"they cannot be seen: {error}", advice)
+        advice = "allow it if the limits are to be checked: controllers do not need it"
+        yield warning(LIMITS, f"cannot read them: {error}", advice)
     except StoreError as error:
-        yield failed(JETSTREAM, str(error), "start the server with -js, and give the account that")
+        yield failed(
+            JETSTREAM, str(error), "start the server with -js, and enable it for the account"
+        )
         return
     else:
         yield ok(
@@ -106,8 +110,8 @@ async def _connected(
         check_holders(connection, wanted.owners),
         check_garbage(connection, wanted.used),
         check_events(connection, wanted.used),
-        check_service(connection, wanted.questions),
-        check_modes(connection, wanted.questions),
+        check_service(connection, wanted.verbs),
+        check_modes(connection, wanted.verbs),
         _clock(connection, wanted.used, bounds),
     ):
         async for finding in part:
@@ -115,24 +119,26 @@ async def _connected(
 
 
 async def _latency(connection: Connection, bounds: Bounds) -> Finding:
-    """Measure how long a request takes that nobody answers: the server says so itself."""
+    """Measure the time of a request without responders, which the server itself answers."""
     clock = asyncio.get_running_loop().time
-    took = []
-    for _ in range(ASKED):
+    times_s = []
+    for _ in range(SAMPLES):
         started = clock()
         try:
             await connection.request(f"natsctl.{PROBE}", b"")
         except StoreTimeoutError as error:
-            return failed(SPEED, str(error), "look at the network, and at the server's load")
+            return failed(SPEED, str(error), "check the network and the load of the server")
         except PermissionDeniedError as error:
             if UNANSWERED in str(error):
                 raise
         except StoreError:
             pass
-        took.append(clock() - started)
-    found = f"{1000 * median(took):.1f} ms there and back"
-    if median(took) > bounds.slow_s:
-        return warning(SPEED, found, "every write takes as long: run controllers nearer to it")
+        times_s.append(clock() - started)
+    found = f"{1000 * median(times_s):.1f} ms round trip"
+    if median(times_s) > bounds.slow_s:
+        return warning(
+            SPEED, found, "every write takes as long: run controllers closer to the server"
+        )
     return ok(SPEED, found)
 
 
@@ -145,16 +151,16 @@ def _limits(info: dict[str, Any], bounds: Bounds) -> Finding:
     ]
     full = [text for share, text in shares if share >= bounds.full]
     none_left = [text for share, text in shares if share >= 1]
-    advice = "raise the account's limits, or make room"
+    advice = "raise the account's limits, or delete data"
     if none_left:
-        return failed(LIMITS, f"nothing is left: {', '.join(none_left)}", advice)
+        return failed(LIMITS, f"nothing is free: {', '.join(none_left)}", advice)
     if full:
-        return warning(LIMITS, f"little is left: {', '.join(full)}", advice)
+        return warning(LIMITS, f"little is free: {', '.join(full)}", advice)
     return ok(LIMITS, ", ".join(text for _, text in shares) or "there are none")
 
 
 def _limited(account: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """Return what is limited, how much of it is in use, and the limit."""
+    """Return the name, the used amount and the limit of each limited resource."""
     limits = account.get("limits") or {}
     named = {
         "bytes of memory": ("memory", "max_memory"),
@@ -172,7 +178,7 @@ def _limited(account: dict[str, Any]) -> list[tuple[str, int, int]]:
 async def _clock(
     connection: Connection, used: Sequence[Used], bounds: Bounds
 ) -> AsyncIterator[Finding]:
-    """Compare our clock with the server's, which tells its time with every stream."""
+    """Compare the local clock with the server's, whose time is in each `STREAM.INFO`."""
     for name in dict.fromkeys(each.bucket for each in used):
         before = datetime.now(UTC)
         try:

@@ -1,4 +1,4 @@
-"""Whether daemons can be asked over NATS, and what this user may ask them."""
+"""Checks whether daemons can serve requests over NATS, and whether this user may send them."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -7,7 +7,7 @@ from natsctl.controller.controller import Controller
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.peers import conflict
 from natsctl.daemon.api.verbs import NAME, Verb
-from natsctl.daemon.doctor.finding import Finding, ok, warning
+from natsctl.daemon.doctor.finding import Finding, ok, permit, warning
 from natsctl.daemon.operator import Guest
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.bucket.permission_probe import PROBE, Probe
@@ -16,32 +16,32 @@ from natsctl.jetstream.service.server import ROOT, control_subjects
 
 SERVICE, ASKING = "service", "asking daemons"
 
-Questions = Mapping[str, Sequence[Verb]]
-"""What daemons can be asked about each controller, by its name."""
+Verbs = Mapping[str, Sequence[Verb]]
+"""The verbs that a daemon answers, by controller."""
 
 
-def questions(controllers: Iterable[Controller | Guest]) -> Questions:
-    """Return what a daemon that runs these can be asked about each."""
+def verbs_of(controllers: Iterable[Controller | Guest]) -> Verbs:
+    """Return the verbs that a daemon with these controllers answers."""
     return {
-        each.name: tuple(Verb) if isinstance(each, Controller) else (Verb.STATUS,)
-        for each in controllers
+        controller.name: tuple(Verb) if isinstance(controller, Controller) else (Verb.STATUS,)
+        for controller in controllers
     }
 
 
-async def check_service(connection: Connection, asked: Questions) -> AsyncIterator[Finding]:
-    """Give whether this user's daemon could answer, and what the user may ask another's.
+async def check_service(connection: Connection, verbs: Verbs) -> AsyncIterator[Finding]:
+    """Yield whether a daemon of this user can serve requests, and which ones the user may send.
 
-    Controllers work without either. Nothing is asked that does anything; see `Probe`.
+    Controllers work without both. The checks only try permissions, see `Probe`.
     """
-    if asked:
-        yield await _service(Probe(connection), asked)
-        yield await _asking(Probe(connection), asked)
+    if verbs:
+        yield await _serving(Probe(connection), verbs)
+        yield await _requesting(Probe(connection), verbs)
 
 
 async def check_modes(connection: Connection, controllers: Iterable[str]) -> AsyncIterator[Finding]:
-    """Give a warning for each controller whose daemons sync its keys more than once.
+    """Yield a warning for each controller whose keys several daemons sync at once.
 
-    Nothing is found if this user may not ask daemons.
+    There is no finding if this user may not send requests to daemons.
     """
     try:
         daemons = await Daemons.find(connection)
@@ -56,40 +56,40 @@ async def check_modes(connection: Connection, controllers: Iterable[str]) -> Asy
                     yield warning(f"modes {name}", found, advice)
 
 
-async def _service(probe: Probe, asked: Questions) -> Finding:
-    subjects = [verb.subject(name) for name, verbs in asked.items() for verb in verbs]
+async def _serving(probe: Probe, verbs: Verbs) -> Finding:
+    subjects = [verb.subject(name) for name, offered in verbs.items() for verb in offered]
     denied = await probe.subscribing(*control_subjects(NAME, PROBE), *subjects)
     if not denied:
-        return ok(SERVICE, f"{NAME}, of {', '.join(asked)}")
-    listed = ", ".join(each.replace(PROBE, "*") for each in denied)
+        return ok(SERVICE, f"{NAME}, of {', '.join(verbs)}")
+    general = [subject.replace(PROBE, "*") for subject in denied]
     return warning(
         SERVICE,
-        f"a daemon of this user cannot be asked: it may not subscribe to {listed}",
-        f"natsctl status, explain, tree, resync and gc need it: allow it in the user's "
-        f"permissions, subscribe: {listed}",
+        f"a daemon of this user gets no requests: it may not subscribe to {', '.join(general)}",
+        f"for natsctl status, explain, tree, resync and gc, {permit('subscribe', general)}",
     )
 
 
-async def _asking(probe: Probe, asked: Questions) -> Finding:
-    """Return what may be asked; who runs a daemon and asks none need not be allowed anything."""
-    looking = f"{ROOT}.INFO.{NAME}"
-    lost = await probe.requesting(looking)
-    verbs = {verb.subject(name): verb for name, all_of in asked.items() for verb in all_of}
-    denied = await probe.requesting(*verbs)
-    allowed = [verb for verb in Verb if any(verbs[at] is verb for at in verbs.keys() - denied)]
-    if lost and set(allowed) - {Verb.STATUS}:  # for a status daemons ask each other
+async def _requesting(probe: Probe, verbs: Verbs) -> Finding:
+    """Return the verbs that this user may request; a user who only runs daemons needs none."""
+    find = f"{ROOT}.INFO.{NAME}"
+    cannot_find = await probe.requesting(find)
+    subjects = {verb.subject(name): verb for name, offered in verbs.items() for verb in offered}
+    denied = await probe.requesting(*subjects)
+    may_request = {subjects[subject] for subject in subjects.keys() - denied}
+    allowed = [verb for verb in Verb if verb in may_request]
+    if cannot_find and set(allowed) - {Verb.STATUS}:  # daemons themselves need the status
         return warning(
             ASKING,
-            f"this user may ask daemons and not look for them: not publish to {looking}",
-            f"allow it in the user's permissions, publish: {looking}",
+            f"this user may send requests to daemons but not find them: not publish to {find}",
+            permit("publish", [find]),
         )
-    if denied and not lost and not allowed:
+    if denied and not cannot_find and not allowed:
         return warning(
             ASKING,
-            f"this user may look for daemons and ask nothing: not publish to {', '.join(denied)}",
-            f"allow what it needs in the user's permissions, publish: {', '.join(denied)}",
+            f"this user may find daemons but send no requests: not publish to {', '.join(denied)}",
+            f"for the requests that the user needs, {permit('publish', denied)}",
         )
-    if lost or not allowed:
-        return ok(ASKING, "not by this user: only those need it who call natsctl status, resync, …")
+    if cannot_find or not allowed:
+        return ok(ASKING, "not by this user: only natsctl status, resync and the like need it")
     some = f"; not everything: {', '.join(denied)}" if denied else ""
     return ok(ASKING, ", ".join(allowed) + some)

@@ -1,4 +1,4 @@
-"""Which buckets controllers use, and what they do there."""
+"""Lists the buckets that controllers use, and how they use them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,7 +22,11 @@ from natsctl.watchers import InformerController
 
 
 class Used(msgspec.Struct, frozen=True):
-    """A kind in a bucket, by which controller, whether it is written, and watched as a whole."""
+    """The use of a kind in a bucket by a controller.
+
+    `written` is whether the controller writes objects of the kind, `watched` whether it watches
+    them; otherwise it reads single keys.
+    """
 
     kind: KvKind[Any]
     written: bool
@@ -31,35 +35,37 @@ class Used(msgspec.Struct, frozen=True):
 
     @property
     def bucket(self) -> str:
-        """The bucket's name."""
+        """The name of the bucket."""
         return self.kind.bucket
 
 
 def used_by(controllers: Iterable[Controller | Guest]) -> tuple[Used, ...]:
-    """Return what the controllers use of NATS, in the order in which they say so."""
+    """Return the kinds in buckets that the controllers use, in the order of their declaration."""
     return tuple(used for controller in controllers for used in _used_by(controller))
 
 
 def leases_of(
     controllers: Iterable[Controller | Guest], settings: ControllerSettings
 ) -> tuple[Used, ...]:
-    """Return what they use of the bucket of leases.
+    """Return the uses of the bucket of leases.
 
-    That is a lease for each where a leader is elected, and where they share keys the records of
-    their members too, which they watch.
+    With leader election each controller has a lease. With sharding it also watches the records of
+    its members.
     """
-    return tuple(used for each in controllers for used in _leases_of(each.name, settings))
+    return tuple(
+        used for controller in controllers for used in _leases_of(controller.name, settings)
+    )
 
 
 def first_runs_of(
     controllers: Iterable[Controller | Guest], settings: ControllerSettings
 ) -> tuple[Used, ...]:
-    """Return what they use of the bucket `natsctl` if several processes run them."""
+    """Return the uses of the bucket `natsctl` that several processes of a controller need."""
     if not settings.leader_elect and not settings.shard:
         return ()
     return tuple(
         Used(FIRST_RUNS.part(first_run_of(name)), written=True, controller=name, watched=False)
-        for name in (each.name for each in controllers)
+        for name in (controller.name for controller in controllers)
     )
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from controllers.greetings import Greetings
 from controllers.streams import Streams
-from natsctl.daemon.doctor.clock_skew import skew
-from natsctl.daemon.doctor.finding import Result
+from natsctl.daemon.doctor.finding import Result, skew
 from natsctl.daemon.doctor.used_buckets import used_by
 from natsctl.jetstream.bucket.permission_probe import one_of
 from natsctl.model.keys import check_key, matches
@@ -22,12 +21,16 @@ def after(seconds: float) -> datetime:
 @pytest.mark.parametrize("theirs", [-2.0, 0.0, 0.5, 1.0, 3.0])
 def test_a_clock_that_may_be_as_ours_is_well(theirs: float) -> None:
     found = skew("clock", NOON, after(theirs), after(1), 2.0)
-    assert (found.result, found.found, found.advice) == (Result.OK, "as ours", "")
+    assert (found.result, found.found, found.advice) == (Result.OK, "equal to the local clock", "")
 
 
 @pytest.mark.parametrize(
     ("theirs", "told"),
-    [(4.0, "3 s ahead of ours"), (-3.0, "3 s behind ours"), (3601.0, "3600 s ahead of ours")],
+    [
+        (4.0, "3 s ahead of the local clock"),
+        (-3.0, "3 s behind the local clock"),
+        (3601.0, "3600 s ahead of the local clock"),
+    ],
 )
 def test_a_clock_that_cannot_be_as_ours_is_told(theirs: float, told: str) -> None:
     found = skew("clock", NOON, after(theirs), after(1), 2.0)

@@ -1,0 +1,120 @@
+"""Checks the records that natsctl keeps in NATS: installation, garbage collection and leases."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.core.coordination.installation import INSTALLATION, known_installation
+from natsctl.core.coordination.lease import TTL_MIN_S, Workload, claim_of
+from natsctl.core.coordination.member_record import members_of
+from natsctl.core.coordination.participant import foreign
+from natsctl.core.objects.compare_and_set import read
+from natsctl.daemon.doctor.buckets import check_bucket, sound
+from natsctl.daemon.doctor.finding import Finding, failed, ok, warning
+from natsctl.daemon.doctor.used_buckets import Used
+from natsctl.errors import (
+    InvalidObjectError,
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+)
+from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket
+from natsctl.jetstream.bucket.leases import EXPIRE, LEASES, LeaseStore
+from natsctl.jetstream.bucket.store import KvStore
+from natsctl.jetstream.connection.connection import Connection
+
+INSTALLATION_CHECK = "installation"
+NO_INSTALLATION = "it has no id yet: the first daemon creates one"
+RECREATE = "stop the daemons and delete the bucket: the first lease creates it again"
+
+
+async def check_installation(connection: Connection) -> AsyncIterator[Finding]:
+    """Yield the id of the installation, or the reason why it cannot be read."""
+    check, store = (
+        INSTALLATION_CHECK,
+        KvStore(Bucket(connection, INSTALLATION.bucket), INSTALLATION),
+    )
+    try:
+        known = await known_installation(store)
+    except StoreMissingError:
+        yield ok(check, NO_INSTALLATION)
+    except PermissionDeniedError as error:
+        yield ok(check, f"only daemons need to read it: {error}")
+    except (StoreError, InvalidObjectError) as error:
+        yield failed(check, str(error), f"see nats kv get {INSTALLATION.bucket} installation")
+    else:
+        adopted = ", ".join(known.adopted) if known else ""
+        objects = f", with the objects of {adopted}" if adopted else ""
+        yield ok(check, f"{known.id}{objects}" if known else NO_INSTALLATION)
+
+
+async def check_garbage(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
+    """Yield a warning, with the reason, for each controller whose garbage collection is held."""
+    store = KvStore(Bucket(connection, MEMORY.bucket), MEMORY)
+    for controller in dict.fromkeys(each.controller for each in used):
+        try:
+            stored = await read(store, f"gc.{controller}")
+            held = "" if stored is None else MEMORY.decode(stored.value).held
+        except (StoreError, InvalidObjectError):
+            continue  # the checks of buckets and permissions report the error
+        if held:
+            advice = f"run natsctl gc plan, then natsctl gc accept -c {controller}"
+            yield warning(f"garbage of {controller}", f"collection is held: {held}", advice)
+
+
+async def check_leases(
+    connection: Connection, leases: Sequence[Used], ttl_s: float
+) -> AsyncIterator[Finding]:
+    """Check the bucket of leases, if there are *leases*; each has a time to live of *ttl_s*."""
+    if leases:
+        bucket = Bucket(connection, LEASES.bucket)
+        async for finding in check_bucket(bucket, leases, partial(_fit_for_leases, ttl_s)):
+            yield finding
+
+
+async def check_holders(
+    connection: Connection, owners: Mapping[str, str]
+) -> AsyncIterator[Finding]:
+    """Yield a failure for each controller whose lease or keys another application holds.
+
+    *owners* are the kinds of the primaries by controller. A lease that cannot be read causes no
+    finding.
+    """
+    store = LeaseStore(connection, ttl_s=TTL_MIN_S)
+    for name, owner in owners.items():
+        try:
+            holders = await _holders(store, name)
+        except StoreError:
+            continue
+        ours = Workload(owner)
+        for holder, theirs in holders:
+            if not ours.same(theirs):
+                advice = "give one of the two controllers another name, and run it again"
+                yield failed(f"lease {name}", foreign(name, holder, theirs, ours), advice)
+                break
+
+
+async def _holders(store: LeaseStore, name: str) -> list[tuple[str, Workload]]:
+    """Return the leader or the members of a controller, each with its workload."""
+    claims = [claim_of(stored.value) for stored in await store.living(name)]
+    records = await members_of(store, name)
+    return [
+        *((claim.holder, claim.work) for claim in claims if claim and not claim.released),
+        *((record.holder, record.work) for record in records.values()),
+    ]
+
+
+def _fit_for_leases(
+    ttl_s: float, bucket: Bucket, _used: Sequence[Used], info: dict[str, Any]
+) -> Finding:
+    """Return whether leases can be written to the bucket and stay for long enough; a `Look`."""
+    check, config = f"bucket {bucket.name}", info["config"]
+    if not config.get("allow_msg_ttl"):
+        found = "leases cannot be written: the bucket does not allow a TTL per message"
+        return failed(check, found, RECREATE)
+    age_s = config.get("max_age", 0) / NANOSECONDS
+    if 0 < age_s < EXPIRE * ttl_s:
+        found = f"values expire after {age_s:g} s, so two processes could lead at once"
+        return failed(check, found, RECREATE)
+    return sound(bucket, info)
