@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-NATSCTL = (sys.executable, "-m", "natsctl.cli")
+NATSCTL = (sys.executable, "-m", "natsctl")
 WAIT_S = 60.0
 CONTROLLER = "controllers.greetings:Greetings"
 

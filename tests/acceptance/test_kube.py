@@ -184,7 +184,9 @@ async def test_without_kinds_of_a_cluster_none_is_looked_for(
     assert (wanted.status, wanted.err.count("missing.yaml")) == (2, 1)
     refused = await natsctl("run", "-c", GREETINGS, "-c", WEBAPPS, "--no-kube")
     assert refused.status == 2
-    assert "WebApps.configs is kept in Kubernetes, and --no-kube forbids a connection" in refused.err
+    assert (
+        "WebApps.configs is kept in Kubernetes, and --no-kube forbids a connection" in refused.err
+    )
 
 
 async def test_dev_speaks_to_the_cluster_that_it_was_told_of(

@@ -64,7 +64,7 @@ async def _measured(size: int, keys: int) -> float:
 async def _member(server: NatsServer, done: Path, log: Path) -> AsyncIterator[None]:
     with log.open("wb") as said:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "natsctl.cli", "run", "--shard", "--server", server.url),
+            *(sys.executable, "-m", "natsctl", "run", "--shard", "--server", server.url),
             *("-c", "tests.benchmarks.support.sharded_controller:Sharded"),
             cwd=ROOT,
             env={**os.environ, DONE: str(done)},

@@ -71,7 +71,7 @@ async def _daemon(url: str) -> AsyncIterator[str]:
     """Run the controller in a process of its own; give where its page of metrics is."""
     at = f"127.0.0.1:{free_port()}"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "natsctl.cli", "run", "-s", url, "--listen", at),
+        *(sys.executable, "-m", "natsctl", "run", "-s", url, "--listen", at),
         *("-c", "tests.benchmarks.support.soak_controller:Soaking"),
         stderr=asyncio.subprocess.DEVNULL,
         cwd=ROOT,

@@ -37,7 +37,7 @@ class Daemon:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "natsctl.cli"),
+            *(sys.executable, "-m", "natsctl"),
             *self._command,
             cwd=ROOT,
             stdout=DEVNULL,

@@ -37,7 +37,7 @@ class Daemon:
         """Start it, to die at the point and in the life of the key that it has not died at yet."""
         (self._folder / "kill").write_text(f"disk-{self.deaths} {self.deaths}")
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "natsctl.cli", "run"),
+            *(sys.executable, "-m", "natsctl", "run"),
             *("--controller", "tests.support.controllers.file_disks:Disks", "--server", self._url),
             cwd=ROOT,
             env={**os.environ, "DISKS_FOLDER": str(self._folder)},

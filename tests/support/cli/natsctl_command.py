@@ -234,4 +234,4 @@ class Natsctl:
 
     @staticmethod
     def _program(*words: str) -> tuple[str, ...]:
-        return (sys.executable, "-m", "natsctl.cli", *words)
+        return (sys.executable, "-m", "natsctl", *words)

@@ -45,7 +45,7 @@ def play(folder: Path, file: Path) -> int:
     (folder / f"seen-{len(list(folder.glob('seen-*')))}").write_text(text)
     assert file.stat().st_mode & 0o077 == 0
     if "meanwhile" in first:
-        natsctl = (sys.executable, "-m", "natsctl.cli", *first["meanwhile"])
+        natsctl = (sys.executable, "-m", "natsctl", *first["meanwhile"])
         subprocess.run(natsctl, check=True, stdout=subprocess.DEVNULL)
     for old, new in first.get("replace", {}).items():
         assert old in text, text

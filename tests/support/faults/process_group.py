@@ -48,7 +48,7 @@ class Member:
                 *(
                     sys.executable,
                     "-m",
-                    "natsctl.cli",
+                    "natsctl",
                     "run",
                     "-c",
                     "tests.support.controllers.sync_log:Turns",
