@@ -29,7 +29,7 @@ REPEAT_S = 10.0  # a repeat within this time increases the count of the first ev
 EVENTS_MAX = 25  # that are read for a key; the stream keeps no more
 
 
-class KvEvent(msgspec.Struct, frozen=True, rename="camel"):
+class KvEvent(msgspec.Struct, frozen=True):
     """An event in the stream, as JSON; timestamps are RFC 3339."""
 
     controller: str
@@ -37,8 +37,8 @@ class KvEvent(msgspec.Struct, frozen=True, rename="camel"):
     type: str
     reason: str
     message: str
-    first_timestamp: str
-    last_timestamp: str
+    first: str = msgspec.field(name="firstTimestamp")
+    last: str = msgspec.field(name="lastTimestamp")
     count: int = 1
 
 
@@ -79,7 +79,7 @@ class StreamRecorder:
             key,
             (key, type, reason, message),
             first=lambda: KvEvent(self._controller, key, type.value, reason, message, now, now),
-            again=lambda sent: replace(sent, count=sent.count + 1, last_timestamp=now),
+            again=lambda sent: replace(sent, count=sent.count + 1, last=now),
         )
 
     async def _send(self, event: KvEvent) -> KvEvent:
@@ -137,7 +137,7 @@ async def events_of(connection: Connection, controller: str, key: str) -> list[K
         with suppress(*DECODE_ERRORS):
             data = base64.b64decode(message.get("data", ""))
             event = msgspec.json.decode(data, type=KvEvent)
-            identity = (event.type, event.reason, event.message, event.first_timestamp)
+            identity = (event.type, event.reason, event.message, event.first)
             events.pop(identity, None)
             events[identity] = event
     return list(events.values())

@@ -597,7 +597,9 @@ async def away(natsctl: Natsctl) -> bool:
     ended = await natsctl("doctor", "-o", "json", "-c", "many:Things")
     found: list[dict[str, Any]] = ended.json
     told = {each["check"]: each["found"] for each in found}
-    assert "n3 of its 3 replicas is away or behind" in told.get("bucket things", ""), told
+    assert "of its 3 replicas these are offline or behind: n3" in told.get("bucket things", ""), (
+        told
+    )
     return True
 
 

@@ -169,17 +169,7 @@ class ControllerEndpoints:
             recorded = await events_of(self._connection, explanation.controller, explanation.key)
         except NatsctlError as error:
             return replace(explanation, events_error=hidden(str(error)))
-        events = [
-            KeyEvent(
-                type=event.type,
-                reason=event.reason,
-                message=event.message,
-                first=event.first_timestamp,
-                last=event.last_timestamp,
-                count=event.count,
-            )
-            for event in recorded
-        ]
+        events = msgspec.convert(recorded, list[KeyEvent], from_attributes=True)
         return replace(explanation, events=events)
 
     async def _tree(self, runtime: Hosted, request: bytes) -> bytes:

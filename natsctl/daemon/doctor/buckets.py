@@ -103,7 +103,7 @@ def _mirrored(bucket: Bucket, *, written: bool) -> Finding:
 
 
 def _concerns(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the bucket forgets too early or never, each with an advice."""
+    """Yield what the bucket forgets too early or never, each with advice."""
     edit = f"nats stream edit {bucket.stream}"
     if config.get("max_age") and not config.get("subject_delete_marker_ttl"):
         yield (

@@ -16,7 +16,7 @@ from natsctl.errors import (
     TooManyRequestsError,
 )
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.errors import refused
+from natsctl.jetstream.service.errors import error_from
 from natsctl.jetstream.service.messages import Info
 from natsctl.jetstream.service.server import ROOT
 from natsctl.telemetry.logger import get_logger
@@ -137,4 +137,4 @@ def _infos(answers: Iterable[Answer]) -> Iterator[Info]:
 
 
 def _answer(message: Msg) -> Answer:
-    return Answer(message.data, refused(message.headers))
+    return Answer(message.data, error_from(message.headers))

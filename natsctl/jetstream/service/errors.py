@@ -38,13 +38,13 @@ _CODES: tuple[tuple[type[NatsctlError], str], ...] = (
 )
 
 
-def refusal(error: NatsctlError) -> dict[str, str]:
+def error_headers(error: NatsctlError) -> dict[str, str]:
     """Return the headers that report *error*, its message on one line and without secrets."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
     return {ERROR: " ".join(hidden(str(error)).split()), ERROR_CODE: code}
 
 
-def refused(headers: Mapping[str, str] | None) -> NatsctlError | None:
+def error_from(headers: Mapping[str, str] | None) -> NatsctlError | None:
     """Return the error that the headers of an answer report; None if the request succeeded."""
     if not headers or ERROR_CODE not in headers:
         return None

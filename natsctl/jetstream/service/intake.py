@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 
 from natsctl.errors import TooManyRequestsError
-from natsctl.jetstream.service.errors import refusal
+from natsctl.jetstream.service.errors import error_headers
 
 RATE = 50.0  # requests per second to one subject
 BURST = 50  # requests at once
@@ -62,7 +62,7 @@ class Intake:
 
 @cache
 def _headers(why: str) -> dict[str, str]:
-    return refusal(TooManyRequestsError(f"{why}: try again later"))
+    return error_headers(TooManyRequestsError(f"{why}: try again later"))
 
 
 def reply_subject(reply: bytes) -> str | None:

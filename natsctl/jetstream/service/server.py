@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 from natsctl.errors import NatsctlError, StoreError, StoreTimeoutError, TooLargeError
 from natsctl.jetstream.connection.client import OneTimeClient
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.errors import ERROR, refusal
+from natsctl.jetstream.service.errors import ERROR, error_headers
 from natsctl.jetstream.service.intake import RATE, Intake, reply_subject
 from natsctl.jetstream.service.messages import EndpointInfo, EndpointStats, Info, Ping, Stats
 from natsctl.telemetry.logger import get_logger
@@ -170,7 +170,7 @@ class Service:
         elif subscribed.startswith(f"{ROOT}."):
             await self._describe(subject, reply)
         else:
-            await self._respond(reply, b"", refusal(NatsctlError(WITHDRAWN)))
+            await self._respond(reply, b"", error_headers(NatsctlError(WITHDRAWN)))
 
     async def _describe(self, subject: bytes, reply: str) -> None:
         """Answer a request of the protocol itself; ignores unknown ones."""
@@ -184,10 +184,13 @@ class Service:
         try:
             answer, headers = await self._result(endpoint, data)
         except asyncio.CancelledError:
-            await self._respond(reply, b"", refusal(NatsctlError(STOPPING)))
+            await self._respond(reply, b"", error_headers(NatsctlError(STOPPING)))
             raise
         if self._client is not None and len(answer) > self._client.max_payload:
-            answer, headers = b"", refusal(TooLargeError("the answer is larger than NATS accepts"))
+            answer, headers = (
+                b"",
+                error_headers(TooLargeError("the answer is larger than NATS accepts")),
+            )
         self._count(endpoint, self._clock() - started, headers.get(ERROR, ""))
         await self._respond(reply, answer, headers)
 
@@ -197,12 +200,14 @@ class Service:
             async with asyncio.timeout(LIMIT_S):
                 return await endpoint.handler(data), {}
         except TimeoutError:
-            return b"", refusal(StoreTimeoutError(f"the request took longer than {LIMIT_S:g} s"))
+            return b"", error_headers(
+                StoreTimeoutError(f"the request took longer than {LIMIT_S:g} s")
+            )
         except NatsctlError as error:
-            return b"", refusal(error)
+            return b"", error_headers(error)
         except Exception:
             log.exception("request failed", subject=endpoint.subject)
-            return b"", refusal(NatsctlError("the request failed: see the daemon's log"))
+            return b"", error_headers(NatsctlError("the request failed: see the daemon's log"))
 
     async def _respond(
         self, reply: str, answer: bytes, headers: dict[str, str] | None = None

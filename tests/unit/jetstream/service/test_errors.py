@@ -4,7 +4,7 @@ import pytest
 
 from natsctl import errors
 from natsctl.errors import NatsctlError, NotFoundError
-from natsctl.jetstream.service.errors import ERROR, ERROR_CODE, refusal, refused
+from natsctl.jetstream.service.errors import ERROR, ERROR_CODE, error_from, error_headers
 
 
 @pytest.mark.parametrize(
@@ -23,23 +23,23 @@ from natsctl.jetstream.service.errors import ERROR, ERROR_CODE, refusal, refused
 def test_an_error_crosses_the_wire(
     error: NatsctlError, code: str, kind: type[NatsctlError]
 ) -> None:
-    headers = refusal(error)
+    headers = error_headers(error)
     assert headers == {ERROR: "x", ERROR_CODE: code}
-    found = refused(headers)
+    found = error_from(headers)
     assert type(found) is kind
     assert str(found) == "x"
 
 
 def test_a_text_of_several_lines_is_told_on_one() -> None:
-    assert refusal(NatsctlError("a\r\nb\n  c"))[ERROR] == "a b c"
+    assert error_headers(NatsctlError("a\r\nb\n  c"))[ERROR] == "a b c"
 
 
 @pytest.mark.parametrize("headers", [None, {}, {"Other": "1"}])
 def test_an_answer_without_these_headers_is_a_result(headers: dict[str, str] | None) -> None:
-    assert refused(headers) is None
+    assert error_from(headers) is None
 
 
 def test_a_code_that_nobody_knows_is_an_error_too() -> None:
-    found = refused({ERROR_CODE: "418"})
+    found = error_from({ERROR_CODE: "418"})
     assert type(found) is NatsctlError
     assert "418" in str(found)
