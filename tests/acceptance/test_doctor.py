@@ -12,7 +12,8 @@ from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, StreamConfig, StreamSource
 
 from natsctl import connect
-from natsctl.core.coordination.lease import Lease, Workload
+from natsctl.core.coordination.lease import Lease
+from natsctl.core.coordination.own_record import Workload
 from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import Bounds
 from natsctl.daemon.doctor.finding import Result as Judged

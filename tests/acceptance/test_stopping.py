@@ -371,7 +371,7 @@ async def test_a_lease_out_of_reach_does_not_keep_it(folder: Path, tmp_path: Pat
     async with NatsServer(tmp_path / "nats", config=config) as server:
         natsctl = Natsctl(folder, server.url.replace("//", "//it:it@"))
         async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as running:
-            await running.says("the lease is out of reach")
+            await running.says("record out of reach")
             assert await running.ends(signal.SIGTERM) == 0
             assert "begun" not in running.log
 

@@ -177,7 +177,9 @@ async def test_a_store_that_does_not_say_how_far_it_is_holds_up_no_leader(
 
     stores, one = SilentStores(), Notes("one")
     process = await running(watching(one), stores)
-    await eventually(lambda: "Site.sites may be behind its store: nobody knows" in caplog.text)
+    await eventually(
+        lambda: "cache may be behind its store kind=Site.sites error='nobody knows'" in caplog.text
+    )
     await process.stop()
 
 

@@ -1,4 +1,4 @@
-"""The last seen objects of one store, by key and by index."""
+"""Caches the objects of one store, by key and by index."""
 
 import asyncio
 import heapq
@@ -25,9 +25,9 @@ IndexFunc = Callable[[T], Iterable[str]]
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """A stored object that is no valid object of its kind, why, and the last state that was.
+    """A stored object that does not decode, the error, and the last valid state.
 
-    `illegal` marks a message whose name is no legal key, so that nothing can be done with it.
+    `illegal` marks a message of the store whose name is not a legal key.
     """
 
     stored: Stored
@@ -37,15 +37,15 @@ class Invalid(msgspec.Struct, frozen=True):
 
 
 def _ignore(_invalid: Invalid) -> None:
-    """Nobody asked to be told of invalid objects."""
+    """Ignore invalid objects."""
 
 
 class Cache(Generic[T]):
-    """Folds watch events into a readable state and says what each one changed.
+    """A readable state that watch events change.
 
-    Guarantees: a listing takes effect at its end, all of it at once; until then reads show the
-    state before. An object that does not decode leaves the last valid one in its place, is found
-    in `invalid`, and is told to *on_invalid* once per revision.
+    *Guarantees.* A listing takes effect at its end, all of it at once; until then, reads return the
+    state before it. If an object does not decode, reads return its last valid state, `invalid` has
+    the object, and *on_invalid* is called once per revision.
     """
 
     def __init__(
@@ -55,31 +55,31 @@ class Cache(Generic[T]):
         on_invalid: Callable[[Invalid], None] = _ignore,
     ) -> None:
         self.kind = kind
-        self.complete = asyncio.Event()  # set once a whole listing was seen
+        self.complete = asyncio.Event()  # set after the first whole listing
         self.incarnation = ""
-        self.revision = 0  # every write up to this one is reflected here
-        self.since = 0  # the revision of the first listing of this incarnation
+        self.revision = 0  # the state includes every write up to this one
+        self.since = 0  # the revision of the first listing in this incarnation
         self.invalid: dict[str, Invalid] = {}
         self._objects: dict[str, Stored] = {}
         self._indexes = {name: _Index(name, func) for name, func in (indexes or {}).items()}
         self._listing: _Listing | None = None
         self._on_invalid = on_invalid
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._watchers: dict[str, list[asyncio.Future[None]]] = {}  # of single keys
+        self._key_waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def __contains__(self, key: str) -> bool:
-        """Say whether the object exists, valid or not."""
+        """Return whether the object exists, valid or not."""
         return key in self._objects or key in self.invalid
 
     def get(self, key: str) -> Stored | None:
-        """Return the last valid state of the object, None where there is none."""
+        """Return the last valid state of the object, None if it has none."""
         return self._objects.get(key)
 
     def newest(self, key: str) -> Stored | None:
-        """Return the newest state of the object, valid or not, None where it does not exist."""
+        """Return the newest state of the object, valid or not, None if it does not exist."""
         invalid = self.invalid.get(key)
         return self._objects.get(key) if invalid is None else invalid.stored
 
@@ -88,28 +88,28 @@ class Cache(Generic[T]):
         return self._objects.keys()
 
     def by_index(self, index: str, value: str) -> list[Stored]:
-        """Return the objects for which the named index gives *value*, in the order of keys."""
+        """Return the objects with *value* in the named index, sorted by key."""
         return [self._objects[key] for key in sorted(self._indexes[index].keys(value))]
 
     def index_of(self, index: str, obj: T) -> Collection[str]:
-        """Return the values that the named index gives *obj*, whether it is here or not."""
-        return self._indexes[index].of(obj)
+        """Return the values of *obj* in the named index; *obj* need not be cached."""
+        return self._indexes[index].values_of(obj)
 
     def index_values(self, index: str) -> Collection[str]:
-        """Return every value that the named index has; a live view."""
+        """Return all values of the named index; a live view."""
         return self._indexes[index].values()
 
     def indexed(self, index: str) -> int:
-        """Count the objects to which the named index gives any value."""
+        """Return the number of objects with any value in the named index."""
         return len(self._indexes[index])
 
     def unindexed(self, index: str) -> Iterator[str]:
-        """Return the keys of the objects, valid or not, to which the named index gives no value."""
-        found = self._indexes[index]
-        return (key for key in [*self._objects, *self.invalid] if key not in found)
+        """Return the keys of the objects, valid or not, without a value in the named index."""
+        indexed = self._indexes[index]
+        return (key for key in [*self._objects, *self.invalid] if key not in indexed)
 
     def apply(self, event: WatchEvent) -> Sequence[Change[T]]:
-        """Take in one event and return the changes it made."""
+        """Apply one event and return the changes that it makes."""
         listing = self._listing
         match event:
             case Applied():
@@ -133,34 +133,34 @@ class Cache(Generic[T]):
         return ()
 
     async def passed(self, revision: int) -> None:
-        """Wait until every write up to *revision* is reflected here."""
+        """Wait until the state includes every write up to *revision*."""
         if self.revision < revision:
             future = asyncio.get_running_loop().create_future()
             heapq.heappush(self._waiters, (revision, id(future), future))
             await future
 
     async def left_behind(self, key: str, revision: int) -> None:
-        """Wait until neither *revision* nor an older state of the object is shown here any more."""
+        """Wait until the object has a newer state than *revision*, or does not exist."""
         await self.passed(revision)
         while self.shows(key, revision):
             future = asyncio.get_running_loop().create_future()
-            self._watchers.setdefault(key, []).append(future)
+            self._key_waiters.setdefault(key, []).append(future)
             await future
 
     def shows(self, key: str, revision: int) -> bool:
-        """Say whether the object is shown as it was at *revision*, or before."""
+        """Return whether the cached state of the object is of *revision* or older."""
         newest = self.newest(key)
         return newest is not None and newest.revision <= revision
 
     def _end_listing(self, revision: int) -> Sequence[Change[T]]:
-        """Become what the listing showed; what it did not show went away meanwhile."""
+        """Take over the listing: objects that it does not contain were deleted."""
         listing, self._listing = self._listing, None
         if listing is None:
             return ()
         if listing.incarnation != self.incarnation:
             self.revision, self.since = 0, revision
         known = self.revision
-        for key in [key for key, at in self.invalid.items() if at.illegal]:
+        for key in [key for key, invalid in self.invalid.items() if invalid.illegal]:
             if key not in listing.illegal:
                 del self.invalid[key]
         for event in listing.illegal.values():
@@ -169,8 +169,8 @@ class Cache(Generic[T]):
         changes = [change for change in folded if change is not None]
         for key in [key for key in (*self._objects, *self.invalid) if key not in listing.objects]:
             if key in self and key not in listing.illegal:
-                told = listing.deleted.pop(key, None)
-                changes.append(self._drop(key, purged=told is not None and told.purged))
+                marker = listing.deleted.pop(key, None)
+                changes.append(self._drop(key, purged=marker is not None and marker.purged))
         for key, deleted in listing.deleted.items():
             if deleted.revision > known:
                 purged = deleted.purged
@@ -195,17 +195,17 @@ class Cache(Generic[T]):
         old = self._objects.get(key)
         if old is not None and _same(old, stored):
             self.invalid.pop(key, None)
-            return None  # a relist shows again what we know
+            return None  # a relist shows a known state again
         try:
             obj = self.kind.decode(stored.value)
-            found = [(index, index.of(obj)) for index in self._indexes.values()]
+            indexed = [(index, index.values_of(obj)) for index in self._indexes.values()]
         except InvalidObjectError as error:
             self._reject(Invalid(stored, error, old))
             return None
         self.invalid.pop(key, None)
         self._objects[key] = stored
-        self._moved(key)
-        for index, values in found:
+        self._wake_key_waiters(key)
+        for index, values in indexed:
             index.put(key, values)
         return Change(self.kind, key, old, stored, initial)
 
@@ -214,18 +214,18 @@ class Cache(Generic[T]):
         old = self._objects.pop(key, None)
         for index in self._indexes.values():
             index.remove(key)
-        self._moved(key)
+        self._wake_key_waiters(key)
         return Change(self.kind, key, old, None, purged=purged)
 
     def _reject(self, invalid: Invalid) -> None:
         known = self.invalid.get(invalid.stored.key)
         self.invalid[invalid.stored.key] = invalid
-        self._moved(invalid.stored.key)
+        self._wake_key_waiters(invalid.stored.key)
         if known is None or not _same(known.stored, invalid.stored):
             self._on_invalid(invalid)
 
     def _skip(self, event: IllegalKey) -> None:
-        """Remember a name that is no key, and report it the first time."""
+        """Note a name that is not a legal key, and report it the first time."""
         if not event.exists:
             self.invalid.pop(event.key, None)
             return
@@ -242,14 +242,14 @@ class Cache(Generic[T]):
             _, _, future = heapq.heappop(self._waiters)
             _resolve(future)
 
-    def _moved(self, key: str) -> None:
-        if self._watchers:
-            for future in self._watchers.pop(key, ()):
+    def _wake_key_waiters(self, key: str) -> None:
+        if self._key_waiters:
+            for future in self._key_waiters.pop(key, ()):
                 _resolve(future)
 
 
 class _Listing:
-    """A listing under way: what it has shown so far."""
+    """The events of a listing that has not ended."""
 
     def __init__(self, incarnation: str) -> None:
         self.incarnation = incarnation
@@ -267,7 +267,7 @@ class _Listing:
 
 
 class _Index(Generic[T]):
-    """Keys by the values that a function gives their objects."""
+    """The keys of objects by the values that a function returns for them."""
 
     def __init__(self, name: str, func: IndexFunc[T]) -> None:
         self._name = name
@@ -287,8 +287,8 @@ class _Index(Generic[T]):
     def values(self) -> Collection[str]:
         return self._keys.keys()
 
-    def of(self, obj: T) -> tuple[str, ...]:
-        """Return the object's values; raises `InvalidObjectError` where the function fails."""
+    def values_of(self, obj: T) -> tuple[str, ...]:
+        """Return the object's values; raises `InvalidObjectError` if the function fails."""
         try:
             return tuple(dict.fromkeys(self._func(obj)))
         except (Exception, SystemExit) as error:  # the function is a user's

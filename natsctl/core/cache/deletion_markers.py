@@ -1,22 +1,22 @@
-"""Which objects were deleted, as far as their store remembers."""
+"""Lists the objects of a store that were deleted and left a delete marker."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from natsctl.core.queue.retry import backoff
 from natsctl.errors import StoreError
 from natsctl.model.store import Deleted, Listed, Store
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-AGAIN_S, AGAIN_MAX_S = 0.1, 5.0
+RETRY_S, RETRY_MAX_S = 0.1, 5.0
 
 
 async def deleted(store: Store, wanted: Callable[[str], bool]) -> list[str]:
     """Return the *wanted* keys whose newest state is a deletion.
 
-    Lists the store once, and again, later and later, until that succeeds.
+    The store is listed once. A listing that fails is repeated with backoff until it succeeds.
     """
     failures = 0
     while True:
@@ -24,16 +24,16 @@ async def deleted(store: Store, wanted: Callable[[str], bool]) -> list[str]:
             return await _listed(store, wanted)
         except StoreError as error:
             failures += 1
-            log.warning("the deletions of %s cannot be listed yet: %s", store.kind.name, error)
-            await asyncio.sleep(backoff(failures, base_s=AGAIN_S, limit_s=AGAIN_MAX_S))
+            log.warning("cannot list deletions yet", kind=store.kind.name, error=error)
+            await asyncio.sleep(backoff(failures, base_s=RETRY_S, limit_s=RETRY_MAX_S))
 
 
 async def _listed(store: Store, wanted: Callable[[str], bool]) -> list[str]:
-    found: dict[str, None] = {}
+    keys: dict[str, None] = {}
     async with store.watch() as events:
         async for event in events:
             if isinstance(event, Listed):
                 break
             if isinstance(event, Deleted) and wanted(event.key):
-                found[event.key] = None
-    return list(found)
+                keys[event.key] = None
+    return list(keys)

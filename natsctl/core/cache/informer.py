@@ -1,7 +1,6 @@
-"""Keep a cache equal to a store, and tell subscribers what changed."""
+"""Keeps a cache equal to a store, and notifies subscribers of changes."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Generic, TypeVar
@@ -13,31 +12,31 @@ from natsctl.core.task_group import together
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Listed, Listing, Sequenced, Store, WatchEvent
-from natsctl.telemetry.logger import unbind_sync
+from natsctl.telemetry.logger import get_logger, unbind_sync
 from natsctl.telemetry.tracing import Span, watch_span
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 OnChange = Callable[[Change[T]], None]
 
 CATCH_UP_S = 5.0
-HEALTHY_S = 30.0  # a watch that lived this long starts its backoff afresh
+HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 5.0
-BATCH = 500  # changes told before other tasks get their turn
-ABSENT = "absent"  # the incarnation of a kind that the store does not have
+BATCH = 500  # changes after which other tasks may run
+ABSENT = "absent"  # the incarnation of a kind that does not exist in the store
 
 
 class Informer(Generic[T]):
-    """One watch, one cache, any number of subscribers.
+    """One watch, one cache, and any number of subscribers.
 
-    Subscribers are plain functions and must not block: they put keys on a queue. One that raises
-    is logged and harms no other.
+    Subscribers are plain functions that must not block; usually they put keys on a queue. If one
+    raises, the error is logged and the others are still called.
 
-    If the kind is optional and the store does not have it, the cache is complete and empty,
-    `absent` is true, and the informer keeps looking for the kind. *on_appeared* is called when the
-    kind is there and its objects are cached.
+    If the kind is optional and does not exist in the store, the cache is synced and empty, `absent`
+    is True, and the informer keeps watching. *on_appeared* is called when the kind exists and its
+    objects are cached.
     """
 
     def __init__(
@@ -52,9 +51,9 @@ class Informer(Generic[T]):
     ) -> None:
         self.store = store
         self.restarts = 0
-        self.failure: StoreError | None = None  # why there is no watch just now
-        self.absent = False  # whether the store does not have this optional kind
-        self.telling = False  # whether there are cached changes still to be told
+        self.failure: StoreError | None = None  # the error of the watch, until the next event
+        self.absent = False  # whether this optional kind does not exist in the store
+        self.notifying = False  # whether subscribers have not seen all cached changes yet
         self._on_invalid = on_invalid
         self._invalid_log = InvalidLog(kind)
         self._on_listed = on_listed
@@ -64,7 +63,7 @@ class Informer(Generic[T]):
 
     @contextmanager
     def subscribe(self, on_change: OnChange[T]) -> Iterator[None]:
-        """Call *on_change* for what is cached now and for every later change."""
+        """Call *on_change* for every cached object, and for every later change."""
         for key in list(self.cache.keys()):
             stored = self.cache.get(key)
             on_change(Change(self.cache.kind, key, None, stored, initial=True))
@@ -77,9 +76,9 @@ class Informer(Generic[T]):
             self._subscribers = tuple(remaining)
 
     async def run(self, *, over: Callable[[StoreError], bool] | None = None) -> None:
-        """Watch until cancelled; start over, later and later, when the watch breaks.
+        """Watch until cancelled; restart the watch with backoff when it breaks.
 
-        A failure that is the end, as *over* says, is raised; by default none is.
+        Raises a `StoreError` for which *over* returns True; by default none is raised.
         """
         unbind_sync()
         with closing(self._invalid_log):
@@ -101,7 +100,7 @@ class Informer(Generic[T]):
                     self.failure = error
                     if over is not None and over(error):
                         raise
-                    log.warning("watch of %s broke: %s", self.cache.kind.name, error)
+                    log.warning("watch broke", kind=self.cache.kind.name, error=error)
             failures = 1 if clock() - started > HEALTHY_S else failures + 1
             self.restarts += not self.absent
             await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
@@ -110,49 +109,49 @@ class Informer(Generic[T]):
         return watch_span(self.cache.kind.name, lambda: {"natsctl.watch.restarts": self.restarts})
 
     def _disappeared(self, error: StoreMissingError) -> None:
-        """Show no objects of a kind that the store does not have, until the kind is there."""
+        """Empty the cache of an optional kind that does not exist in the store."""
         self.failure = None
         if self.absent:
             return
         self.absent = True
-        log.info("%s is optional and not there yet: %s", self.cache.kind.name, error)
+        log.info("optional kind does not exist yet", kind=self.cache.kind.name, error=error)
         for event in (Listing(ABSENT), Listed(0)):
             for change in self.cache.apply(event):
-                self._tell(change, self._subscribers)
+                self._notify(change, self._subscribers)
 
     def _listed(self) -> None:
         if self._on_listed is not None:
             self._on_listed()
         if self.absent:
             self.absent = False
-            log.info("%s is there now", self.cache.kind.name)
+            log.info("optional kind exists now", kind=self.cache.kind.name)
             if self._on_appeared is not None:
                 self._on_appeared()
 
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
-        told = 0
+        notified = 0
         async for event in events:
             self.failure = None
-            subscribers = self._subscribers  # who comes later was told what is cached by now
+            subscribers = self._subscribers  # a later one is called for all cached objects
             for change in self.cache.apply(event):
-                self._tell(change, subscribers)
-                told += 1
-                if told % BATCH == 0:
-                    self.telling = True
+                self._notify(change, subscribers)
+                notified += 1
+                if notified % BATCH == 0:
+                    self.notifying = True
                     await asyncio.sleep(0)
-                    self.telling = False
+                    self.notifying = False
             if isinstance(event, Listed):
                 establishing.end()
                 self._listed()
 
-    def _tell(self, change: Change[T], subscribers: Iterable[OnChange[T]]) -> None:
+    def _notify(self, change: Change[T], subscribers: Iterable[OnChange[T]]) -> None:
         for on_change in subscribers:
             if on_change not in self._subscribers:
-                continue  # it has unsubscribed meanwhile
+                continue  # another subscriber has unsubscribed it
             try:
                 on_change(change)
             except Exception:
-                log.exception("a subscriber failed on %s %s", self.cache.kind.name, change.key)
+                log.exception("subscriber failed", kind=self.cache.kind.name, object=change.key)
 
     def _report(self, invalid: Invalid) -> None:
         self._invalid_log.add(invalid)
@@ -161,11 +160,11 @@ class Informer(Generic[T]):
 
 
 async def catch_up(informers: Iterable[Informer[Any]], *, limit_s: float = CATCH_UP_S) -> None:
-    """Wait until each cache has passed the newest write that its store's leader has now.
+    """Wait until each cache includes the newest write that its store's leader has now.
 
-    So whoever leads from here on acts on nothing older than what the one before it wrote. A store
-    that cannot say how far it is, as a cluster cannot, is not waited for. What is not there within
-    *limit_s* is said in the log, and no longer waited for.
+    A new leader then acts on the writes of the one before it. A store that has no newest revision,
+    such as a cluster, is not waited for. A cache that takes longer than *limit_s* is logged, and
+    not waited for any longer.
     """
     async with together() as group:
         for informer in informers:
@@ -179,6 +178,5 @@ async def _caught_up(informer: Informer[Any], limit_s: float) -> None:
         async with asyncio.timeout(limit_s):
             await informer.cache.passed(await informer.store.newest_revision())
     except (StoreError, TimeoutError) as error:
-        name = informer.cache.kind.name
-        why = str(error) or f"not within {limit_s:g} s"
-        log.warning("%s may be behind its store: %s", name, why)
+        reason = str(error) or f"not within {limit_s:g} s"
+        log.warning("cache may be behind its store", kind=informer.cache.kind.name, error=reason)

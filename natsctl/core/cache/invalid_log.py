@@ -1,20 +1,20 @@
 """Logs invalid objects: a few of them one by one, the others as a count per minute."""
 
 import asyncio
-import logging
 from typing import Any
 
 from natsctl.core.cache.cache import Invalid
 from natsctl.model.kinds import Kind
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SHOWN_MAX = 10  # objects that are logged one by one before the others are counted
-COUNT_S = 60.0  # how often the count is logged; after such a time without any, it starts over
+COUNT_S = 60.0  # interval of the count; after an interval without any, objects are logged again
 
 
 class InvalidLog:
-    """Logs the invalid objects of one kind. The first line of a series names the likely cause."""
+    """Logs the invalid objects of one kind. The first line of a series gives the likely cause."""
 
     def __init__(self, kind: Kind[Any]) -> None:
         self._kind = kind
@@ -36,12 +36,12 @@ class InvalidLog:
             cause = self._kind.likely_cause(invalid.stored.value)
         self._shown += 1
         log.error(
-            "%s %s at revision %d is left alone: %s%s",
-            self._kind.name,
-            invalid.stored.key,
-            invalid.stored.revision,
-            invalid.error,
-            f". If all values are like this, {cause}" if cause else "",
+            "skipped an invalid object",
+            kind=self._kind.name,
+            key=invalid.stored.key,
+            revision=invalid.stored.revision,
+            hint=f"if all values are like this, {cause}" if cause else None,
+            error=invalid.error,
         )
 
     def close(self) -> None:
@@ -63,4 +63,4 @@ class InvalidLog:
     def _log_count(self) -> None:
         counted, self._counted = self._counted, 0
         if counted:
-            log.error("%d more objects of %s are left alone: invalid", counted, self._kind.name)
+            log.error("skipped more invalid objects", kind=self._kind.name, objects=counted)

@@ -1,4 +1,4 @@
-"""Which keys are this process's own, of all that its controller has."""
+"""Represents the keys of a controller that belong to this process."""
 
 from collections.abc import Callable, Hashable
 from typing import Protocol
@@ -7,19 +7,19 @@ ASSIGNMENTS_MAX = 16
 
 
 class Assignment(Protocol):
-    """Some of all keys, and always the same ones."""
+    """A fixed set of keys."""
 
     def has(self, key: Hashable) -> bool:
-        """Say whether the key is one of them."""
+        """Return whether the set contains the key."""
         ...
 
     def within(self, other: "Assignment") -> bool:
-        """Say whether all of them are in the other too, as far as that is known without looking."""
+        """Return whether the other set is known to contain all keys of this one."""
         ...
 
 
 class _All:
-    def has(self, key: Hashable) -> bool:  # noqa: ARG002 - whichever it is
+    def has(self, key: Hashable) -> bool:  # noqa: ARG002 - every key
         return True
 
     def within(self, other: Assignment) -> bool:
@@ -27,10 +27,10 @@ class _All:
 
 
 class _None:
-    def has(self, key: Hashable) -> bool:  # noqa: ARG002 - whichever it is
+    def has(self, key: Hashable) -> bool:  # noqa: ARG002 - no key
         return False
 
-    def within(self, other: Assignment) -> bool:  # noqa: ARG002 - whichever it is
+    def within(self, other: Assignment) -> bool:  # noqa: ARG002 - every set
         return True
 
 
@@ -39,63 +39,63 @@ NONE: Assignment = _None()
 
 
 class HeldAssignments:
-    """The keys that a loop may sync: those of every assignment since the one it settled in.
+    """The keys that a loop may sync: those in the settled assignment and in all newer ones.
 
-    What goes is gone at once. What comes is held only when the loop has settled, which it does once
-    its caches show what whoever had the key before wrote.
+    A key that leaves is dropped at once. A key that arrives is held only after `settle`, which the
+    loop calls when its caches show what the last owner of the key wrote.
 
     Args:
-        assignment: what is held at first.
+        assignment: the settled assignment at first.
     """
 
     def __init__(self, assignment: Assignment = ALL) -> None:
         self.has: Callable[[Hashable], bool]
-        """Says whether a key is held now; an attribute, for it is asked at every change."""
-        self._assignments: tuple[Assignment, ...] = ()
-        self._become(assignment)
+        """Returns whether a key is held; an attribute, because every change calls it."""
+        self._assignments: tuple[Assignment, ...] = ()  # the settled one first
+        self._set(assignment)
 
     @property
     def newest(self) -> Assignment:
-        """The assignment to settle in."""
+        """The newest assignment."""
         return self._assignments[-1]
 
     @property
     def settled(self) -> bool:
-        """Whether the newest assignment is the one that is settled in."""
+        """Whether the newest assignment is settled."""
         return len(self._assignments) == 1
 
     def reset(self, assignment: Assignment) -> None:
-        """Hold exactly this assignment, and be settled in it."""
-        self._become(assignment)
+        """Hold exactly this assignment, which is settled."""
+        self._set(assignment)
 
     def moved(self, assignment: Assignment) -> None:
-        """Take another assignment in: what is not in it is not held from now on."""
+        """Add a newer assignment: keys outside of it are dropped."""
         if len(self._assignments) < ASSIGNMENTS_MAX:
-            self._become(*self._assignments, assignment)
-        else:  # who moves that often holds nothing until it has settled
-            self._become(NONE, assignment)
+            self._set(*self._assignments, assignment)
+        else:  # hold no key until the newest one is settled
+            self._set(NONE, assignment)
 
     def settle(self, assignment: Assignment) -> Callable[[Hashable], bool] | None:
-        """Hold what is in this assignment, and in those since.
+        """Settle this assignment, and drop older ones.
 
-        Returns what says of keys whether they just came; None where none did.
+        Returns a function that tests if a key has just arrived, or None if no key has.
         """
-        known = [number for number, each in enumerate(self._assignments) if each is assignment]
-        if not known:
-            return None  # it is long past, and the newest one is still to be settled in
-        before = self._assignments[: known[-1] + 1]
-        self._become(*self._assignments[known[-1] :])
-        if all(assignment.within(each) for each in before):
+        matching = [n for n, known in enumerate(self._assignments) if known is assignment]
+        if not matching:
+            return None  # it was replaced; the newest one is still to be settled
+        before = self._assignments[: matching[-1] + 1]
+        self._set(*self._assignments[matching[-1] :])
+        if all(assignment.within(older) for older in before):
             return None
 
-        def came(key: Hashable) -> bool:
-            return assignment.has(key) and not all(each.has(key) for each in before)
+        def arrived(key: Hashable) -> bool:
+            return assignment.has(key) and not all(older.has(key) for older in before)
 
-        return came
+        return arrived
 
-    def _become(self, *assignments: Assignment) -> None:
+    def _set(self, *assignments: Assignment) -> None:
         self._assignments = assignments
-        self.has = assignments[0].has if len(assignments) == 1 else self._has
+        self.has = assignments[0].has if len(assignments) == 1 else self._all_have
 
-    def _has(self, key: Hashable) -> bool:
+    def _all_have(self, key: Hashable) -> bool:
         return all(assignment.has(key) for assignment in self._assignments)

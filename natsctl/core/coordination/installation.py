@@ -1,9 +1,9 @@
-"""Identifies the installation: the NATS system whose primaries an object in a cluster belongs to.
+"""Identifies the installation: the NATS system that has the owner of an object in a cluster.
 
 Two NATS systems may run the same controller over one cluster, and then have owners of the same
 kind and key. The id of the installation distinguishes them. It is random, kept in the bucket
-`natsctl`, and made once. Secondaries in NATS do not carry it: they are in the same system as their
-owner.
+`natsctl`, and created once. Secondaries in NATS have no such id, because they are in the same
+system as their owner.
 """
 
 import asyncio
@@ -26,34 +26,35 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{3,62}")
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """This system's id, and the ids of lost installations whose objects it has taken over."""
+    """The id of this system, and the ids of lost installations whose objects it has adopted."""
 
     id: str
     adopted: tuple[str, ...] = ()
 
     def includes(self, installation_id: str) -> bool:
-        """Return whether objects that carry this id belong to this installation."""
+        """Return whether objects with this id belong to this installation."""
         return installation_id == self.id or installation_id in self.adopted
 
 
 class InstallationAnnotation(msgspec.Struct, frozen=True):
-    """Reads and writes the annotation that assigns an object in a cluster to an installation."""
+    """The annotation that assigns an object in a cluster to an installation."""
 
     annotation: str
     installation: Installation
 
     def on(self, metadata: Metadata) -> str:
-        """Return the installation that the object carries; empty if it carries none."""
+        """Return the id in the object's annotation; empty if it has none."""
         return metadata.annotations.get(self.annotation, "")
 
     def foreign(self, metadata: Metadata) -> str:
-        """Return the other installation that the object belongs to; empty if there is none."""
-        found = self.on(metadata)
-        return "" if not found or self.installation.includes(found) else found
+        """Return the id of another installation to which the object belongs; empty if none."""
+        installation_id = self.on(metadata)
+        belongs = not installation_id or self.installation.includes(installation_id)
+        return "" if belongs else installation_id
 
     @property
     def annotations(self) -> dict[str, str]:
-        """The annotation of an object of this installation."""
+        """The annotations of an object of this installation."""
         return {self.annotation: self.installation.id}
 
 
@@ -63,20 +64,20 @@ INSTALLATION: KvKind[Installation] = kv(
 
 
 async def known_installation(store: Store) -> Installation | None:
-    """Return the installation that the store of `INSTALLATION` holds, None before it is made."""
+    """Return the stored installation, None if the store of `INSTALLATION` has none yet."""
     stored = await read(store, KEY)
     return None if stored is None else INSTALLATION.decode(stored.value)
 
 
 async def installation(stores: Stores, *, deadline_s: float = DEADLINE_S) -> Installation:
-    """Return the installation of this system; the first call makes its id.
+    """Return the installation of this system; the first call creates its id.
 
-    Processes that race agree on one id. Raises a `StoreError` if the record cannot be read or
-    made, and `InvalidObjectError` if it does not decode.
+    Concurrent calls return the same id. Raises `StoreError` if the record cannot be read or
+    created, and `InvalidObjectError` if it does not decode.
     """
     try:
         async with asyncio.timeout(deadline_s):
-            return await _read_or_make(await stores.open(INSTALLATION))
+            return await _read_or_create(await stores.open(INSTALLATION))
     except TimeoutError as error:
         raise StoreTimeoutError(
             f"the installation's id was not read from the bucket {INSTALLATION.bucket} "
@@ -85,29 +86,29 @@ async def installation(stores: Stores, *, deadline_s: float = DEADLINE_S) -> Ins
 
 
 async def adopt(stores: Stores, lost_id: str) -> Installation:
-    """Take over the objects of a lost installation, and return this one.
+    """Adopt the objects of a lost installation, and return this one.
 
-    Raises `UsageError` if *lost_id* is no id, or this installation's own.
+    Raises `UsageError` if *lost_id* is not an id, or is this installation's own.
     """
     _check(lost_id)
     store = await stores.open(INSTALLATION)
-    here = await _read_or_make(store)
-    if lost_id == here.id:
+    current = await _read_or_create(store)
+    if lost_id == current.id:
         raise UsageError(f"{lost_id} is this installation: there is nothing to take over")
-    adopted = (*here.adopted, lost_id) if lost_id not in here.adopted else here.adopted
-    return await _write(store, Installation(here.id, adopted))
+    adopted = tuple(dict.fromkeys((*current.adopted, lost_id)))
+    return await _write(store, Installation(current.id, adopted))
 
 
 async def assign(stores: Stores, new_id: str) -> Installation:
     """Give this system the id of the installation that it continues, and return it.
 
-    The id that the system had before counts as adopted, so that its objects stay its own.
+    The former id of the system becomes an adopted one, so that its objects still belong to it.
     """
     _check(new_id)
     store = await stores.open(INSTALLATION)
-    here = await known_installation(store)
-    former = () if here is None else (here.id, *here.adopted)
-    adopted = tuple(dict.fromkeys(each for each in former if each != new_id))
+    current = await known_installation(store)
+    former = () if current is None else (current.id, *current.adopted)
+    adopted = tuple(dict.fromkeys(adopted_id for adopted_id in former if adopted_id != new_id))
     return await _write(store, Installation(new_id, adopted))
 
 
@@ -123,13 +124,13 @@ async def _write(store: Store, changed: Installation) -> Installation:
     return changed
 
 
-async def _read_or_make(store: Store) -> Installation:
+async def _read_or_create(store: Store) -> Installation:
     known = await known_installation(store)
     if known is not None:
         return known
-    made = Installation(secrets.token_hex(ID_BYTES))
+    created = Installation(secrets.token_hex(ID_BYTES))
     try:
-        await store.create(KEY, msgspec.json.encode(made))
+        await store.create(KEY, msgspec.json.encode(created))
     except ConflictError:
         return INSTALLATION.decode((await store.get(KEY)).value)
-    return made
+    return created

@@ -1,7 +1,7 @@
-"""Our own record in a group: what we last said of ourselves, as far as that is known.
+"""Writes the record of one member, and reads the records of all members.
 
-Nobody else writes it. So each write, by compare-and-set, tells what came of those before it: where
-it is refused, one of them was stored although nobody said so, or somebody else was at it.
+No other process writes the record. If the store rejects a write, either an earlier write was stored
+although its acknowledgement was lost, or somebody else has changed the record.
 """
 
 from datetime import UTC, datetime
@@ -9,26 +9,17 @@ from typing import Protocol
 
 import msgspec
 
-from natsctl.core.coordination.lease import UNKNOWN_WORKLOAD, Workload
 from natsctl.core.coordination.membership import Membership
+from natsctl.core.coordination.own_record import UNKNOWN_WORKLOAD, OwnRecord, Workload
 from natsctl.core.coordination.term import Clock
-from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError
+from natsctl.errors import DECODE_ERRORS, ConflictError
 from natsctl.model.store import Store, Stored
 
-SENT_MAX = 64  # writes of which it is remembered when they were sent
+SENT_MAX = 64  # writes whose sending times are kept
 
 
-class MemberRecord:
-    """One member's record.
-
-    Args:
-        store: where records are kept.
-        key: of ours.
-        holder: who we are.
-        ttl_s: after how many seconds of silence others do our work.
-        clock: seconds that never go back.
-        work: what the keys are of.
-    """
+class MemberRecord(OwnRecord[Membership]):
+    """The record of this process in a group; see `OwnRecord` for the arguments."""
 
     def __init__(
         self,
@@ -38,80 +29,60 @@ class MemberRecord:
         holder: str,
         ttl_s: float,
         clock: Clock,
-        work: Workload = UNKNOWN_WORKLOAD,
+        workload: Workload = UNKNOWN_WORKLOAD,
     ) -> None:
-        self.key = key
-        self.holder = holder
-        self.ttl_s = ttl_s
-        self.record: Membership | None = None  # as it is known to be stored; None: we have none
-        self.revision = 0  # of that
-        self.sent = 0.0  # when that was sent, or before
+        super().__init__(store, key, holder=holder, ttl_s=ttl_s, clock=clock, workload=workload)
         self.tried = 0.0  # when the last write was sent
-        self.renewals = 0  # of that, whatever came of it
-        self._store = store
-        self._clock = clock
-        self.work = work
+        self.renewals = 0  # of the last write, whether or not it succeeded
         self._since = ""
-        self._sent: dict[int, float] = {}
+        self._sent_at: dict[int, float] = {}  # by renewals
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The view that it is known to say."""
-        return () if self.record is None else self.record.members
+        """The members that the stored record names, as far as this process knows."""
+        return () if self.last is None else self.last.record.members
 
     async def take(self) -> None:
-        """Write a record that claims nothing, over whatever is there.
+        """Write a record that claims no key, whatever the key has now.
 
-        Raises `StoreError`; what is known of an earlier record is forgotten then.
+        Raises `StoreError`; then no record of this process is known.
         """
-        self.record, self._sent = None, {}
+        self.last, self._sent_at = None, {}
         self._since = datetime.now(UTC).isoformat(timespec="microseconds")
-        value, sent = self._next(()), self.tried
-        try:
-            found = await self._store.get(self.key)
-        except NotFoundError:
-            stored = await self._store.create(self.key, msgspec.json.encode(value))
-        else:
-            encoded = msgspec.json.encode(value)
-            stored = await self._store.update(self.key, encoded, revision=found.revision)
-        self._note(value, stored, sent)
+        record = self._next(())
+        await self._put(record, await self._read())
 
     async def write(self, members: tuple[str, ...], *, left: bool = False) -> None:
-        """Write the record again, with this view; *left* says that we work no more.
+        """Write the record again with these members; *left* marks a member that works no more.
 
-        If an earlier write stands, whose answer was lost, nothing is written, and `record` says
-        what that was. Raises `ConflictError` if the record is ours no more, another `StoreError`
-        if the outcome is unknown.
+        If an earlier write is stored whose acknowledgement was lost, nothing is written, and `last`
+        is that write. Raises `ConflictError` if the key has no record of this process any more, and
+        another `StoreError` if the outcome is unknown.
         """
-        value, sent, before = self._next(members, left=left), self.tried, self.sent
-        encoded = msgspec.json.encode(value)
-        try:
-            stored = await self._store.update(self.key, encoded, revision=self.revision)
-        except ConflictError:
-            await self._read_back(before)
-        else:
-            self._note(value, stored, sent)
+        if self.last is None:
+            raise ConflictError(f"{self.key} has no record of this process")
+        await self._renew(self.last, self._next(members, left=left))
 
     async def leave(self) -> None:
-        """Give up every key and write that we left; raises `StoreError`.
+        """Give up every key and write that the member left; raises `StoreError`.
 
-        The record stays until the store forgets it: it proves that this member left, while a
-        record that was deleted proves nothing.
+        The record stays until it expires. It proves that this member left; a deleted record proves
+        nothing.
         """
-        while self.record is not None:
+        while self.last is not None:
             await self.write((), left=True)
-            if self.record.left:
-                self.record = None
+            if self.last.record.left:
+                self.last = None
 
     def sent_at(self, seen: Membership) -> float | None:
-        """Return when this record of ours was sent; None for one of another time."""
-        return self._sent.get(seen.renewals) if seen.since == self._since else None
+        """Return when this process sent the record, or None if it has sent no such record."""
+        return self._sent_at.get(seen.renewals) if seen.since == self._since else None
 
     def _next(self, members: tuple[str, ...], *, left: bool = False) -> Membership:
         self.renewals += 1
-        self.tried = self._sent[self.renewals] = self._clock()
-        while len(self._sent) > SENT_MAX:
-            del self._sent[next(iter(self._sent))]
+        self.tried = self._sent_at[self.renewals] = self._clock()
+        while len(self._sent_at) > SENT_MAX:
+            del self._sent_at[next(iter(self._sent_at))]
         return Membership(
             holder=self.holder,
             since=self._since,
@@ -119,28 +90,19 @@ class MemberRecord:
             members=members,
             renewals=self.renewals,
             left=left,
-            work=self.work,
+            work=self.workload,
         )
 
-    async def _read_back(self, sent: float) -> None:
-        """Learn which of our earlier writes stands, each of which was sent after *sent*."""
+    def _own(self, value: bytes) -> Membership | None:
         try:
-            found = await self._store.get(self.key)
-            record = msgspec.json.decode(found.value, type=Membership)
-        except (NotFoundError, *DECODE_ERRORS) as error:
-            self.record = None
-            raise ConflictError(f"{self.key} was taken away, or written over") from error
-        if self.sent_at(record) is None:
-            self.record = None
-            raise ConflictError(f"{self.key} was written by somebody else")
-        self._note(record, found, sent)
-
-    def _note(self, record: Membership, stored: Stored, sent: float) -> None:
-        self.record, self.revision, self.sent = record, stored.revision, sent
+            record = msgspec.json.decode(value, type=Membership)
+        except DECODE_ERRORS:
+            return None
+        return None if self.sent_at(record) is None else record
 
 
 class LivingRecords(Protocol):
-    """A store of records that expire; the store of leases in NATS is one."""
+    """A store of records that expire, such as the store of leases in NATS."""
 
     async def living(self, pattern: str) -> list[Stored]:
         """Return the records whose keys match the pattern."""
@@ -148,17 +110,17 @@ class LivingRecords(Protocol):
 
 
 def records_of(name: str) -> str:
-    """Return the keys of the records of a controller's group, as a pattern."""
+    """Return the pattern of the keys of a controller's member records."""
     return f"{name}.shards.*"
 
 
 async def members_of(leases: LivingRecords, name: str) -> dict[str, Membership]:
     """Return the records of the members that share a controller's keys, by their keys."""
-    records = {at.key: _record(at.value) for at in await leases.living(records_of(name))}
-    return {key: at for key, at in records.items() if at is not None and not at.left}
+    living = {stored.key: _valid(stored.value) for stored in await leases.living(records_of(name))}
+    return {key: record for key, record in living.items() if record and not record.left}
 
 
-def _record(value: bytes) -> Membership | None:
+def _valid(value: bytes) -> Membership | None:
     try:
         record = msgspec.json.decode(value, type=Membership)
     except DECODE_ERRORS:

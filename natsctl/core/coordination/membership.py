@@ -1,28 +1,29 @@
-"""Which keys of a controller are ours, of those that share them: what everybody says, and follows.
+"""Decides which keys of a controller belong to this process, among the processes that share them.
 
-Every member of the group has a record, which it alone writes. The record says by which *view* of
-the group it works: a member claims those keys that its view gives to it, and no other. The bucket
-puts all records in one order, which everybody sees.
+Every member of the group has a record that it alone writes. The record names the members among
+which its writer divides the keys. A member claims the keys that its own record's members give to
+it, and no other key. The bucket puts all records into one order, which every process sees.
 
-- To change its view a member first *drains*: it lets go of what the new view gives to others, and
-  waits until it is at none of that. Then it *publishes* the view, and works by it once its own
-  cache has *passed* that: now it knows every record that was written before.
-- A key is ours if our view gives it to us, and no other record claims it.
+- A member changes its members by a *rebalance*. First it *drains*: it stops work on the keys that
+  others get, and waits until no worker here has one. Then it *publishes* the new members in its
+  record. It divides the keys among them once its own cache has passed that write, because from
+  then on it knows every record that was written before.
+- A key belongs to this process if its members give the key to it, and no other record claims it.
 
-So no two are ever at one key: of two records that claim it, one was written later, and whoever
-wrote that has seen the other. The other does not let go of it before it says so.
+So no two processes work on the same key: of two records that claim it, one was written later, and
+its writer has seen the other. The other writer does not stop work on the key before it writes that.
 
-A member that is silent for longer than its work can last is dead, and claims nothing any more.
-Silence begins when a record was first seen, and lasts until we sent a write of our own that our
-cache has passed: a watch that is stuck proves nothing.
+A member that is silent for longer than its work can last is dead, and claims nothing. Silence
+begins when the record was first seen. It lasts until this process sent a write of its own that came
+back through the cache: a watch that is stuck proves nothing.
 
-A member that leaves writes that it `left`. A record that vanishes, or is written over with
-something that is no record, was not given up by its writer, which may still be at work by a view
-that we never saw. Silence then begins when that was seen. Until then the lost record keeps its last
-claim, or claims every key if we saw no claim of it. The same holds for a member that another's view
-names, and for a deletion whose record we never saw.
+A member that leaves writes that it `left`. If a record vanishes or is overwritten with an invalid
+value, its writer did not give it up and may still work, with members that this process never saw.
+Silence then begins when that was noticed. Until the member is dead, its lost record keeps its last
+claim, or claims every key if no claim of it was seen. The same holds for a member that another
+member's record names, and for a deleted record that was never seen.
 
-*Assumes* that clocks run alike within a tenth.
+*Assumes* that clocks run at the same speed within a tenth.
 """
 
 import math
@@ -32,20 +33,23 @@ import msgspec
 
 from natsctl.core.cache.cache import Cache
 from natsctl.core.coordination.assignment import Assignment
-from natsctl.core.coordination.lease import TAKE_OVER, UNKNOWN_WORKLOAD, Workload, possible_ttl
+from natsctl.core.coordination.own_record import (
+    TAKE_OVER,
+    UNKNOWN_WORKLOAD,
+    Workload,
+    possible_ttl,
+)
 from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.term import Clock
 
-NO_MEMBERS = MemberSet()
-
 
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
-    """A member's record as it is stored: its name, since when (RFC 3339), and on what terms.
+    """A member's record as it is stored: its name, since when (RFC 3339), and its time to live.
 
-    `members` is the view by which it works; with none it claims nothing. `renewals` makes every
-    write differ from the one before. `left` says that the member works no more; then its time to
-    live is 0, which members of version 0.1 take for one that is dead. `left` is None in records of
-    version 0.1, which are purged when a member leaves, and `work` is empty there.
+    `members` are those among which it divides the keys; without members it claims none. `renewals`
+    makes every write differ from the one before. `left` marks a member that works no more; its time
+    to live is 0, which members of version 0.1 take for a dead member. In records of version 0.1,
+    which are purged when a member leaves, `left` is None and `work` is empty.
     """
 
     holder: str
@@ -58,125 +62,129 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def possible(self) -> bool:
-        """True for a record that a member can have written."""
+        """Whether a member can have written this record."""
         return bool(self.holder) and (bool(self.left) or possible_ttl(self.ttl_s))
 
 
 class SharedAssignment:
-    """Some of all keys: what each of *views* gives to us, and none of *others* to who has it."""
+    """The keys that every one of *own* gives to *identity*, and that no other member claims.
+
+    *claims* are the members among which each other member divides the keys, by its name.
+    """
 
     def __init__(
-        self, identity: str, views: tuple[MemberSet, ...], others: Mapping[str, MemberSet]
+        self, identity: str, own: tuple[MemberSet, ...], claims: Mapping[str, MemberSet]
     ) -> None:
         self._identity = identity
-        self.views = views
-        self.others = others
+        self.own = own
+        self.claims = claims
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SharedAssignment) and self._parts == other._parts
 
     def __hash__(self) -> int:
-        return hash(self.views)
+        return hash(self.own)
 
     @property
     def _parts(self) -> tuple[str, tuple[MemberSet, ...], Mapping[str, MemberSet]]:
-        return self._identity, self.views, self.others
+        return self._identity, self.own, self.claims
 
     def has(self, key: Hashable) -> bool:
         """See `Assignment.has`."""
-        return all(view.owner(key) == self._identity for view in self.views) and not any(
-            view.owner(key) == name for name, view in self.others.items()
+        return all(members.owner(key) == self._identity for members in self.own) and not any(
+            members.owner(key) == name for name, members in self.claims.items()
         )
 
     def within(self, other: Assignment) -> bool:
         """See `Assignment.within`."""
         return (
             isinstance(other, SharedAssignment)
-            and all(self._implies(view) for view in other.views)
+            and all(self._implies(members) for members in other.own)
             and all(
-                self._implies(view) or self.others.get(name) == view
-                for name, view in other.others.items()
+                self._implies(members) or self.claims.get(name) == members
+                for name, members in other.claims.items()
             )
         )
 
-    def _implies(self, view: MemberSet) -> bool:
-        return _implied(view, self.views, self._identity)
+    def _implies(self, members: MemberSet) -> bool:
+        return _implied(members, self.own, self._identity)
 
 
 class Rebalance:
-    """The way from one view to the next: drained, published, passed.
+    """The change from one set of members to the next: drained, published, passed.
 
     Args:
-        identity: whose.
-        before: the view by which we work.
-        after: the one by which we are to.
+        identity: the name of this process.
+        before: the members among which it divides the keys now.
+        after: the next members.
     """
 
     def __init__(self, identity: str, before: MemberSet, after: MemberSet) -> None:
         self.after = after
-        self.drained = False  # whether we are at no key that goes
+        self.drained = False  # whether no worker here has a key that others get
         self._identity = identity
         self._before = before
-        self._first: int | None = None  # the renewal by which it was published first
+        self._published: int | None = None  # the first renewal that names the next members
 
-    def goes(self, key: Hashable) -> bool:
-        """Say whether it takes the key from us."""
+    def gives_up(self, key: Hashable) -> bool:
+        """Return whether this process has the key before, and another member after."""
         owned = self._before.owner(key) == self._identity
         return owned and self.after.owner(key) != self._identity
 
     def published(self, renewal: int) -> tuple[str, ...]:
-        """Return what our record says from this renewal on, if not from an earlier one."""
-        self._first = renewal if self._first is None else self._first
-        return self.after.members
+        """Return the members for the record, and note the first renewal that names them."""
+        self._published = renewal if self._published is None else self._published
+        return self.after.names
 
     def done(self, own: Membership | None) -> bool:
-        """Say whether *own*, our record as our cache has it, says so: then all before it is known.
+        """Return whether *own*, the cached record of this process, names the next members.
 
-        That may be so before anybody has answered.
+        The cache then has every record that was written before. The write need not have been
+        acknowledged.
         """
         return (
-            self._first is not None
+            self._published is not None
             and own is not None
-            and own.renewals >= self._first
-            and own.members == self.after.members
+            and own.renewals >= self._published
+            and own.members == self.after.names
         )
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """The last record of another member, since when that is silent, and whether it is there still.
+    """The last record of another member, the time since which it is silent, and if it still exists.
 
-    `at` is when the record was first seen, or when it was lost.
+    `since` is the time at which the record was first seen, or lost.
     """
 
     record: Membership
     revision: int
-    at: float
-    there: bool = True
+    since: float
+    exists: bool = True
 
     @property
     def dead_at(self) -> float:
-        """Until when it has to be silent to be dead."""
-        return self.at + TAKE_OVER * self.record.ttl_s
+        """The member is dead if it is silent until this time."""
+        return self.since + TAKE_OVER * self.record.ttl_s
 
     @property
     def claim(self) -> tuple[str, ...]:
-        """The view by which it may work; of a lost record that showed none, all is its own."""
+        """The members whose keys it may have; a lost record without members claims every key."""
         record = self.record
-        if self.there or record.members or record.left is not False:
+        if self.exists or record.members or record.left is not False:
             return record.members
         return (record.holder,)
 
 
 class Group:
-    """What one member knows of all, from a cache of their records.
+    """The members of a group, as one of them sees their records in its cache.
 
     Args:
-        cache: of the records, each under a key of its own.
-        key: of our own record.
-        identity: who we are: nobody else may ever have the same name.
+        cache: the records, each under its own key.
+        key: the key of this process's record.
+        identity: the name of this process; no other process ever has it.
         clock: seconds that never go back.
-        ttl_s: how long a member lives whose record we never saw.
-        work: what the keys are of; members that work on something else are strangers.
+        ttl_s: the time to live of a member whose record was never seen.
+        workload: the controller's work; members with another one are strangers.
     """
 
     def __init__(
@@ -187,28 +195,28 @@ class Group:
         identity: str,
         clock: Clock,
         ttl_s: float,
-        work: Workload = UNKNOWN_WORKLOAD,
+        workload: Workload = UNKNOWN_WORKLOAD,
     ) -> None:
-        self.own: Membership | None = None  # our own record, as our cache has it
+        self.own: Membership | None = None  # the cached record of this process
         self._cache = cache
         self._key = key
         self._identity = identity
         self._clock = clock
         self._ttl_s = ttl_s
-        self._work = work
-        self._seen: dict[str, _Seen] = {}  # the others, by the keys of their records
-        self._proven = -math.inf  # until when silence is proven
+        self._workload = workload
+        self._seen: dict[str, _Seen] = {}  # the other members, by the keys of their records
+        self._proven = -math.inf  # silence is proven up to this time
 
     def look(self) -> None:
-        """Take in what the cache has now; to be called at every change of it."""
-        found = self._records()
-        for key, (record, revision) in found.items():
+        """Take over the cache's state; to be called at every change of the cache."""
+        records = self._records()
+        for key, (record, revision) in records.items():
             seen = self._seen.get(key)
             if seen is None or (seen.revision, seen.record) != (revision, record):
                 self._seen[key] = _Seen(record, revision, self._clock())
-        for key in self._seen.keys() - found.keys():
+        for key in self._seen.keys() - records.keys():
             self._lose(key, self._revision(key))
-        for key in self._cache.invalid.keys() - found.keys() - {self._key}:
+        for key in self._cache.invalid.keys() - records.keys() - {self._key}:
             self._lose(key, self._revision(key))
         for holder in self._missing():
             self._lose(f"?{holder}", 0, holder)
@@ -217,106 +225,116 @@ class Group:
         self._forget()
 
     def deleted(self, key: str) -> None:
-        """Take in that a record was deleted which may never have been seen here."""
+        """Note the deletion of a record that may never have been seen."""
         if key != self._key and key not in self._seen:
             self._lose(key, 0)
 
     def suspect(self) -> None:
-        """Take in that there may be members of which nobody has a record."""
+        """Note that there may be a member without any record."""
         self._lose("?", 0)
 
     def prove(self, sent: float) -> None:
-        """Take in that the cache has passed a write of ours that was sent then."""
+        """Note that a write that this process sent at that time has come through the cache."""
         self._proven = max(self._proven, sent)
         self._forget()
 
     @property
     def alone(self) -> bool:
-        """True if this member knows no other record."""
+        """Whether no other member is known."""
         return not self._seen
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Members that may be at work although their records are gone."""
-        return tuple(seen.record.holder for seen in self._claiming() if not seen.there)
+        """The members that may work although their records are lost."""
+        return tuple(seen.record.holder for seen in self._claiming() if not seen.exists)
 
     @property
     def wanted(self) -> MemberSet:
-        """By which members to divide the keys: those who live, and we."""
-        live = (seen for seen in self._members() if seen.there and self._lives(seen))
-        return MemberSet((self._identity, *(seen.record.holder for seen in live)))
+        """The members among which to divide the keys: the living ones, and this process."""
+        living = (seen for seen in self._members() if seen.exists and self._lives(seen))
+        return MemberSet((self._identity, *(seen.record.holder for seen in living)))
 
     @property
     def stranger(self) -> Membership | None:
-        """The record of a living member that works on something else, None if there is none."""
+        """The record of a living member that runs another controller, None if there is none."""
         strangers = (
             seen.record
             for seen in self._seen.values()
-            if not self._work.same(seen.record.work) and not seen.record.left and self._lives(seen)
+            if not self._workload.same(seen.record.work)
+            and not seen.record.left
+            and self._lives(seen)
         )
         return min(strangers, key=lambda record: (not record.members, record.since), default=None)
 
     def proof_due(self, sent: float) -> float:
-        """Return when to write, to prove the next one dead; what was *sent* last is on its way."""
-        due = (seen.dead_at for seen in self._members() if self._lives(seen))
-        return min((at for at in due if at > sent), default=math.inf)
+        """Return when to write so that the next silent member is proven dead.
 
-    def share(self, *views: MemberSet) -> SharedAssignment:
-        """Return the keys that each of the views gives to us, and nobody else claims."""
-        distinct = dict.fromkeys(views)
+        *sent* is the time of the last write, which may not have come through the cache yet.
+        """
+        deaths = (seen.dead_at for seen in self._members() if self._lives(seen))
+        return min((dead_at for dead_at in deaths if dead_at > sent), default=math.inf)
+
+    def assignment(self, *own: MemberSet) -> SharedAssignment:
+        """Return the keys that each of *own* gives to this process, and no other member claims."""
+        distinct = dict.fromkeys(own)
         widest = tuple(
-            view
-            for view in distinct
-            if not _implied(view, [other for other in distinct if other != view], self._identity)
+            members
+            for members in distinct
+            if not _implied(
+                members, [other for other in distinct if other != members], self._identity
+            )
         )
         claims = {seen.record.holder: MemberSet(seen.claim) for seen in self._claiming()}
         others = {
-            name: view
-            for name, view in claims.items()
-            if not _implied(view, widest, self._identity)  # else it claims nothing that is ours
+            name: members
+            for name, members in claims.items()
+            if not _implied(members, widest, self._identity)  # else it claims no key of ours
         }
         return SharedAssignment(self._identity, widest, others)
 
     def whose(self, key: str) -> str | None:
-        """Return which other member claims the key, None if none is known to."""
+        """Return the other member that claims the key, None if no such member is known."""
         for seen in self._claiming():
             if MemberSet(seen.record.members).owner(key) == seen.record.holder:
                 return seen.record.holder
         return None
 
     def _records(self) -> dict[str, tuple[Membership, int]]:
-        """Return the others' valid records and their revisions, by key."""
-        found = {}
+        """Return the other members' valid records and their revisions, by key."""
+        records = {}
         for key in set(self._cache.keys()) - self._cache.invalid.keys() - {self._key}:
             stored = self._cache.get(key)
             if stored is not None:
                 record = self._cache.kind.decode(stored.value)
                 if record.possible:
-                    found[key] = record, stored.revision
-        return found
+                    records[key] = record, stored.revision
+        return records
 
     def _revision(self, key: str) -> int:
         newest = self._cache.newest(key)
         return 0 if newest is None else newest.revision
 
     def _missing(self) -> set[str]:
-        """Return the members that views of living members name, and that have no record."""
-        named = {name for seen in self._claiming() if seen.there for name in seen.record.members}
+        """Return the members that records of living members name, and that have no record."""
+        named = self._named(self._claiming())
         return named - {seen.record.holder for seen in self._seen.values()} - {self._identity}
 
     def _lose(self, key: str, revision: int, holder: str = "") -> None:
-        """Count the silence of a member from now, if its record is lost since the last look."""
+        """Begin the silence of a member whose record was lost since the last call of `look`."""
         seen, now = self._seen.get(key), self._clock()
         if seen is None:
-            record = Membership(holder or key, "", self._ttl_s, left=False, work=self._work)
-            self._seen[key] = _Seen(record, revision, now, there=False)
-        elif seen.there or (revision and revision != seen.revision):
-            self._seen[key] = _Seen(seen.record, revision, now, there=False)
+            record = Membership(holder or key, "", self._ttl_s, left=False, work=self._workload)
+            self._seen[key] = _Seen(record, revision, now, exists=False)
+        elif seen.exists or (revision and revision != seen.revision):
+            self._seen[key] = _Seen(seen.record, revision, now, exists=False)
 
     def _members(self) -> list[_Seen]:
-        """Return the members that have the same work as we and have not left."""
-        known = self._seen.values()
-        return [at for at in known if not at.record.left and self._work.same(at.record.work)]
+        """Return the members that run the same controller and have not left."""
+        return [
+            seen
+            for seen in self._seen.values()
+            if not seen.record.left and self._workload.same(seen.record.work)
+        ]
 
     def _claiming(self) -> list[_Seen]:
         return [seen for seen in self._members() if seen.claim and self._lives(seen)]
@@ -325,15 +343,18 @@ class Group:
         return self._proven < seen.dead_at
 
     def _forget(self) -> None:
-        """Forget members whose records vanished, if they have no keys or are dead."""
+        """Forget members whose records vanished, if they claim no key or are dead."""
         claiming = self._claiming()
-        named = {name for seen in claiming if seen.there for name in seen.record.members}
+        named = self._named(claiming)
         for key, seen in list(self._seen.items()):
-            vanished = not seen.there and key not in self._cache
+            vanished = not seen.exists and key not in self._cache
             if vanished and seen not in claiming and seen.record.holder not in named:
                 del self._seen[key]
 
+    def _named(self, claiming: Iterable[_Seen]) -> set[str]:
+        return {name for seen in claiming if seen.exists for name in seen.record.members}
 
-def _implied(view: MemberSet, by: Iterable[MemberSet], identity: str) -> bool:
-    """Say whether what one of these views gives to *identity*, the view gives to it as well."""
-    return identity in view.members and any(wider.includes(view) for wider in by)
+
+def _implied(members: MemberSet, by: Iterable[MemberSet], identity: str) -> bool:
+    """Return whether *members* gives *identity* every key that one of the sets *by* gives to it."""
+    return identity in members.names and any(wider.includes(members) for wider in by)

@@ -1,37 +1,47 @@
-"""A process's part in the work on a controller that others run too."""
+"""Takes part in the work on a controller that other processes run too."""
 
 import asyncio
-import logging
+import math
 import os
 import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
-from natsctl.core.coordination.lease import TTL_MAX_S, TTL_MIN_S, Workload
-from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.coordination.own_record import (
+    RENEW,
+    RETRY,
+    TTL_MAX_S,
+    TTL_MIN_S,
+    OwnRecord,
+    Workload,
+)
+from natsctl.core.coordination.term import Clock, Leadership, current_leadership
 from natsctl.core.task_group import together
-from natsctl.errors import UsageError
+from natsctl.errors import ConflictError, NotLeadingError, StoreError, UsageError
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-RELEASE_S = 2.0  # how long ending what was cut short, and giving back what is ours, may take
-
+RELEASE_S = 2.0  # limit for the end of cancelled work and the release of the record
+PAUSE_S = 0.001  # the shortest wait, because clocks and timers differ by less
 
 VacantByName = Callable[[str], Awaitable[bool]]
 """Returns whether no process can work on a controller of which the leases have no trace."""
 
 
 async def always_vacant(_name: str) -> bool:
-    """Return that no process can."""
+    """Return True for every controller."""
     return True
 
 
 def steady() -> float:
-    """Return seconds that go on while this process is stopped, and its machine sleeps.
+    """Return seconds that go on while this process is stopped and while its machine sleeps.
 
-    Not the loop's clock: uvloop's stands still while a callback runs.
+    The event loop's clock is unsuitable: uvloop's stands still while a callback runs.
     """
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -39,20 +49,20 @@ def steady() -> float:
 
 
 def new_identity() -> str:
-    """Return a name that nobody else has: host, process and a random part."""
+    """Return a unique name of this process: host, process id and a random part."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def check_ttl(ttl_s: float) -> None:
-    """Raise `UsageError` unless a lease of that time to live can be renewed, and ends some day."""
+    """Raise `UsageError` for a time to live that is too short to renew, or too long."""
     if not ttl_s >= TTL_MIN_S:
         raise UsageError(f"a lease of {ttl_s:g} s is too short: give it {TTL_MIN_S:g} s or more")
     if ttl_s > TTL_MAX_S:
         raise UsageError(f"a lease of {ttl_s:g} s is too long: give it {TTL_MAX_S:g} s or less")
 
 
-def foreign(name: str, holder: str, theirs: Workload, ours: Workload) -> str:
-    """Return an error message: a process that works on something else has the controller's name."""
+def name_taken(name: str, holder: str, theirs: Workload, ours: Workload) -> str:
+    """Return an error message: another controller has the same name."""
     return (
         f"{holder} runs another controller that is named {name} too: it works on {theirs}, this "
         f"one on {ours}: set another `name` on one of them"
@@ -60,31 +70,44 @@ def foreign(name: str, holder: str, theirs: Workload, ours: Workload) -> str:
 
 
 class Participant(ABC):
-    """Takes part while work goes on; when and on what that is done, `leadership` says.
+    """Renews the record of this process, and begins and ends its terms.
 
     Args:
-        leadership: what the work asks.
-        what: is kept in the store that this part is about, for logs: `lease`.
+        leadership: the terms, as the loops of the controller see them.
+        own: the record of this process.
+        noun: the name of the record in logs, such as `lease`.
+        clock: see `Leadership`.
     """
 
-    def __init__(self, leadership: Leadership, what: str) -> None:
+    def __init__(
+        self, leadership: Leadership, own: OwnRecord[Any], noun: str, *, clock: Clock
+    ) -> None:
         self.leadership = leadership
-        self._what = what
-        self._trouble = ""  # what was last logged of it
-        self._known = False  # whether the store answered when it was last asked
+        self._own = own
+        self._noun = noun
+        self._clock = clock
+        self._trouble = ""  # the last error that was logged
+        self._known = False  # whether the last request to the store succeeded
+        self._retry_at = -math.inf  # the earliest next write after one that failed
+        self._changed = asyncio.Event()  # there may be a decision to make before the next renewal
+
+    @property
+    def name(self) -> str:
+        """The controller's name."""
+        return self.leadership.name
 
     async def during(self, work: Coroutine[None, None, None], synced: asyncio.Event) -> None:
-        """Take part while *work* goes on, whose loops run only in terms.
+        """Take part while *work* runs, whose loops run in terms only.
 
-        A term is sought once a loop is ready to run, or *synced* says that there is none. What is
-        ours is given back when the work has ended. Raises what the work raises.
+        A term is sought once a loop is ready to run, or *synced* is set because there is no loop.
+        The record is released after *work* has ended. Raises what *work* raises.
         """
         current_leadership.set(self.leadership)
         async with together() as group:
             working = group.create_task(work)
             others = (
-                group.create_task(self._sought(synced)),
-                group.create_task(self._take_part(), name=f"{self._what} of {self.name}"),
+                group.create_task(self._seek_after(synced)),
+                group.create_task(self._take_part(), name=f"{self._noun} of {self.name}"),
             )
             try:
                 await asyncio.wait((working,))
@@ -92,30 +115,111 @@ class Participant(ABC):
                 for task in others:
                     task.cancel()
 
-    @property
-    def name(self) -> str:
-        """The controller's."""
-        return self.leadership.name
-
-    async def _sought(self, synced: asyncio.Event) -> None:
+    async def _seek_after(self, synced: asyncio.Event) -> None:
         await synced.wait()
         self.leadership.sought.set()
 
-    @abstractmethod
     async def _take_part(self) -> None:
-        """Seek one term after another, until cancelled; then give back what is ours."""
+        await self.leadership.sought.wait()
+        try:
+            await self._run_terms()
+        finally:
+            self.leadership.lose()
+            await self._give_up_record()
+
+    @abstractmethod
+    async def _run_terms(self) -> None:
+        """Run one term after another until cancelled."""
+
+    @abstractmethod
+    async def _write(self) -> None:
+        """Write the record once; raises `StoreError`."""
+
+    @abstractmethod
+    async def _release(self) -> None:
+        """Let other processes have the work at once; raises `StoreError`."""
+
+    @abstractmethod
+    def _log_lost(self, reason: str) -> None:
+        """Log that a term ended although the work has not."""
+
+    async def _give_up_record(self) -> None:
+        """Release the record if no work of a term runs any more, or leave it to expire."""
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                await self.leadership.quiet()
+                await self._release()
+        except (StoreError, TimeoutError) as error:
+            log.warning("record left to expire", record=self._noun, error=text_of(error))
+
+    # ---- a term
+
+    async def _run_term(self, renewals: Coroutine[None, None, None]) -> None:
+        """Await *renewals*, and end the term for the reason with which they end."""
+        try:
+            await renewals
+        except ConflictError as error:
+            self.leadership.lose()
+            self._log_lost(str(error))
+        except (TimeoutError, NotLeadingError):
+            self.leadership.step_down()
+            self._log_lost(f"the {self._noun} could not be renewed in time")
+
+    async def _keep_renewed(self, decide: Callable[[], None]) -> None:
+        """Call *decide* at every change, and renew the record whenever it is due.
+
+        Raises `ConflictError` if another process has changed the record, and `TimeoutError` or
+        `NotLeadingError` if the record was not renewed in time.
+        """
+        while True:
+            async with asyncio.timeout(self._own.step_down_at - self._clock()):
+                self._changed.clear()
+                decide()
+                wait_s = self._due_at() - self._clock()
+                if wait_s <= 0:
+                    await self._renew()
+                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(wait_s, PAUSE_S)):
+                        await self._changed.wait()
+
+    def _due_at(self) -> float:
+        """Return the time of the next write."""
+        return max(self._retry_at, self._own.renew_at)
+
+    async def _renew(self) -> None:
+        """Write the record once. An acknowledgement that comes after `void_at` extends no term."""
+        void_at, ttl_s = self._own.void_at, self._own.ttl_s
+        if self._clock() >= self._own.step_down_at:
+            raise TimeoutError
+        try:
+            async with asyncio.timeout(RENEW * ttl_s):
+                await self._write()
+        except ConflictError:
+            raise
+        except (StoreError, TimeoutError) as error:
+            self._note(error)
+            self._retry_at = self._clock() + RETRY * ttl_s
+            return
+        self._well()
+        if self._clock() >= void_at:
+            raise TimeoutError
+        if self.leadership.begun.is_set():
+            self.leadership.extend(self._own.void_at)
+
+    # ---- the state of the store
 
     def _note(self, error: Exception) -> None:
-        """Say what is wrong with the store, once."""
+        """Log an error of the store, unless it is the same as before."""
         self._known = False
         if text_of(error) != self._trouble:
             self._trouble = text_of(error)
-            log.warning("%s: the %s is out of reach: %s", self.name, self._what, self._trouble)
+            log.warning("record out of reach", record=self._noun, error=self._trouble)
 
     def _well(self) -> None:
         self._known, self._trouble = True, ""
 
 
 def text_of(error: Exception) -> str:
-    """Return what the error says, or what none says means."""
-    return str(error) or "nobody answered in time"
+    """Return the error's text; a timeout has none of its own."""
+    return str(error) or "no answer in time"

@@ -1,7 +1,7 @@
-"""Whose a key is, among several: rendezvous hashing.
+"""Finds the member that owns a key by rendezvous hashing.
 
-Everybody who knows the same members comes to the same owner, and nobody keeps a table. When one
-comes, what moves goes to it; when one goes, what moves was its own.
+All processes that know the same members find the same owner without a table. If a member joins,
+only the keys that move to it change their owner. If a member leaves, only its own keys do.
 
 Source: Thaler and Ravishankar, A Name-Based Mapping Scheme for Rendezvous, 1996.
 """
@@ -13,40 +13,44 @@ BYTES = 8
 
 
 class MemberSet:
-    """Members among whom keys are divided, evenly as chance has it.
+    """Members that divide the keys among them, about evenly.
 
-    Two views of the same members are equal. Without members nobody owns anything.
+    Sets with the same members are equal. An empty set owns no key.
     """
 
-    def __init__(self, members: Iterable[str] = ()) -> None:
-        self.members = tuple(sorted(set(members)))
-        self._seeds = [(member, _seed(member)) for member in self.members]
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = tuple(sorted(set(names)))
+        self._seeds = [(name, _seed(name)) for name in self.names]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MemberSet) and other.members == self.members
+        return isinstance(other, MemberSet) and other.names == self.names
 
     def __hash__(self) -> int:
-        return hash(self.members)
+        return hash(self.names)
 
     def __repr__(self) -> str:
-        return f"MemberSet({', '.join(self.members)})"
+        return f"MemberSet({', '.join(self.names)})"
 
     def includes(self, other: "MemberSet") -> bool:
-        """Say whether all members of the other view are members here too.
+        """Return whether all members of the other set are members of this one.
 
-        Then whoever of them has a key here has it there as well: it has fewer to prevail over.
+        A key that one of these members owns here is then its own in the other set too, where it
+        competes with fewer members.
         """
-        return set(other.members) <= set(self.members)
+        return set(other.names) <= set(self.names)
 
     def owner(self, key: Hashable) -> str | None:
-        """Return who has the key: the member whose hash together with it is the greatest."""
+        """Return the member whose hash together with the key is the greatest; None if empty."""
         text = str(key).encode()
-        best, owner = b"", None
-        for member, seed in self._seeds:
-            drawn = blake2b(text, digest_size=BYTES, key=seed).digest()
-            if drawn >= best:
-                best, owner = drawn, member
+        greatest, owner = b"", None
+        for name, seed in self._seeds:
+            digest = blake2b(text, digest_size=BYTES, key=seed).digest()
+            if digest >= greatest:
+                greatest, owner = digest, name
         return owner
+
+
+NO_MEMBERS = MemberSet()
 
 
 def _seed(member: str) -> bytes:

@@ -1,53 +1,52 @@
-"""Having several processes share the keys of a controller: joining, moving keys, leaving."""
+"""Shares the keys of a controller among several processes: join, rebalance, leave."""
 
 import asyncio
-import logging
-import math
 import random
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.coordination.lease import LOOK, RENEW, RETRY, STEP_DOWN, VOID, Lease, Workload
+from natsctl.core.coordination.lease import LOOK, Lease
 from natsctl.core.coordination.member_record import MemberRecord, records_of
-from natsctl.core.coordination.membership import NO_MEMBERS, Group, Membership, Rebalance
+from natsctl.core.coordination.membership import Group, Membership, Rebalance
+from natsctl.core.coordination.own_record import VOID, Workload
 from natsctl.core.coordination.participant import (
     RELEASE_S,
     Participant,
     VacantByName,
     always_vacant,
     check_ttl,
-    foreign,
+    name_taken,
     new_identity,
     steady,
-    text_of,
 )
+from natsctl.core.coordination.rendezvous import NO_MEMBERS
 from natsctl.core.coordination.term import Clock, Leadership
 from natsctl.core.task_group import together
-from natsctl.errors import ConflictError, NotLeadingError, StoreError
+from natsctl.errors import ConflictError, StoreError
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Change, Store
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
-
-PAUSE_S = 0.001  # the least to wait: clocks and timers need not agree on less
+log = get_logger(__name__)
 
 
 class ShardState(msgspec.Struct, frozen=True):
-    """How a process's part in a group stands, for health checks and people.
+    """The state of a process in its group, for health checks and people.
 
     Attributes:
-        name: the controller's.
-        identity: who this process is in the group.
-        members: who shares the keys, by the view by which this process works; none before it does.
-        works: whether it has keys of its own now.
-        moving: whether it waits until it may work by another view.
-        known: whether its record could be written when that was last tried.
-        trouble: why it does not take part; empty if nothing is wrong.
+        name: the controller's name.
+        identity: the name of this process in the group.
+        members: the members among whom this process divides the keys; empty before it has keys.
+        works: whether this process has keys now.
+        moving: whether it waits until it may divide the keys among other members.
+        known: whether the last request to the store succeeded.
+        trouble: why this process does not take part; empty if nothing is wrong.
     """
 
     name: str
@@ -72,18 +71,19 @@ def shards(
     installation: str = "",
     vacant: VacantByName = always_vacant,
 ) -> Callable[[str, str], "Shard"]:
-    """Return what makes this process's part in a controller's group.
+    """Return a factory of this process's parts in the groups of controllers.
 
-    It takes the controller's name, and the kind of its primaries, which is empty if not known.
+    The factory takes the controller's name, and the kind of its primaries, which is empty if it is
+    not known.
 
     Args:
-        leases: what opens a part of the bucket of leases.
-        bucket: its name.
-        ttl_s: within how many seconds after a member has died others have its keys.
+        leases: opens a part of the bucket of leases.
+        bucket: the name of that bucket.
+        ttl_s: other members have a member's keys within this time after it has died.
         clock: see `Leadership`.
         installation: the id of the NATS system.
         vacant: returns whether no process can share the keys of that controller if the bucket has
-            no record of any.
+            no member record.
 
     Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
     """
@@ -91,35 +91,37 @@ def shards(
     identity = new_identity()
 
     def shard(name: str, owner: str = "") -> Shard:
-        work = Workload(owner, installation)
+        workload = Workload(owner, installation)
         store = leases(kv(Membership, bucket=bucket, keys=records_of(name), history=1))
         key = f"{name}.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
-        seat = MemberRecord(store, key, holder=identity, ttl_s=ttl_s, clock=clock, work=work)
         elected = leases(kv(bytes, bucket=bucket, keys=name, history=1))
-        lease = Lease(elected, name, holder=identity, ttl_s=ttl_s, clock=clock, work=work)
-        return Shard(name, store, seat, lease, clock=clock, vacant=vacant)
+        record = MemberRecord(
+            store, key, holder=identity, ttl_s=ttl_s, clock=clock, workload=workload
+        )
+        lease = Lease(elected, name, holder=identity, ttl_s=ttl_s, clock=clock, workload=workload)
+        return Shard(name, store, record, lease, clock=clock, vacant=vacant)
 
     return shard
 
 
 class _StrangerError(ConflictError):
-    """A process that works on something else shares keys under the controller's name."""
+    """Another controller has the same name, and its members have the keys."""
 
 
 class Shard(Participant):
-    """One process's part in the group that shares the keys of a controller.
+    """The part of one process in the group that shares a controller's keys.
 
-    *Guarantees.* A key is worked on in one process at a time; see `membership.py`. A member
-    that could not renew its record for half its time to live says so, cancels what is under way and
-    joins anew; from 0.7 of that time on it takes no step and writes nothing, whether it could say
-    so or not. Others take its keys once it was silent for 0.85. A member that ends gives its keys
-    up at once. While a leader is elected for the same controller, it does nothing, and says so.
+    *Guarantees.* One process works on a key at a time; `membership.py` gives the reason. A member
+    that could not renew its record for half its time to live cancels its work and joins again. From
+    0.7 of that time it takes no step and sends no write, even if it was stopped. Others take its
+    keys after 0.85 without a renewal. A member that stops gives up its keys at once. While a leader
+    is elected for the same controller, this process has no keys, and logs that.
 
     Args:
-        name: the controller's.
-        store: where the records of the group are kept.
-        seat: our record there.
-        lease: of the controller's leader, which no process is to hold.
+        name: the controller's name.
+        store: the store of the group's records.
+        record: the record of this process in the store.
+        lease: the lease of the controller's leader, which no process may hold.
         clock: seconds that never go back.
         vacant: see `shards`.
     """
@@ -128,166 +130,134 @@ class Shard(Participant):
         self,
         name: str,
         store: Store,
-        seat: MemberRecord,
+        record: MemberRecord,
         lease: Lease,
         *,
         clock: Clock = steady,
         vacant: VacantByName = always_vacant,
     ) -> None:
-        super().__init__(Leadership(name, clock), "record of this member")
-        kind = store.kind
-        self._informer: Informer[Membership] = Informer(store, kind)
+        super().__init__(Leadership(name, clock), record, "member record", clock=clock)
+        self._record = record
+        self._lease = lease
+        self._informer: Informer[Membership] = Informer(store, store.kind)
         self._group = Group(
             self._informer.cache,
-            seat.key,
-            identity=seat.holder,
+            record.key,
+            identity=record.holder,
             clock=clock,
-            ttl_s=seat.ttl_s,
-            work=seat.work,
+            ttl_s=record.ttl_s,
+            workload=record.workload,
         )
         self._vacant = vacant
-        self._first: bool | None = None  # whether no record can have been lost before we joined
-        self._stranger = ""  # why we share nothing with a process of another application
+        self._first: bool | None = None  # whether no earlier record can be lost
+        self._stranger = ""  # the error message if another controller has the same name
         self._lost: tuple[str, ...] = ()  # members whose records are lost, as last logged
-        self._seat = seat
-        self._lease = lease
-        self._clock = clock
-        self._stir = asyncio.Event()  # something is to be thought about anew
-        self._view = NO_MEMBERS  # by which we work
-        self._move: Rebalance | None = None  # to the next one
-        self._again = -math.inf  # when to write again, after a write that failed
+        self._members = NO_MEMBERS  # among whom this process divides the keys
+        self._rebalance: Rebalance | None = None  # to other members
 
     def state(self) -> ShardState:
-        """Return how it stands."""
+        """Return the state of this process in the group."""
         works = self.leadership.leads and self.leadership.epoch is not None
         return ShardState(
             name=self.name,
-            identity=self._seat.holder,
-            members=self._view.members if works else (),
+            identity=self._record.holder,
+            members=self._members.names if works else (),
             works=works,
-            moving=self._move is not None,
+            moving=self._rebalance is not None,
             known=self._known,
             trouble=self._stranger or self._trouble,
         )
 
     def whose(self, key: str) -> str | None:
-        """Return which member has the key, as far as is known; None while it moves."""
-        return self._seat.holder if self.leadership.has(key) else self._group.whose(key)
+        """Return the member that has the key, or None if that is not known or the key moves."""
+        return self._record.holder if self.leadership.has(key) else self._group.whose(key)
 
-    async def _take_part(self) -> None:
-        await self.leadership.sought.wait()
-        try:
-            await self._join()
-            async with together() as group:
-                group.create_task(self._informer.run(), name=f"watch of the group of {self.name}")
-                with self._informer.subscribe(self._changed):
-                    while True:
-                        await self._work()
-                        await self.leadership.quiet()
-                        await self._join()
-        finally:
-            self.leadership.lose()
-            await self._leave()
+    async def _run_terms(self) -> None:
+        await self._join()
+        async with together() as group:
+            group.create_task(self._informer.run(), name=f"watch of the group of {self.name}")
+            with self._informer.subscribe(self._on_change):
+                while True:
+                    await self._run_term(self._share())
+                    await self.leadership.quiet()
+                    await self._join()
 
-    # ---- joining and leaving
+    async def _release(self) -> None:
+        await self._record.leave()
+
+    def _log_lost(self, reason: str) -> None:
+        log.warning("stopped sharing keys", reason=reason)
+
+    # ---- joining
 
     async def _join(self) -> None:
-        """Write a record that claims nothing, again and again until that is done."""
-        self._view, self._move = NO_MEMBERS, None
+        """Write a record that claims no key; retry until that succeeds."""
+        self._members, self._rebalance = NO_MEMBERS, None
         while True:
             try:
-                async with asyncio.timeout(VOID * self._seat.ttl_s):
+                async with asyncio.timeout(VOID * self._record.ttl_s):
                     if await self._unled():
                         if self._first is None:
                             self._first = await self._vacant(self.name)
-                        await self._seat.take()
+                        await self._record.take()
                         self._well()
                         return
             except (StoreError, TimeoutError) as error:
                 self._note(error)
-            await asyncio.sleep(LOOK * self._seat.ttl_s)
+            await asyncio.sleep(LOOK * self._record.ttl_s)
 
     async def _unled(self) -> bool:
-        """Say whether nobody leads the controller, as processes that elect a leader do."""
+        """Return whether no process leads the controller, as with `--leader-elect`."""
         if await self._lease.free():
             return True
         holder = self._lease.seen_holder or "a process whose lease was deleted may be one that"
-        message = f"{holder} leads it: run all its processes with --shard, or none"
-        if message != self._trouble:
-            log.error("%s: no key is shared: %s", self.name, message)
-        self._known, self._trouble = False, message
+        reason = f"{holder} leads it: run all its processes with --shard, or none"
+        if reason != self._trouble:
+            log.error("this process shares no keys", error=reason)
+        self._known, self._trouble = False, reason
         return False
 
     async def _keep_out(self) -> None:
-        """Leave the group to strangers, for as long as it takes to find them dead."""
+        """Leave the group to another controller, for as long as its members may live."""
         stranger = self._group.stranger
         if stranger is not None:
-            message = foreign(self.name, stranger.holder, stranger.work, self._seat.work)
-            if message != self._stranger:
-                log.error("%s: no key is shared: %s", self.name, message)
-            self._stranger = message
+            workload = self._record.workload
+            reason = name_taken(self.name, stranger.holder, stranger.work, workload)
+            if reason != self._stranger:
+                log.error("this process shares no keys", error=reason)
+            self._stranger = reason
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(RELEASE_S):
-                await self._seat.leave()
-        await asyncio.sleep(self._seat.ttl_s * random.uniform(0.85, 1.0))  # noqa: S311 - spreads load, keeps no secret
-
-    async def _leave(self) -> None:
-        """Let others have our keys at once, if nothing is under way any more."""
-        try:
-            async with asyncio.timeout(RELEASE_S):
-                await self.leadership.quiet()
-                await self._seat.leave()
-        except (StoreError, TimeoutError) as error:
-            log.warning("%s: its record is left to expire: %s", self.name, text_of(error))
+                await self._record.leave()
+        await asyncio.sleep(self._record.ttl_s * random.uniform(0.85, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     # ---- a term
 
-    async def _work(self) -> None:
-        """Be a member for as long as our record can be renewed."""
+    async def _share(self) -> None:
+        """Be a member for as long as the record can be renewed."""
         self._look()
         try:
             async with together() as group:
-                while True:
-                    async with asyncio.timeout(self._step_down_at - self._clock()):
-                        await self._turn(group)
+                await self._keep_renewed(partial(self._decide, group))
         except _StrangerError:
             await self._keep_out()
-        except ConflictError as error:
-            self.leadership.lose()
-            log.warning("%s: shares no keys any more: %s", self.name, error)
-        except (TimeoutError, NotLeadingError):
-            self.leadership.step_down()
-            message = "its record could not be renewed in time"
-            log.warning("%s: shares no keys any more: %s", self.name, message)
 
-    async def _turn(self, group: asyncio.TaskGroup) -> None:
-        """Write what is to be written, or wait until there is something new to think about."""
-        self._stir.clear()
-        self._think(group)
-        wait_s = self._due() - self._clock()
-        if wait_s <= 0:
-            await self._write()
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(wait_s, PAUSE_S)):
-                await self._stir.wait()
+    def _decide(self, group: asyncio.TaskGroup) -> None:
+        """Finish a rebalance, begin another one if members came or went, and assign the keys."""
+        own = self._own_record()
+        if self._rebalance is not None and self._rebalance.done(own):
+            self._members, self._rebalance = self._rebalance.after, None
+            log.info("sharing keys", members=len(self._members.names))
+        if self._members == NO_MEMBERS and self._rebalance is None and own is not None:
+            self._check_others(own)
+        if self._rebalance is None and own is not None and self._group.wanted != self._members:
+            self._rebalance = Rebalance(self._record.holder, self._members, self._group.wanted)
+            group.create_task(self._drain(self._rebalance), name=f"drain of {self.name}")
+        self._log_lost_records()
+        self._assign()
 
-    def _think(self, group: asyncio.TaskGroup) -> None:
-        """Come to the next view where we may, decide on one, and say which keys are ours."""
-        if self._move is not None and self._move.done(self._own()):
-            self._view, self._move = self._move.after, None
-            log.info("%s: %s", self.name, _told(len(self._view.members)))
-        own = self._own()
-        if self._view == NO_MEMBERS and self._move is None and own is not None:
-            self._look_around(own)
-        if self._move is None and own is not None and self._group.wanted != self._view:
-            self._move = Rebalance(self._seat.holder, self._view, self._group.wanted)
-            group.create_task(self._drain(self._move), name=f"drain of {self.name}")
-        self._note_lost()
-        self._say()
-
-    def _look_around(self, own: Membership) -> None:
-        """Check the other members before our first view; our cache has our own record by now."""
+    def _check_others(self, own: Membership) -> None:
+        """Check the other members before the first rebalance; *own* has come through the cache."""
         if self._first is False and self._group.alone:
             self._group.suspect()
         self._first = True
@@ -296,101 +266,64 @@ class Shard(Participant):
             raise _StrangerError(stranger.holder)
         self._stranger = ""
 
-    def _note_lost(self) -> None:
-        """Log that keys are left to members whose records are lost."""
+    def _log_lost_records(self) -> None:
         lost = self._group.lost
         if set(lost) - set(self._lost):
             log.warning(
-                "%s: a member's record was deleted, or is no record: keys that may be its own are "
-                "left to it until it is known to be dead: %s",
-                self.name,
-                ", ".join(name.lstrip("?") or "of an unknown member" for name in lost),
+                "member records were deleted or are invalid: their keys wait until the members are "
+                "known to be dead",
+                members=", ".join(name.lstrip("?") or "an unknown member" for name in lost),
             )
         self._lost = lost
 
-    def _say(self) -> None:
-        """Say which keys are ours, from the first view on in which there are any."""
-        if self._view == NO_MEMBERS:
+    def _assign(self) -> None:
+        """Begin the term with the first keys, or change its keys."""
+        if self._members == NO_MEMBERS:
             return
-        views = (self._view,) if self._move is None else (self._view, self._move.after)
-        share, leadership = self._group.share(*views), self.leadership
+        after = () if self._rebalance is None else (self._rebalance.after,)
+        assignment, leadership = self._group.assignment(self._members, *after), self.leadership
         if not leadership.begun.is_set():
-            leadership.begin(self._seat.revision, self._until, share)
-        elif share != leadership.assignment:
-            leadership.move(share)
+            revision = 0 if self._record.last is None else self._record.last.revision
+            leadership.begin(revision, self._record.void_at, assignment)
+        elif assignment != leadership.assignment:
+            leadership.move(assignment)
 
-    async def _drain(self, move: Rebalance) -> None:
-        await self.leadership.without(move.goes)
-        move.drained = True
-        self._stir.set()
+    async def _drain(self, rebalance: Rebalance) -> None:
+        await self.leadership.drained(rebalance.gives_up)
+        rebalance.drained = True
+        self._changed.set()
 
-    def _due(self) -> float:
-        """Return when to write our record the next time."""
-        seat, move = self._seat, self._move
-        if move is not None and move.drained and move.after.members != seat.members:
-            return self._again
-        renew = seat.sent + RENEW * seat.ttl_s
-        return max(self._again, min(renew, self._group.proof_due(seat.tried)))
+    def _due_at(self) -> float:
+        record, rebalance = self._record, self._rebalance
+        drained = rebalance is not None and rebalance.drained
+        if rebalance is not None and drained and rebalance.after.names != record.members:
+            return self._retry_at
+        return max(self._retry_at, min(record.renew_at, self._group.proof_due(record.tried)))
 
     async def _write(self) -> None:
-        """Write our record, by the next view where nothing of ours is at what goes any more.
-
-        What is answered only when others may have taken us for dead, renews nothing.
-        """
-        seat, members, until = self._seat, self._view.members, self._until
-        if self._move is not None and self._move.drained:
-            members = self._move.published(seat.renewals + 1)
-        if self._clock() >= self._step_down_at:
-            raise TimeoutError
-        try:
-            async with asyncio.timeout(RENEW * seat.ttl_s):
-                await self._check_unled()
-                await seat.write(members)
-        except ConflictError:
-            raise
-        except (StoreError, TimeoutError) as error:
-            self._note(error)
-            self._again = self._clock() + RETRY * seat.ttl_s
-        else:
-            self._well()
-            if self._clock() >= until:
-                raise TimeoutError
-            if self.leadership.begun.is_set():
-                self.leadership.extend(self._until)
-
-    async def _check_unled(self) -> None:
+        """Write the record, with the new members if no key is worked on that others get."""
+        members = self._members.names
+        if self._rebalance is not None and self._rebalance.drained:
+            members = self._rebalance.published(self._record.renewals + 1)
         if not await self._unled():
             raise ConflictError("a leader is elected for it")
+        await self._record.write(members)
 
-    @property
-    def _until(self) -> float:
-        return self._seat.sent + VOID * self._seat.ttl_s
+    # ---- the group
 
-    @property
-    def _step_down_at(self) -> float:
-        return self._seat.sent + STEP_DOWN * self._seat.ttl_s
-
-    # ---- what is known
-
-    def _changed(self, change: Change[Membership]) -> None:
+    def _on_change(self, change: Change[Membership]) -> None:
         self._look()
         if change.before is None and change.after is None:
             self._group.deleted(change.key)
-        self._stir.set()
+        self._changed.set()
 
     def _look(self) -> None:
         self._group.look()
-        own = self._own()
+        own = self._own_record()
         if own is not None:
-            self._group.prove(self._seat.sent_at(own) or 0.0)
+            self._group.prove(self._record.sent_at(own) or 0.0)
 
-    def _own(self) -> Membership | None:
-        """Return our record as our cache has it; None where it has none of this time."""
+    def _own_record(self) -> Membership | None:
+        """Return the cached record of this process, or None if it has not written that one."""
         own = self._group.own
-        return own if own is not None and self._seat.sent_at(own) is not None else None
-
-
-def _told(members: int) -> str:
-    if members == 1:
-        return "has all keys, as the only member"
-    return f"shares its keys as one of {members} members"
+        return own if own is not None and self._record.sent_at(own) is not None else None

@@ -1,12 +1,11 @@
-"""Whether this process may work now, on which keys, and until when.
+"""Tells the loops of a controller whether this process may work now, and on which keys.
 
-There are three cases. Alone, it always may, on every key. Where a leader is elected, it may in the
-terms in which it leads, on every key. Where several share the keys, it may in the terms in which it
-is a member, on those keys that are its own by then.
+There are three cases. A process that runs the controller alone may always work on every key. With
+leader election, it may work on every key in the terms in which it leads. With sharding, it may work
+on its own keys in the terms in which it is a member.
 """
 
 import asyncio
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Iterator
@@ -15,20 +14,21 @@ from contextvars import ContextVar
 
 from natsctl.core.coordination.assignment import ALL, NONE, Assignment
 from natsctl.errors import NotLeadingError
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Clock = Callable[[], float]
 
-SLOW_S = 5.0  # work that takes longer than this to end is told of
-SHOWN_MAX = 5  # keys that are named then
+SLOW_S = 5.0  # work that takes longer to end is logged, again and again
+SHOWN_MAX = 5  # keys in such a log line
 
 current_leadership: ContextVar["Leadership | None"] = ContextVar("current_leadership", default=None)
-"""What the loops of a controller ask; without one they always work."""
+"""The leadership of the controller whose work this task does; None if it runs alone."""
 
 
 def leading() -> bool:
-    """Say whether this process may work, as far as others are concerned."""
+    """Return whether this process may work now."""
     leadership = current_leadership.get()
     return leadership is None or leadership.leads
 
@@ -41,126 +41,125 @@ async def led() -> None:
 
 
 class Leadership:
-    """What a process knows of its part in the work, in terms: each has a beginning and an end.
+    """The terms of this process: each has a beginning and an end.
 
-    Whoever takes part in an election or a group says so (`begin`, `extend`, `move`, `step_down`,
-    `lose`); whoever works asks.
+    A `Participant` begins, extends and ends terms; the loops of the controller work in them.
 
-    *Guarantees.* `leads` is false from the very moment in which another process may do the work,
-    even if nobody could say so: the clock decides. Work of one term has ended before there is
-    `quiet`.
+    *Guarantees.* `leads` is False from the moment at which another process may do the work, even if
+    this process was stopped, because it reads the clock. `quiet` returns after the work of every
+    earlier term has ended.
 
     Args:
-        name: whose work it is, for people.
-        clock: seconds, never going back, read anew at each call.
+        name: the controller's name, for messages.
+        clock: seconds that never go back, read at each call.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
-        self.epoch: int | None = None  # of the term, None on standby
-        self.assignment = NONE  # the keys that are this process's own in the term
-        self.sought = asyncio.Event()  # somebody is ready to work, and waits for a term
+        self.epoch: int | None = None  # of the term; None on standby
+        self.assignment = NONE  # the keys of this process in the term
+        self.sought = asyncio.Event()  # a loop is ready to work and waits for a term
         self.begun = asyncio.Event()  # a term has begun, and has not ended
         self._clock = clock
         self._until = -math.inf
         self._over = asyncio.Event()
         self._works: set[asyncio.Task[None]] = set()
-        self._movers: tuple[Callable[[Assignment], None], ...] = ()
-        self._at_work: Counter[Hashable] = Counter()
+        self._followers: tuple[Callable[[Assignment], None], ...] = ()
+        self._held: Counter[Hashable] = Counter()  # keys that are worked on, and by how many loops
         self._given_back = asyncio.Event()
 
     @property
     def leads(self) -> bool:
-        """Whether this is a term, in which nobody else can be doing this process's work."""
+        """Whether a term lasts, so that no other process can be doing this process's work."""
         return self._clock() < self._until
 
     def check(self) -> None:
-        """Raise `NotLeadingError` where somebody else may be doing this process's work."""
+        """Raise `NotLeadingError` if another process may be doing this process's work."""
         if not self.leads:
             raise NotLeadingError(f"{self.name} is not led by this process: nothing is written")
 
     def has(self, key: Hashable) -> bool:
-        """Whether the key is this process's own now, or was and is still worked on here."""
-        return self.leads and (key in self._at_work or self.assignment.has(key))
+        """Return whether the key is assigned to this process, or still worked on here."""
+        return self.leads and (key in self._held or self.assignment.has(key))
 
-    # ---- what is said
+    # ---- terms begin and end
 
     def begin(self, epoch: int, until: float, assignment: Assignment = ALL) -> None:
-        """Begin a term with these keys, which is over at *until* by itself."""
+        """Begin a term with these keys, which ends at *until* unless it is extended."""
         self.epoch, self._until = epoch, until
         self._over = asyncio.Event()
         self.move(assignment)
         self.begun.set()
 
     def extend(self, until: float) -> None:
-        """Let the term go on until then.
+        """Extend the term to *until*.
 
-        Raises `NotLeadingError` where its time is over already: whatever would have gone on since
-        was cancelled, so it never comes to life again.
+        Raises `NotLeadingError` if the term is over already: its work was cancelled, and the term
+        does not begin again.
         """
         self.check()
         self._until = until
 
     def move(self, assignment: Assignment) -> None:
-        """Let these keys be this process's own from now on, and no other."""
+        """Assign these keys to this process, and no others."""
         self.assignment = assignment
-        for mover in self._movers:
-            mover(assignment)
+        for follower in self._followers:
+            follower(assignment)
 
     def step_down(self) -> None:
-        """End the term: what is under way is cancelled, and may write until its time is over."""
+        """End the term: its work is cancelled, and may send writes until its time is over."""
         self.epoch = None
         self.begun.clear()
         self._over.set()
         self.move(NONE)
 
     def lose(self) -> None:
-        """End the term at once: somebody else does the work."""
+        """End the term at once, because another process does the work."""
         self._until = -math.inf
         self.step_down()
 
     async def quiet(self) -> None:
-        """Wait until nothing that was begun in a term is under way."""
+        """Wait until no work of a term runs."""
         while self._works:
             _, late = await asyncio.wait(self._works, timeout=SLOW_S)
             if late:
-                log.warning("%s: work of a term that is over has still not ended", self.name)
+                log.warning("work of a term that is over has not ended", tasks=len(late))
 
-    async def without(self, goes: Callable[[Hashable], bool]) -> None:
-        """Wait until nobody here is at a key that *goes*."""
-        told = asyncio.get_running_loop().time() + SLOW_S
-        while held := [key for key in self._at_work if goes(key)]:
+    async def drained(self, gives_up: Callable[[Hashable], bool]) -> None:
+        """Wait until no loop works on a key for which *gives_up* returns True."""
+        log_at = asyncio.get_running_loop().time() + SLOW_S
+        while held := [key for key in self._held if gives_up(key)]:
             self._given_back.clear()
             try:
-                async with asyncio.timeout_at(told):
+                async with asyncio.timeout_at(log_at):
                     await self._given_back.wait()
             except TimeoutError:
-                told += SLOW_S
-                some = ", ".join(map(str, held[:SHOWN_MAX]))
-                log.warning("%s: %d keys are still worked on: %s", self.name, len(held), some)
+                log_at += SLOW_S
+                shown = ", ".join(map(str, held[:SHOWN_MAX]))
+                log.warning("keys for another member are still worked on", keys=shown, n=len(held))
 
-    # ---- what is asked
+    # ---- work in terms
 
     @contextmanager
-    def moving(self, mover: Callable[[Assignment], None]) -> Iterator[None]:
-        """Tell *mover* which keys are this process's own, now and whenever that changes."""
-        self._movers = (*self._movers, mover)
-        mover(self.assignment)
+    def moving(self, follower: Callable[[Assignment], None]) -> Iterator[None]:
+        """Call *follower* with the keys of this process, now and at every change."""
+        self._followers = (*self._followers, follower)
+        follower(self.assignment)
         try:
             yield
         finally:
-            self._movers = tuple(each for each in self._movers if each is not mover)
+            self._followers = tuple(other for other in self._followers if other is not follower)
 
     @contextmanager
-    def at(self, key: Hashable) -> Iterator[None]:
-        """Be at work on the key; it is not given to others meanwhile."""
-        self._at_work[key] += 1
+    def working_on(self, key: Hashable) -> Iterator[None]:
+        """Hold the key while the context lasts: no other member gets it."""
+        self._held[key] += 1
         try:
             yield
         finally:
-            self._at_work[key] -= 1
-            if not self._at_work[key]:
-                del self._at_work[key]
+            self._held[key] -= 1
+            if not self._held[key]:
+                del self._held[key]
             self._given_back.set()
 
     async def lead(
@@ -168,10 +167,10 @@ class Leadership:
         work: Callable[[], Coroutine[None, None, None]],
         ended: Callable[[], Coroutine[None, None, None]],
     ) -> None:
-        """Run *work* in every term, from its beginning to its end, until *ended* returns.
+        """Run *work* in every term until *ended* returns.
 
-        Work under way is cancelled when its term is over; when *ended* has returned it is not, but
-        waited for. Raises what *work* raises.
+        Running work is cancelled when its term is over. After *ended* has returned, running work is
+        not cancelled but awaited. Raises what *work* raises.
         """
         end = asyncio.create_task(ended())
         self.sought.set()
@@ -199,7 +198,7 @@ class Leadership:
 
 
 async def _first(event: asyncio.Event, task: "asyncio.Task[None]") -> bool:
-    """Wait for either; say whether the task is still under way."""
+    """Wait for either; return whether the task still runs."""
     wait = asyncio.create_task(event.wait())
     try:
         await asyncio.wait((wait, task), return_when=asyncio.FIRST_COMPLETED)

@@ -1,1 +1,1 @@
-"""The work queue: which key comes next, and when."""
+"""The work queue, its order, its timers and its backoff."""

@@ -1,4 +1,4 @@
-"""Which of the ready keys is next."""
+"""Orders the ready keys by priority, fair share and age."""
 
 import math
 from collections import OrderedDict
@@ -12,54 +12,54 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Priority(IntEnum):
-    """How urgent a visit is, by what asked for it; higher goes first."""
+    """The urgency of a sync; a higher one goes first."""
 
     RESYNC = 0
-    """Nothing is known to have changed: a resync, the initial listing."""
+    """A resync or the initial listing: no change is known."""
     RETRY = 1
-    """A failed visit, of a key that was not taken for something else."""
+    """A retry of a key that is not held."""
     SECONDARY = 2
-    """Something changed that was made for the key."""
+    """A change of one of the key's secondaries."""
     USER = 3
-    """A person or a program changed what is desired."""
+    """A change of the primary."""
 
 
 class Ready(msgspec.Struct, frozen=True, gc=False):
-    """Waits for a worker, `since` this loop time."""
+    """A key that waits for a worker since a loop time."""
 
     since: float
     priority: Priority
 
 
 class ReadyQueue(Generic[K]):
-    """Ready keys in the order in which they are to be taken.
+    """Ready keys in the order in which workers take them.
 
-    The highest priority goes first. Within a priority the shares take turns, and each share is
-    first in, first out. But while any key has been ready for longer than *ageing_s*, every other
-    turn goes to the oldest key: whatever arrives, every key is taken at last, and however much has
-    aged, what is urgent waits for one turn only.
+    The highest priority goes first. Within a priority, the shares alternate, and each share is
+    first in, first out. While a key has been ready for longer than *ageing_s*, every second `pop`
+    takes the oldest key. So every key is taken at last, and an urgent key waits for one other key
+    at most.
 
-    `ready` shows the keys as they are now, the oldest first.
+    `entries` is a live view of the keys, the oldest first.
 
-    *share_of* must always say the same of the same key; without it there is one share. All costs
-    are constant, however many keys there are (an `OrderedDict` where a `dict` would be quadratic).
+    *share_of* returns a key's share, always the same for the same key; without it all keys have one
+    share. Every operation takes constant time (popping the first key of a `dict` would not).
     """
 
     def __init__(self, share_of: Callable[[K], Hashable] | None, ageing_s: float) -> None:
         self._ageing_s = ageing_s
         self._ready: OrderedDict[K, Ready] = OrderedDict()  # the oldest first
-        self.ready: Mapping[K, Ready] = self._ready
+        self.entries: Mapping[K, Ready] = self._ready
         self._aged_at = -math.inf  # no ready key has aged before then
-        self._by_age = False  # whether the last turn went to the oldest
+        self._by_age = False  # whether the last `pop` took the oldest key
         self._lines: dict[Priority, _Line[K]] = {  # the most urgent first
             priority: OrderedDict() if share_of is None else _Shares(share_of)
             for priority in sorted(Priority, reverse=True)
         }
 
     def push(self, key: K, priority: Priority, now: float) -> bool:
-        """Let *key* be ready, and say whether it was not before.
+        """Add *key*, and return whether it was not ready before.
 
-        A ready key keeps its age, and its turn unless the priority is higher than what it has.
+        A ready key keeps its age. It keeps its place too, unless the new priority is higher.
         """
         ready = self._ready.get(key)
         if ready is None:
@@ -73,7 +73,7 @@ class ReadyQueue(Generic[K]):
         return False
 
     def pop(self, now: float) -> tuple[K, Ready]:
-        """Take the next key; there must be one."""
+        """Remove and return the next key; raises `KeyError` if no key is ready."""
         if now > self._aged_at and not self._by_age:
             oldest, ready = next(iter(self._ready.items()))
             self._aged_at = ready.since + self._ageing_s
@@ -89,7 +89,7 @@ class ReadyQueue(Generic[K]):
         raise KeyError("no key is ready")
 
     def remove(self, key: K) -> None:
-        """Drop *key*, if it is here."""
+        """Drop *key* if it is ready."""
         ready = self._ready.pop(key, None)
         if ready is not None:
             del self._lines[ready.priority][key]
@@ -102,7 +102,7 @@ class ReadyQueue(Generic[K]):
 
 
 class _Line(Protocol[K]):
-    """Keys in the order of their turns; an `OrderedDict` is first in, first out."""
+    """The keys of one priority in their order; an `OrderedDict` is first in, first out."""
 
     def __len__(self) -> int: ...
     def __setitem__(self, key: K, value: None, /) -> None: ...
@@ -112,7 +112,7 @@ class _Line(Protocol[K]):
 
 
 class _Shares(Generic[K]):
-    """A line whose shares take turns; each is first in, first out."""
+    """A line whose shares alternate; each share is first in, first out."""
 
     def __init__(self, share_of: Callable[[K], Hashable]) -> None:
         self._share_of = share_of

@@ -1,4 +1,4 @@
-"""When a key is to be visited again."""
+"""Holds the times at which a key is to be synced again."""
 
 import math
 
@@ -8,18 +8,18 @@ from natsctl.core.queue.ready_queue import Priority
 
 
 class Requeue(msgspec.Struct, frozen=True, gc=False):
-    """A visit asked for, not to begin before the loop time `at`."""
+    """A requested sync, which must not begin before the loop time `at`."""
 
     at: float
     priority: Priority
 
 
 class Requeues(msgspec.Struct, gc=False):
-    """The visits that are still owed to a key, of each sort at most one.
+    """The requested syncs of a key, at most one of each sort.
 
-    `at_once` is owed to a held key that was added, `explicit` to one for which a time was asked,
-    `retry` to one that failed. A visit that begins at or after the time of one answers it; one that
-    begins before does not. `counted` marks a held key that became due and was counted as an add.
+    `at_once` belongs to a held key that was added, `explicit` to a key that was added with a delay,
+    `retry` to a key that failed. A sync that begins at or after the time of a request fulfils the
+    request. `counted` marks a held key that became due and was counted as an add.
     """
 
     at_once: Requeue | None = None
@@ -28,35 +28,35 @@ class Requeues(msgspec.Struct, gc=False):
     counted: bool = False
 
     def __bool__(self) -> bool:
-        """Say whether any visit is owed."""
+        """Return whether a sync is requested."""
         return bool(self.at_once or self.explicit or self.retry)
 
     @property
     def at(self) -> float:
-        """The loop time of the earliest visit, infinity if none is owed."""
-        return min((visit.at for visit in self._visits()), default=math.inf)
+        """The loop time of the earliest request, infinity without one."""
+        return min((requeue.at for requeue in self._requested()), default=math.inf)
 
     @property
     def priority(self) -> Priority:
-        """The highest priority that was asked for."""
-        return max((visit.priority for visit in self._visits()), default=Priority.RESYNC)
+        """The highest requested priority."""
+        return max((requeue.priority for requeue in self._requested()), default=Priority.RESYNC)
 
     def begin(self, now: float) -> None:
-        """Strike out what a visit that begins now answers."""
+        """Remove the requests that a sync that begins now fulfils."""
         self.at_once = _later(self.at_once, now)
         self.explicit = _later(self.explicit, now)
         self.retry = _later(self.retry, now)
 
-    def _visits(self) -> list[Requeue]:
-        return [visit for visit in (self.at_once, self.explicit, self.retry) if visit]
+    def _requested(self) -> list[Requeue]:
+        return [requeue for requeue in (self.at_once, self.explicit, self.retry) if requeue]
 
 
-def sooner(owed: Requeue | None, asked: Requeue) -> Requeue:
-    """Return the visit that serves both: the earliest time, the highest priority."""
-    if owed is None:
-        return asked
-    return Requeue(min(owed.at, asked.at), max(owed.priority, asked.priority))
+def sooner(requested: Requeue | None, new: Requeue) -> Requeue:
+    """Return the earlier time with the higher priority."""
+    if requested is None:
+        return new
+    return Requeue(min(requested.at, new.at), max(requested.priority, new.priority))
 
 
-def _later(visit: Requeue | None, now: float) -> Requeue | None:
-    return visit if visit is not None and visit.at > now else None
+def _later(requeue: Requeue | None, now: float) -> Requeue | None:
+    return requeue if requeue is not None and requeue.at > now else None

@@ -1,4 +1,4 @@
-"""Whether to try again, and when."""
+"""Decides whether a failed sync is retried, and when."""
 
 import asyncio
 import math
@@ -16,48 +16,48 @@ _DOUBLINGS_MAX = 64  # enough to pass any limit, and far from where a float over
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Try again: `after` this many seconds, or when the queue's limiter says so."""
+    """Retry `after` this many seconds, or None for the delay of the queue's limiter."""
 
     after: float | None = None
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Give this key up until it is asked for again."""
+    """Do not retry the key until it is added again."""
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Give everything up."""
+    """Stop the controller."""
 
 
 Decision: TypeAlias = Retry | Drop | Stop
 
 RetryPolicy: TypeAlias = Callable[[Exception, int], Decision]
-"""What follows a failure, from the error and the key's failures in a row, counted from 1."""
+"""Returns the decision for an error and the key's failures in a row, counted from 1."""
 
 Jitter: TypeAlias = Callable[[], float]
-"""Draws the share of a delay to add to it, so that what failed together returns apart."""
+"""Returns a random share of a delay to add to it, so that keys are not retried together."""
 
 
 def always_retry(_error: Exception, _failures: int) -> Decision:
-    """Retry for ever, when the queue's limiter says so."""
+    """Retry without end, after the delays of the queue's limiter."""
     return Retry()
 
 
 def retry_up_to(limit: int) -> RetryPolicy:
-    """Retry a key *limit* times in a row, then stop everything."""
+    """Retry a key *limit* times in a row, then stop the controller."""
     return lambda _error, failures: Retry() if failures <= limit else Stop()
 
 
 def give_up_after(limit: int) -> RetryPolicy:
-    """Retry a key *limit* times in a row, then drop it; other keys go on."""
+    """Retry a key *limit* times in a row, then drop it; other keys are not affected."""
     return lambda _error, failures: Retry() if failures <= limit else Drop()
 
 
 def exponential(initial_s: float = 5.0, max_attempts: int = 5) -> RetryPolicy:
-    """Retry after *initial_s*, then after twice as long each time; at last drop the key.
+    """Retry after *initial_s*, then after twice as long each time, then drop the key.
 
-    As in grafana-app-sdk, whose attempts count from 0, the attempt numbered *max_attempts* is
-    still made: the default retries six times, after 5, 10, 20, 40, 80 and 160 s. Without jitter.
+    Attempts count from 0, and the attempt numbered *max_attempts* is made, as in grafana-app-sdk:
+    the default retries six times, after 5, 10, 20, 40, 80 and 160 s. There is no jitter.
     """
 
     def decide(_error: Exception, failures: int) -> Decision:
@@ -69,12 +69,12 @@ def exponential(initial_s: float = 5.0, max_attempts: int = 5) -> RetryPolicy:
 
 
 def no_jitter() -> float:
-    """Add nothing."""
+    """Return 0."""
     return 0.0
 
 
 def up_to_a_tenth() -> float:
-    """Add between nothing and a tenth, evenly."""
+    """Return a uniform random number between 0 and 0.1."""
     return random.random() / 10  # noqa: S311 - spreads load, keeps no secret
 
 
@@ -83,15 +83,15 @@ def backoff(
 ) -> float:
     """Return the seconds to wait after this many failures in a row, counted from 1.
 
-    They are *base_s*, doubled for every failure after the first, at most *limit_s*; and the
-    jitter on top, so that keys at the limit are spread too. Any count is fine, however large.
+    The delay is *base_s*, doubled for every failure after the first, and at most *limit_s*. The
+    jitter is added after that, so that keys at the limit are spread too. Any count is allowed.
     """
     doublings = min(max(failures - 1, 0), _DOUBLINGS_MAX)
     return min(limit_s, base_s * 2.0**doublings) * (1.0 + jitter())
 
 
 class ExponentialLimiter(Generic[K]):
-    """Says how long a failing key waits: each key by its own failures in a row.
+    """Computes the delay of a failing key from its own failures in a row.
 
     The default is client-go's, 5 ms doubling to 1000 s, with up to a tenth of jitter.
     """
@@ -103,7 +103,7 @@ class ExponentialLimiter(Generic[K]):
         self._failures: dict[K, int] = {}
 
     def fail(self, key: K) -> float:
-        """Count a failure and return the seconds that this key must wait."""
+        """Count a failure and return the delay of the key in seconds."""
         failures = self._failures[key] = self.failures(key) + 1
         return backoff(failures, base_s=self._base_s, limit_s=self._limit_s, jitter=self._jitter)
 
@@ -112,15 +112,15 @@ class ExponentialLimiter(Generic[K]):
         return self._failures.get(key, 0)
 
     def forget(self, key: K) -> None:
-        """Begin the key's count anew; a key that never failed is fine."""
+        """Set the key's count to 0."""
         self._failures.pop(key, None)
 
 
 class TokenBucket:
-    """Limits the rate of everything that takes a token from it, whatever the key.
+    """A token bucket that limits a rate over all keys.
 
-    Holds at most *burst* tokens, is full at first, and gains *rate_per_s* by the loop's clock.
-    Raises `UsageError` for a rate or a burst that is not positive.
+    It holds at most *burst* tokens, is full at first, and gains *rate_per_s* tokens per second of
+    loop time. Raises `UsageError` if the rate or the burst is not positive.
     """
 
     def __init__(self, *, rate_per_s: float, burst: int) -> None:
@@ -133,9 +133,9 @@ class TokenBucket:
         self._counted_at = -math.inf
 
     def take(self) -> float:
-        """Take a token and return the seconds to wait until it is there: 0.0 if it is.
+        """Take a token and return the seconds until it is available, 0.0 if it is available now.
 
-        Tokens are promised in advance, in the order asked for: every caller gets its turn.
+        Tokens that are not available yet are reserved in the order of the calls.
         """
         now = asyncio.get_running_loop().time()
         gained = (now - self._counted_at) * self._rate_per_s
@@ -144,14 +144,14 @@ class TokenBucket:
         return max(0.0, -self._tokens / self._rate_per_s)
 
     def give_back(self) -> None:
-        """Give back a token that was taken and not used."""
+        """Return a token that was not used."""
         self._tokens = min(self._burst, self._tokens + 1.0)
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit of the syncs that begin: *qps* a second on average, and up to *burst* at once.
+    """A limit on starting syncs: *qps* per second on average, and up to *burst* at once.
 
-    Raises `UsageError` if *qps* is not above 0 and finite, or *burst* is no whole number above 0.
+    Raises `UsageError` unless *qps* is finite and above 0, and *burst* is an integer above 0.
     """
 
     qps: float

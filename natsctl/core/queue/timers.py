@@ -1,4 +1,4 @@
-"""Which keys ripen, and when."""
+"""Calls a function for each key when its time comes."""
 
 import asyncio
 import math
@@ -9,41 +9,41 @@ from typing import Generic, TypeAlias, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-_Timer: TypeAlias = tuple[float, int, K]  # when, number, whose; keys are never compared
+_Timer: TypeAlias = tuple[float, int, K]  # loop time, number, key; keys are never compared
 
-_BATCH = 1000  # keys ripened before the loop gets its turn
-_DEAD_MAX = 64  # cancelled timers not worth a compaction
-_AHEAD_MAX_S = 86_400.0  # no loop is asked to look further ahead: some overflow
+_BATCH = 1000  # calls of `ripen` before other callbacks of the loop run
+_DEAD_MAX = 64  # cancelled timers that do not justify a compaction
+_AHEAD_MAX_S = 86_400.0  # the longest timer of the loop, because some loops overflow
 
 
 class Timers(Generic[K]):
-    """At most one timer per key; however many there are, the loop sees one.
+    """At most one timer per key, all behind a single timer of the event loop.
 
-    Calls `ripen(key)` from the loop once the loop says that a key's time has come (uvloop says so
-    up to half a millisecond early): earlier times first, and in the order set where times are
-    equal. Ripe keys come in batches, so that a hundred thousand of them do not hold up the loop.
-    Setting and cancelling cost O(log n) at most. Any time is fine, infinity too.
+    Calls `ripen(key)` when a key's time has come, which uvloop reports up to half a millisecond
+    early. Earlier times go first, and equal times in the order in which they were set. Keys that
+    are due at the same time are handled in batches, so that 100,000 of them do not block the loop.
+    Setting and cancelling take O(log n) at most. Any time is allowed, infinity too.
     """
 
     def __init__(self, ripen: Callable[[K], None]) -> None:
         self._ripen = ripen
         self._live: dict[K, _Timer[K]] = {}
-        self._heap: list[_Timer[K]] = []  # every live timer, and dead ones until they are met
+        self._heap: list[_Timer[K]] = []  # live timers, and cancelled ones that are not removed yet
         self._numbers = count()
         self._handle: asyncio.TimerHandle | None = None
         self._armed_for = math.inf
 
     def __len__(self) -> int:
-        """Count the keys that wait."""
+        """Return the number of keys that have a timer."""
         return len(self._live)
 
     def get(self, key: K) -> float | None:
-        """Return the loop time at which *key* ripens, None for a key that has no timer."""
+        """Return the loop time of the key's timer, None if the key has no timer."""
         timer = self._live.get(key)
         return None if timer is None else timer[0]
 
     def set(self, key: K, when: float) -> None:
-        """Let *key* ripen at the loop time *when*, instead of when it would have."""
+        """Set the key's timer to the loop time *when*."""
         if self.get(key) == when:
             return
         timer = self._live[key] = (when, next(self._numbers), key)
@@ -52,7 +52,7 @@ class Timers(Generic[K]):
         self._arm()
 
     def cancel(self, key: K) -> None:
-        """Let *key* not ripen; a key that has no timer is fine."""
+        """Cancel the key's timer if it has one."""
         if self._live.pop(key, None) is not None:
             self._compact()
 
@@ -63,7 +63,7 @@ class Timers(Generic[K]):
         self._disarm()
 
     def _compact(self) -> None:
-        """Rebuild the heap once most of it is dead, so that it stays as small as what lives."""
+        """Rebuild the heap when most of its timers are cancelled."""
         if not self._live:
             self.clear()
         elif len(self._heap) > 2 * len(self._live) + _DEAD_MAX:
@@ -71,7 +71,7 @@ class Timers(Generic[K]):
             heapify(self._heap)
 
     def _arm(self) -> None:
-        """Have the loop call no later than the earliest timer."""
+        """Set the timer of the loop no later than the earliest timer."""
         when = self._heap[0][0]
         if when < self._armed_for:
             self._disarm()

@@ -1,4 +1,4 @@
-"""Tasks that wait to be told of something: one is woken, or all."""
+"""Wakes one waiting task, or all of them."""
 
 import asyncio
 from collections import deque
@@ -6,35 +6,35 @@ from contextlib import suppress
 
 
 class Waiters(deque[asyncio.Future[None]]):
-    """Wakes exactly as many tasks as it is told to, those that wait longest first.
+    """Tasks that wait, the longest-waiting first.
 
-    A woken task must look for itself whether what it waits for is there, and wait again if not.
-    No word is lost: a task that is cancelled after it was woken wakes the next.
+    A woken task must check its condition itself, and wait again if the condition does not hold. No
+    wake-up is lost: a task that is cancelled after it was woken wakes the next one.
     """
 
     async def wait(self) -> None:
-        """Return when woken."""
-        word = asyncio.get_running_loop().create_future()
-        self.append(word)
+        """Return when this task is woken."""
+        wake_up = asyncio.get_running_loop().create_future()
+        self.append(wake_up)
         try:
-            await word
+            await wake_up
         except asyncio.CancelledError:
-            if word.cancelled():
+            if wake_up.cancelled():
                 with suppress(ValueError):
-                    self.remove(word)
+                    self.remove(wake_up)
             else:
                 self.wake_one()
             raise
 
     def wake_one(self) -> None:
-        """Wake the task that waits longest; without any, nothing is remembered."""
+        """Wake the task that has waited longest, if there is one."""
         while self:
-            word = self.popleft()
-            if not word.done():
-                word.set_result(None)
+            wake_up = self.popleft()
+            if not wake_up.done():
+                wake_up.set_result(None)
                 return
 
     def wake_all(self) -> None:
-        """Wake every task that waits now."""
+        """Wake every waiting task."""
         while self:
             self.wake_one()

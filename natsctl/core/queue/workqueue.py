@@ -1,7 +1,7 @@
-"""Which keys need a visit, and who has them.
+"""Queues the keys that need a sync.
 
 A key is in at most one place: waiting for its time, ready for a worker, or held by one. So no two
-workers ever have the same key, and however often a key is added, one visit answers all of it.
+workers have the same key, and one sync fulfils all requests that were made before it began.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """Waits for its time, `until` this loop time."""
+    """A key that waits until a loop time."""
 
     until: float
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """A worker has it, `since` this loop time, for something of this priority."""
+    """A key that a worker has since a loop time, and the priority with which it was taken."""
 
     since: float
     priority: Priority
@@ -40,15 +40,14 @@ Place: TypeAlias = Waiting | Ready | Held
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """What a queue measured since it was made. Durations are seconds of loop time.
+    """The measures of a queue since its creation. Durations are seconds of loop time.
 
-    Everything means what the metrics of client-go's work queue mean. `depth` counts the keys that
-    are due: the ready ones, and the held ones that were added again. `waiting` counts the keys
-    whose time is still to come, `held` those that workers have. `adds` counts how often a key that
-    was not due became due, `retries` how often a key was added with a delay. `latency_s` runs from
-    the add to `get`, `work_s` from `get` to `done`. `unfinished_s` is the sum of the times for
-    which the held keys have been held so far, `longest_s` the longest of them: a worker that hangs
-    shows here first.
+    They correspond to the metrics of client-go's work queue. `depth` counts the keys that are due:
+    the ready ones, and the held ones that were added again. `waiting` counts the keys whose time is
+    in the future, `held` those that workers have. `adds` counts how often a key that was not due
+    became due, `retries` how often a key was added with a delay. `latency_s` runs from the add to
+    `get`, `work_s` from `get` to `done`. `unfinished_s` is the sum of the times for which the held
+    keys have been held so far, and `longest_s` the longest of them: both grow if a worker hangs.
     """
 
     depth: int
@@ -63,27 +62,27 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class Workqueue(Generic[K]):
-    """Keys that need a visit: each once, in its time, by urgency, and fairly.
+    """A queue of keys that need a sync.
 
     Guarantees:
-        - The earliest time and the highest priority asked for win. A key that is added while it
-          is held becomes ready again when it is given back, once.
-        - A delay that was asked for (`add(key, after=...)`) is kept: neither a visit before that
-          time nor a success cancels it. A success (`forget`) cancels a retry that waits.
-        - Higher priorities go first, shares take turns within one, and each share is first in,
-          first out; but every other turn goes to a key that has been ready for longer than
-          *ageing_s*, the oldest first, while there is one.
+        - The earliest requested time and the highest requested priority win. A key that is added
+          while it is held becomes ready once more when it is given back.
+        - A requested delay (`add(key, after=...)`) is kept: neither a sync before that time nor a
+          success cancels it. A success (`forget`) cancels a waiting retry.
+        - Higher priorities go first. Within a priority, the shares alternate, and each share is
+          first in, first out. While keys have been ready for longer than *ageing_s*, every second
+          key that is taken is the oldest one.
         - A cancelled `get` takes no key.
 
-    An empty queue is falsy: write `queue is None`, not `queue or Workqueue()`. All calls belong
-    into the thread of the one event loop whose clock the queue goes by.
+    An empty queue is falsy: write `queue is None`, not `queue or Workqueue()`. All calls must be
+    made in the thread of one event loop.
 
     Args:
-        limiter: how long a failing key waits; client-go's 5 ms to 1000 s by default.
-        bucket: limits the rate of all retries together; by default nothing does.
-        pace: limits the rate at which keys are taken; by default nothing does.
-        share_of: whom a key belongs to, always the same for the same key; it must not raise.
-        ageing_s: how long a ready key may be passed over before every other turn is its own.
+        limiter: computes the delays of retries; client-go's 5 ms to 1000 s by default.
+        bucket: limits the rate of all retries together; no limit by default.
+        pace: limits the rate at which keys are taken; no limit by default.
+        share_of: returns a key's share, always the same for the same key; it must not raise.
+        ageing_s: seconds after which a ready key is taken before keys of higher priority.
     """
 
     def __init__(
@@ -98,59 +97,59 @@ class Workqueue(Generic[K]):
         self._limiter = ExponentialLimiter[K]() if limiter is None else limiter
         self._bucket = bucket
         self._pace = None if pace is None else pace.bucket()
-        self._agendas: dict[K, Requeues] = {}  # of keys to which more than the next visit is owed
+        self._requeues: dict[K, Requeues] = {}  # of keys that need more than their next sync
         self._timers = Timers(self._ripen)
-        self._turns = ReadyQueue(share_of, ageing_s)
+        self._ready = ReadyQueue(share_of, ageing_s)
         self._held: dict[K, Held] = {}
         self._due: dict[K, float] = {}  # since when ready keys are due that became so while held
         self._shut_down = False
-        self._now: Callable[[], float] = self._first_look
+        self._now: Callable[[], float] = self._find_clock
         self._getters, self._joiners = Waiters(), Waiters()
         self._adds = self._retries = 0
         self._latency_s, self._work_s = Histogram(), Histogram()
 
     def __len__(self) -> int:
-        """Count the keys that are ready."""
-        return len(self._turns.ready)
+        """Return the number of ready keys."""
+        return len(self._ready.entries)
 
     @property
     def idle(self) -> bool:
         """Whether no key is waiting, ready or held."""
-        return not (self._timers or self._turns.ready or self._held)
+        return not (self._timers or self._ready.entries or self._held)
 
     @property
     def settled(self) -> bool:
-        """True if no key is ready or held, and no failed key waits for its retry.
+        """Whether no key is ready or held, and no failed key waits for its retry.
 
         A key that only waits for a requested time does not count.
         """
-        retrying = any(agenda.retry for agenda in self._agendas.values())
-        return not (retrying or self._turns.ready or self._held)
+        retrying = any(requeues.retry for requeues in self._requeues.values())
+        return not (retrying or self._ready.entries or self._held)
 
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.USER) -> None:
-        """Ask for a visit, not before *after* seconds from now; ignored after `shut_down`."""
+        """Request a sync, *after* seconds from now or later; ignored after `shut_down`."""
         if self._shut_down:
             return
         now = self._now()
         if after > 0:
             self._retries += 1
-            agenda = self._agenda(key, now)
-            agenda.explicit = sooner(agenda.explicit, Requeue(now + after, priority))
-            self._place(key, agenda, now)
+            requeues = self._requeues_of(key, now)
+            requeues.explicit = sooner(requeues.explicit, Requeue(now + after, priority))
+            self._place(key, requeues, now)
         elif key in self._held:
-            agenda = self._agenda(key, now)
-            agenda.at_once = sooner(agenda.at_once, Requeue(now, priority))
-            self._count_add(agenda)
+            requeues = self._requeues_of(key, now)
+            requeues.at_once = sooner(requeues.at_once, Requeue(now, priority))
+            self._count_add(requeues)
         else:
             self._offer(key, priority, now)
 
     def retry(self, key: K, *, after: float | None = None) -> None:
-        """Count a failure and ask for another visit, *after* seconds from now.
+        """Count a failure and request another sync, *after* seconds from now.
 
-        Without *after* the limiter says when; with a token bucket it is no sooner than the bucket
-        allows. Called before `done`, as it should be, the retry keeps the priority with which the
-        key was taken; that of a key which is not held is `Priority.RETRY`. After `shut_down` the
-        failure is counted and nothing else happens.
+        Without *after*, the limiter computes the delay. A token bucket may extend either. Call
+        this before `done`: the retry then keeps the priority with which the key was taken. The
+        priority of a key that is not held is `Priority.RETRY`. After `shut_down`, the failure is
+        counted and no sync is requested.
         """
         delay = self._limiter.fail(key)
         if self._shut_down:
@@ -163,59 +162,60 @@ class Workqueue(Generic[K]):
         now = self._now()
         held = self._held.get(key)
         priority = Priority.RETRY if held is None else held.priority
-        agenda = self._agenda(key, now)
-        agenda.retry = sooner(agenda.retry, Requeue(now + delay, priority))
-        self._place(key, agenda, now)
+        requeues = self._requeues_of(key, now)
+        requeues.retry = sooner(requeues.retry, Requeue(now + delay, priority))
+        self._place(key, requeues, now)
 
     def failures(self, key: K) -> int:
         """Return how often *key* was retried since it was last forgotten."""
         return self._limiter.failures(key)
 
     def forget(self, key: K) -> None:
-        """Clear the key's failures and cancel its retry; every success must do this.
+        """Clear the key's failures and cancel its waiting retry; call this after every success.
 
-        What else was asked for stays, and so does a key whose retry is ready already.
+        Other requests are kept, and so is a key whose retry is ready already.
         """
         self._limiter.forget(key)
-        agenda = self._agendas.get(key)
-        if agenda is not None and agenda.retry is not None:
-            agenda.retry = None
-            self._place(key, agenda, self._now())
+        requeues = self._requeues.get(key)
+        if requeues is not None and requeues.retry is not None:
+            requeues.retry = None
+            self._place(key, requeues, self._now())
 
     def drop(self, key: K) -> None:
-        """Owe the key no visit, and remember no failure of it; whoever holds it may end."""
+        """Cancel every request of the key and clear its failures; a worker may still hold it."""
         self._limiter.forget(key)
         self._timers.cancel(key)
-        self._turns.remove(key)
-        self._agendas.pop(key, None)
+        self._ready.remove(key)
+        self._requeues.pop(key, None)
         self._due.pop(key, None)
 
     def keep(self, wanted: Callable[[K], bool]) -> None:
-        """Drop every key that is not *wanted*; takes time in proportion to all that are here."""
-        for key in {*self._turns.ready, *self._agendas, *self._held}:
+        """Drop every key that is not *wanted*; takes time in proportion to all keys."""
+        for key in {*self._ready.entries, *self._requeues, *self._held}:
             if not wanted(key):
                 self.drop(key)
 
     def hasten_retries(self) -> None:
-        """Retry now whatever waits to be retried, its failures forgotten: what it met is over.
+        """Clear the failures of all keys that wait for a retry, and retry them now.
 
-        A token bucket is heeded.
+        A token bucket still limits the rate.
         """
         now = self._now()
-        for key, agenda in list(self._agendas.items()):
-            if agenda.retry is not None:
+        for key, requeues in list(self._requeues.items()):
+            if requeues.retry is not None:
                 self._limiter.forget(key)
                 delay = 0.0 if self._bucket is None else self._bucket.take()
-                agenda.retry = sooner(agenda.retry, Requeue(now + delay, agenda.retry.priority))
-                self._place(key, agenda, now)
+                retry = Requeue(now + delay, requeues.retry.priority)
+                requeues.retry = sooner(requeues.retry, retry)
+                self._place(key, requeues, now)
 
     async def get(self) -> K:
-        """Take the next key, waiting for one; it is held until `done`.
+        """Wait for the next key and return it; it is held until `done`.
 
-        Raises `QueueShutDownError` once the queue is shut down and hands out nothing more.
+        Raises `QueueShutDownError` when the queue is shut down and has no key left to take.
         """
         while True:
-            while not self._turns.ready:
+            while not self._ready.entries:
                 if self._shut_down:
                     raise QueueShutDownError("the queue was shut down")
                 await self._getters.wait()
@@ -223,8 +223,8 @@ class Workqueue(Generic[K]):
                 return self._take()
 
     def get_nowait(self) -> K | None:
-        """Take the next key like `get`; None if no key is ready now, or the pace forbids it."""
-        if not self._turns.ready:
+        """Take the next key like `get`; return None if no key is ready or the pace forbids it."""
+        if not self._ready.entries:
             return None
         if self._pace is not None and self._pace.take() > 0:
             self._pace.give_back()
@@ -232,7 +232,7 @@ class Workqueue(Generic[K]):
         return self._take()
 
     async def _paced(self) -> bool:
-        """Wait for as long as the pace asks for; return whether a key is still ready then."""
+        """Wait as long as the pace demands, and return whether a key is still ready then."""
         pace = self._pace
         if pace is None or self._shut_down:
             return True
@@ -248,12 +248,12 @@ class Workqueue(Generic[K]):
             pace.give_back()
             self._getters.wake_one()
             raise
-        if not self._turns.ready:
+        if not self._ready.entries:
             pace.give_back()
-        return bool(self._turns.ready)
+        return bool(self._ready.entries)
 
     def done(self, key: K) -> None:
-        """Give a held key back, to wait or be ready if more visits were asked for meanwhile.
+        """Give a held key back. It waits or is ready if it was requested while it was held.
 
         Raises `UsageError` for a key that is not held.
         """
@@ -263,30 +263,30 @@ class Workqueue(Generic[K]):
             raise UsageError(f"{key} was given back, but nobody holds it") from None
         now = self._now()
         self._work_s.observe(now - held.since)
-        agenda = self._agendas.get(key)
-        if agenda is not None:
-            if agenda.at <= now:
-                self._due[key] = agenda.at
-            self._place(key, agenda, now)
+        requeues = self._requeues.get(key)
+        if requeues is not None:
+            if requeues.at <= now:
+                self._due[key] = requeues.at
+            self._place(key, requeues, now)
         if self._joiners and not self._held:
             self._joiners.wake_all()
 
     def shut_down(self, *, drain: bool) -> None:
-        """Take no more keys and drop those that wait.
+        """Accept no more keys, and drop those that wait.
 
-        With *drain*, what is ready is still handed out, and so is a held key that was added again;
-        without, it is dropped. Who waits in `get` with nothing left to take is told so. May be
-        called again to drop what an earlier call let drain.
+        With *drain*, workers can still take the ready keys, and held keys that were added again.
+        Without it, these keys are dropped too. A waiting `get` raises if no key is left. A second
+        call without *drain* drops the keys that the first one left.
         """
         self._shut_down = True
         self._timers.clear()
-        self._agendas = {
-            key: Requeues(at_once=agenda.at_once, counted=agenda.counted)
-            for key, agenda in self._agendas.items()
-            if drain and agenda.at_once
+        self._requeues = {
+            key: Requeues(at_once=requeues.at_once, counted=requeues.counted)
+            for key, requeues in self._requeues.items()
+            if drain and requeues.at_once
         }
         if not drain:
-            self._turns.clear()
+            self._ready.clear()
             self._due.clear()
         self._getters.wake_all()
         self._joiners.wake_all()
@@ -297,31 +297,31 @@ class Workqueue(Generic[K]):
             await self._joiners.wait()
 
     async def join(self) -> None:
-        """Wait until no key is held, nor left for workers to drain after a shut-down.
+        """Wait until no key is held, and none is left to drain after a shut-down.
 
-        It sets no limit: give it a deadline.
+        This has no time limit of its own.
         """
-        while self._held or (self._shut_down and self._turns.ready):
+        while self._held or (self._shut_down and self._ready.entries):
             await self._joiners.wait()
 
     def place(self, key: K) -> Place | None:
-        """Return where *key* is, None for a key that is nowhere here."""
+        """Return the place of *key*, None if the queue does not have it."""
         until = self._timers.get(key)
         if until is not None:
             return Waiting(until)
-        return self._held.get(key) or self._turns.ready.get(key)
+        return self._held.get(key) or self._ready.entries.get(key)
 
     def oldest_ready(self) -> float | None:
-        """Return the loop time at which the oldest ready key became ready, None without one."""
-        return next((ready.since for ready in self._turns.ready.values()), None)
+        """Return the loop time since which the oldest ready key is ready, None if no key is."""
+        return next((ready.since for ready in self._ready.entries.values()), None)
 
     def stats(self) -> QueueStats:
-        """Return what was measured; takes time in proportion to the held keys only."""
+        """Return the measures; takes time in proportion to the held keys only."""
         now = self._now()
         held_s = [now - held.since for held in self._held.values()]
-        agendas = filter(None, map(self._agendas.get, self._held))
+        held_requeues = filter(None, map(self._requeues.get, self._held))
         return QueueStats(
-            depth=len(self._turns.ready) + sum(agenda.at <= now for agenda in agendas),
+            depth=len(self._ready.entries) + sum(requeues.at <= now for requeues in held_requeues),
             waiting=len(self._timers),
             held=len(self._held),
             adds=self._adds,
@@ -332,64 +332,64 @@ class Workqueue(Generic[K]):
             longest_s=max(held_s, default=0.0),
         )
 
-    def _first_look(self) -> float:
-        """Find the loop's clock, once: asking for the loop costs more than asking for the time."""
+    def _find_clock(self) -> float:
+        """Find the loop's clock once, because that takes longer than reading its time."""
         self._now = asyncio.get_running_loop().time
         return self._now()
 
-    def _agenda(self, key: K, now: float) -> Requeues:
-        """Return what is owed to the key beyond the visit for which it is ready, if it is."""
-        agenda = self._agendas.get(key)
-        if agenda is None:
-            agenda = self._agendas[key] = Requeues()
-        elif key in self._turns.ready:
-            agenda.begin(now)
-        return agenda
+    def _requeues_of(self, key: K, now: float) -> Requeues:
+        """Return the requests of the key beyond the sync for which it is ready."""
+        requeues = self._requeues.get(key)
+        if requeues is None:
+            requeues = self._requeues[key] = Requeues()
+        elif key in self._ready.entries:
+            requeues.begin(now)
+        return requeues
 
-    def _place(self, key: K, agenda: Requeues, now: float) -> None:
-        """Put a key where its agenda says: the one function that decides this."""
+    def _place(self, key: K, requeues: Requeues, now: float) -> None:
+        """Put a key that is not held into the place that its requests demand."""
         if key in self._held:
             return
-        if agenda.at <= now or key in self._turns.ready:
-            self._offer(key, agenda.priority, now)
-        elif agenda:
-            self._timers.set(key, agenda.at)
+        if requeues.at <= now or key in self._ready.entries:
+            self._offer(key, requeues.priority, now)
+        elif requeues:
+            self._timers.set(key, requeues.at)
         else:
             self._timers.cancel(key)
-            del self._agendas[key]
+            del self._requeues[key]
 
     def _offer(self, key: K, priority: Priority, now: float) -> None:
-        """Let a key that is not held be ready, and wake one worker for it."""
-        agenda = self._agendas.get(key)
-        if agenda is not None:
+        """Make a key ready that is not held, and wake one worker for it."""
+        requeues = self._requeues.get(key)
+        if requeues is not None:
             self._timers.cancel(key)
-            priority = max(priority, agenda.priority)
-        if self._turns.push(key, priority, now):
-            self._count_add(agenda)
-            if agenda is not None:
-                agenda.counted = False
+            priority = max(priority, requeues.priority)
+        if self._ready.push(key, priority, now):
+            self._count_add(requeues)
+            if requeues is not None:
+                requeues.counted = False
             if self._getters:
                 self._getters.wake_one()
 
-    def _count_add(self, agenda: Requeues | None) -> None:
-        """Count that a key became due; a held key that is given back is not counted again."""
-        if agenda is None:
+    def _count_add(self, requeues: Requeues | None) -> None:
+        """Count that a key became due. A held key is counted when it is added, not at `done`."""
+        if requeues is None:
             self._adds += 1
-        elif not agenda.counted:
+        elif not requeues.counted:
             self._adds += 1
-            agenda.counted = True
+            requeues.counted = True
 
     def _ripen(self, key: K) -> None:
-        agenda = self._agendas[key]
-        self._offer(key, agenda.priority, self._now())
-        agenda.begin(agenda.at)
+        requeues = self._requeues[key]
+        self._offer(key, requeues.priority, self._now())
+        requeues.begin(requeues.at)
 
     def _take(self) -> K:
         now = self._now()
-        key, ready = self._turns.pop(now)
+        key, ready = self._ready.pop(now)
         self._held[key] = Held(now, ready.priority)
         self._latency_s.observe(now - self._due.pop(key, ready.since))
-        agenda = self._agendas.get(key)
-        if agenda is not None:
-            agenda.begin(now)
+        requeues = self._requeues.get(key)
+        if requeues is not None:
+            requeues.begin(now)
         return key

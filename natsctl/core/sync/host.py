@@ -162,5 +162,5 @@ class Host:
         return (
             self.synced.is_set()
             and all(queue.settled for queue in self.queues().values())
-            and not any(informer.telling for informer in self.informers.values())
+            and not any(informer.notifying for informer in self.informers.values())
         )

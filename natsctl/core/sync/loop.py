@@ -229,7 +229,7 @@ class SyncLoop(Generic[K]):
 
     async def _handled_in_term(self, leadership: Leadership, key: K) -> float | None:
         """Call the handler step by step while the term lasts; the key is not given away."""
-        with leadership.at(key):
+        with leadership.working_on(key):
             return await GuardedSteps(self._handler(key), self._may_sync)
 
     def _may_sync(self) -> bool:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import slots
 from natsctl.core.coordination.election import Election
-from natsctl.core.coordination.lease import Workload
+from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.insight.explain import Explanation, Status
 from natsctl.core.insight.hosted import Hosted

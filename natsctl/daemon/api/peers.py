@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from natsctl.core.coordination.lease import Workload
-from natsctl.core.coordination.participant import foreign
+from natsctl.core.coordination.own_record import Workload
+from natsctl.core.coordination.participant import name_taken
 from natsctl.daemon.api.messages import ControllerStatus, Process
 from natsctl.daemon.api.mode import Mode
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
@@ -125,7 +125,7 @@ class Peers:
         own, listed = self._own, sorted(others, key=lambda other: str(other.daemon))
         for other in listed:
             if not own.work.same(other.work):
-                reason = foreign(self._controller, str(other.daemon), other.work, own.work)
+                reason = name_taken(self._controller, str(other.daemon), other.work, own.work)
                 log.warning("controllers have the same name", reason=reason)
                 return
         shown = ", ".join(f"{other.daemon}{_option(other)}" for other in listed[:SHOWN_MAX])

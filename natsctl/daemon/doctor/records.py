@@ -6,9 +6,10 @@ from typing import Any
 
 from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.core.coordination.installation import INSTALLATION, known_installation
-from natsctl.core.coordination.lease import TTL_MIN_S, Workload, claim_of
+from natsctl.core.coordination.lease import claim_of
 from natsctl.core.coordination.member_record import members_of
-from natsctl.core.coordination.participant import foreign
+from natsctl.core.coordination.own_record import TTL_MIN_S, Workload
+from natsctl.core.coordination.participant import name_taken
 from natsctl.core.objects.compare_and_set import read
 from natsctl.daemon.doctor.buckets import check_bucket, sound
 from natsctl.daemon.doctor.finding import Finding, failed, ok, warning
@@ -91,7 +92,7 @@ async def check_holders(
         for holder, theirs in holders:
             if not ours.same(theirs):
                 advice = "give one of the two controllers another name, and run it again"
-                yield failed(f"lease {name}", foreign(name, holder, theirs, ours), advice)
+                yield failed(f"lease {name}", name_taken(name, holder, theirs, ours), advice)
                 break
 
 

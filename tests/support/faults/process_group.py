@@ -67,8 +67,7 @@ class Member:
             said = self.log[before:]
             assert self._process.returncode is None, said
             return any(
-                text in said
-                for text in ("standing by", "leading, in epoch", "as the only", "as one of")
+                text in said for text in ("standing by", "leading  controller=", "sharing keys")
             )
 
         await eventually(ready)

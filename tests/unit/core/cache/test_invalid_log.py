@@ -40,12 +40,12 @@ async def logged(
 
 async def test_ten_are_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
     messages = await logged(caplog, [b"[]"] * 100, watched_s=COUNT_S / 2)
-    assert len([message for message in messages if "at revision" in message]) == SHOWN_MAX
+    assert len([message for message in messages if "revision=" in message]) == SHOWN_MAX
 
 
 async def test_the_others_are_counted_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     messages = await logged(caplog, [b"[]"] * 100, watched_s=10 * COUNT_S)
-    assert messages[SHOWN_MAX:] == ["90 more objects of Thing.things are left alone: invalid"]
+    assert messages[SHOWN_MAX:] == ["skipped more invalid objects kind=Thing.things objects=90"]
 
 
 async def test_after_a_minute_without_any_they_are_logged_one_by_one_again(
@@ -59,7 +59,7 @@ async def test_after_a_minute_without_any_they_are_logged_one_by_one_again(
             await asyncio.sleep(3 * COUNT_S)
             await store.create("late", b"[]")
             await asyncio.sleep(1)
-    assert "Thing.things late at revision 12" in caplog.messages[-1]
+    assert "kind=Thing.things key=late revision=12" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 from natsctl import Controller, NotFoundError, Object, StoreError, kv, primary, secondary
 from natsctl.core.coordination.election import Election, ElectionState, elections
-from natsctl.core.coordination.lease import STEP_DOWN, Claim
+from natsctl.core.coordination.lease import Claim
+from natsctl.core.coordination.own_record import STEP_DOWN
 from natsctl.daemon.operator import Operator
 from natsctl.errors import NotLeadingError, UsageError
 from natsctl.model.kinds import Kind
@@ -229,7 +230,7 @@ async def test_a_leader_that_cannot_renew_steps_down_and_says_so(
     await asyncio.sleep(STEP_DOWN * TTL_S + 0.1)
     assert town.floor.at == {}
     assert not one.task.done()
-    assert "apps: leads no more: the lease could not be renewed in time" in caplog.text
+    assert "lost leadership reason='the lease could not be renewed in time'" in caplog.text
     assert "the way is cut" in caplog.text
 
 

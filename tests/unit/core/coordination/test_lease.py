@@ -5,7 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
-from natsctl.core.coordination.lease import TAKE_OVER, VOID, Claim, HeldLease, Lease, Workload
+from natsctl.core.coordination.lease import Claim, HeldLease, Lease
+from natsctl.core.coordination.own_record import TAKE_OVER, VOID, Workload
 from natsctl.errors import ConflictError, StoreError
 from natsctl.model.kinds import kv
 from natsctl.model.store import Stored
@@ -248,7 +249,7 @@ async def test_a_void_lease_that_was_lost_is_not_written_again(store: MemoryStor
     held = await taken(one)
     await asyncio.sleep(VOID * TTL_S)
     await store.delete(NAME)
-    with pytest.raises(ConflictError, match="another's"):
+    with pytest.raises(ConflictError, match="was changed by another process"):
         await one.renew(held)
 
 
@@ -314,11 +315,11 @@ async def test_a_claim_of_version_0_1_is_accepted_from_anyone(store: MemoryStore
         holder="one",
         ttl_s=TTL_S,
         clock=asyncio.get_running_loop().time,
-        work=Workload("App.apps", "here"),
+        workload=Workload("App.apps", "here"),
     )
     assert await one.acquire() is None
     assert one.seen is not None
-    assert one.work.same(one.seen.work)
+    assert one.workload.same(one.seen.work)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_who_has_a_key_among_many_has_it_among_fewer(size: int) -> None:
     many, few = MemberSet(members(7)), MemberSet(members(size))
     assert many.includes(few)
     assert not few.includes(many)
-    own = {key for key in KEYS if many.owner(key) in few.members}
+    own = {key for key in KEYS if many.owner(key) in few.names}
     assert {key for key in own if few.owner(key) != many.owner(key)} == set()
     assert len(own) > 0
 

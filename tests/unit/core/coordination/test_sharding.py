@@ -98,8 +98,11 @@ async def test_a_member_that_cannot_renew_ends_its_work_before_others_begin(
     await asyncio.sleep(TTL_S)
     assert town.shared(one)
     assert two.keys == set()
-    assert "shares no keys any more: its record could not be renewed in time" in caplog.text
-    assert "the record of this member is out of reach: the way is cut" in caplog.text
+    assert (
+        "stopped sharing keys reason='the member record could not be renewed in time'"
+        in caplog.text
+    )
+    assert "record out of reach record='member record' error='the way is cut'" in caplog.text
     two.way.cut = False
     await eventually(lambda: town.shared(one, two))
 
@@ -196,7 +199,7 @@ async def test_who_lost_its_record_gives_up_and_joins_anew(
     await eventually(lambda: town.shared(one, two))
     for record in list(town.leases.keys()):
         await town.leases.delete(record)
-    await eventually(lambda: "was taken away, or written over" in caplog.text)
+    await eventually(lambda: "was changed by another process" in caplog.text)
     await eventually(lambda: town.shared(one, two))
 
 
@@ -235,7 +238,7 @@ async def test_a_key_that_does_not_end_is_kept_and_told_of(
     await asyncio.sleep(2 * TTL_S)
     assert not two.keys & held
     assert set(town.floor.at) == held
-    assert "keys are still worked on: k" in caplog.text
+    assert "are still worked on keys='k" in caplog.text
     three = town.join("three")  # while that drains: one next view takes both in
     await eventually(lambda: town.shared(one, two, three), within_s=20 * TTL_S)
 
@@ -276,7 +279,7 @@ async def test_while_a_leader_is_elected_nothing_is_shared_and_it_is_said(
         [Items("leader", town.floor, pause_s=1e6, again_s=None)], nats=MemoryStores(), election=make
     )
     task = asyncio.create_task(leader.run())
-    await eventually(lambda: "items: no key is shared:" in caplog.text)
+    await eventually(lambda: "this process shares no keys error=" in caplog.text)
     assert "leads it: run all its processes with --shard, or none" in caplog.text
     await eventually(lambda: not one.shard.state().works)
     leader.stop()
@@ -303,7 +306,7 @@ async def test_nobody_begins_to_lead_while_keys_are_shared_and_it_is_said_once(
     await asyncio.sleep(3 * TTL_S)
     state = leader.elections["items"].state()
     assert (state.leads, state.known) == (False, True)
-    assert caplog.text.count("items: this process does not lead it: items.shards.") == 1
+    assert caplog.text.count("this process does not lead error='items.shards.") == 1
     assert "shares its keys: run all its processes with --leader-elect, or none" in caplog.text
     assert town.shared(one)
     await one.stop()
@@ -335,7 +338,7 @@ async def test_keys_of_a_record_that_was_deleted_by_hand_are_left_to_its_member(
     await town.leases.delete(key_of(two), purge=purge)
     await eventually(lambda: one.keys >= kept)
     assert asyncio.get_running_loop().time() - deleted >= 0.85 * TTL_S
-    assert "a member's record was deleted, or is no record" in caplog.text
+    assert "member records were deleted or are invalid" in caplog.text
     two.way.cut = two.way.deaf = False
     await eventually(lambda: town.shared(one, two))
 
@@ -429,7 +432,7 @@ async def test_members_of_another_application_share_nothing_with_ours(
     assert "runs another controller that is named items too: it works on Item.items" in (
         state.trouble
     )
-    assert caplog.text.count("items: no key is shared:") == 1
+    assert caplog.text.count("this process shares no keys error=") == 1
     await one.stop()
     await two.stop()
     await eventually(lambda: stranger.shards["items"].state().works, within_s=100)

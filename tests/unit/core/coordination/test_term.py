@@ -154,7 +154,7 @@ async def test_a_key_is_this_process_s_own_while_it_is_worked_on_and_no_longer_t
     leadership: Leadership,
 ) -> None:
     leadership.begin(1, until=10, assignment=Some("ab"))
-    with leadership.at("a"):
+    with leadership.working_on("a"):
         leadership.move(Some("b"))
         assert leadership.has("a")
         assert leadership.has("b")
@@ -170,14 +170,14 @@ async def test_what_goes_is_waited_for_and_told_of_until_nobody_is_at_it(
     leadership: Leadership, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(key: str, seconds: float) -> None:
-        with leadership.at(key), leadership.at(key):  # by two loops
+        with leadership.working_on(key), leadership.working_on(key):  # by two loops
             await asyncio.sleep(seconds)
 
     works = [asyncio.create_task(work(key, seconds)) for key, seconds in (("a", 7), ("b", 100))]
     await asyncio.sleep(0)
-    await leadership.without(Some("a").has)
+    await leadership.drained(Some("a").has)
     assert asyncio.get_running_loop().time() == 7
-    assert "apps: 1 keys are still worked on: a" in caplog.text
-    await leadership.without(Some("a").has)
+    assert "keys for another member are still worked on keys=a n=1" in caplog.text
+    await leadership.drained(Some("a").has)
     assert asyncio.get_running_loop().time() == 7
     await asyncio.wait(works)

@@ -11,7 +11,7 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import primary, secondary
 from natsctl.core.coordination.election import Election, elections
-from natsctl.core.coordination.lease import Workload
+from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.endpoints import KEYS_MAX, ControllerEndpoints
