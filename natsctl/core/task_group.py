@@ -1,4 +1,4 @@
-"""Tasks that live and fail together, and fail plainly."""
+"""Runs tasks that end together, and raises a single failure as itself."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def together() -> AsyncIterator[asyncio.TaskGroup]:
-    """Give a task group; when it ends, all its tasks have.
+    """Yield a task group; all its tasks have ended when the context ends.
 
-    What fails first cancels the rest. A single failure is raised as itself, several as an
-    `ExceptionGroup`.
+    The first failure cancels the other tasks. A single failure is raised as itself, several
+    failures as an `ExceptionGroup`.
     """
     try:
         async with asyncio.TaskGroup() as group:

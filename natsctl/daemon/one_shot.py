@@ -1,4 +1,4 @@
-"""Doing a controller's work once, without a daemon: looking, syncing, collecting."""
+"""Runs a controller once without a daemon: to inspect it, to sync keys, or to collect garbage."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,11 +19,11 @@ from natsctl.model.kinds import KvKind
 from natsctl.model.store import ManifestStores, Stores
 from natsctl.model.write_guard import WriteGuard
 
-PATIENCE_S = 5.0  # how long a broken watch may stay broken before that is the answer
+SYNC_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
 
 
-class Visited(msgspec.Struct, frozen=True):
-    """What came of a key: `error` is None where its sync went well."""
+class SyncResult(msgspec.Struct, frozen=True):
+    """The result of a key's sync: `error` is None if it succeeded."""
 
     key: str
     error: Exception | None
@@ -44,17 +44,17 @@ async def looking(
     *,
     owner_names: OwnerNames | None = None,
 ) -> AsyncIterator[ControllerRuntime]:
-    """Give the controller's runtime with every cache complete, and nothing running.
+    """Yield the controller's runtime with synced caches and without running workers.
 
-    *owner_names* are the labels that link secondaries to primaries. A plan made here has no grace:
-    whoever carries it out has looked at it. Raises `StoreMissingError` for a bucket or a kind of
-    the cluster that does not exist, and why a cache cannot be had.
+    *owner_names* are the labels that link secondaries to primaries. Garbage collection plans have
+    no grace period, because a person reads a plan before applying it. Raises `StoreMissingError` if
+    a bucket or a kind of the cluster does not exist, and the error of a cache that does not sync.
     """
     controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
     existing = nats.guarded(_NoNewBuckets())
     runtime = ControllerRuntime(controller, nats=existing, kube=kube, owner_names=owner_names)
     async with runtime.opened():
-        await _complete(runtime)
+        await _wait_synced(runtime)
         yield runtime
 
 
@@ -66,16 +66,16 @@ def primaries(runtime: ControllerRuntime) -> list[str]:
 
 
 async def sync_once(
-    runtime: ControllerRuntime, keys: Sequence[str], told: Callable[[Visited], None]
+    runtime: ControllerRuntime, keys: Sequence[str], report: Callable[[SyncResult], None]
 ) -> None:
-    """Sync each key once, several at a time; *told* is called with what came of each."""
+    """Sync each key once, several at a time, and call *report* with each result."""
     controller = runtime.controller
     await controller.start()
     remaining = iter(keys)
 
     async def work() -> None:
         for key in remaining:
-            told(await _visited(runtime, key))
+            report(await _sync(runtime, key))
 
     try:
         async with together() as group:
@@ -85,23 +85,23 @@ async def sync_once(
         await controller.clean()
 
 
-async def _visited(runtime: ControllerRuntime, key: str) -> Visited:
+async def _sync(runtime: ControllerRuntime, key: str) -> SyncResult:
     known = runtime.explain(key)
     if known.invalid:
-        return Visited(key, InvalidObjectError(known.invalid))
+        return SyncResult(key, InvalidObjectError(known.invalid))
     if not known.exists and not any(known.owned.values()):
-        return Visited(key, NotFoundError("it does not exist"))
+        return SyncResult(key, NotFoundError("it does not exist"))
     try:
         await runtime.sync(key)
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its key's failure
-        return Visited(key, error)
-    return Visited(key, None)
+        return SyncResult(key, error)
+    return SyncResult(key, None)
 
 
-async def _complete(runtime: ControllerRuntime) -> None:
+async def _wait_synced(runtime: ControllerRuntime) -> None:
     while True:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(SYNC_TIMEOUT_S):
                 return await runtime.complete()
         except TimeoutError:
             if runtime.failure is not None:

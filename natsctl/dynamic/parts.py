@@ -98,7 +98,7 @@ def object_from(watch: DependencyWatch[Any]) -> Document | None:
 
     Raises `InvalidObjectError` if the object is not a JSON object.
     """
-    gvk = _gvk_of(watch.on)
+    gvk = _gvk_of(watch.dependency)
     return next((_document(gvk, stored) for stored in watch.objects()), None)
 
 
@@ -106,7 +106,7 @@ def objects_from(*watches: DependencyWatch[Any]) -> Objects:
     """Return each object of the watches once; skips values that are not JSON objects."""
     objects: dict[tuple[GroupVersionKind, str], Document] = {}
     for watch in watches:
-        gvk = _gvk_of(watch.on)
+        gvk = _gvk_of(watch.dependency)
         for stored in watch.objects():
             with suppress(InvalidObjectError):
                 objects[gvk, stored.key] = _document(gvk, stored)

@@ -28,7 +28,7 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import Queuing
-from natsctl.daemon.one_shot import Visited, primaries, sync_once
+from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.kubernetes.access.options import KubeOptions
@@ -158,7 +158,7 @@ async def _sync_here(
         keys = list(selected) or primaries(runtime)
         with progress_bar("syncing", len(keys)) as progress:
 
-            def finished(sync: Visited) -> None:
+            def finished(sync: SyncResult) -> None:
                 if sync.error is not None:
                     failures.append(sync.error)
                     report_error(f"{sync.key}: {_message(sync.error)}")

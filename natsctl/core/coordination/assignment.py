@@ -61,7 +61,7 @@ class HeldAssignments:
 
     @property
     def settled(self) -> bool:
-        """Whether the newest assignment is settled."""
+        """True if the newest assignment is settled."""
         return len(self._assignments) == 1
 
     def reset(self, assignment: Assignment) -> None:

@@ -14,8 +14,8 @@ So no two processes work on the same key: of two records that claim it, one was 
 its writer has seen the other. The other writer does not stop work on the key before it writes that.
 
 A member that is silent for longer than its work can last is dead, and claims nothing. Silence
-begins when the record was first seen. It lasts until this process sent a write of its own that came
-back through the cache: a watch that is stuck proves nothing.
+begins when the record was first seen, and ends when it changes. Its length counts up to the sending
+time of this process's newest write that the cache includes: a watch that is stuck proves nothing.
 
 A member that leaves writes that it `left`. If a record vanishes or is overwritten with an invalid
 value, its writer did not give it up and may still work, with members that this process never saw.
@@ -62,7 +62,7 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def possible(self) -> bool:
-        """Whether a member can have written this record."""
+        """True if a member can have written this record."""
         return bool(self.holder) and (bool(self.left) or possible_ttl(self.ttl_s))
 
 
@@ -240,7 +240,7 @@ class Group:
 
     @property
     def alone(self) -> bool:
-        """Whether no other member is known."""
+        """True if no other member is known."""
         return not self._seen
 
     @property

@@ -221,5 +221,5 @@ class Participant(ABC):
 
 
 def text_of(error: Exception) -> str:
-    """Return the error's text; a timeout has none of its own."""
+    """Return the error's text, or a text for a timeout."""
     return str(error) or "no answer in time"

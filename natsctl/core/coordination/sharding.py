@@ -42,7 +42,7 @@ class ShardState(msgspec.Struct, frozen=True):
     Attributes:
         name: the controller's name.
         identity: the name of this process in the group.
-        members: the members among whom this process divides the keys; empty before it has keys.
+        members: the members that share the keys, as this process counts them; empty on standby.
         works: whether this process has keys now.
         moving: whether it waits until it may divide the keys among other members.
         known: whether the last request to the store succeeded.
@@ -152,7 +152,7 @@ class Shard(Participant):
         self._first: bool | None = None  # whether no earlier record can be lost
         self._stranger = ""  # the error message if another controller has the same name
         self._lost: tuple[str, ...] = ()  # members whose records are lost, as last logged
-        self._members = NO_MEMBERS  # among whom this process divides the keys
+        self._members = NO_MEMBERS  # the members that share the keys
         self._rebalance: Rebalance | None = None  # to other members
 
     def state(self) -> ShardState:

@@ -70,7 +70,7 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """Whether a term lasts, so that no other process can be doing this process's work."""
+        """True in a term, in which no other process can be doing the work of this one."""
         return self._clock() < self._until
 
     def check(self) -> None:

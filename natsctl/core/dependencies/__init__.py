@@ -1,1 +1,1 @@
-"""Watches of the objects that a sync reads."""
+"""The watches of the objects that a sync reads."""

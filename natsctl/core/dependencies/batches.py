@@ -1,4 +1,4 @@
-"""What dependents read, a batch of reads at a time: what a batch leaves out is watched no more."""
+"""Groups the reads of dependents: the end of a batch stops the watches that it did not use."""
 
 from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
@@ -11,7 +11,7 @@ W = TypeVar("W", bound=Hashable)
 
 
 class Batches(Generic[W]):
-    """Batches of reads, of each dependent at most one at a time."""
+    """Batches of reads, at most one at a time for each dependent."""
 
     def __init__(self, watches: DependencyWatches[W]) -> None:
         self._watches = watches
@@ -21,34 +21,34 @@ class Batches(Generic[W]):
         return dependent in self._read
 
     def start(self, dependent: W) -> None:
-        """Begin a batch; raises `QueryBatchInProgressError` where the last one has not ended."""
+        """Begin a batch; raises `QueryBatchInProgressError` if the last one has not ended."""
         if dependent in self._read:
             raise QueryBatchInProgressError(f"a query batch of {dependent} is in progress: end it")
         self._read[dependent] = set()
 
-    async def read(self, dependent: W, on: Dependency[Any]) -> DependencyWatch[W]:
-        """Have *dependent* depend on it, and return its watch, to read from.
+    async def read(self, dependent: W, dependency: Dependency[Any]) -> DependencyWatch[W]:
+        """Make *dependent* depend on *dependency*, and return the watch to read from.
 
         Raises `QueryBatchNotStartedError` outside a batch, and the errors of
         `DependencyWatches.depend`.
         """
         try:
-            self._read[dependent].add(on)
+            self._read[dependent].add(dependency)
         except KeyError:
             raise QueryBatchNotStartedError(
                 f"objects are read for {dependent} within a query batch only: start one"
             ) from None
-        return await self._watches.depend(dependent, on)
+        return await self._watches.depend(dependent, dependency)
 
     def end(self, dependent: W) -> None:
-        """End the batch: *dependent* depends on what was read in it, and on nothing else.
+        """End the batch: *dependent* depends only on what the batch has read.
 
-        Raises `QueryBatchNotStartedError` where none was started.
+        Raises `QueryBatchNotStartedError` if no batch was started.
         """
         self._watches.keep_only(dependent, self._ended(dependent))
 
     def abandon(self, dependent: W) -> None:
-        """End a batch that may not have come to all its reads: what was watched stays watched."""
+        """End a batch that may be incomplete: *dependent* keeps all its dependencies."""
         self._ended(dependent)
 
     def _ended(self, dependent: W) -> set[Dependency[Any]]:

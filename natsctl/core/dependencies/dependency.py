@@ -1,4 +1,4 @@
-"""What somebody may depend on: one object, or those that a selector means."""
+"""Describes the objects on which something depends: one object, or those of a selector."""
 
 import re
 from collections.abc import Hashable
@@ -15,16 +15,16 @@ from natsctl.model.store import Change, Stored
 
 T = TypeVar("T")
 
-_KEY = re.compile(r"[^.*>\s]+(\.[^.*>\s]+)*")  # one key, whatever else a bucket may ask of it
+_KEY = re.compile(r"[^.*>\s]+(\.[^.*>\s]+)*")  # one key; a bucket may have further rules
 
 _head = msgspec.json.Decoder(Head)
 
 
 class Dependency(Generic[T]):
-    """A part of a kind that can be watched by itself. Equal ones can share a watch.
+    """A part of a kind that can be watched separately. Equal dependencies can share a watch.
 
-    `kind` has the part and no more, as far as its store can select; `selector` is what is left to
-    select here; `key` is that of the one object, None where there may be several.
+    `kind` contains only the part, as far as the store can select; `selector` selects the rest in
+    this process. `key` is the key of a single object, None if there may be several.
     """
 
     __slots__ = ("_identity", "key", "kind", "selector")
@@ -33,7 +33,7 @@ class Dependency(Generic[T]):
         self.kind = kind
         self.selector = selector
         self.key = key
-        self._identity = (kind.type, *_place(kind), str(selector), key)
+        self._identity = (kind.type, *_location(kind), str(selector), key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dependency) and self._identity == other._identity
@@ -50,27 +50,27 @@ class Dependency(Generic[T]):
         chosen = self.kind.selector if isinstance(self.kind, KubeKind) else self.selector
         return f"{self.kind.name} with {chosen}" if chosen.requirements else f"all {self.kind.name}"
 
-    def means(self, stored: Stored | None) -> bool:
-        """Say whether this object is one of those."""
+    def selects(self, stored: Stored | None) -> bool:
+        """Return whether this object belongs to the dependency."""
         if stored is None or not self.selector.requirements:
             return stored is not None
         try:
             labels = _head.decode(stored.value).metadata.labels
         except DECODE_ERRORS:
-            return False  # nobody can read its labels
+            return False  # its labels cannot be read
         return self.selector.matches(labels)
 
     def concerns(self, change: Change[Any]) -> bool:
-        """Say whether the object was one of those before the change, or is one now."""
+        """Return whether the object belonged to the dependency before the change, or does now."""
         if change.before is None and change.after is None:
-            return True  # nobody knows what it was
-        return self.means(change.before) or self.means(change.after)
+            return True  # its state before the deletion is not known
+        return self.selects(change.before) or self.selects(change.after)
 
 
 def one(kind: Kind[T], key: str) -> Dependency[T]:
-    """Return the dependency on the object with this key, be there one or not.
+    """Return the dependency on the object with this key, which need not exist.
 
-    Raises `InvalidKeyError` where no object of this kind can have that key.
+    Raises `InvalidKeyError` if no object of this kind can have the key.
     """
     if isinstance(kind, KubeKind):
         return Dependency(kind.only(key), Selector(), key)
@@ -82,9 +82,9 @@ def one(kind: Kind[T], key: str) -> Dependency[T]:
 
 
 def those(kind: Kind[T], selector: Selector) -> Dependency[T]:
-    """Return the dependency on the objects of this kind that the selector means.
+    """Return the dependency on the objects of this kind that the selector matches.
 
-    Raises `UsageError` where the selector asks for labels that this kind has not.
+    Raises `UsageError` if the selector needs labels and the kind has none.
     """
     if isinstance(kind, KubeKind):
         return Dependency(kind.selected(selector), Selector())
@@ -93,11 +93,11 @@ def those(kind: Kind[T], selector: Selector) -> Dependency[T]:
     return Dependency(kind, selector)
 
 
-def _place(kind: Kind[Any]) -> tuple[Hashable, ...]:
-    """Return what tells this part of what a system keeps from every other."""
+def _location(kind: Kind[Any]) -> tuple[Hashable, ...]:
+    """Return what distinguishes this part of a system from all other parts."""
     if isinstance(kind, KvKind):
         return "kv", kind.bucket, kind.keys
     if isinstance(kind, KubeKind):
-        where = kind.api_version, kind.kind, kind.namespace, kind.object_name
-        return "kube", *where, str(kind.selector), kind.metadata_only
+        path = kind.api_version, kind.kind, kind.namespace, kind.object_name
+        return "kube", *path, str(kind.selector), kind.metadata_only
     return (kind,)

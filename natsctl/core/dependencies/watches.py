@@ -1,10 +1,9 @@
-"""One watch for each dependency: shared by whoever depends on it, counted, stopped with the last.
+"""Shares one watch per dependency among all dependents, and stops it with the last one.
 
-A dependent is registered first and reads afterwards: whatever changes after it read, it is woken.
+A dependent is registered before it reads, so that every change after the read enqueues it.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable
 from contextlib import asynccontextmanager
 from enum import Enum
@@ -29,15 +28,16 @@ from natsctl.errors import (
 )
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Store, Stored
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Hashable)
 
-LIST_S = 30.0  # how long a watch may take until it has listed what there is
+LIST_S = 30.0  # limit for the first listing of a watch
 
-_HOPELESS = (  # what trying again by itself does not change
+_PERMANENT = (  # errors that a retry does not change
     InvalidKeyError,
     InvalidObjectError,
     NotFoundError,
@@ -50,81 +50,85 @@ Open = Callable[[Kind[Any]], Awaitable[Store]]
 
 
 class Cause(Enum):
-    """Why a dependent is woken."""
+    """Why a dependent is enqueued."""
 
     FOUND = "found"
-    """What it depends on from now on exists."""
+    """An object on which it depends from now on exists."""
     CHANGED = "changed"
-    """What it depends on came, changed or went."""
+    """An object on which it depends was created, changed or deleted."""
     LOST = "lost"
-    """What it depended on can be watched no more; it does not depend on that any longer."""
+    """A dependency cannot be watched any more, and was removed."""
 
 
 class DependencyWatch(Generic[W]):
-    """A watch of one dependency, and who depends on it.
+    """The watch of one dependency, and its dependents.
 
-    *over* is told when it cannot be had, or not any more; it has ended by itself then.
+    Args:
+        dependency: the objects to watch.
+        enqueue: called for each dependent of a changed object.
+        on_failure: called when the watch has failed and ended.
     """
 
     def __init__(
         self,
-        on: Dependency[Any],
-        wake: Callable[[W, Cause], None],
-        over: "Callable[[DependencyWatch[W], NatsctlError], None]",
+        dependency: Dependency[Any],
+        enqueue: Callable[[W, Cause], None],
+        on_failure: "Callable[[DependencyWatch[W], NatsctlError], None]",
     ) -> None:
-        self.on = on
+        self.dependency = dependency
         self.dependents: dict[W, None] = {}
-        self.listed = False  # whether what there is was listed, and told
-        self._wake = wake
-        self._over = over
+        self.listed = False  # whether all objects were listed, and their dependents enqueued
+        self._enqueue = enqueue
+        self._on_failure = on_failure
         self._cache: Cache[Any] | None = None
-        self._settled = asyncio.Event()  # it is listed, or over
+        self._settled = asyncio.Event()  # it has listed, or ended
         self._failure: NatsctlError | None = None
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, open_store: Open, group: asyncio.TaskGroup) -> None:
-        """Watch from now on."""
-        self._task = group.create_task(self._run(open_store), name=f"watch of {self.on}")
+        """Start the watch."""
+        self._task = group.create_task(self._run(open_store), name=f"watch of {self.dependency}")
 
     def stop(self, why: NatsctlError) -> None:
-        """End; who still waits for the listing is told why."""
+        """End the watch; callers that wait for the listing get the error *why*."""
         self._failure = why
         self._settled.set()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
     async def settled(self) -> None:
-        """Wait until it has listed what there is; raises why it cannot."""
+        """Wait until the watch has listed all objects; raises the error if it cannot."""
         await self._settled.wait()
         if self._failure is not None:
             raise self._failure.with_traceback(None)
 
     def objects(self) -> list[Stored]:
-        """Return what is there, in the order of keys; of what is not valid, the last that was.
+        """Return the last valid states of the objects, sorted by key.
 
-        Raises `InvalidObjectError` where the one object that is meant never was valid.
+        Raises `InvalidObjectError` if the dependency is one object that never was valid.
         """
         cache = self._cache
         if cache is None:
             return []
-        invalid = None if self.on.key is None else cache.invalid.get(self.on.key)
+        invalid = None if self.dependency.key is None else cache.invalid.get(self.dependency.key)
         if invalid is not None and invalid.last is None:
             raise invalid.error
-        found = (cache.get(key) for key in sorted(cache.keys()))
-        return [stored for stored in found if stored is not None and self.on.means(stored)]
+        cached = (cache.get(key) for key in sorted(cache.keys()))
+        selects = self.dependency.selects
+        return [stored for stored in cached if stored is not None and selects(stored)]
 
     async def _run(self, open_store: Open) -> None:
         try:
-            store = await open_store(self.on.kind)
-            informer = Informer(store, self.on.kind, on_listed=self._on_listed)
+            store = await open_store(self.dependency.kind)
+            informer = Informer(store, self.dependency.kind, on_listed=self._on_listed)
             self._cache = informer.cache
             with informer.subscribe(self._changed):
-                await informer.run(over=self._is_over)
+                await informer.run(over=self._is_final)
         except NatsctlError as error:
-            self._over(self, error)
+            self._on_failure(self, error)
 
-    def _is_over(self, error: StoreError) -> bool:
-        return not self.listed or isinstance(error, _HOPELESS)
+    def _is_final(self, error: StoreError) -> bool:
+        return not self.listed or isinstance(error, _PERMANENT)
 
     def _on_listed(self) -> None:
         self.listed = True
@@ -133,43 +137,42 @@ class DependencyWatch(Generic[W]):
     def _changed(self, change: Change[Any]) -> None:
         cause = Cause.CHANGED if self.listed else Cause.FOUND
         if cause is Cause.FOUND and change.after is None:
-            return  # it was deleted before anybody depended on it
-        if self.on.concerns(change):
+            return  # it was deleted before the listing
+        if self.dependency.concerns(change):
             for dependent in tuple(self.dependents):
-                self._wake(dependent, cause)
+                self._enqueue(dependent, cause)
 
 
 class DependencyWatches(Generic[W]):
-    """DependencyWatches, one for each dependency.
+    """The watches of all dependencies.
 
     Args:
-        open_store: gives the store of a part of a kind.
-        wake: told whom to wake and why; it must not block.
-        list_s: how long a watch may take until it has listed what there is.
+        open_store: returns the store of a part of a kind.
+        enqueue: called with a dependent and the cause; it must not block.
+        list_s: limit for the first listing of a watch.
 
-    *Guarantees.* While anybody depends on something there is one watch of it, and none otherwise.
-    A watch that breaks is begun anew, later and later. One that cannot be had at first, or not
-    any more because a permission or its kind is gone, is given up: nobody depends on it then, and
-    everybody who did is woken.
+    *Guarantees.* A dependency has one watch while it has dependents, and none otherwise. A watch
+    that breaks is restarted with backoff. If a watch cannot be established at first, or loses its
+    permission or its kind later, it ends: its dependents no longer depend on it, and are enqueued.
     """
 
     def __init__(
-        self, open_store: Open, wake: Callable[[W, Cause], None], *, list_s: float = LIST_S
+        self, open_store: Open, enqueue: Callable[[W, Cause], None], *, list_s: float = LIST_S
     ) -> None:
         self._open_store = open_store
-        self._wake = wake
+        self._enqueue = enqueue
         self._list_s = list_s
         self._watches: dict[Dependency[Any], DependencyWatch[W]] = {}
         self._dependencies: dict[W, set[Dependency[Any]]] = {}
         self._group: asyncio.TaskGroup | None = None
 
     def __len__(self) -> int:
-        """Count the watches."""
+        """Return the number of watches."""
         return len(self._watches)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Let there be watches for as long as the context lasts."""
+        """Permit watches while the context lasts, and end them with it."""
         async with together() as group:
             self._group = group
             try:
@@ -177,30 +180,31 @@ class DependencyWatches(Generic[W]):
             finally:
                 self._group = None
                 for watch in list(self._watches.values()):
-                    self._end(watch, WatchStoppingError(f"the watch of {watch.on} was stopped"))
+                    stopped = f"the watch of {watch.dependency} was stopped"
+                    self._end(watch, WatchStoppingError(stopped))
 
     @property
     def dependents(self) -> Collection[W]:
-        """Who depends on anything."""
+        """All dependents."""
         return tuple(self._dependencies)
 
     def of(self, dependent: W) -> Collection[Dependency[Any]]:
-        """Return what *dependent* depends on."""
+        """Return the dependencies of *dependent*."""
         return frozenset(self._dependencies.get(dependent, ()))
 
-    def find(self, on: Dependency[Any]) -> DependencyWatch[W] | None:
-        """Return the watch of this dependency, if it has listed what there is."""
-        watch = self._watches.get(on)
+    def find(self, dependency: Dependency[Any]) -> DependencyWatch[W] | None:
+        """Return the watch of this dependency if it has listed its objects."""
+        watch = self._watches.get(dependency)
         return watch if watch is not None and watch.listed else None
 
-    async def depend(self, dependent: W, on: Dependency[Any]) -> DependencyWatch[W]:
-        """Have *dependent* woken by every change from now on; return the watch once it has listed.
+    async def depend(self, dependent: W, dependency: Dependency[Any]) -> DependencyWatch[W]:
+        """Enqueue *dependent* at every later change; return the watch after it has listed.
 
-        Where it cannot be had, *dependent* does not depend on it, and the `NatsctlError` is raised
-        that says why: `StoreTimeoutError` where that took too long, `WatchStoppingError` where
-        *dependent* was released meanwhile.
+        If the watch cannot be established, *dependent* does not depend on it, and the error is
+        raised: `StoreTimeoutError` if the listing took too long, `WatchStoppingError` if
+        *dependent* was released before, or another `NatsctlError`.
         """
-        watch = self._watches.get(on) or self._begin(on)
+        watch = self._watches.get(dependency) or self._begin(dependency)
         new = dependent not in watch.dependents
         if new:
             self._join(dependent, watch)
@@ -209,80 +213,82 @@ class DependencyWatches(Generic[W]):
                 await self._listing(dependent, watch)
             except BaseException:
                 if new:
-                    self.release(dependent, on)
+                    self.release(dependent, dependency)
                 raise
         return watch
 
-    def release(self, dependent: W, on: Dependency[Any]) -> None:
-        """Let *dependent* not depend on it any more; one that does not is fine."""
-        watch = self._watches.get(on)
+    def release(self, dependent: W, dependency: Dependency[Any]) -> None:
+        """End the dependency of *dependent* if it exists."""
+        watch = self._watches.get(dependency)
         if watch is None or dependent not in watch.dependents:
             return
         self._leave(dependent, watch)
         if not watch.dependents:
-            self._end(watch, WatchStoppingError(f"nobody depends on {on} any more"))
+            self._end(watch, WatchStoppingError(f"nobody depends on {dependency} any more"))
 
     def keep_only(self, dependent: W, wanted: Collection[Dependency[Any]]) -> None:
-        """Let *dependent* depend on nothing but these, of what it depends on now."""
-        for on in self.of(dependent):
-            if on not in wanted:
-                self.release(dependent, on)
+        """End the dependencies of *dependent* that are not *wanted*."""
+        for dependency in self.of(dependent):
+            if dependency not in wanted:
+                self.release(dependent, dependency)
 
     async def depend_only(self, dependent: W, wanted: Collection[Dependency[Any]]) -> None:
-        """Have *dependent* depend on these and on nothing else, once all of them have listed.
+        """Replace the dependencies of *dependent* after all new ones have listed.
 
-        All or nothing: where one cannot be had, what it depended on before stays as it was, and
-        the error is raised that `depend` raised first.
+        If one of them fails, the dependencies stay as they were, and the first error that `depend`
+        raised is raised.
         """
-        new = [on for on in wanted if on not in self.of(dependent)]
+        new = [dependency for dependency in wanted if dependency not in self.of(dependent)]
         try:
             async with together() as group:
-                for on in new:
-                    group.create_task(self.depend(dependent, on))
+                for dependency in new:
+                    group.create_task(self.depend(dependent, dependency))
         except BaseException as error:
-            for on in new:
-                self.release(dependent, on)
+            for dependency in new:
+                self.release(dependent, dependency)
             if isinstance(error, ExceptionGroup):
                 raise error.exceptions[0] from None
             raise
         self.keep_only(dependent, wanted)
 
-    def _begin(self, on: Dependency[Any]) -> DependencyWatch[W]:
+    def _begin(self, dependency: Dependency[Any]) -> DependencyWatch[W]:
         if self._group is None:
             raise StoppedError("nothing is watched before the start, nor after the end")
-        watch = self._watches[on] = DependencyWatch(on, self._wake, self._give_up)
+        watch = DependencyWatch(dependency, self._enqueue, self._give_up)
+        self._watches[dependency] = watch
         watch.begin(self._open_store, self._group)
         return watch
 
     def _join(self, dependent: W, watch: DependencyWatch[W]) -> None:
         watch.dependents[dependent] = None
-        self._dependencies.setdefault(dependent, set()).add(watch.on)
+        self._dependencies.setdefault(dependent, set()).add(watch.dependency)
         if watch.listed and _has_any(watch):
-            self._wake(dependent, Cause.FOUND)
+            self._enqueue(dependent, Cause.FOUND)
 
     async def _listing(self, dependent: W, watch: DependencyWatch[W]) -> None:
         try:
             async with asyncio.timeout(self._list_s):
                 await watch.settled()
         except TimeoutError as late:
-            told = f"{watch.on} was not listed within {self._list_s:g} s"
-            raise StoreTimeoutError(told) from late
+            raise StoreTimeoutError(
+                f"{watch.dependency} was not listed within {self._list_s:g} s"
+            ) from late
         if dependent not in watch.dependents:
-            raise WatchStoppingError(f"the watch of {watch.on} was given up meanwhile")
+            raise WatchStoppingError(f"the watch of {watch.dependency} was given up meanwhile")
 
     def _give_up(self, watch: DependencyWatch[W], error: NatsctlError) -> None:
-        """Tell all who depended on it: those who wait for it, or else by waking them."""
-        if self._watches.get(watch.on) is not watch:
+        """End a failed watch: raise for callers that wait for it, or enqueue its dependents."""
+        if self._watches.get(watch.dependency) is not watch:
             return
-        woken = list(watch.dependents) if watch.listed else []
+        dependents = list(watch.dependents) if watch.listed else []
         self._end(watch, error)
-        if woken:
-            log.warning("%s is not watched any more: %s", watch.on, error)
-        for dependent in woken:
-            self._wake(dependent, Cause.LOST)
+        if dependents:
+            log.warning("dependency is not watched any more", of=watch.dependency, error=error)
+        for dependent in dependents:
+            self._enqueue(dependent, Cause.LOST)
 
     def _end(self, watch: DependencyWatch[W], why: NatsctlError) -> None:
-        del self._watches[watch.on]
+        del self._watches[watch.dependency]
         for dependent in list(watch.dependents):
             self._leave(dependent, watch)
         watch.stop(why)
@@ -290,7 +296,7 @@ class DependencyWatches(Generic[W]):
     def _leave(self, dependent: W, watch: DependencyWatch[W]) -> None:
         del watch.dependents[dependent]
         dependencies = self._dependencies[dependent]
-        dependencies.discard(watch.on)
+        dependencies.discard(watch.dependency)
         if not dependencies:
             del self._dependencies[dependent]
 

@@ -1,1 +1,1 @@
-"""Reads and writes of primaries that are safe under concurrency."""
+"""Reads and writes of objects that are safe under concurrency."""

@@ -1,4 +1,4 @@
-"""Change one object by compare-and-set, again and again until nobody was faster."""
+"""Changes one object by compare-and-set, and retries after a conflict."""
 
 from collections.abc import Callable
 
@@ -11,16 +11,20 @@ ATTEMPTS = 10
 
 
 class Rewritten(msgspec.Struct, frozen=True):
-    """What stands now, and the revision it was written upon: 0 for a creation, None unwritten."""
+    """The stored state after a `rewrite`.
+
+    `base` is the revision that was replaced, 0 if the object was created, None if nothing was
+    written.
+    """
 
     stored: Stored
     base: int | None
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What stands at a key after our write; None after a deletion.
+    """The state of a key after a write of this process; `stored` is None after a deletion.
 
-    Of a deletion, the revision is that of the deletion or of what was deleted.
+    The revision of a deletion is that of the delete marker, or of the deleted object.
     """
 
     revision: int
@@ -28,7 +32,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 async def read(store: Store, key: str) -> Stored | None:
-    """Return the object as the store's leader has it, None where it does not exist."""
+    """Return the object as the store's leader has it, None if it does not exist."""
     try:
         return await store.get(key)
     except NotFoundError:
@@ -38,10 +42,11 @@ async def read(store: Store, key: str) -> Stored | None:
 async def rewrite(
     store: Store, key: str, change: Callable[[Stored | None], bytes], *, seen: Stored | None = None
 ) -> Rewritten:
-    """Store what *change* makes of the object, first of *seen*, then of what the leader has.
+    """Store the value that *change* returns for the current state of the object.
 
-    Nothing is written where *change* returns the value it was given. What *change* raises passes.
-    Raises `ConflictError` when others were faster ten times in a row.
+    The first attempt uses the state *seen*; after a conflict, the store's leader is read. Nothing
+    is written if *change* returns the current value. Raises what *change* raises, and
+    `ConflictError` after ten conflicts in a row.
     """
     current = seen
     for _ in range(ATTEMPTS):
@@ -55,4 +60,9 @@ async def rewrite(
             return Rewritten(stored, current.revision)
         except ConflictError:
             current = await read(store, key)
-    raise ConflictError(f"{key} of {store.kind.name} is written by others all the time: try later")
+    raise too_many_conflicts(store, key)
+
+
+def too_many_conflicts(store: Store, key: str) -> ConflictError:
+    """Return the error for a key that others keep changing."""
+    return ConflictError(f"{key} of {store.kind.name} is written by others all the time: try later")

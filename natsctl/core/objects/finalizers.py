@@ -1,6 +1,6 @@
-"""Deleting an object that others may hold: it goes when the last finalizer is gone."""
+"""Deletes objects with finalizers: an object is removed with its last finalizer."""
 
-from natsctl.core.objects.compare_and_set import ATTEMPTS, Written
+from natsctl.core.objects.compare_and_set import ATTEMPTS, Written, too_many_conflicts
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model import documents
 from natsctl.model.objects import Metadata
@@ -8,10 +8,10 @@ from natsctl.model.store import Store, Stored
 
 
 async def delete(store: Store, key: str) -> Written:
-    """Delete the object, or mark it deleted while finalizers hold it, and return what stands.
+    """Delete the object, or mark it deleted if it has finalizers.
 
-    Raises `NotFoundError` where it does not exist, and
-    `ConflictError` when others were faster ten times in a row.
+    Raises `NotFoundError` if the object does not exist, and `ConflictError` after ten conflicts in
+    a row.
     """
     for _ in range(ATTEMPTS):
         current = await store.get(key)
@@ -26,11 +26,11 @@ async def delete(store: Store, key: str) -> Written:
         except ConflictError:
             continue
         return Written(current.revision, current)
-    raise _crowded(store, key)
+    raise too_many_conflicts(store, key)
 
 
 def held(current: Stored, name: str) -> bytes:
-    """Return the object's value with the finalizer *name* on it, next to those of others."""
+    """Return the object's value with the finalizer *name* added, unless it has it already."""
     document = documents.parse(current.value)
     finalizers = documents.finalizers_of(document)
     if name in finalizers:
@@ -39,10 +39,9 @@ def held(current: Stored, name: str) -> bytes:
 
 
 async def release(store: Store, key: str, *names: str) -> Written | None:
-    """Take these finalizers off; an object marked deleted goes with its last one.
+    """Remove these finalizers; an object that is marked deleted is removed with its last one.
 
-    Returns what stands, None where the object is gone already and needs no release. Raises
-    `ConflictError` when others were faster ten times in a row.
+    Returns None if the object does not exist. Raises `ConflictError` after ten conflicts in a row.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -51,13 +50,13 @@ async def release(store: Store, key: str, *names: str) -> Written | None:
             continue
         except NotFoundError:
             return None
-    raise _crowded(store, key)
+    raise too_many_conflicts(store, key)
 
 
 async def _release(store: Store, current: Stored, names: tuple[str, ...]) -> Written:
-    """Take the finalizers off, and only then delete: the last state tells who had let go.
+    """Remove the finalizers first and delete afterwards, so that the history has both states.
 
-    A cluster deletes by itself.
+    A cluster deletes the object itself.
     """
     document = documents.parse(current.value)
     finalizers = documents.finalizers_of(document)
@@ -71,7 +70,3 @@ async def _release(store: Store, current: Stored, names: tuple[str, ...]) -> Wri
         except NotFoundError:
             return Written(current.revision, None)
     return Written(current.revision, current)
-
-
-def _crowded(store: Store, key: str) -> ConflictError:
-    return ConflictError(f"{key} of {store.kind.name} is written by others all the time: try later")

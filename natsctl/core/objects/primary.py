@@ -1,7 +1,7 @@
-"""What a controller reads, and its primaries, which it writes.
+"""Gives sync handlers their primaries and tertiaries.
 
-Reading is from the cache, together with what the sync under way has written. Writing is
-compare-and-set at the store.
+Reads come from the cache, and include the writes of the current sync. Writes are compare-and-set at
+the store.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -35,46 +35,46 @@ class CacheReader(Generic[T]):
 
     @property
     def available(self) -> bool:
-        """Whether the store has this kind; false only for an optional kind that is missing."""
+        """True if the kind exists in the store; False only for an optional kind."""
         return not self.informer.absent
 
     def get(self, key: str) -> T | None:
-        """Return the object, decoded; None where it does not exist.
+        """Return the decoded object, None if it does not exist.
 
-        Where the newest state does not decode, the last valid one is returned, and `error` says
-        so.
+        If the newest state does not decode, the last valid state is returned; `error` returns the
+        reason.
         """
         stored = self._barrier.read(self.informer, key)
         return None if stored is None else self.kind.decode(stored.value)
 
     def keys(self) -> Collection[str]:
-        """Return the keys of all objects, as cached now and as this sync left them."""
+        """Return the keys of all cached objects, changed by the writes of this sync."""
         written = self._barrier.written_keys(self.informer)
         cached = self.informer.cache.keys()
         if not written:
             return tuple(cached)
-        left = (key for key in written if self._barrier.read(self.informer, key) is not None)
-        return (*(key for key in cached if key not in written), *left)
+        existing = (key for key in written if self._barrier.read(self.informer, key) is not None)
+        return (*(key for key in cached if key not in written), *existing)
 
     def items(self) -> dict[str, T]:
-        """Return all objects by key; decodes every one."""
+        """Return all objects by key; decodes each of them."""
         return self._decoded(self.keys())
 
     def by_index(self, name: str, value: str) -> dict[str, T]:
-        """Return the objects for which the slot's index *name* gives *value*, by key."""
+        """Return the objects with *value* in the slot's index *name*, by key."""
         cache, written = self.informer.cache, self._barrier.written_keys(self.informer)
-        found = [at.key for at in cache.by_index(name, value) if at.key not in written]
-        left = self._decoded(written)
-        fitting = [key for key, obj in left.items() if value in cache.index_of(name, obj)]
-        return self._decoded((*found, *fitting))
+        cached = [stored.key for stored in cache.by_index(name, value) if stored.key not in written]
+        changed = self._decoded(written)
+        matching = [key for key, obj in changed.items() if value in cache.index_of(name, obj)]
+        return self._decoded((*cached, *matching))
 
     def error(self, key: str) -> InvalidObjectError | None:
-        """Return why the object's newest state is no valid object, None where it is."""
+        """Return why the object's newest state is invalid, None if it is valid."""
         invalid = self.informer.cache.invalid.get(key)
         return None if invalid is None else invalid.error
 
     async def read(self, key: str) -> T | None:
-        """Return the object as the store's leader has it, not the cache; None where it is gone."""
+        """Read the object from the store's leader; return None if it does not exist."""
         stored = await read(self._store, key)
         return None if stored is None else self.kind.decode(stored.value)
 
@@ -84,23 +84,23 @@ class CacheReader(Generic[T]):
 
 
 class Tertiary(CacheReader[T]):
-    """Objects that are only read; their changes wake nobody."""
+    """Objects that are only read; their changes enqueue no key."""
 
 
 class Primary(CacheReader[T]):
-    """The objects that say what should be."""
+    """The objects that hold the desired state."""
 
     def __init__(
         self, informer: Informer[T], barrier: Barrier, open_store: OpenStore | None = None
     ) -> None:
         super().__init__(informer, barrier)
-        self.open_store = open_store  # opens what is recorded beside the objects
-        self.gone: dict[str, Stored] = {}  # last states of deleted objects, until synced
-        self.skipped: set[str] = set()  # keys that were not synced because they were invalid
+        self.open_store = open_store  # opens the stores of records beside the objects
+        self.gone: dict[str, Stored] = {}  # last states of deleted objects, until they are synced
+        self.skipped: set[str] = set()  # keys that were skipped because their objects were invalid
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
         """Forget the keys that are not *wanted*."""
-        self.gone = {key: last for key, last in self.gone.items() if wanted(key)}
+        self.gone = {key: stored for key, stored in self.gone.items() if wanted(key)}
         self.skipped = {key for key in self.skipped if wanted(key)}
 
     def get(self, key: str) -> T | None:
@@ -112,15 +112,15 @@ class Primary(CacheReader[T]):
         return obj
 
     async def put(self, key: str, obj: T) -> int:
-        """Create the object, or change what it desires; returns its revision.
+        """Create the object or change its desired state, and return its revision.
 
-        Labels and annotations are added to those there are; status and fields that the type does
-        not know stay.
+        Labels and annotations are added to the existing ones. The status, and fields that the type
+        does not know, are kept.
         """
         return await self._rewrite(key, lambda current: self.kind.encode(_value(current), obj))
 
     async def create(self, key: str, obj: T) -> int:
-        """Add the object and return its revision; raises `ConflictError` where it exists."""
+        """Create the object and return its revision; raises `ConflictError` if it exists."""
         stored = await self._store.create(key, self.kind.encode(None, obj))
         return self._wrote(stored)
 
@@ -136,27 +136,27 @@ class Primary(CacheReader[T]):
         return self._wrote(await self._store.update(key, value, revision=revision))
 
     async def delete(self, key: str) -> None:
-        """Delete the object, or mark it deleted while finalizers hold it.
+        """Delete the object, or mark it deleted if it has finalizers.
 
-        Raises `NotFoundError` where it does not exist.
+        Raises `NotFoundError` if it does not exist.
         """
         self._barrier.wrote(self.informer, key, await delete(self._store, key))
 
     async def update_status(self, key: str, status: msgspec.Struct | Document) -> int:
-        """Merge *status* into the object's and return the revision: None removes a field.
+        """Merge *status* into the object's status and return the revision.
 
-        `observedGeneration` is set to the generation that the sync under way got, or that the
-        object has. Nothing is written where that changes nothing. Raises `NotFoundError` where the
-        object is gone.
+        A value of None removes a field. `observedGeneration` is set to the generation that the
+        current sync has read, or else to the object's. Nothing is written if the status stays the
+        same. Raises `NotFoundError` if the object does not exist.
         """
         self.kind.require_metadata()
         patch = documents.plain(status)
         sync = current_sync.get()
-        seen = sync.generation if sync is not None and sync.key == key else 0
+        read_generation = sync.generation if sync is not None and sync.key == key else 0
 
         def change(current: Stored | None) -> bytes:
             document = documents.parse(_existing(key, current).value)
-            generation = seen or documents.metadata_of(document).get("generation")
+            generation = read_generation or documents.metadata_of(document).get("generation")
             observed = {} if generation is None else {"observedGeneration": generation}
             changed = documents.with_status(document, {**observed, **patch})
             return current.value if changed == document else documents.render(changed)  # type: ignore[union-attr]  # it exists
@@ -164,17 +164,17 @@ class Primary(CacheReader[T]):
         return await self._rewrite(key, change)
 
     async def add_finalizer(self, key: str, name: str) -> int:
-        """Hold the object by the finalizer *name*, next to those of others."""
+        """Add the finalizer *name* to the object, and return the revision."""
         return await self._rewrite(key, lambda current: held(_existing(key, current), name))
 
     async def remove_finalizer(self, key: str, name: str) -> None:
-        """Let go of the object; it goes with its last finalizer, if it is marked deleted."""
-        left = await release(self._store, key, name)
-        if left is not None:
-            self._barrier.wrote(self.informer, key, left)
+        """Remove the finalizer; a deleted object is removed with its last one."""
+        written = await release(self._store, key, name)
+        if written is not None:
+            self._barrier.wrote(self.informer, key, written)
 
     async def last(self, key: str) -> T | None:
-        """Return the last valid state of a deleted object; None where nobody knows one."""
+        """Return the last valid state of a deleted object, None if none is known."""
         stored = self.gone.get(key)
         if stored is not None:
             return self.kind.decode(stored.value)
@@ -186,16 +186,16 @@ class Primary(CacheReader[T]):
     async def deleted_at(self, key: str) -> int | None:
         """Return the revision of the delete marker that proves that the object was deleted.
 
-        None where it exists, and where it was lost without one.
+        Returns None if the object exists, or was lost without a marker.
         """
         try:
             await self._store.get(key)
-        except NotFoundError as gone:
-            return gone.deleted_at
+        except NotFoundError as error:
+            return error.deleted_at
         return None
 
     async def forget(self, key: str) -> None:
-        """Drop what is still known of a deleted object, so that it is not cleaned up again."""
+        """Purge a deleted object, so that no sync cleans up after it again."""
         self.gone.pop(key, None)
         marker = await self.deleted_at(key)
         if marker is not None:

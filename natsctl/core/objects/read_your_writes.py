@@ -1,7 +1,7 @@
-"""Nobody acts on a state older than their own last write.
+"""Makes syncs read their own writes.
 
-Within a sync, reads see what the sync wrote. Before the next sync of the same key, the caches
-involved have passed those writes; a cache that does not in time is read around, at the store.
+Reads within a sync include the writes of that sync. The next sync of the same key begins when the
+caches include those writes. If a cache does not include them in time, the store is read instead.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ AnyInformer = Informer[Any]
 
 
 class Sync:
-    """One run of a handler: whose it is, and what it has written so far.
+    """One run of a handler: its key, and its writes so far.
 
-    Used as `with Sync(key) as sync:`; within, it is what is read and written on behalf of.
+    Within `with Sync(key):`, reads and writes belong to this sync.
     """
 
     __slots__ = (
@@ -41,12 +41,12 @@ class Sync:
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.manual = False  # a person asked for it
-        self.generation = 0  # of the key's object, as the handler has seen it
+        self.manual = False  # a person requested the sync
+        self.generation = 0  # of the key's object, as the handler has read it
         self.created = 0
         self.updated = 0
         self.deleted = 0
-        self.touched: list[Reference] = []  # of a cluster: what was created, updated or deleted
+        self.touched: list[Reference] = []  # objects in a cluster that the sync wrote
 
     def __enter__(self) -> Self:
         self._token = current_sync.set(self)
@@ -63,14 +63,14 @@ class Sync:
 
 class _Unseen(msgspec.Struct, frozen=True, eq=False):
     written: Written
-    incarnation: str  # of the cache when it was written
+    incarnation: str  # of the cache at the time of the write
 
 
 current_sync: ContextVar[Sync | None] = ContextVar("current_sync", default=None)
 
 
 class Barrier:
-    """Remembers each key's writes until the caches have passed them."""
+    """Keeps the writes of each key's syncs until the caches include them."""
 
     def __init__(self, timeout_s: float = 10.0) -> None:
         self.waited_s = 0.0
@@ -80,37 +80,37 @@ class Barrier:
         self._order: dict[AnyInformer, deque[tuple[str, str, _Unseen]]] = defaultdict(deque)
 
     def wrote(self, informer: AnyInformer, key: str, written: Written) -> None:
-        """Remember a write of the current sync; outside one nobody waits for it."""
+        """Note a write of the current sync; a write outside of a sync is not noted."""
         sync = current_sync.get()
         if sync is not None:
             self._prune(informer)
             self._remember(sync.key, informer, key, written)
 
     def read(self, informer: AnyInformer, key: str) -> Stored | None:
-        """Return the object as the cache has it, or as this sync's key left it since."""
+        """Return the object's last valid state, or the newer write of this sync's key."""
         written = self._newer(informer, key)
         return informer.cache.get(key) if written is None else written.stored
 
     def newest(self, informer: AnyInformer, key: str) -> Stored | None:
-        """Return the same, but the newest state, be it valid or not."""
+        """Return the object's newest state, valid or not, or the newer write of this sync's key."""
         written = self._newer(informer, key)
         return informer.cache.newest(key) if written is None else written.stored
 
     def written_keys(self, informer: AnyInformer) -> set[str]:
-        """Return the keys of this store that the current sync's key wrote last time or now."""
+        """Return the keys that syncs of the current key wrote, and that may not be cached yet."""
         sync = current_sync.get()
         written = self._written.get(sync.key, {}) if sync is not None else {}
-        return {key for of, key in written if of is informer}
+        return {key for writer, key in written if writer is informer}
 
     def awaits(self, key: str) -> bool:
-        """Say whether a cache may not have passed yet what *key*'s syncs wrote."""
+        """Return whether a cache may lack a write of *key*'s syncs."""
         return key in self._written
 
     async def wait(self, key: str) -> None:
-        """Wait until every cache has passed what *key*'s syncs wrote.
+        """Wait until every cache includes the writes of *key*'s syncs.
 
-        What a cache does not show in time is read from its store; raises `StoreError` where that
-        cannot be done either.
+        If a cache does not include a write in time, the object is read from the store; raises
+        `StoreError` if that fails.
         """
         written = self._written.get(key, {})
         clock = asyncio.get_running_loop().time
@@ -125,7 +125,7 @@ class Barrier:
     async def _passed(
         self, informer: AnyInformer, key: str, unseen: "_Unseen", deadline: float
     ) -> bool:
-        """Wait for the cache; False where it is too late, or is now the cache of another store."""
+        """Wait for the cache; return False after the deadline, or if the store was replaced."""
         if unseen.incarnation != informer.cache.incarnation:
             return False
         try:
@@ -145,7 +145,7 @@ class Barrier:
         self._order[informer].append((owner, key, unseen))
 
     def _prune(self, informer: AnyInformer) -> None:
-        """Forget, oldest first, what the cache has passed; for a lost store nobody waits."""
+        """Forget the oldest writes that the cache includes, or whose store was replaced."""
         order, cache = self._order[informer], informer.cache
         while order:
             owner, key, unseen = order[0]
@@ -170,7 +170,7 @@ class Barrier:
 
 
 def _has_passed(cache: Cache[Any], key: str, written: Written) -> bool:
-    """Say whether the cache is past the write: past its revision, and past what it deleted."""
+    """Return whether the cache includes the write, and no longer has what the write deleted."""
     if cache.revision < written.revision:
         return False
     return written.stored is not None or not cache.shows(key, written.revision)
@@ -182,8 +182,8 @@ async def _read(informer: AnyInformer, key: str) -> Written:
     except StoreMissingError:
         if not informer.absent:
             raise
-        return Written(0, None)  # the kind is gone, and its objects with it
-    except NotFoundError as gone:
-        shown = informer.cache.newest(key)
-        return Written(gone.deleted_at or (shown.revision if shown else 0), None)
+        return Written(0, None)  # the kind does not exist any more, nor do its objects
+    except NotFoundError as error:
+        cached = informer.cache.newest(key)
+        return Written(error.deleted_at or (cached.revision if cached else 0), None)
     return Written(stored.revision, stored)

@@ -114,12 +114,12 @@ class Workqueue(Generic[K]):
 
     @property
     def idle(self) -> bool:
-        """Whether no key is waiting, ready or held."""
+        """True if no key is waiting, ready or held."""
         return not (self._timers or self._ready.entries or self._held)
 
     @property
     def settled(self) -> bool:
-        """Whether no key is ready or held, and no failed key waits for its retry.
+        """True if no key is ready or held, and no failed key waits for its retry.
 
         A key that only waits for a requested time does not count.
         """
@@ -299,7 +299,7 @@ class Workqueue(Generic[K]):
     async def join(self) -> None:
         """Wait until no key is held, and none is left to drain after a shut-down.
 
-        This has no time limit of its own.
+        The wait has no time limit.
         """
         while self._held or (self._shut_down and self._ready.entries):
             await self._joiners.wait()

@@ -81,7 +81,7 @@ def test_a_key_of_no_object_is_refused(kind: Kind[Any], key: str) -> None:
 def test_labels_of_what_has_none_are_refused_but_of_bytes() -> None:
     with pytest.raises(UsageError):
         those(kv(dict, bucket="things"), GOLD)
-    assert those(BYTES, GOLD).means(labelled("gold"))
+    assert those(BYTES, GOLD).selects(labelled("gold"))
 
 
 def test_a_kind_of_neither_system_is_refused() -> None:
@@ -106,9 +106,9 @@ def test_what_nobody_knows_may_have_been_meant() -> None:
 
 def test_what_has_no_readable_labels_is_never_meant() -> None:
     junk = Stored("a", 1, b"\xff")
-    assert not those(BYTES, Selector.parse("tier!=gold")).means(junk)
-    assert those(BYTES, Selector()).means(junk)
-    assert not those(BYTES, Selector()).means(None)
+    assert not those(BYTES, Selector.parse("tier!=gold")).selects(junk)
+    assert those(BYTES, Selector()).selects(junk)
+    assert not those(BYTES, Selector()).selects(None)
 
 
 @pytest.mark.parametrize(
