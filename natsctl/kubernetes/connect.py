@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
 
 IDLE_S = 60.0  # an unused connection is closed after this time
-BUFFER_BYTES = 256 * 1024  # read ahead of each response
-CLOSE_S = 2.0  # for all connections to close at the end
+BUFFER_BYTES = 256 * 1024  # read ahead from each response
+CLOSE_S = 2.0  # timeout for closing all connections
 
 
 @asynccontextmanager
@@ -249,7 +249,9 @@ def _tls(client: "Configuration", previous: Access | None) -> tuple[bytes, ssl.S
     """
     from kubernetes.aio.client.rest import RESTClientObject  # noqa: PLC0415
 
-    client.disable_strict_ssl_verification = True  # as kubectl: many cluster CAs are not strict
+    client.disable_strict_ssl_verification = (
+        True  # as kubectl does, because many cluster CAs break strict rules
+    )
     files = (client.ssl_ca_cert, client.cert_file, client.key_file)
     content = [read_file(file) if file else b"" for file in files]
     digest = hashlib.sha256(repr((client.verify_ssl, content)).encode()).digest()

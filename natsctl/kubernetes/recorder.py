@@ -74,7 +74,7 @@ class KubeRecorder:
     def event(
         self,
         key: str,
-        type: EventType,  # noqa: A002 - the field's word
+        type: EventType,  # noqa: A002 - the name in Kubernetes
         reason: str,
         message: str,
         regarding: Sequence[Reference] = (),
@@ -109,6 +109,8 @@ class KubeRecorder:
         return replace(event, sent=True)
 
     async def _create(self, path: str, event: KubeEvent) -> None:
+        # older servers require a namespace even if the object has none
+        regarding = replace(event.about, namespace=event.namespace)
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
@@ -118,7 +120,7 @@ class KubeRecorder:
             "reportingInstance": self._instance,
             "action": ACTION,
             "reason": event.reason[:REASON_MAX],
-            "regarding": replace(event.about, namespace=event.namespace),  # for older servers
+            "regarding": regarding,
             "note": _shortened(event.message),
             "type": event.type.value,
             **_series(event),

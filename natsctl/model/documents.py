@@ -189,7 +189,7 @@ def desire_differs(old: bytes, new: bytes) -> bool:
     try:
         before, after = parse(old), parse(new)
     except InvalidObjectError:
-        return old != new  # the type decodes the value, but it is nested too deeply here
+        return old != new  # valid for its type, but nested too deeply for `parse`
     return before.get("spec") != after.get("spec") or not same(
         _significant(before), _significant(after)
     )

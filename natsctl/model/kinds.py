@@ -63,7 +63,7 @@ class Kind(Generic[T]):
             return value  # type: ignore[return-value]  # T is bytes
         try:
             return self._decode(value)
-        except Exception as error:  # a user's type may raise anything; nesting, a RecursionError
+        except Exception as error:  # user types raise anything; nesting, RecursionError
             raise InvalidObjectError(f"not a valid {self.type.__name__}: {error}") from error
 
     def valid(self, value: bytes) -> bool:

@@ -19,9 +19,9 @@ REMEMBERED_MAX = 10_000  # objects with a budget, and sent events that may repea
 BURST = 25  # events about one object at once
 REFILL_S = 60.0  # seconds until an object may have one more event
 PENDING_MAX = 10_000  # events that wait to be sent
-PAUSE_S = 1.0  # after an event that could not be sent
+PAUSE_S = 1.0  # pause after an event that could not be sent
 DENIALS_MAX = 100  # distinct denials that are logged only once
-CLOSE_S = 2.0  # for the pending events at the end
+CLOSE_S = 2.0  # timeout for sending the pending events at the end
 QUIET_S = 5.0  # between an event and its repeats; recorders use it as `quiet_s`
 
 

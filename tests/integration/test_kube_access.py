@@ -194,7 +194,7 @@ async def test_a_token_that_changes_in_its_file_is_read_anew(kubeconfigs: Kubeco
     tokens, file = kubeconfigs.server.tokens, kubeconfigs.folder / "token"
     file.write_text("expired")
     async with connecting(kubeconfigs.write({"tokenFile": "token"})) as transport:
-        with pytest.raises(PermissionDeniedError, match="does not accept our credentials"):
+        with pytest.raises(PermissionDeniedError, match="does not accept the credentials"):
             await may(transport)
         file.write_text(f"{tokens['admin']}\n")
         assert await may(transport)  # the refusal alone has it read anew

@@ -13,7 +13,7 @@ from natsctl.errors import DECODE_ERRORS, ConnectError, UsageError
 from natsctl.kubernetes.access.kubeconfig import ClusterEntry, Exec
 
 OUTPUT_MAX = 1024 * 1024  # bytes of a plugin's output
-END_S = 5.0  # for a killed plugin to end
+END_S = 5.0  # timeout for the end of a killed plugin
 
 _CONFIG = "client.authentication.k8s.io/exec"  # the cluster extension for plugins
 

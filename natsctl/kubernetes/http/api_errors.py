@@ -170,7 +170,7 @@ def _reason(message: str) -> str:
 
 def _unauthorized(status: ApiStatus, request: RequestInfo) -> StoreError:
     return PermissionDeniedError(
-        f"cannot {request}: the server does not accept our credentials ({status.text}); log in "
+        f"cannot {request}: the server does not accept the credentials ({status.text}); log in "
         f"again, or check the user of the kubeconfig's context. {RBAC}"
     )
 

@@ -37,7 +37,7 @@ from natsctl.telemetry.tracing import Span, trace_headers
 
 log = get_logger(__name__)
 
-PAUSE_MIN_S = 0.1  # before the first retry; it doubles with each
+PAUSE_MIN_S = 0.1  # pause before the first retry, doubled for each further one
 PAUSE_MAX_S = 5.0
 ERROR_BODY_MAX_BYTES = 64 * 1024
 CHUNK_BYTES = 1024 * 1024  # a larger request body is sent in chunks
@@ -71,7 +71,7 @@ class _Failure(msgspec.Struct, frozen=True):
     retry: bool = False
     retry_after_s: float | None = None  # from the Retry-After header
     renew_access: bool = False  # the credentials, or the trusted CA, may be out of date
-    status: int | None = None  # of the response, if there is one
+    status: int | None = None  # the HTTP status, if there is a response
 
 
 Outcome = TypeVar("Outcome", Reply | _Failure, aiohttp.ClientResponse | _Failure)

@@ -14,9 +14,9 @@ from natsctl.model.documents import Document
 from natsctl.model.managed_fields import same_family
 from natsctl.model.store import Stored
 
-APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is valid YAML
 NO_REVISION = "1"  # the revision of an empty etcd, which no object has
-REVISION_REJECTED = "resourceVersion should not be set"  # from some kinds at a creation
+REVISION_REJECTED = "resourceVersion should not be set"  # some kinds reject NO_REVISION with this
 
 _NOT_APPLIED = ("resourceVersion", "uid", "managedFields")
 

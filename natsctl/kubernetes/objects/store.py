@@ -29,7 +29,7 @@ from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Deleted, Stored, WatchEvent
 
 MANAGER = "natsctl"  # the field manager of statuses, creates and updates
-DELETE_ATTEMPTS = 5  # if other clients write the object at the same time
+DELETE_ATTEMPTS = 5  # attempts while other clients write the object
 
 Find = Callable[[str, str], Awaitable[ApiResource]]
 
@@ -88,7 +88,7 @@ class KubeStore:
         *,
         revision: int | None = None,
         uid: str = "",
-        purge: bool = False,  # noqa: ARG002 - a cluster keeps no history to forget
+        purge: bool = False,  # noqa: ARG002 - a cluster keeps no history
     ) -> int:
         """See `Store.delete`. Returns the revision of the deleted object.
 

@@ -1,4 +1,4 @@
-"""Decodes the JSON of a kube-apiserver: objects, lists, and lines of a watch.
+"""Decodes the JSON of objects in a cluster into stored objects.
 
 Only the fields of the object and of its metadata are decoded; their values are copied as bytes.
 """
@@ -11,6 +11,7 @@ from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.store import Stored
 
+# with "List" in its braces, the media type of a list
 PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 
 _Fields = dict[str, msgspec.Raw]
@@ -18,40 +19,6 @@ _Fields = dict[str, msgspec.Raw]
 _fields = msgspec.json.Decoder(_Fields)
 _text = msgspec.json.Decoder(str)
 _NOTHING = msgspec.Raw(b'""')
-
-
-class ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """The metadata of a list; `next_page` is empty on the last page."""
-
-    resource_version: str = ""
-    next_page: str = msgspec.field(default="", name="continue")
-
-
-class Page(msgspec.Struct, frozen=True):
-    """A page of a list."""
-
-    metadata: ListMetadata
-    items: list[msgspec.Raw] | None = None
-
-
-class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One line of a watch: an event."""
-
-    type: str
-    object: msgspec.Raw
-
-
-class BookmarkMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """The metadata of a bookmark."""
-
-    resource_version: str = ""
-    annotations: dict[str, str] = {}
-
-
-class Bookmark(msgspec.Struct, frozen=True):
-    """A bookmark of a watch: the revision up to which it has sent every change."""
-
-    metadata: BookmarkMetadata
 
 
 class ObjectDecoder:
@@ -96,16 +63,6 @@ class ObjectDecoder:
             rest.pop(name, None)
         rest["metadata"] = metadata
         return msgspec.json.encode({**self._type, **rest})
-
-
-def selection(kind: KubeKind[Any]) -> dict[str, str]:
-    """Return the query parameters that select the objects of the kind."""
-    query = {}
-    if kind.selector.requirements:
-        query["labelSelector"] = str(kind.selector)
-    if kind.object_name is not None:
-        query["fieldSelector"] = f"metadata.name={kind.object_name}"
-    return query
 
 
 def revision_of(resource_version: str) -> int:

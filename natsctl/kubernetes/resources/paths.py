@@ -42,7 +42,7 @@ class Paths(msgspec.Struct, frozen=True):
         """
         namespace, name = split(key)
         if bool(namespace) != self.namespaced:
-            form = "NAMESPACE/NAME" if self.namespaced else "NAME, without a namespace"
+            form = "namespace/name" if self.namespaced else "name, without a namespace"
             raise InvalidKeyError(f"invalid key {key!r}: a key of {self.plural} is {form}")
         return namespace, name
 

@@ -8,14 +8,25 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.kubernetes.http.api_errors import ExpiredError
 from natsctl.kubernetes.http.wire import Wire
-from natsctl.kubernetes.resources.codec import ObjectDecoder, Page, revision_of
+from natsctl.kubernetes.resources.codec import ObjectDecoder, revision_of
 from natsctl.model.store import Applied, Listed, Listing, WatchEvent
 
 PAGE = 500  # objects per page
 LIST_S = 60.0  # timeout of a page, or of a list without pages
 NEWEST_S = 5.0  # timeout of a request for only the newest revision
 
-_page = msgspec.json.Decoder(Page)
+
+class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    next_page: str = msgspec.field(default="", name="continue")  # empty on the last page
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata
+    items: list[msgspec.Raw] | None = None
+
+
+_page = msgspec.json.Decoder(_Page)
 
 
 class Incarnation:
@@ -88,10 +99,10 @@ class Lister:
         The request has no label selector, because an old server would search all objects for a
         match. It has the name, because a Role may permit only that name.
         """
-        name = {
-            field: value for field, value in self._selection.items() if field == "fieldSelector"
-        }
-        page = await self._page(path, {**name, "limit": "1"}, NEWEST_S)
+        query = {"limit": "1"}
+        if "fieldSelector" in self._selection:
+            query["fieldSelector"] = self._selection["fieldSelector"]
+        page = await self._page(path, query, NEWEST_S)
         return revision_of(page.metadata.resource_version)
 
     async def _pages(self, path: str, limit: dict[str, str]) -> AsyncGenerator[WatchEvent, None]:
@@ -110,7 +121,7 @@ class Lister:
                 raise ExpiredError(f"the pages of {path} have different revisions")
         yield Listed(revision)
 
-    async def _page(self, path: str, query: dict[str, str], timeout_s: float = LIST_S) -> Page:
+    async def _page(self, path: str, query: dict[str, str], timeout_s: float = LIST_S) -> _Page:
         reply = await self._wire.call(
             "GET", path, query=query, accept=self._decoder.accept_list, timeout_s=timeout_s
         )

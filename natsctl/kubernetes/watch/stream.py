@@ -9,17 +9,34 @@ from natsctl.errors import DECODE_ERRORS, WatchBrokenError
 from natsctl.kubernetes.http.api_errors import ExpiredError, error_for, read_status
 from natsctl.kubernetes.http.request import RequestInfo
 from natsctl.kubernetes.http.wire import Wire
-from natsctl.kubernetes.resources.codec import Bookmark, Frame, ObjectDecoder, revision_of
+from natsctl.kubernetes.resources.codec import ObjectDecoder, revision_of
 from natsctl.model.store import Applied, Deleted, Listed, WatchEvent
 
 TIMEOUT_S = 60.0  # the longest duration of a watch request
-GRACE_S = 5.0  # for a server that ends a request later than requested
+GRACE_S = 5.0  # a server may end a request this much later
 
 _INITIAL_END = "k8s.io/initial-events-end"
 _EVERYTHING = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
 
-_frame = msgspec.json.Decoder(Frame)
-_bookmark = msgspec.json.Decoder(Bookmark)
+
+class _Line(msgspec.Struct, frozen=True, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class _BookmarkMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    annotations: dict[str, str] = {}
+
+
+class _Bookmark(msgspec.Struct, frozen=True):
+    """The revision up to which a watch has sent every change."""
+
+    metadata: _BookmarkMetadata
+
+
+_line = msgspec.json.Decoder(_Line)
+_bookmark = msgspec.json.Decoder(_Bookmark)
 
 
 class Streams:
@@ -70,25 +87,25 @@ class Streams:
                 if event is not None:
                     yield event
 
-    def _event(self, line: bytes) -> WatchEvent | None:
+    def _event(self, text: bytes) -> WatchEvent | None:
         try:
-            frame = _frame.decode(line)
-            if frame.type == "BOOKMARK":
-                return self._bookmarked(_bookmark.decode(frame.object))
+            line = _line.decode(text)
+            if line.type == "BOOKMARK":
+                return self._bookmarked(_bookmark.decode(line.object))
         except DECODE_ERRORS as error:
             raise WatchBrokenError(f"invalid line of a watch: {error}") from error
-        if frame.type == "ERROR":
-            status = read_status(0, bytes(frame.object))
-            # after any error, changes may be missing
+        if line.type == "ERROR":
+            status = read_status(0, bytes(line.object))
+            # after any error, the watch may have missed changes
             raise ExpiredError(str(error_for(status, RequestInfo("continue the watch"))))
-        stored = self._decoder.stored(frame.object)
+        stored = self._decoder.stored(line.object)
         if self.revision:
             self.revision = stored.revision
-        if frame.type == "DELETED":
+        if line.type == "DELETED":
             return Deleted(stored.key, stored.revision)
         return Applied(stored)
 
-    def _bookmarked(self, bookmark: Bookmark) -> Listed | None:
+    def _bookmarked(self, bookmark: _Bookmark) -> Listed | None:
         """Update `revision`; return `Listed` if the bookmark ends the initial objects."""
         revision = revision_of(bookmark.metadata.resource_version)
         if self.revision:

@@ -26,14 +26,14 @@ from natsctl.errors import (
 )
 from natsctl.kubernetes.http.api_errors import ExpiredError
 from natsctl.kubernetes.http.wire import Wire
-from natsctl.kubernetes.resources.codec import ObjectDecoder, selection
+from natsctl.kubernetes.resources.codec import ObjectDecoder
 from natsctl.kubernetes.watch.listing import PAGE, Incarnation, Lister
 from natsctl.kubernetes.watch.stream import TIMEOUT_S, Streams
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
 
 TRIES = 3  # attempts in a row to resume before the watch breaks
-PAUSE_S = 0.1  # before the first attempt; it doubles with each
+PAUSE_S = 0.1  # pause before the first attempt, doubled for each further one
 HEALTHY_S = 1.0  # a request that lasts longer resets the number of attempts
 STREAMING_LISTS = (1, 32)  # the first version that can list within a watch
 
@@ -70,7 +70,7 @@ class KubeWatch:
         self._name = kind.name
         self._path = path
         self._decoder = ObjectDecoder(kind)
-        self._selection = selection(kind)
+        self._selection = _selection(kind)
         self._incarnation = incarnation
         self._timeout_s = timeout_s
         self._lister = Lister(wire, self._decoder, self._selection, incarnation, size=page)
@@ -170,6 +170,16 @@ class KubeWatch:
                 self._incarnation.saw(event.revision)
             case Listed() if self._incarnation.detect_restore(event.revision):
                 raise ExpiredError(f"the server was restored from a backup of {self._name}")
+
+
+def _selection(kind: KubeKind[Any]) -> dict[str, str]:
+    """Return the query parameters that select the objects of the kind."""
+    query = {}
+    if kind.selector.requirements:
+        query["labelSelector"] = str(kind.selector)
+    if kind.object_name is not None:
+        query["fieldSelector"] = f"metadata.name={kind.object_name}"
+    return query
 
 
 class _Version(msgspec.Struct, frozen=True):
