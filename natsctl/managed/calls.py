@@ -14,23 +14,23 @@ from natsctl.telemetry.hiding import error_text
 
 T = TypeVar("T")
 
-AGAIN_S = 0.1  # until an object that was changed meanwhile, or by us, is looked at again
+AGAIN_S = 0.1  # until the next reconciliation of an object that was just written
 
 
 class Reconciliation(Generic[T]):
-    """One reconciliation of one object: until when external calls may take, and by which client."""
+    """One reconciliation of one object: its client, and the deadline of its external calls."""
 
     def __init__(self, managed: Managed[T], timeout_s: float) -> None:
         self.managed = managed
         self.timeout_s = timeout_s
         self.deadline = asyncio.get_running_loop().time() + timeout_s
         self.client: ExternalClient[T] = NopClient()
-        self.rejected = ""  # why its policies make no sense
-        self.confirmed = False  # its external resource was observed right after its creation
+        self.rejected = ""  # the error in the object's policies
+        self.confirmed = False  # True if the new external resource was observed
 
 
 class ExternalCalls(Generic[T]):
-    """Wraps external calls and writes; *reports* takes their failures."""
+    """Limits external calls and writes, and reports their failures to *reports*."""
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
@@ -39,7 +39,7 @@ class ExternalCalls(Generic[T]):
     async def calling(
         self, reconciliation: Reconciliation[T], verb: str, reason: str
     ) -> AsyncIterator[None]:
-        """Limit the call inside to the time that is left; its failure is reported and passes."""
+        """Limit the call inside to the remaining time; reports and raises its errors."""
         async with self.reported(reconciliation, verb, reason), self.limited(reconciliation, verb):
             yield
 
@@ -47,7 +47,7 @@ class ExternalCalls(Generic[T]):
     async def reported(
         self, reconciliation: Reconciliation[T], verb: str, reason: str, *conditions: Condition
     ) -> AsyncIterator[None]:
-        """Report a failure of the block; it passes."""
+        """Report and raise errors of the block, except `RetryAfter`."""
         try:
             yield
         except RetryAfter:
@@ -61,14 +61,14 @@ class ExternalCalls(Generic[T]):
     async def storing(
         self, managed: Managed[T], what: str, *conditions: Condition
     ) -> AsyncIterator[None]:
-        """Report that *what* cannot be stored.
+        """Report and raise a failure to store *what*.
 
-        If somebody wrote the object since it was read, ask to come back to it instead.
+        Raises `RetryAfter` instead if the object has changed since it was read.
         """
         try:
             yield
         except (ConflictError, NotFoundError) as error:
-            text = f"{managed.key} was written meanwhile, and is looked at again"
+            text = f"{managed.key} has changed since it was read and is reconciled again"
             raise RetryAfter(AGAIN_S, text) from error
         except StoreError as error:
             message = f"cannot store {what}: {error_text(error)}"[:MESSAGE_MAX]
@@ -77,7 +77,7 @@ class ExternalCalls(Generic[T]):
 
     @asynccontextmanager
     async def limited(self, reconciliation: Reconciliation[T], verb: str) -> AsyncIterator[None]:
-        """Limit the call inside to the time that is left."""
+        """Limit the call inside to the remaining time."""
         try:
             async with asyncio.timeout_at(reconciliation.deadline) as limit:
                 yield

@@ -1,9 +1,8 @@
-"""Keeping external resources equal to what their objects say: one reconciliation at a time.
+"""Reconciles external resources with their objects.
 
-One object's journey: it is read from its store's leader; where neither a pause, nor a deletion
-that needs nothing, nor an unfinished creation stands against it, a client is connected and the
-external resource observed; then the table (`situation.py`) says what to do, and one step of
-`Steps` does it.
+A reconciliation reads the object at its store's leader. Unless the object is paused, is being
+deleted without an external resource, or has an unresolved creation, a client observes the external
+resource. The table in `situation.py` then selects an action, and `Steps` takes it.
 
 Seed: krateo provider-runtime `reconciler`, which is Crossplane's.
 """
@@ -61,42 +60,43 @@ def _now() -> datetime:
 
 
 class ManagedReconciler(Generic[T]):
-    """Creates, updates and deletes external resources, each as its object says.
+    """Creates, updates and deletes the external resources of managed objects.
 
-    *Guarantees.* The finalizer is on an object before anything is created, updated or reported as
-    existing for it, and comes off only when the external resource is observed to be gone, or may
-    not be deleted. While finalizers of others hold the object, nothing is deleted. An intent is
-    stored, upon exactly the state that was read, before each creation, and its result after it.
-    While a result is unknown, nothing else is created, until a person (`natsctl external resolve
-    KEY`) or an observation by a name known beforehand settles it. For objects in NATS, intent and
-    result are in a record as well, so replacing the object as a whole leads to no second external
-    resource. If nothing differs, nothing is written. Every external call has a deadline.
+    *Guarantees.* An object gets the finalizer before its external resource is created, updated or
+    reported as existing. It loses the finalizer only after the resource is observed to be gone, or
+    if the resource may not be deleted. While other finalizers hold the object, the reconciler
+    deletes nothing. Before a creation, it stores an intent upon exactly the revision that was read,
+    and afterwards the result. While a result is unknown, it creates nothing else, until a person
+    (`natsctl external resolve KEY`) or an observation by a name known beforehand resolves the
+    creation. For objects in NATS, a separate record also has intent and result, so a client that
+    replaces the whole object does not cause a second external resource. A reconciliation without
+    differences writes nothing. Every external call has a deadline.
 
     Args:
-        managed: the objects: the primary of a controller, or that of a `ManagedController`.
-        connecter: gives clients of the outside system; with a `disconnect`, it is called after
-            each reconciliation. A plain function `connect(managed)` will do.
-        creation_grace_period_s: how long a resource may take to be observed after its creation.
-        critical_annotation_updater: stores the results of creations on their objects at once; an
-            object or a function. By default only objects without link records need that.
-        deletion_policy: what becomes of external resources of deleted objects that do not say.
-        external_name: says how a resource is to be called, where that is known before it is
-            created; then a creation with an unknown result is settled by observing.
+        managed: the managed objects: the primary of a controller.
+        connecter: makes the clients of the external system: an object, whose `disconnect` (if any)
+            is called after each reconciliation, or a function `connect(managed)`.
+        creation_grace_period_s: seconds until a new resource must be observable.
+        critical_annotation_updater: an object or function that stores the results of creations on
+            their objects at once. By default, only objects without link records have one.
+        deletion_policy: the policy of objects that set none.
+        external_name: returns the name of an object's resource, if it is known before the creation.
+            An observation then resolves a creation with an unknown result.
         finalizer: the name of the finalizer; by default that of *names*.
-        logger: where log lines go.
-        management_policy: what may be done for objects that do not say.
+        logger: receives log lines.
+        management_policy: the policy of objects that set none.
         names: the names of annotations and finalizer; `KRATEO` has those of krateo's
             provider-runtime.
-        poll_interval_s: when a resource that is up to date is observed again.
-        poll_interval_hook: says that for an object, from the object and `poll_interval_s`.
-        poll_jitter_s: by how much that is varied, up or down.
-        recorder: where events go: a controller's `runtime`, or any `Recorder`.
-        timeout_s: how long all external calls of one reconciliation may take. Storing what came
-            of them may take `REPORT_S` more: a `Controller.sync_timeout_s` must leave room for it.
-        clock: what time it is.
+        poll_interval_s: seconds between observations of a resource that is up to date.
+        poll_interval_hook: returns that interval for an object and `poll_interval_s`.
+        poll_jitter_s: the maximum random change of the interval in seconds, up or down.
+        recorder: receives events: a controller's `runtime`, or any `Recorder`.
+        timeout_s: the time limit in seconds for all external calls of one reconciliation. Storing
+            their results may take `REPORT_S` more, which `Controller.sync_timeout_s` must include.
+        clock: returns the present time.
 
-    Raises `UsageError` for a hook and a jitter together, and for a kind without metadata or of
-    which only metadata is watched.
+    Raises `UsageError` for a hook and a jitter together, and for a kind without metadata or with
+    metadata only.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ManagedReconciler(Generic[T]):
         self._timeout_s = timeout_s
         self._clock = clock
         self._backoff = CreationBackoff(limit_s=max(poll_interval_s, BACKOFF_S))
-        self._confirmed: dict[str, Creation] = {}  # creations in their grace that were observed
+        self._confirmed: dict[str, Creation] = {}  # observed creations within their grace period
         self._links = _links(managed, self._names)
         self._reports = Reports(
             store, recorder=recorder, logger=logger, finalizer=self._finalizer, names=self._names
@@ -166,10 +166,10 @@ class ManagedReconciler(Generic[T]):
     """Run a function that blocks in a thread: `await reconciler.blocking(function, *args)`."""
 
     async def reconcile(self, key: str) -> float | None:
-        """Do what the object *key* needs now; return seconds until the next run, or None.
+        """Reconcile the object *key*; return the seconds until the next reconciliation, or None.
 
-        A sync handler: failing is raising, and what an `ExternalClient` raises passes, after it
-        was told. An object that changed meanwhile is asked to be visited again, by `RetryAfter`.
+        This is a sync handler. It reports errors of an `ExternalClient` and raises them. It raises
+        `RetryAfter` if the object has changed since it was read.
         """
         await self._results.catch_up(key)
         managed = await self._find(key)
@@ -194,10 +194,10 @@ class ManagedReconciler(Generic[T]):
                 self._confirmed[key] = managed.creation
             return after_s
 
-    # ---- what there is
+    # ---- reading the object
 
     async def _find(self, key: str) -> Managed[T] | None:
-        """Return the object as its leader has it, or as it was deleted without our release."""
+        """Return the object, or its last state if it was deleted despite its finalizer."""
         try:
             stored = await self._primary.informer.store.get(key)
         except NotFoundError as missing:
@@ -273,7 +273,7 @@ class ManagedReconciler(Generic[T]):
             reconciliation.rejected = str(error)
             return Permissions(create=False, update=False, delete=False)
 
-    # ---- the outside system
+    # ---- the external system
 
     @asynccontextmanager
     async def _connected(self, reconciliation: Reconciliation[T]) -> AsyncIterator[None]:
@@ -288,7 +288,7 @@ class ManagedReconciler(Generic[T]):
         try:
             async with asyncio.timeout(DISCONNECT_S):
                 await awaitable(self._external.disconnect)
-        except Exception as error:  # noqa: BLE001 - what was done is done
+        except Exception as error:  # noqa: BLE001 - the reconciliation itself has succeeded
             self._reports.warning(
                 managed, "CannotDisconnectFromProvider", f"cannot disconnect: {error}"
             )
@@ -302,7 +302,7 @@ class ManagedReconciler(Generic[T]):
 
 
 def _state(observation: Observation, managed: Managed[T]) -> Observed:
-    """Return what was observed, for the table."""
+    """Return the observed state for the table."""
     if not observation.exists:
         return Observed.ABSENT
     if observation.late_initialized and (managed.additions() or managed.annotations_differ):
@@ -311,7 +311,7 @@ def _state(observation: Observation, managed: Managed[T]) -> Observed:
 
 
 def _links(managed: Primary[Any], names: AnnotationNames) -> Links | None:
-    """Return the records of these objects; objects in a cluster have none."""
+    """Return the link records of the objects, or None for objects in a cluster."""
     if managed.open_store is None or not isinstance(managed.kind, KvKind):
         return None
     return Links(managed.informer.store, managed.kind, names=names, open_records=managed.open_store)

@@ -1,4 +1,4 @@
-"""Reports on a managed object: in its status, by events, in the log."""
+"""Reports on managed objects in their status, in events and in the log."""
 
 import asyncio
 import logging
@@ -17,14 +17,14 @@ from natsctl.model.recorder import EventType
 from natsctl.model.store import ManifestStore, Store, Stored
 
 REPORT_S = 30.0
-"""What a reconciliation may take longer than its `timeout_s`, to store what came of it."""
+"""The time in seconds beyond `timeout_s` for storing the results of a reconciliation."""
 
 
 class KeyEventRecorder(Protocol):
     """Takes events: a `ControllerRuntime`, or any `Recorder`. Never blocks, never raises."""
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        """Record that something happened to the object *key*."""
+        """Record an event about the object *key*."""
         ...
 
 
@@ -33,15 +33,15 @@ CANNOT_UPDATE = "CannotUpdateManagedResource"
 
 
 class Reports:
-    """Stores statuses, records events, logs.
+    """Stores statuses, records events and writes log lines.
 
-    A write of a status also stores news about the link to the external resource, and can add the
-    finalizer, so neither costs a revision of its own.
+    A write of a status also stores changes of the link to the external resource and can add the
+    finalizer, so these need no separate write.
 
     Args:
-        store: the objects.
-        recorder: takes events; None drops them.
-        logger: takes log lines.
+        store: the store of the objects.
+        recorder: receives events; None drops them.
+        logger: receives log lines.
         finalizer: the finalizer that holds the objects.
         names: the names of annotations and finalizers.
     """
@@ -63,12 +63,12 @@ class Reports:
         self._counts_statuses = False
 
     def event(self, managed: Managed[Any], reason: str, message: str) -> None:
-        """Report something that was done."""
+        """Report a success."""
         self._log.info("%s: %s", managed.key, message)
         self._record(managed, EventType.NORMAL, reason, message)
 
     def warning(self, managed: Managed[Any], reason: str, message: str) -> None:
-        """Report something that needs a look."""
+        """Report a problem."""
         self._log.warning("%s: %s", managed.key, message)
         self._record(managed, EventType.WARNING, reason, message)
 
@@ -76,11 +76,11 @@ class Reports:
         self, managed: Managed[Any], reason: str, message: str, *conditions: Condition
     ) -> None:
         """Set the object's status to not synced; the event is recorded once per message."""
-        wanted = Condition.reconcile_error(message)
+        failed = Condition.reconcile_error(message)
         before = managed.condition(SYNCED)
-        if before is None or (before.reason, before.message) != (wanted.reason, wanted.message):
+        if before is None or (before.reason, before.message) != (failed.reason, failed.message):
             self.warning(managed, reason, message)
-        await self.status(managed, *conditions, wanted)
+        await self.status(managed, *conditions, failed)
 
     async def failed(
         self, managed: Managed[Any], reason: str, message: str, *conditions: Condition
@@ -96,9 +96,9 @@ class Reports:
     async def status(
         self, managed: Managed[Any], *conditions: Condition, hold: bool = False
     ) -> None:
-        """Store the status with these conditions, if anything differs.
+        """Store the status with these conditions, if it differs from the stored one.
 
-        With *hold*, the object gets the finalizer as well. An object that is gone has no status.
+        If *hold*, also adds the finalizer. Does nothing for an object that is gone.
         """
         managed.set_conditions(*conditions)
         if managed.gone:
@@ -109,11 +109,11 @@ class Reports:
             managed.reset(await store(managed, finalizer))
 
     def held(self, managed: Managed[Any]) -> bool:
-        """Return whether the object has our finalizer, under its own or an older name."""
+        """Return whether the object has the finalizer, or an equivalent one."""
         return not self._names.finalizers(self._finalizer).isdisjoint(managed.finalizers)
 
     def patch(self, managed: Managed[Any]) -> Document:
-        """Return the changes of the status, with the generation that it is about."""
+        """Return the changes of the status, with the observed generation."""
         generation = managed.metadata.generation
         if not generation or self._counts_statuses:
             return managed.status_patch
@@ -130,7 +130,7 @@ class Reports:
         return (await rewrite(self._store, managed.key, change, seen=managed.stored)).stored
 
     async def _patch(self, managed: Managed[Any], finalizer: str) -> Stored:
-        """Have the cluster change the status, even if somebody has written the object since."""
+        """Patch the status in a cluster, even if the object has changed since it was read."""
         if managed.unsettled(finalizer):
             value = managed.over(managed.stored.value, finalizer=finalizer, status={})
             stored = await self._store.update(managed.key, value, revision=managed.stored.revision)
@@ -139,14 +139,14 @@ class Reports:
         document = documents.parse(managed.stored.value)
         if documents.with_status(document, patch) == document:
             return managed.stored
-        manifests = cast("ManifestStore", self._store)  # as its kind says
+        manifests = cast("ManifestStore", self._store)  # its kind is a `KubeKind`
         key, revision = managed.key, managed.stored.revision
         try:
             stored = await manifests.patch_status(key, patch, revision=revision)
         except ConflictError:
             return await manifests.patch_status(key, patch)
-        # a kind without that subresource counts every status as a generation: storing the
-        # generation that was seen would make another, without end
+        # without a status subresource, every status increments the generation, so storing the
+        # observed generation would never end
         if managed.kind.metadata(stored.value).generation > managed.metadata.generation:
             self._counts_statuses = True
         return stored

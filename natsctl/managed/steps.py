@@ -1,4 +1,4 @@
-"""Takes the step for each action: its external call, its writes, and when to come back."""
+"""Takes the step of each action: its external call, its writes and the next interval."""
 
 import asyncio
 import copy
@@ -37,12 +37,12 @@ T = TypeVar("T")
 
 
 class Steps(Generic[T]):
-    """Takes the step that an action asks for. The other arguments are `ManagedReconciler`'s.
+    """Takes the step of an action. `ManagedReconciler` documents the other arguments.
 
     Args:
         calls: limits and reports external calls and writes.
         results: stores the results of creations.
-        links: the records of links, if the objects have any.
+        links: the link records, or None for objects without records.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Steps(Generic[T]):
         self._grace_s = grace_s
         self._poll = poll
         self._clock = clock
-        self._deleting: dict[str, float] = {}  # since when, by the loop's clock
+        self._deleting: dict[str, float] = {}  # when the deletion began, by the event loop's clock
         self._steps: dict[Action, Callable[[Reconciliation[T]], Awaitable[float | None]]] = {
             Action.PAUSE: self._pause,
             Action.REJECT: self._reject,
@@ -88,15 +88,15 @@ class Steps(Generic[T]):
         }
 
     async def take(self, action: Action, reconciliation: Reconciliation[T]) -> float | None:
-        """Take the step; return seconds until the next reconciliation, or None."""
+        """Take the step; return the seconds until the next reconciliation, or None."""
         return await self._steps[action](reconciliation)
 
-    # ---- where nothing is observed
+    # ---- without an observation
 
     async def _pause(self, reconciliation: Reconciliation[T]) -> None:
         managed = reconciliation.managed
-        said, paused = managed.condition(SYNCED), Condition.reconcile_paused()
-        if said is None or said.reason != paused.reason:
+        synced, paused = managed.condition(SYNCED), Condition.reconcile_paused()
+        if synced is None or synced.reason != paused.reason:
             text = "Reconciliation is paused via the pause annotation"
             self._reports.event(managed, "ReconciliationPaused", text)
         await self._reports.status(managed, paused)
@@ -113,17 +113,17 @@ class Steps(Generic[T]):
         await self._reports.trouble(managed, reason, self._advice(managed), *conditions)
 
     def _advice(self, managed: Managed[T]) -> str:
-        look = "cannot determine creation result - look whether the external resource exists"
+        advice = "cannot determine creation result - check whether the external resource exists"
         if isinstance(managed.kind, KubeKind):
             names = self._names
             return (
-                f"{look}; if so, set the {names.external_name} annotation to its name; "
+                f"{advice}; if so, set the {names.external_name} annotation to its name; "
                 f"then remove the {names.create_pending} annotation"
             )
-        return f"{look}; then say so: natsctl external resolve {managed.key}"
+        return f"{advice}; then run: natsctl external resolve {managed.key}"
 
     async def _release(self, reconciliation: Reconciliation[T]) -> None:
-        """Let the object go; its record goes first, so that none is left behind by a crash."""
+        """Remove the record and then the finalizer, so that a crash leaves no record behind."""
         managed, key = reconciliation.managed, reconciliation.managed.key
         async with self._calls.storing(managed, "the removal of the finalizer"):
             if self._links is not None:
@@ -160,9 +160,9 @@ class Steps(Generic[T]):
         return self._poll.after_s(managed)
 
     async def _create(self, reconciliation: Reconciliation[T]) -> float | None:
-        """Store the intent, create, store the result.
+        """Store the intent, create the external resource, and store the result.
 
-        After a crash in between, nobody knows the result.
+        After a crash before the result is stored, the result is unknown.
         """
         managed = reconciliation.managed
         managed.accept_name()
@@ -177,7 +177,7 @@ class Steps(Generic[T]):
                 async with self._calls.limited(reconciliation, "create"):
                     await awaitable(reconciliation.client.create, managed)
             except (TimeoutError, StoreTimeoutError, HandlerError):
-                raise  # it may have been created all the same
+                raise  # the resource may exist
             except Exception as error:
                 await self._fail(managed, error)
                 raise
@@ -186,14 +186,14 @@ class Steps(Generic[T]):
         text = "Successfully requested creation of external resource"
         self._reports.event(managed, "CreatedExternalResource", text)
         if self._links is not None:
-            return await self._look_again(reconciliation)
+            return await self._observe_created(reconciliation)
         await self._reports.status(managed, Condition.creating(), Condition.reconcile_success())
         return AGAIN_S
 
-    async def _look_again(self, reconciliation: Reconciliation[T]) -> float:
+    async def _observe_created(self, reconciliation: Reconciliation[T]) -> float:
         """Observe the new external resource, so that one write stores the result and the status.
 
-        If it cannot be observed yet, the record keeps the result until it can.
+        If the resource is not visible yet, the record keeps the result.
         """
         managed = reconciliation.managed
         try:
@@ -213,17 +213,17 @@ class Steps(Generic[T]):
         return Link() if self._links is None else await self._links.read(managed.key)
 
     async def _refuse(self, reconciliation: Reconciliation[T], recorded: Link) -> float | None:
-        """Create nothing, because the record links to something that the object does not."""
+        """Report that the record contradicts the object's link; creates nothing."""
         managed = reconciliation.managed
         if recorded.creation.unknown:
             managed.relink(recorded)
             await self._ask(reconciliation)
             return None
         text = (
-            f"cannot create: {managed.key} is linked to {recorded.external_name}, and names "
+            f"cannot create: {managed.key} is linked to {recorded.external_name}, but names "
             f"{managed.external_name or 'nothing'}, which does not exist; set the annotation "
-            f"{self._names.external_name} to the right name, or have another one created: "
-            f"natsctl external forget {managed.key}"
+            f"{self._names.external_name} to the right name, or let natsctl create another "
+            f"resource: natsctl external forget {managed.key}"
         )
         reason = "CannotCreateExternalResource"
         await self._reports.trouble(managed, reason, text, Condition.creating())
@@ -277,7 +277,7 @@ class Steps(Generic[T]):
     # ---- writes
 
     async def _link(self, managed: Managed[T]) -> None:
-        """Record the link to an external resource that exists."""
+        """Record the link to an existing external resource."""
         managed.accept_name()
         if self._links is not None and managed.link:
             await self._links.write(managed.key, managed.link)
@@ -285,13 +285,13 @@ class Steps(Generic[T]):
     async def _store_object(
         self, managed: Managed[T], *, spec: Document | None = None, status: Document | None = None
     ) -> None:
-        """Store all changes of metadata, and these, upon exactly the state that was read."""
+        """Store all changes of metadata, *spec* and *status* upon exactly the read revision."""
         value = managed.document(finalizer=self._finalizer, spec=spec, status=status)
         revision = managed.stored.revision
         managed.advance(await self._store.update(managed.key, value, revision=revision))
 
     async def _begin(self, managed: Managed[T]) -> None:
-        """Store the intent to create, upon exactly the state that was read, and record it."""
+        """Store the intent to create upon exactly the read revision, and record it."""
         revision = managed.stored.revision
         managed.annotations = begun(
             managed.annotations, self._names, now=self._clock(), revision=revision
@@ -307,7 +307,7 @@ class Steps(Generic[T]):
         except ConflictError:
             raise
         except StoreError:
-            # it is unknown whether the intent was stored, but nothing is created now
+            # the intent may be stored, but nothing is created now
             withdrawn = copy.copy(managed)
             withdrawn.reset(Stored(managed.key, revision, value))
             self._result(withdrawn, created=False)
@@ -317,7 +317,7 @@ class Steps(Generic[T]):
 
     @asynccontextmanager
     async def _keeping(self, managed: Managed[T]) -> AsyncIterator[None]:
-        """Report that the result of a creation cannot be stored; the next run stores it."""
+        """Report that a creation's result cannot be stored; the next reconciliation stores it."""
         try:
             yield
         except StoreError as error:
@@ -326,7 +326,7 @@ class Steps(Generic[T]):
             raise
 
     async def _fail(self, managed: Managed[T], error: Exception) -> None:
-        """Store that nothing was created; if that fails, it is logged, and *error* stands."""
+        """Store that nothing was created; logs a failure of that, because *error* is raised."""
         try:
             await self._end(managed, created=False)
             if isinstance(error, RetryAfter):

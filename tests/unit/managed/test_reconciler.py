@@ -134,7 +134,7 @@ class TestCreating:
         fns = ExternalClientFns[Disk](observe_fn=observe, create_fn=create)
         play = Play(client=lambda _: fns)
         await play.put()
-        with pytest.raises(RetryAfter, match="meanwhile"):
+        with pytest.raises(RetryAfter, match="has changed since it was read"):
             await play.reconcile()
         assert await play.annotations() == {}
 

@@ -98,7 +98,7 @@ class TestPlainPuts:
         await play.annotate(external_name="disk-0")
         assert await play.reconcile() == 60
         assert play.cloud.created == ["a"]
-        assert "is linked to disk-1, and names disk-0" in await play.message()
+        assert "is linked to disk-1, but names disk-0" in await play.message()
         assert "natsctl external forget a" in await play.message()
         await play.annotate(external_name="disk-1")
         await play.settle()
