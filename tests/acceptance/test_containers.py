@@ -169,8 +169,8 @@ async def test_the_first_process_hands_signals_on_and_natsctl_is_the_second(stac
     status, told = await stack.inside("sh", "-c", read)
     assert status == 0, told
     first, words = told.split("\n")
-    assert first == "tini"
-    assert words.startswith("tini -- natsctl run ")
+    assert first == "docker-init"
+    assert words.startswith("/sbin/docker-init -- natsctl run ")
     await stack.compose("kill", "--signal=TERM", "natsctl")  # to the first process alone
     await eventually(lambda: _ended(stack, "natsctl"))
     assert (await stack.state("natsctl"))["ExitCode"] == 0

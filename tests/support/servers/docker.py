@@ -116,6 +116,7 @@ class Stack:
             f"http://127.0.0.1:{at}" for at in asked.values()
         )
         self.environ = {
+            "COMPOSE_FILE": "docker-compose.yml:tests/support/servers/compose.yml",
             "COMPOSE_PROJECT_NAME": f"natsctl-tests-{port}",
             "NATS_PORT": str(port),
             **{f"{name}_PORT": str(at) for name, at in asked.items()},
