@@ -32,10 +32,10 @@ from natsctl.model.discovery import Cluster
 from natsctl.model.documents import Document
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Stores
-from natsctl.telemetry.logger import log_context
+from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NAME = "dynamic"  # in spans
 
@@ -289,7 +289,7 @@ class DynamicWatcher:
             try:
                 after = await self._calls.delay(watcher, self._reconcile, watcher)
             except Exception as error:
-                self._failures.failed(watcher, f"reconciling {watcher}", error)
+                self._failures.failed(watcher, "reconciliation failed", error, watcher=str(watcher))
                 raise
             self._failures.succeeded(watcher)
             return after

@@ -5,7 +5,6 @@ of a cluster, and for controllers that need nothing but the reconciler.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
@@ -34,10 +33,10 @@ from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, ManifestStores, Stores
-from natsctl.telemetry.logger import log_context
+from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -220,7 +219,9 @@ class ManagedController(Hosted, Generic[T]):
             try:
                 after_s = await self._calls.delay(key, self._parts.reconciler.reconcile, key)
             except Exception as error:
-                self._failures.failed(key, f"{self.name}: {key}", error)
+                self._failures.failed(
+                    key, "reconciliation failed", error, controller=self.name, key=key
+                )
                 raise
             self._failures.succeeded(key)
         if after_s is None and last is not None and primary.gone.get(key) is last:

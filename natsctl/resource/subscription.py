@@ -1,10 +1,9 @@
-"""Which event one subscriber is told next, and what follows from what it made of the last."""
+"""Decides which event one subscriber receives next, and what follows from its result."""
 
 import asyncio
-import logging
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
@@ -21,8 +20,9 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Stored
 from natsctl.resource.event import Event, EventKind, Key
 from natsctl.resource.failing import ErrorAction, ErrorHandler, RateLimiter, policy_for
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -30,13 +30,13 @@ SYNC = Key()
 
 
 class Subscription(Generic[T]):
-    """One subscriber's queue of keys, and what it was told of each; an `Origin` of its events.
+    """One subscriber's queue of keys, and the last state of each; an `Origin` of its events.
 
     Args:
-        kind: what the events are of.
-        error_handler: what follows a failure.
+        kind: the kind of the objects.
+        error_handler: what follows a failed event.
         rate_limiter: how long a failing key waits.
-        made_at: the line of code to name when an event is lost.
+        made_at: the line of code that made the stream, for errors.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class Subscription(Generic[T]):
         self._error_handler = error_handler
         self._made_at = made_at
         self._queue = _queue(rate_limiter)
-        self._told: dict[str, Stored] = {}
-        self._cache: Cache[T]
+        self._delivered: dict[str, Stored] = {}  # the state of each key's last upsert
+        self._cache: Cache[T] | None = None  # None until there is an informer
         self._following = ExitStack()
         self._failures = FailureLog(log)
-        self._lost = ""  # which event was, if any
+        self._lost = ""  # names an event that was never marked done
         self._closed = False
         self._loop = asyncio.get_running_loop()
 
     def follow(self, informer: Informer[T]) -> None:
-        """Have every object that is cached told, and every later change."""
+        """Enqueue every cached object, and every later change."""
         if not self._closed:
             self._cache = informer.cache
-            self._following.enter_context(informer.subscribe(self._changed))
+            self._following.enter_context(informer.subscribe(self._enqueue_changed))
 
     def complete(self) -> None:
-        """Have the sync told, behind every object of the first listing."""
+        """Enqueue the sync event, after every object of the first list."""
         self._queue.add(SYNC, priority=Priority.RESYNC)
 
     async def next(self) -> Event[T]:
-        """Return the next event; its key is out until the event comes back.
+        """Return the next event; its key is held until the event is settled.
 
-        Raises `QueueShutDownError` where the stream was stopped or left, `EventNotDoneError` where
-        an event was lost.
+        Raises `QueueShutDownError` if the stream was stopped or left, and `EventNotDoneError` if an
+        event was lost.
         """
         while True:
             self.check()
@@ -85,10 +85,10 @@ class Subscription(Generic[T]):
             event = self._event(key)
             if event is not None:
                 return event
-            settle(self._queue, key, Synced(), always_retry)  # it came and went unseen
+            settle(self._queue, key, Synced(), always_retry)  # created and deleted in between
 
     def check(self) -> None:
-        """Raise `EventNotDoneError` where an event was lost."""
+        """Raise `EventNotDoneError` if an event was lost."""
         if self._lost:
             raise EventNotDoneError(self._lost)
 
@@ -100,11 +100,10 @@ class Subscription(Generic[T]):
             self._failures.succeeded(key)
             settle(self._queue, key, Synced(), always_retry)
         else:
-            what = _what(kind, key)
-            self._failures.failed(key, f"{self._kind.name}: the {what}", error)
-            settle(self._queue, key, Failed(error), partial(self._decide, what, key))
-        settled = error is None or self._queue.place(key) is None  # or given up
-        if kind is EventKind.DELETE and settled:
+            self._failures.failed(key, "event failed", error, **self._fields(kind, key))
+            settle(self._queue, key, Failed(error), partial(self._decide, kind, key))
+        final = error is None or self._queue.place(key) is None  # a dropped key is in no queue
+        if kind is EventKind.DELETE and final:
             self._forget(key)
 
     def restore(self, key: Key) -> None:
@@ -117,39 +116,43 @@ class Subscription(Generic[T]):
         """See `Origin.lose`."""
         if self._closed or self._lost:
             return
+        event = f"{kind} of {key}" if key else kind
         self._lost = (
-            f"{self._kind.name}: the {_what(kind, key)} was dropped without done(), "
-            f"by whoever reads the events() of {self._made_at}"
+            f"{self._kind.name}: the {event} was dropped without done(), "
+            f"by a reader of the events() of {self._made_at}"
         )
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, and nothing waits for the event
             self._loop.call_soon_threadsafe(self._stop)
 
     def close(self) -> None:
-        """Tell nothing more; events that are out need not come back."""
+        """Deliver no more events; events that were delivered need not be marked done."""
         self._closed = True
         self._following.close()
         self._stop()
-        self._told.clear()
+        self._delivered.clear()
 
-    def _changed(self, change: Change[T]) -> None:
+    def _enqueue_changed(self, change: Change[T]) -> None:
         priority = Priority.RESYNC if change.initial else Priority.USER
         self._queue.add(change.key, priority=priority)
 
     def _event(self, key: Key) -> Event[T] | None:
-        """Decide what there is to tell: the one function that does."""
+        """Return the event that is due; None if the object was neither delivered nor exists."""
         if key == SYNC:
             return Event(EventKind.SYNC, key, None, self)
-        told, now = self._told.get(key), self._cache.get(key)
-        if now is not None and (told is None or not self._replaced(told, now)):
-            self._told[key] = now
-            return Event(EventKind.UPSERT, key, self._kind.decode(now.value), self)
-        if told is not None:
-            return Event(EventKind.DELETE, key, self._kind.decode(told.value), self)
+        delivered, cached = self._delivered.get(key), self._cached(key)
+        if cached is not None and (delivered is None or not self._replaced(delivered, cached)):
+            self._delivered[key] = cached
+            return Event(EventKind.UPSERT, key, self._kind.decode(cached.value), self)
+        if delivered is not None:
+            return Event(EventKind.DELETE, key, self._kind.decode(delivered.value), self)
         return None
 
-    def _replaced(self, told: Stored, now: Stored) -> bool:
-        """Say whether it is another object of the same key; where neither says, it is the same."""
-        before, after = self._uid(told), self._uid(now)
+    def _cached(self, key: Key) -> Stored | None:
+        return None if self._cache is None else self._cache.get(key)
+
+    def _replaced(self, delivered: Stored, cached: Stored) -> bool:
+        """Return whether both states have a uid, and the uids differ."""
+        before, after = self._uid(delivered), self._uid(cached)
         return bool(before and after) and before != after
 
     def _uid(self, stored: Stored) -> str:
@@ -161,21 +164,26 @@ class Subscription(Generic[T]):
             return ""
 
     def _forget(self, key: Key) -> None:
-        """Have told a delete; what has the key by now is told next."""
-        self._told.pop(key, None)
-        if self._cache.get(key) is not None:
+        """Forget a deleted object; a new object with its key is delivered next."""
+        self._delivered.pop(key, None)
+        if self._cached(key) is not None:
             self._queue.add(key)
 
-    def _decide(self, what: str, key: Key, error: Exception, failures: int) -> ErrorAction:
+    def _decide(self, kind: EventKind, key: Key, error: Exception, failures: int) -> ErrorAction:
         action = policy_for(key, self._error_handler)(error, failures)
+        fields = self._fields(kind, key)
         match action:
             case Drop():
-                log.error("%s: the %s is given up until it changes", self._kind.name, what)
+                log.error("dropping an event until its object changes", **fields)
             case Stop():
-                log.error("%s: the %s ends the stream", self._kind.name, what)
+                log.error("ending the stream after a failed event", **fields)
             case Retry():
-                pass  # its next event tells
+                pass
         return action
+
+    def _fields(self, kind: EventKind, key: Key) -> dict[str, Any]:
+        """Return the fields of a log line about an event; a sync event has no key."""
+        return {"kind": self._kind.name, "type": kind.value, "key": key or None}
 
     def _stop(self) -> None:
         self._queue.shut_down(drain=False)
@@ -185,7 +193,3 @@ def _queue(rate_limiter: RateLimiter | None) -> Workqueue[str]:
     if isinstance(rate_limiter, TokenBucket):
         return Workqueue(bucket=rate_limiter)
     return Workqueue(limiter=rate_limiter)
-
-
-def _what(kind: EventKind, key: Key) -> str:
-    return f"{kind} of {key}" if key else kind

@@ -26,13 +26,13 @@ from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import RetryAfter, StoppedError, StoreError
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
-from natsctl.telemetry.logger import log_context
+from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
 from natsctl.watchers.merged_changes import ObjectChange, merged
 from natsctl.watchers.retries import RetryDequeuePolicy
 from natsctl.watchers.watcher import RecallingWatcher, ResourceWatcher
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CHANGES_MAX = 100_000
 EARLY_S = 0.001  # a timer may fire this much too early
@@ -336,14 +336,20 @@ class Deliveries:
         )
 
     def _report(self, change: ObjectChange, registration: Registration, error: Exception) -> None:
-        action, name = change.action.value.lower(), type(registration.watcher).__name__
-        call = f"{action} of {name} on {self.resource_kind} {change.key}"
-        self._failures_logged.failed((change.key, registration), call, error)
+        self._failures_logged.failed(
+            (change.key, registration),
+            "a watcher failed",
+            error,
+            kind=self.resource_kind,
+            key=change.key,
+            watcher=type(registration.watcher).__name__,
+            action=change.action.value.lower(),
+        )
         if self._policies.error_handler is not None:
             try:
                 self._policies.error_handler(error)
             except (Exception, SystemExit):
-                log.exception("the error handler of %s failed", self.resource_kind)
+                log.exception("the error handler failed", kind=self.resource_kind)
 
 
 def _span_facts(change: ObjectChange, watcher: ResourceWatcher) -> Mapping[str, object]:

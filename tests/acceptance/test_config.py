@@ -130,7 +130,9 @@ async def test_run_does_as_it_is_set_and_logs_no_secret(
     assert sign["spec"] == {"workers": 3}
     assert sign["metadata"]["labels"]["example.com/owner-key"] == "leaky"
     facts = [json.loads(line) for line in running.log.splitlines()]
-    failed = next(fact for fact in facts if "sync of leaky failed" in fact["message"])
+    failed = next(
+        fact for fact in facts if (fact["message"], fact.get("key")) == ("sync failed", "leaky")
+    )
     about = [failed[name] for name in ("controller", "key", "operation", "attempt", "level")]
     assert about == ["shops", "leaky", "put", 1, "error"]
     assert "RuntimeError: *** at nats://***@hub" in failed["exception"]

@@ -96,7 +96,7 @@ async def test_no_command_that_asks_a_daemon_prints_an_escape(
     await bucket(jetstream, good=b'{"spec": {"text": "hi"}}')
     running = await daemon("shop:Apps")
     await natsctl.done("put", "apps", "evil", json.dumps(HOSTILE))
-    await running.says("sync of evil failed")
+    await running.says("sync failed  ")
 
     async def failing() -> bool:
         return "evil fails" in (await in_process("status")).err

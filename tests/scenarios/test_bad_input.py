@@ -75,7 +75,7 @@ async def test_an_invalid_object_is_told_of_and_its_last_good_state_is_kept(
         assert (explanation.exists, explanation.invalid != "") == (True, True)
         reason, message = play.events("shop")[-1]
         assert reason == "InvalidObject"
-        assert f"revision {revision} is left alone" in message
+        assert f"revision {revision} is invalid and skipped" in message
 
 
 async def test_the_next_valid_put_heals_it() -> None:

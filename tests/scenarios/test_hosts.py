@@ -189,7 +189,9 @@ async def test_a_file_whose_marks_are_broken_is_left_alone(
     async with stage.running():
         await asyncio.sleep(1)
         assert stage.file.read_text() == text
-        assert f"the sync failed: UsageError: {stage.file}: the marks" in caplog.text
+        assert "event failed kind=" in caplog.text
+        assert "type=sync" in caplog.text
+        assert f"UsageError: {stage.file}: the marks" in caplog.text
         assert "upsert" not in caplog.text  # nothing is written before the sync
         stage.file.write_text("1.1.1.1 foreign\n")
         assert await stage.block() == ["10.0.0.1\ta"]

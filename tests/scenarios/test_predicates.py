@@ -118,7 +118,7 @@ async def test_a_predicate_that_raises_enqueues_the_owner(caplog: pytest.LogCapt
         before = controller.synced
         await change_status(harness)
         assert controller.synced == before + 1
-        assert f"the predicate of Service failed on {KEY}" in caplog.text
+        assert f"a predicate failed; enqueuing the owner kind=Service key={KEY}" in caplog.text
 
 
 async def test_both_conditions_hold_for_a_change_that_enqueues_the_owner() -> None:

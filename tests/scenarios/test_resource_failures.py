@@ -258,7 +258,10 @@ async def test_a_block_that_raises_marks_its_event_failed_and_goes_on(
             raise FAILURE
         assert await handled(events, 2) == [("sync", "", ""), ("upsert", "a", "hi")]
     [record] = [at for at in caplog.records if at.levelno == logging.ERROR]
-    assert record.getMessage() == "Thing.things: the upsert of a failed: OSError: no room"
+    assert (
+        record.getMessage()
+        == "event failed kind=Thing.things type=upsert key=a error='OSError: no room'"
+    )
 
 
 async def test_people_are_told_what_failed_what_is_given_up_and_what_ended(
@@ -273,11 +276,11 @@ async def test_people_are_told_what_failed_what_is_given_up_and_what_ended(
         (await anext(events)).done(PermissionDeniedError("no"))
         assert [event async for event in events] == []
     assert [at.getMessage() for at in caplog.records if at.levelno == logging.ERROR] == [
-        "Thing.things: the upsert of a failed: PermanentError: never",
-        "Thing.things: the upsert of a failed: TimeoutError: too late",
-        "Thing.things: the upsert of a is given up until it changes",
-        "Thing.things: the sync failed: PermissionDeniedError: no",
-        "Thing.things: the sync ends the stream",
+        "event failed kind=Thing.things type=upsert key=a error='PermanentError: never'",
+        "event failed kind=Thing.things type=upsert key=a error='TimeoutError: too late'",
+        "dropping an event until its object changes kind=Thing.things type=upsert key=a",
+        "event failed kind=Thing.things type=sync error='PermissionDeniedError: no'",
+        "ending the stream after a failed event kind=Thing.things type=sync",
     ]
 
 

@@ -6,7 +6,6 @@ start.
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -15,8 +14,9 @@ from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.core.task_group import together
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LOOKED_AT_MAX = 10_000  # objects of one kind whose history is read
 READERS = 16
@@ -38,9 +38,9 @@ class Claims:
         unclaimed = list(islice(cache.unindexed(OWNER_INDEX), LOOKED_AT_MAX + 1))
         if len(unclaimed) > LOOKED_AT_MAX:
             log.warning(
-                "%s has more than %d objects without an owner: the others' history is not read",
-                kind.name,
-                LOOKED_AT_MAX,
+                "too many objects without an owner to read the history of all",
+                kind=kind.name,
+                read=LOOKED_AT_MAX,
             )
         remaining = iter(unclaimed[:LOOKED_AT_MAX])
 

@@ -7,7 +7,6 @@ lost with its bucket, so such orphans are left alone while anything about the bu
 
 import asyncio
 import heapq
-import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -31,8 +30,9 @@ from natsctl.errors import (
 from natsctl.model.garbage import GarbageLimits, GarbagePlan, Kept, Orphan, Removed
 from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 READS_MAX = 16  # owners read at the leader at once
 UNMARKED = "it carries no installation, so it may be another's: natsctl gc accept makes it ours"
@@ -84,7 +84,7 @@ class GarbageCollector:
         try:
             suspects += await self._overwritten()
         except StoreError as error:
-            log.warning("the history of secondaries cannot be read yet: %s", error)
+            log.warning("cannot read the history of secondaries yet", error=error)
         self._remember_suspects(suspects)
         first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=lambda at: at.name)
         more = len(suspects) - len(first)
@@ -109,7 +109,7 @@ class GarbageCollector:
         try:
             await self.evidence.review(secondaries=self._owned() > 0)
         except StoreError as error:
-            log.warning("what garbage collection remembers cannot be read yet: %s", error)
+            log.warning("cannot read the remembered state of the bucket yet", error=error)
 
     async def accept(self) -> None:
         """Trust the bucket of primaries as it is, at a person's command.
@@ -136,7 +136,7 @@ class GarbageCollector:
         for orphan in plan.orphans:
             reason = await self._remove(orphan)
             if reason:
-                log.warning("%s %s is kept: %s", orphan.kind, orphan.key, reason)
+                log.warning("keeping an orphan", kind=orphan.kind, key=orphan.key, reason=reason)
                 kept.append(Kept(orphan, reason))
             else:
                 removed.append(orphan)

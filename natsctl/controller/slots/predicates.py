@@ -1,13 +1,13 @@
 """Decides which changes of a secondary enqueue its owner."""
 
-import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
 from natsctl.errors import UsageError
 from natsctl.model.store import Change
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Predicate = Callable[[Change[Any]], bool]
 Forward = Callable[[Change[Any], str | None], None]
@@ -52,7 +52,9 @@ def filtered(forward: Forward, predicate: Predicate) -> Forward:
         try:
             wanted = predicate(change)
         except (Exception, SystemExit):
-            log.exception("the predicate of %s failed on %s", change.kind.name, change.key)
+            log.exception(
+                "a predicate failed; enqueuing the owner", kind=change.kind.name, key=change.key
+            )
             wanted = True
         if wanted:
             forward(change, writer)

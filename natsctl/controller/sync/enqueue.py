@@ -1,6 +1,5 @@
 """Enqueues the primaries that a change of a secondary, or of an object that was read, concerns."""
 
-import logging
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -18,8 +17,9 @@ from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener
 from natsctl.core.sync.loop import KeyFilter
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Mapper(Protocol):
@@ -115,7 +115,12 @@ class Enqueuer:
         try:
             keys: Iterable[str] = list(self._controller.handle_secondary(change))
         except (Exception, SystemExit):
-            log.exception("%s: handle_secondary failed on %s", self._controller.name, change.key)
+            log.exception(
+                "handle_secondary failed; enqueuing the owners",
+                controller=self._controller.name,
+                kind=change.kind.name,
+                secondary=change.key,
+            )
             keys = self.owners(change)
         priority = Priority.RESYNC if change.initial else Priority.SECONDARY
         for key in keys:

@@ -1,4 +1,4 @@
-"""What a controller tells people: one log line and one event per fact."""
+"""Logs and records events about the keys of a controller."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -10,8 +10,9 @@ from natsctl.errors import ExistsError
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, Recorder
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 REASON_SYNCED = "Synced"
 REASON_EXISTS = "ErrResourceExists"
@@ -23,9 +24,12 @@ MESSAGE_DELETED = '"%s" synced successfully (deleted)'
 
 
 class SyncReports:
-    """Tells what happens to a controller's keys. `recorders` are where events go.
+    """Logs and records events about the keys of one controller.
 
-    *regarding* names what in a cluster was made for a key.
+    Args:
+        controller: the name of the controller.
+        regarding: returns references to the objects in a cluster that a key owns.
+        recorders: the recorders of the events.
     """
 
     def __init__(
@@ -49,9 +53,9 @@ class SyncReports:
         message: str,
         regarding: Sequence[Reference] | None = None,
     ) -> None:
-        """Send an event; without a recorder nobody hears it.
+        """Record an event about the key and the objects *regarding*, by default all that it owns.
 
-        It is about what *regarding* names in a cluster; None means everything made for the key.
+        Without a recorder the event is dropped.
         """
         if regarding is None:
             regarding = self._regarding(key)
@@ -59,13 +63,20 @@ class SyncReports:
             recorder.event(key, type, reason, message, regarding)
 
     def report(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        """Log a fact about a key and send it as an event."""
+        """Log a message about a key and record it as an event."""
         level = logging.WARNING if type is EventType.WARNING else logging.INFO
-        log.log(level, "%s: %s: %s", self.controller, key, message)
+        log.log(
+            level,
+            "recording an event",
+            controller=self.controller,
+            key=key,
+            reason=reason,
+            note=message,
+        )
         self.event(key, type, reason, message)
 
     def synced(self, key: str, sync: Sync) -> None:
-        """Record what a successful sync wrote; a sync that wrote nothing makes no event."""
+        """Record an event if a successful sync wrote anything."""
         self._failures.succeeded(key)
         if sync.created:
             message = MESSAGE_CREATED
@@ -78,38 +89,40 @@ class SyncReports:
         self.event(key, EventType.NORMAL, REASON_SYNCED, message % key, sync.touched)
 
     def failed(self, key: str, error: Exception) -> None:
-        """Log that a sync failed, see `FailureLog`, and record an event."""
-        text = self._failures.failed(key, f"{self.controller}: sync of {key}", error)
+        """Log the failure of a sync, see `FailureLog`, and record an event."""
+        text = self._failures.failed(key, "sync failed", error, controller=self.controller, key=key)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
         self.event(key, EventType.WARNING, reason, text)
 
     def invalid(self, invalid: Invalid) -> None:
-        """Tell that an object's newest state is left alone."""
+        """Record an event about an object that is skipped because it is invalid."""
         stored = invalid.stored
-        message = f"revision {stored.revision} is left alone: {invalid.error}"
+        message = f"revision {stored.revision} is invalid and skipped: {invalid.error}"
         self.event(stored.key, EventType.WARNING, REASON_INVALID, message)
 
     def refused(self, plan: GarbagePlan) -> None:
-        """Tell, once per reason, why orphans are not collected."""
+        """Log why orphans are not collected, once per reason."""
         if plan.refused and plan.refused != self._refused:
-            if plan.orphans:
-                log.error(
-                    "%s: %d orphans are left where they are: %s. `natsctl gc plan` lists them, "
-                    "`natsctl gc accept` accepts the bucket as it is, `natsctl gc apply` removes "
-                    "them",
-                    self.controller,
-                    len(plan.orphans),
-                    plan.refused,
-                )
-            else:
-                log.warning("%s: no garbage is collected: %s", self.controller, plan.refused)
+            self._log_refused(plan)
         self._refused = plan.refused
         unmarked = sum(bool(orphan.held) for orphan in plan.orphans)
         if unmarked > self._unmarked:
             log.warning(
-                "%s: %d orphans carry no installation and are kept: `natsctl gc plan` lists them, "
-                "`natsctl gc accept` makes them this installation's",
-                self.controller,
-                unmarked,
+                "keeping orphans that carry no installation: `natsctl gc plan` lists them, "
+                "`natsctl gc accept` assigns them to this installation",
+                controller=self.controller,
+                orphans=unmarked,
             )
         self._unmarked = unmarked
+
+    def _log_refused(self, plan: GarbagePlan) -> None:
+        if not plan.orphans:
+            log.warning("collecting no garbage", controller=self.controller, reason=plan.refused)
+            return
+        log.error(
+            "keeping orphans: `natsctl gc plan` lists them, `natsctl gc accept` accepts the bucket "
+            "as it is, `natsctl gc apply` removes them",
+            controller=self.controller,
+            orphans=len(plan.orphans),
+            reason=plan.refused,
+        )

@@ -4,7 +4,6 @@ Where several processes share the keys, each removes what its own keys owned.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -17,8 +16,9 @@ from natsctl.core.coordination.term import led
 from natsctl.core.sync.keys import KeyQueue, Operation
 from natsctl.errors import StoreError
 from natsctl.model.garbage import GarbagePlan, Removed
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SAVE_S = 2.0  # how long a stop waits for that
 
@@ -109,5 +109,5 @@ async def repeat_cycles(
         try:
             await collect()
         except (Exception, SystemExit):
-            log.exception("%s: garbage collection failed", controller)
+            log.exception("a GC cycle failed", controller=controller)
         await asyncio.sleep(interval_s)

@@ -1,8 +1,7 @@
-"""Calls a user's code for one key, so that whatever it does harms only that key."""
+"""Calls a user's code for one key, so that its faults affect only that key."""
 
 import asyncio
 import inspect
-import logging
 import math
 import reprlib
 import threading
@@ -25,21 +24,22 @@ from natsctl.telemetry.frames import (
     user_frames_text,
 )
 from natsctl.telemetry.hiding import error_text, hidden
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Task = asyncio.Task[Any]
 
-SHOWN_MAX = 100  # characters of a value that a handler returned
+SHOWN_MAX = 100  # characters of a value in a message
 
 
 class Call:
-    """A call of a user's code that has not ended.
+    """A call of a user's code for `key`, by the controller `owner`.
 
-    `owner` is the controller, and `key` the key that is held.
+    `over` is set when the call has ended.
     """
 
     __slots__ = ("_before", "_thread", "_threads", "_token", "key", "over", "owner", "task", "work")
@@ -48,25 +48,25 @@ class Call:
         self.owner = owner
         self.key = key
         self.work: Awaitable[object] | None = None
-        self._threads: Threads | None = None  # few calls have any
+        self._threads: Threads | None = None  # made on first use
         self.over = False
-        self.task: Task | None = None  # the one that makes the call
+        self.task: Task | None = None  # the task that makes the call
         self._thread = threading.get_ident()
 
     @property
     def threads(self) -> Threads:
-        """The threads that the call has begun with `blocking`."""
+        """The threads that the call started with `blocking`."""
         if self._threads is None:
             self._threads = Threads()
         return self._threads
 
     @property
     def has_threads(self) -> bool:
-        """True while one of its threads has not ended."""
+        """Whether one of its threads has not ended."""
         return bool(self._threads)
 
     def begin(self) -> None:
-        """Be the call of the current task from now on."""
+        """Make this the call of the current task."""
         self._token = current_call.set(self)
         self.task = asyncio.current_task()
         if self.task is not None:
@@ -74,7 +74,7 @@ class Call:
             calls[self.task] = self
 
     def end(self) -> None:
-        """Restore the call of the task that there was before."""
+        """End the call, and restore the call of the task before it."""
         self.over = True
         current_call.reset(self._token)
         if self.task is None:
@@ -88,32 +88,32 @@ class Call:
         return f"{self.owner}: {self.key}"
 
     def stack(self) -> str:
-        """Return the frames of the user's code in which the call waits, and its threads work."""
+        """Return the frames of the user's code in which the call and its threads are."""
         runs = getattr(self.work, "cr_running", False)
         frames = thread_frames(self._thread) if runs else coroutine_frames(self.work)
         stacks = (user_frames_text(frames), self.threads.stack())
-        return "\n".join(filter(None, stacks)) or "  (in no file of yours)"
+        return "\n".join(filter(None, stacks)) or "  (in no file of the user)"
 
 
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
-"""The call that the current task, or the one that made it, is part of."""
+"""The call that the current task belongs to; a task inherits it from its creator."""
 
 calls: dict[Task, Call] = {}
-"""The calls that are under way in this process, by the task that makes them."""
+"""The calls that have not ended in this process, by the task that makes them."""
 
 
 class Calls:
     """Calls a user's code for keys.
 
-    *Guarantees.* `call` ends only when the code and every thread that it has begun with `blocking`
-    have ended. It returns what the code returns, or raises an `Exception`: whatever else the code
-    raises becomes one. `CancelledError` passes only if the call was cancelled from outside.
+    *Guarantees.* `call` ends only when the code and every thread that it started with `blocking`
+    have ended. It returns the result of the code, or raises an `Exception`; any other exception of
+    the code is converted. `CancelledError` is raised only if the call was cancelled from outside.
 
     Args:
-        owner: the controller, for people.
-        handler: what the code is called in messages, such as `sync_handler`.
-        limit_s: how long a call may take; by default it may take for ever.
-        what: what a call is, such as `sync`.
+        owner: the name of the controller.
+        handler: the name of the code in messages, such as `sync_handler`.
+        limit_s: how long a call may take; by default there is no limit.
+        what: the name of a call in messages, such as `sync`.
         setting: the name of the option that sets *limit_s*.
     """
 
@@ -170,18 +170,18 @@ class Calls:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> float | None:
-        """Call the function for the key; return the delay that it asks for, see `delay_of`."""
+        """Call the function for the key; return the delay that it returns, see `delay_of`."""
         return delay_of(await self.call(key, function, *args, **kwargs), self._handler)
 
 
 async def blocking(function: Callable[..., T], *args: Any) -> T:
     """Run a function that blocks in a thread, and return or raise its result.
 
-    The key that is being synced stays held until the thread has ended, even if the sync times out
-    or is cancelled. A process has at most `THREADS_MAX` such threads; further functions wait.
+    The key of the sync stays held until the thread has ended, even if the sync times out or is
+    cancelled. A process has at most `THREADS_MAX` such threads; further functions wait.
 
-    Raises `UsageError` for an `async def` function, and in a task that outlives the handler which
-    made it, since nothing holds the key any more.
+    Raises `UsageError` for an `async def` function, and in a task that outlives its handler, since
+    the key is not held any more.
     """
     if inspect.iscoroutinefunction(function):
         raise UsageError(f"{function.__qualname__} is `async def`: await it, it needs no thread")
@@ -198,7 +198,7 @@ async def blocking(function: Callable[..., T], *args: Any) -> T:
 def awaitable(
     function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
 ) -> Awaitable[T]:
-    """Call a user's function; raises `HandlerError` if it returns nothing that can be awaited."""
+    """Call a user's function; raises `HandlerError` if its result cannot be awaited."""
     work = function(*args, **kwargs)
     if type(work) is CoroutineType or inspect.isawaitable(work):
         return work
@@ -209,8 +209,8 @@ def awaitable(
 async def call_hook(owner: str, hook: Callable[[], Awaitable[None]]) -> None:
     """Call a user's `start` or `clean`.
 
-    Raises `HandlerError` with the frames of the user's code if it fails in a way that nobody
-    expects.
+    Raises an expected error as it is, and `HandlerError` with the frames of the user's code for
+    any other error.
     """
     try:
         await awaitable(hook)
@@ -225,9 +225,9 @@ async def call_hook(owner: str, hook: Callable[[], Awaitable[None]]) -> None:
 
 
 def failure_of(error: BaseException, task: Task | None) -> Exception | None:
-    """Return an exception as a failure of the code that raised it in this task.
+    """Return an exception of the user's code in this task as a failure.
 
-    None means that the code was stopped from outside, and that the exception must pass.
+    Returns None if the code was cancelled from outside; the caller must raise the exception.
     """
     if isinstance(error, Exception):
         return error
@@ -236,14 +236,15 @@ def failure_of(error: BaseException, task: Task | None) -> Exception | None:
             return None
         return RuntimeError("the handler waited for something that was cancelled")
     if isinstance(error, GeneratorExit) and _current_task() is not task:
-        return None  # it does not run: somebody closes it
+        return None  # the coroutine is closed, and does not run
     return RuntimeError(f"the handler raised {error_text(error)}")
 
 
 def delay_of(value: object, handler: str) -> float | None:
-    """Return the seconds after which a key is to be synced again; None if it is not.
+    """Return a handler's result as the seconds until the next sync, or None.
 
-    Zero means None, as in controller-runtime. Raises `HandlerError` for anything but seconds.
+    Zero means None, as in controller-runtime. Raises `HandlerError` if the result is not a number
+    of seconds.
     """
     if value is None:
         return None
@@ -255,37 +256,40 @@ def delay_of(value: object, handler: str) -> float | None:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: cut, and without secrets."""
+    """Return a value for an error message: shortened, and without secrets."""
     try:
         text = hidden(_REPR.repr(value))
-    except Exception:  # noqa: BLE001 - whatever a user's `__repr__` raises
+    except Exception:  # noqa: BLE001 - a user's `__repr__` may raise anything
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 def report_stuck(owner: str) -> None:
-    """Log every call of this controller that goes on although it was cancelled."""
+    """Log every call of this controller that has not ended although it was cancelled."""
     for call in list(calls.values()):
         if call.owner == owner:
-            _log_ignored(call, "the stop")
+            _log_ignored(call, "stop")
 
 
 def _report_ignored(task: Task) -> None:
     call = calls.get(task)
     if call is not None:
-        _log_ignored(call, "its time limit")
+        _log_ignored(call, "time limit")
 
 
 def _log_ignored(call: Call, cause: str) -> None:
-    why = "waits for a thread, which nobody can stop" if call.has_threads else "ignores it"
+    """Log a call that has not ended `IGNORED_S` seconds after it was cancelled by *cause*."""
+    if call.has_threads:
+        event = "a cancelled call waits for a thread, which cannot be stopped; the key stays held"
+    else:
+        event = "a call ignores its cancellation; the key stays held"
     log.error(
-        "%s: the call was cancelled more than %g s ago by %s and %s; the key stays held. "
-        "It is at:\n%s",
-        call,
-        IGNORED_S,
-        cause,
-        why,
-        call.stack(),
+        event,
+        controller=call.owner,
+        key=str(call.key),
+        cause=cause,
+        cancelled_s=IGNORED_S,
+        stack=call.stack(),
     )
 
 
@@ -302,4 +306,4 @@ def _current_task() -> Task | None:
 
 
 _REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 2000  # secrets are looked for before the text is cut
+_REPR.maxstring = _REPR.maxother = 2000  # secrets are hidden before the text is shortened

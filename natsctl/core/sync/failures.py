@@ -5,9 +5,11 @@ import logging
 import traceback
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import Any
 
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
+from natsctl.telemetry.logger import EventLogger
 
 KEYS_MAX = 10_000  # failing keys whose failures are counted
 ERRORS_MAX = 100  # distinct errors whose tracebacks are remembered
@@ -22,23 +24,27 @@ class FailureLog:
     Expected errors are logged without a traceback, and delays are not logged.
     """
 
-    def __init__(self, logger: logging.Logger, level: int = logging.ERROR) -> None:
+    def __init__(self, logger: EventLogger, level: int = logging.ERROR) -> None:
         self._logger = logger
         self._level = level
         self._counts: OrderedDict[Hashable, int] = OrderedDict()
         self._shown: OrderedDict[Hashable, float] = OrderedDict()
 
-    def failed(self, key: Hashable, what: str, error: BaseException) -> str:
-        """Log that *what* failed for the key; return the text of the error without secrets."""
+    def failed(self, key: Hashable, event: str, error: BaseException, /, **fields: object) -> str:
+        """Log the *event* of a failure with its *fields*, and count it for the key.
+
+        Returns the text of the error without secrets.
+        """
         text = error_text(error)
         error_class = classify(error)
         if error_class.failed:
             count = self._count(key)
             if error_class is ErrorClass.PERMANENT:
                 self.succeeded(key)  # the key is not retried
-            times = f" ({count} times in a row)" if count > 1 else ""
             trace = error if error_class is ErrorClass.UNEXPECTED and self._is_new(error) else None
-            self._logger.log(self._level, "%s failed%s: %s", what, times, text, exc_info=trace)
+            repeats = {"failures": count} if count > 1 else {}
+            logged: dict[str, Any] = {**fields, **repeats, "error": text}
+            self._logger.log(self._level, event, exc_info=trace, **logged)
         return text
 
     def succeeded(self, key: Hashable) -> None:

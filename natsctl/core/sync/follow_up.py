@@ -1,6 +1,5 @@
 """Decides what follows a sync."""
 
-import logging
 from collections.abc import Hashable
 from typing import TypeAlias, TypeVar
 
@@ -8,10 +7,12 @@ import msgspec
 
 from natsctl.core.queue.retry import Decision, Drop, Retry, RetryPolicy, Stop
 from natsctl.core.queue.workqueue import Held, Priority, Workqueue
+from natsctl.core.sync.calls import shown
 from natsctl.errors import RetryAfter, is_delay
 from natsctl.telemetry.classification import classify
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -70,7 +71,7 @@ def decide_retry(retry: RetryPolicy, error: Exception, failures: int) -> Decisio
     try:
         decision = retry(error, failures)
     except (Exception, SystemExit):
-        log.exception("the retry policy failed: the key is retried with backoff")
+        log.exception("the retry policy failed; retrying the key with backoff")
         return Retry()
     match decision:
         case Retry(None) | Drop() | Stop():
@@ -79,5 +80,8 @@ def decide_retry(retry: RetryPolicy, error: Exception, failures: int) -> Decisio
             return decision
         case _:
             pass
-    log.error("the retry policy returned %.100r: return Retry, Drop or Stop", decision)
+    log.error(
+        "the retry policy must return Retry, Drop or Stop; retrying the key with backoff",
+        returned=shown(decision),
+    )
     return Retry()

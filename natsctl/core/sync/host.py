@@ -1,7 +1,6 @@
 """Runs the sync loops of one controller, from the first lists to a stop within a time limit."""
 
 import asyncio
-import logging
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -21,8 +20,9 @@ from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.time_limit import IGNORED_S
 from natsctl.core.task_group import together
 from natsctl.errors import StoreError
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Hook = Callable[[], Awaitable[None]]
 Work = Coroutine[Any, Any, object]
@@ -103,7 +103,7 @@ class Host:
                 self.synced.set()
                 if self.primaries:
                     count = sum(len(informer.cache) for informer in self.primaries)
-                    log.info("%s: %d primaries listed, syncing", self.name, count)
+                    log.info("primaries listed, syncing", controller=self.name, primaries=count)
 
     async def run(
         self, *loops: Work, upkeep: Collection[Work] = (), loops_ended: Hook = no_hook
@@ -138,7 +138,7 @@ class Host:
         limit_s = self._stop_timeout_s if self.synced.is_set() else 0.0
         _, late = await asyncio.wait(syncing, timeout=limit_s)
         for task in late:
-            log.warning("%s: what is under way is cut short", self.name)
+            log.warning("cancelling syncs that did not end in time", controller=self.name)
             task.cancel()
         if late:
             _, stuck = await asyncio.wait(late, timeout=IGNORED_S)

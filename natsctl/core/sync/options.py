@@ -13,11 +13,11 @@ from natsctl.errors import UsageError
 from natsctl.model.garbage import GarbageLimits
 from natsctl.model.kinds import Kind
 
-ALIKE = 0.8  # how much a name has to be like that of an option to be a misspelt one
+SIMILARITY_MIN = 0.8  # between a class attribute and the option that it misspells
 
 
 class Option(msgspec.Struct, frozen=True):
-    """An option: `accepts` tests a value, and `needs` describes a good one."""
+    """An option: `accepts` tests a value, and `needs` describes an acceptable value."""
 
     needs: str
     accepts: Callable[[object], bool]
@@ -61,7 +61,7 @@ POLICY = Option(
 
 KINDS = Option(
     "a list of kinds, as kv(…) and kube(…) make them",
-    lambda value: isinstance(value, list | tuple) and all(isinstance(at, Kind) for at in value),
+    lambda value: isinstance(value, list | tuple) and all(isinstance(kind, Kind) for kind in value),
 )
 
 
@@ -107,50 +107,52 @@ def check_class(
     options: Mapping[str, Option],
     methods: Mapping[str, str],
 ) -> None:
-    """Check a controller whose options are attributes of its class, or of itself.
+    """Check a controller whose options are attributes of its class or of the instance.
 
-    *methods* are those that a user writes, each as it is written. Raises `UsageError` for a value
-    that an option does not accept, a class attribute that looks like a misspelt option, and a
-    method that is written in another way.
+    *methods* has the first line of each method that users write, by name. Raises `UsageError` if an
+    option does not accept its value, if a class attribute looks like a misspelt option, or if a
+    method has another signature.
     """
     cls = type(controller)
     check_options(cls.__name__, options, {name: getattr(controller, name) for name in options})
     for name, value in _own_attributes(cls, base):
-        option = _meant(name, value, options)
+        option = _misspelt(name, value, options)
         if option:
             raise UsageError(
-                f"{cls.__name__}: {name} = {shown(value)} is no option; did you mean {option}?"
+                f"{cls.__name__}: {name} = {shown(value)} is not an option; did you mean {option}?"
             )
-    for name, written in methods.items():
-        _check_method(cls, name, written)
+    for name, signature in methods.items():
+        _check_method(cls, name, signature)
 
 
-def _check_method(cls: type, name: str, written: str) -> None:
+def _check_method(cls: type, name: str, signature: str) -> None:
     method = inspect.unwrap(getattr(cls, name))
     is_async = inspect.iscoroutinefunction(method)
-    if is_async != written.startswith("async "):
+    if is_async != signature.startswith("async "):
         is_not = "is" if is_async else "is not"
-        raise UsageError(f"{cls.__name__}.{name} {is_not} `async def`: write `{written}`")
-    arguments = ["self", *written.partition("(self")[2].strip(",) ").split()]
+        raise UsageError(f"{cls.__name__}.{name} {is_not} `async def`: write `{signature}`")
+    arguments = ["self", *signature.partition("(self")[2].strip(",) ").split()]
     try:
         inspect.signature(method).bind(*arguments)
     except TypeError:
         raise UsageError(
-            f"{cls.__name__}.{name} takes other arguments: write `{written}`"
+            f"{cls.__name__}.{name} takes other arguments: write `{signature}`"
         ) from None
 
 
 def _own_attributes(cls: type, base: type) -> Iterator[tuple[str, object]]:
-    """Return the public values of the user's classes."""
-    for each in cls.__mro__:
-        if not issubclass(base, each):
-            for name, value in vars(each).items():
+    """Return the public attributes of the user's classes."""
+    for parent in cls.__mro__:
+        if not issubclass(base, parent):
+            for name, value in vars(parent).items():
                 if not name.startswith("_") and not hasattr(base, name):
                     yield name, value
 
 
-def _meant(name: str, value: object, options: Mapping[str, Option]) -> str:
-    """Return the option that is meant, if it would accept the value; else an empty text."""
-    fitting = [option for option, at in options.items() if at is not TEXT and at.accepts(value)]
-    near = difflib.get_close_matches(name.lower(), fitting, n=1, cutoff=ALIKE)
-    return near[0] if near else ""
+def _misspelt(name: str, value: object, options: Mapping[str, Option]) -> str:
+    """Return the similar option that accepts the value; empty if there is none."""
+    accepting = [
+        option for option, rule in options.items() if rule is not TEXT and rule.accepts(value)
+    ]
+    similar = difflib.get_close_matches(name.lower(), accepting, n=1, cutoff=SIMILARITY_MIN)
+    return similar[0] if similar else ""

@@ -1,4 +1,4 @@
-"""Runs functions that block in threads, and knows which of them have not ended."""
+"""Runs blocking functions in threads, and tracks those that have not ended."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ _pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="natsctl-blocking")
 
 
 class Threads:
-    """The threads that one call of a handler has begun, and that have not ended."""
+    """The threads of one call of a handler that have not ended."""
 
     __slots__ = ("_jobs",)
 
@@ -31,8 +31,8 @@ class Threads:
         """Run the function in a thread, and return or raise its result.
 
         A thread cannot be stopped, so a cancellation takes effect when the thread has ended. If the
-        function still waits for a free thread, it is not begun, and the cancellation takes effect
-        at once.
+        function is still waiting for a free thread, it never starts, and the cancellation takes
+        effect at once.
         """
         job = _Job(function)
         future = asyncio.get_running_loop().run_in_executor(_pool, job)
@@ -43,13 +43,13 @@ class Threads:
             try:
                 await asyncio.wait((future,))
             except asyncio.CancelledError as error:
-                if job.give_up():
+                if job.prevent():
                     del self._jobs[future]
                     future.remove_done_callback(self._jobs.pop)
                     raise
                 cancelled = error
         if cancelled is not None:
-            future.exception()  # nobody is left to hear of it
+            future.exception()  # mark it as retrieved
             raise cancelled
         return future.result()
 
@@ -65,33 +65,33 @@ class Threads:
             raise cancelled
 
     def stack(self) -> str:
-        """Return the frames of the user's code that the threads are in, empty if there are none."""
+        """Return the frames of the user's code that the threads run; empty if there are none."""
         stacks = [user_frames_text(thread_frames(job.ident)) for job in self._jobs.values()]
         return "\n".join(filter(None, stacks))
 
 
 class _Job(Generic[T]):
-    """A function on its way to a thread."""
+    """A function that runs in a thread, or waits for one."""
 
-    __slots__ = ("_context", "_function", "_given_up", "_lock", "ident")
+    __slots__ = ("_context", "_function", "_lock", "_prevented", "ident")
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self.ident = 0  # of the thread that runs it
+        self.ident = 0  # the thread that runs it; 0 until it starts
         self._function = function
         self._context = copy_context()
         self._lock = threading.Lock()
-        self._given_up = False
+        self._prevented = False
 
-    def give_up(self) -> bool:
-        """Return whether the function was not begun; then it never is."""
+    def prevent(self) -> bool:
+        """Return True if the function has not started; then it never starts."""
         with self._lock:
-            self._given_up = not self.ident
-        return self._given_up
+            self._prevented = not self.ident
+        return self._prevented
 
     def __call__(self) -> T:
         with self._lock:
-            if self._given_up:
-                raise asyncio.CancelledError  # nobody waits for it
+            if self._prevented:
+                raise asyncio.CancelledError  # the caller is gone
             self.ident = threading.get_ident()
         try:
             return self._context.run(self._function)

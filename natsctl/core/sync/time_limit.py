@@ -7,25 +7,25 @@ from typing import Any
 
 from natsctl.errors import SyncTimeoutError
 
-IGNORED_S = 5.0  # work that goes on for longer than this after its cancellation ignores it
+IGNORED_S = 5.0  # work that does not end in this time after its cancellation ignores it
 
 Task = asyncio.Task[Any]
 
 
 def _report_nothing(_task: Task) -> None:
-    """Nobody asked."""
+    """Report nothing."""
 
 
 class TimeLimit:
-    """Cancels what a task does for longer than *limit_s*: `with limit:`.
+    """Cancels a task in a `with limit:` block that takes longer than *limit_s* seconds.
 
     The block then raises `SyncTimeoutError` with *message*. This works like `asyncio.timeout`, but
-    one timer serves all tasks: a timer for each costs more than a short sync. The limit is the
-    same for all, so the task that began first is late first. A task that somebody else cancels is
-    left alone.
+    all tasks share one timer, since a timer for each task costs more than a short sync. The limit
+    is the same for all tasks, so their deadlines are in the order of their starts. A task that
+    something else cancelled is not cancelled again.
 
-    *on_ignored* is called with a task that is still in its block `IGNORED_S` seconds after it was
-    cancelled here.
+    *on_ignored* is called with a task that is still in its block `IGNORED_S` seconds after the
+    limit cancelled it.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class TimeLimit:
         self._message = message or f"took longer than {limit_s:g} s"
         self._on_ignored = on_ignored
         self._deadlines: dict[Task, float] = {}  # the earliest first
-        self._cut: dict[Task, float] = {}  # tasks that were cancelled, and their deadlines
+        self._cut: dict[Task, float] = {}  # the deadlines of the tasks that were cancelled
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
         self._deadlines[_current_task()] = loop.time() + self._limit_s
         if self._timer is None:
-            self._timer = loop.call_later(self._limit_s, self._look)
+            self._timer = loop.call_later(self._limit_s, self._cancel_late)
 
     def __exit__(
         self,
@@ -61,21 +61,21 @@ class TimeLimit:
         if not task.uncancel() and isinstance(error, asyncio.CancelledError):
             raise SyncTimeoutError(self._message) from error
 
-    def _look(self) -> None:
-        """Cancel the tasks that are late, and look again when the next one may be."""
+    def _cancel_late(self) -> None:
+        """Cancel the tasks that are late, and set the timer for the next deadline."""
         self._timer = None
         loop = asyncio.get_running_loop()
         for task, deadline in list(self._deadlines.items()):
             if deadline > loop.time():
-                self._timer = loop.call_at(deadline, self._look)
+                self._timer = loop.call_at(deadline, self._cancel_late)
                 return
             del self._deadlines[task]
             if not task.cancelling():
                 self._cut[task] = deadline
                 task.cancel()
-                loop.call_later(IGNORED_S, self._look_after, task, deadline)
+                loop.call_later(IGNORED_S, self._check_ignored, task, deadline)
 
-    def _look_after(self, task: Task, deadline: float) -> None:
+    def _check_ignored(self, task: Task, deadline: float) -> None:
         if self._cut.get(task) == deadline:
             self._on_ignored(task)
 
@@ -83,5 +83,5 @@ class TimeLimit:
 def _current_task() -> Task:
     task = asyncio.current_task()
     if task is None:
-        raise RuntimeError("only what a task does can be limited")
+        raise RuntimeError("a time limit works only inside a task")
     return task

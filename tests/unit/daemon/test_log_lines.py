@@ -68,11 +68,11 @@ async def test_a_handler_s_lines_say_which_sync_it_is(capsys: pytest.CaptureFixt
         ("shops", "broken", "put", 1),
         ("shops", "broken", "retry", 2),
     ]
-    assert of(facts, "shops: sync of broken failed") == [("shops", "broken", "put", 1)]
+    assert of(facts, "sync failed") == [("shops", "broken", "put", 1)]
 
 
 async def test_what_is_about_no_key_says_its_controller(capsys: pytest.CaptureFixture[str]) -> None:
     stores = MemoryStores()
     await stores.store(THINGS).create("a", value())
     facts = await logged(capsys, stores, 1)
-    assert of(facts, "shops: 1 primaries listed") == [("shops", None, None, None)]
+    assert of(facts, "primaries listed") == [("shops", None, None, None)]
