@@ -270,7 +270,9 @@ async def test_a_handler_that_ignores_its_time_limit_is_logged_with_key_and_line
         await put(stores, "bad")
         await asyncio.sleep(LIMIT_S + 6)
         released.set()
-    [record] = [at for at in caplog.records if "ignores its cancellation" in at.getMessage()]
+    [record] = [
+        at for at in caplog.records if "did not end after its cancellation" in at.getMessage()
+    ]
     text = record.getMessage()
     assert "bad" in text.splitlines()[0]
     assert "the line that is logged" in text
@@ -298,7 +300,8 @@ async def test_a_handler_that_ignores_a_stop_is_logged_with_key_and_line(
     stopped = [
         at.getMessage()
         for at in caplog.records
-        if "ignores its cancellation" in at.getMessage() and "cause=stop" in at.getMessage()
+        if "did not end after its cancellation" in at.getMessage()
+        and "cause=stop" in at.getMessage()
     ]
     assert len(stopped) == 1
     assert "bad" in stopped[0]

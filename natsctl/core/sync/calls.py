@@ -279,16 +279,13 @@ def _report_ignored(task: Task) -> None:
 
 def _log_ignored(call: Call, cause: str) -> None:
     """Log a call that has not ended `IGNORED_S` seconds after it was cancelled by *cause*."""
-    if call.has_threads:
-        event = "a cancelled call waits for a thread, which cannot be stopped; the key stays held"
-    else:
-        event = "a call ignores its cancellation; the key stays held"
     log.error(
-        event,
+        "a call did not end after its cancellation; its key stays held",
         controller=call.owner,
         key=str(call.key),
         cause=cause,
         cancelled_s=IGNORED_S,
+        waits_for="a thread, which cannot be stopped" if call.has_threads else None,
         stack=call.stack(),
     )
 
