@@ -217,13 +217,12 @@ async def test_a_url_that_is_none_is_refused_and_not_shown(natsctl: Natsctl) -> 
     assert "hush" not in result.err
 
 
-async def test_without_the_extra_that_is_said_with_the_command(
-    natsctl: Natsctl, folder: Path
-) -> None:
-    # in the folder where natsctl runs is only a part of what it takes
-    (folder / "opentelemetry").mkdir()
-    for name in ("__init__", "trace"):
-        (folder / "opentelemetry" / f"{name}.py").write_text("")
-    result = await natsctl("run", "-c", "shops:Shops", "--otlp", "http://127.0.0.1:4318")
+@pytest.mark.usefixtures("natsctl")
+async def test_without_the_extra_that_is_said_with_the_command(folder: Path) -> None:
+    blocked = folder / "site" / "sitecustomize.py"
+    blocked.parent.mkdir()
+    blocked.write_text("import sys\nsys.modules['opentelemetry.sdk'] = None\n")
+    without_sdk = Natsctl(folder, environ={"PYTHONPATH": str(blocked.parent)}, fresh=True)
+    result = await without_sdk("run", "-c", "shops:Shops", "--otlp", "http://127.0.0.1:4318")
     assert result.status == 2
     assert "pip install 'natsctl[otlp]'" in result.err
