@@ -313,7 +313,7 @@ async def test_a_cluster_is_asked_where_one_can_be_and_meant_where_it_is_named(
     (folder / "herd.py").write_text(HERD)
     nowhere = Natsctl(folder)
     text = await nowhere.done("rbac", "-c", "herd:Cats")
-    assert text.count("is called: there is no cluster to ask\n") == 2
+    assert text.count("zoo.example.com: there is no cluster to ask\n") == 2
     away = await nowhere.done("rbac", "-c", "herd:Cats", "--kubeconfig", str(unreachable(folder)))
     assert away.startswith(
         "# dogs is a guess for the resource name of Dog in zoo.example.com: cannot"

@@ -88,8 +88,8 @@ def _become(request: dict[str, object], files: list[int]) -> None:
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     sys.argv = ["natsctl", *request["arguments"]]  # type: ignore[misc]  # it is JSON
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.modules.pop("natsctl.cli.__main__", None)
-    runpy.run_module("natsctl.cli", run_name="__main__", alter_sys=True)
+    sys.modules.pop("natsctl.__main__", None)
+    runpy.run_module("natsctl", run_name="__main__", alter_sys=True)
     sys.exit(0)
 
 
