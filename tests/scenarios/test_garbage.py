@@ -226,6 +226,41 @@ async def test_a_word_that_is_out_of_date_condemns_nobody_in_a_recreated_bucket(
         assert play.parts.keys() == ["back.main", "shop.main"]
 
 
+async def test_an_orphan_of_a_recreated_bucket_waits_out_its_grace_period_again() -> None:
+    class Busy(Apps):
+        workers = 1
+        resync_s = 10 * LONG
+        sync_timeout_s = LONG
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.released = asyncio.Event()
+
+        async def sync_handler(self, key: str) -> float | None:
+            if key == "busy":
+                await self.released.wait()
+            return await super().sync_handler(key)
+
+    controller = Busy()
+    async with running(controller) as harness:
+        play = await converged(harness, "shop")
+        await put(play.parts, "lost.main", owned_by("lost"))
+        await asyncio.sleep(GRACE_S - 5)
+        await play.app("busy")  # holds the only worker while `lost` is found to be gone
+        await asyncio.sleep(3 * SWEEP_S)
+        play.apps.recreate()
+        for key in ("shop", "busy"):
+            await play.app(key)
+        await asyncio.sleep(5)
+        await harness.runtime.garbage_accept()
+        controller.released.set()
+        await harness.run_until(lambda: "lost" in controller.syncs)
+        await asyncio.sleep(5)
+        assert "lost.main" in play.part_keys
+        await asyncio.sleep(OVER)
+        assert "lost.main" not in play.part_keys
+
+
 async def test_a_recreated_bucket_condemns_nobody_and_the_plan_and_the_log_say_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -354,3 +354,28 @@ async def test_reading_writes_nothing_and_settles() -> None:
         await asyncio.sleep(300)
         assert readers.keys() == ["shop"]
         assert await document(harness.stores.store(APPS), "shop") == before
+
+
+async def test_a_key_that_another_process_gets_is_watched_for_no_more() -> None:
+    readers = Readers(limit_called("eu"))
+    async with running(readers) as harness:
+        await put(buckets(harness), "eu", limits(1))
+        await app(harness, "shop")
+        assert readers.reads.watch_count == 1
+        readers.reads.keep(lambda _key: False)
+        assert readers.reads.watch_count == 0
+
+
+async def test_a_key_that_is_being_synced_keeps_what_it_reads() -> None:
+    async def read(readers: Readers, _key: str) -> int | None:
+        found = await readers.reads.get(LIMITS, "eu")
+        readers.reads.keep(lambda _key: False)
+        return None if found is None else found.spec.most
+
+    readers = Readers(read)
+    async with running(readers) as harness:
+        await put(buckets(harness), "eu", limits(1))
+        await app(harness, "shop")
+        await put(buckets(harness), "eu", limits(2))
+        await harness.run_until_idle()
+        assert readers.seen == [("shop", 1), ("shop", 2)]

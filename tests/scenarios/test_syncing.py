@@ -551,3 +551,36 @@ async def test_a_purge_is_told_from_a_deletion(purge: bool, operation: Operation
         await harness.run_until_idle()
         assert harness.runtime.explain("shop").syncs[-1].operation is operation
         assert play.part_keys == []
+
+
+async def test_a_key_that_was_deleted_and_put_again_has_no_older_last_state() -> None:
+    class Busy(Apps):
+        workers = 1
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.released = asyncio.Event()
+            self.last: list[App | None] = []
+
+        async def sync_handler(self, key: str) -> float | None:
+            if key == "busy":
+                await self.released.wait()
+            else:
+                self.last.append(await self.apps.last(key))
+            return None
+
+    controller = Busy()
+    async with running(controller) as harness:
+        play = stage(harness)
+        await play.app("shop", "first")
+        await harness.run_until_idle()
+        await play.app("busy")
+        await asyncio.sleep(1)
+        await play.apps.delete("shop")
+        await play.app("shop", "second")
+        await asyncio.sleep(1)
+        controller.released.set()
+        await harness.run_until_idle()
+        last = controller.last[-1]
+        assert last is not None
+        assert last.spec.text == "second"

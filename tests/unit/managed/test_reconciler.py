@@ -1,8 +1,10 @@
 """One reconciliation at a time: what is called, what is stored, and when to come back."""
 
 import asyncio
+import gc
 import json
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -1161,3 +1163,29 @@ async def test_an_object_is_typed_for_its_client() -> None:
     await store.create("a", b'{"spec": {"x": 1}}')
     await ManagedReconciler(primary_of(store), connecter=connect, clock=clock).reconcile("a")
     assert found[0].spec == {"x": 1}
+
+
+class Name(str):
+    """A key of which a test sees whether anything still refers to it."""
+
+    __slots__ = ("__weakref__",)
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 3600.0])
+async def test_nothing_is_kept_of_a_key_whose_object_is_gone(grace_s: float) -> None:
+    play = Play(creation_grace_period_s=grace_s)
+
+    async def reconciled() -> weakref.ref[Name]:
+        key = Name("b")
+        await play.put("b")
+        await play.settle(key)
+        await play.primary.delete("b")
+        await play.settle(key)
+        await play.settle(key)
+        return weakref.ref(key)
+
+    known = await reconciled()
+    assert isinstance(play.store, MemoryStore)
+    assert play.store.keys() == []
+    gc.collect()
+    assert known() is None

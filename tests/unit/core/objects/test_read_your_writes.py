@@ -359,6 +359,21 @@ class TestForgetting:
             wrote(barrier, informer, stored("y", 2))
         assert [barrier.awaits(key) for key in ("a", "b", "c")] == [True, False, True]
 
+    async def test_a_write_that_the_cache_has_passed_does_not_drop_a_later_write(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1))
+            wrote(barrier, informer, stored("x", 2))
+        show(informer, applied("x", 1))
+        with Sync("b"):
+            wrote(barrier, informer, stored("y", 3))
+        assert barrier.awaits("a")
+        show(informer, applied("x", 2))
+        with Sync("b"):
+            wrote(barrier, informer, stored("y", 4))
+        assert not barrier.awaits("a")
+
     async def test_of_two_writes_of_a_sync_the_later_counts(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from natsctl.core.queue.ready_queue import Ready
 from natsctl.core.queue.retry import Decision, Drop, Retry, Stop
 from natsctl.core.queue.workqueue import Priority, Waiting, Workqueue
 from natsctl.core.sync.follow_up import Failed, Synced, settle
@@ -143,6 +144,18 @@ class TestAskedFor:
         queue.add("c", after=1, priority=Priority.USER)
         await asyncio.sleep(2)
         assert [await queue.get() for _ in range(3)] == ["c", "a", "b"]
+
+    @pytest.mark.parametrize("priority", list(Priority))
+    async def test_retry_after_keeps_every_priority(
+        self, queue: Workqueue[str], priority: Priority
+    ) -> None:
+        queue.add("a", priority=priority)
+        await queue.get()
+        settle(queue, "a", Failed(RetryAfter(1)), Policy(Drop()))
+        await asyncio.sleep(2)
+        ready = queue.place("a")
+        assert isinstance(ready, Ready)
+        assert ready.priority is priority
 
     @pytest.mark.parametrize("error", [PermanentError("never"), InvalidKeyError("odd")])
     async def test_what_is_useless_to_try_again_is_forgotten(
