@@ -1189,3 +1189,19 @@ async def test_nothing_is_kept_of_a_key_whose_object_is_gone(grace_s: float) -> 
     assert play.store.keys() == []
     gc.collect()
     assert known() is None
+
+
+async def test_nothing_is_kept_of_a_creation_whose_grace_period_is_over() -> None:
+    play = Play(creation_grace_period_s=3600.0)
+
+    async def reconciled() -> weakref.ref[Name]:
+        key = Name("b")
+        await play.put("b")
+        await play.settle(key)
+        await asyncio.sleep(3601)
+        await play.settle("b")
+        return weakref.ref(key)
+
+    known = await reconciled()
+    gc.collect()
+    assert known() is None
