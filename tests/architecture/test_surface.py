@@ -62,7 +62,9 @@ def test_the_name_kube_is_the_kind_even_after_its_package_was_imported() -> None
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("package", ["nats", "kubernetes", "aiohttp", "typer"])
+@pytest.mark.parametrize(
+    "package", ["nats", "kubernetes", "aiohttp", "typer", "msgspec", "natsctl.controller"]
+)
 def test_importing_natsctl_does_not_load(package: str) -> None:
     code = f"import sys, natsctl; assert {package!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

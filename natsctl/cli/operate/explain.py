@@ -7,8 +7,8 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
     PrimaryKeyArgument,
+    choose_by_key,
     find_controller,
-    with_key,
 )
 from natsctl.cli.output.entries import NONE, age
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
@@ -42,7 +42,7 @@ async def explain(
     its last events.
     """
     check_key(key)
-    async with find_controller(options, controller, choose=with_key(key)) as (daemons, name):
+    async with find_controller(options, controller, choose=choose_by_key(key)) as (daemons, name):
         explanations = await daemons.explain(name, key)
     known = [explanation for explanation in explanations if explanation.present or explanation.past]
     if not known:

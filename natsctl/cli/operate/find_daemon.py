@@ -58,7 +58,7 @@ async def find_controller(
             yield daemons, daemons.controller(None if named is None else controller_name(named))
 
 
-def with_key(key: str) -> Choose:
+def choose_by_key(key: str) -> Choose:
     """Return a function that chooses the only controller that has *key*.
 
     The function raises `NotFoundError` if no controller has the key, `UsageError` if several do.
@@ -74,7 +74,7 @@ def with_key(key: str) -> Choose:
     return choose
 
 
-async def with_garbage(daemons: Daemons) -> str:
+async def choose_by_garbage(daemons: Daemons) -> str:
     """Choose the only controller with secondaries, or else the only controller with garbage."""
     collecting = daemons.collecting
     if len(collecting) == 1:

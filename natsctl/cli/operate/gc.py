@@ -13,7 +13,7 @@ from natsctl.cli.documents.values import read_bytes
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.exit_codes import CONFLICT
 from natsctl.cli.framework.options import with_cluster
-from natsctl.cli.operate.find_daemon import NamedOption, find_controller, with_garbage
+from natsctl.cli.operate.find_daemon import NamedOption, choose_by_garbage, find_controller
 from natsctl.cli.operate.local import (
     LOCAL_HINT,
     LocalOption,
@@ -147,7 +147,7 @@ async def accept(
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
         plan = await collector.plan()
         if not plan.refused and not any(orphan.held for orphan in plan.orphans):
-            write_notice("garbage collection is not held: there is nothing to accept")
+            write_notice("nothing is held: there is nothing to accept")
             return
         _write_plan(plan)
         confirm("Accept the bucket as it is, and collect these objects?", yes=yes)
@@ -206,7 +206,7 @@ async def _collector(
         async with open_local(controller, options, cluster, owner_names) as runtime:
             yield _LocalCollector(runtime)
     else:
-        async with find_controller(options, named, hint=LOCAL_HINT, choose=with_garbage) as (
+        async with find_controller(options, named, hint=LOCAL_HINT, choose=choose_by_garbage) as (
             daemons,
             controller_name,
         ):

@@ -12,9 +12,9 @@ from natsctl.cli.framework.exit_codes import FAILED, NOT_FOUND, exit_status, rep
 from natsctl.cli.framework.options import with_cluster
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
+    choose_by_key,
     controller_name,
     find_daemons,
-    with_key,
 )
 from natsctl.cli.operate.local import (
     LOCAL_HINT,
@@ -107,7 +107,7 @@ async def _by_controller(
     by_controller: dict[str, list[str]] = {}
     for key in keys:
         try:
-            by_controller.setdefault(await with_key(key)(daemons), []).append(key)
+            by_controller.setdefault(await choose_by_key(key)(daemons), []).append(key)
         except NotFoundError as error:
             report_error(str(error))
             statuses.append(NOT_FOUND)
