@@ -23,6 +23,7 @@ from natsctl.cli.operate.local import (
 )
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_notice
+from natsctl.controller.garbage import collector as garbage_collector
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.api.client import Daemons
@@ -104,7 +105,7 @@ async def apply(
     revision and its owner still does not exist. The exit code is 4 if an object was kept; a notice
     shows the reason.
     """
-    logging.getLogger("natsctl.controller.garbage.collector").setLevel(logging.ERROR)
+    logging.getLogger(garbage_collector.__name__).setLevel(logging.ERROR)
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:
         chosen = await collector.plan() if plan is None else _read_plan(plan, collector.controller)
     if plan is None or not chosen.orphans:

@@ -16,7 +16,7 @@ from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats
 
-RESTART = "restart the daemons: they read the id at their start"
+RESTART = "running daemons still use the former id: restart them"
 
 app = App()
 

@@ -26,6 +26,8 @@ from natsctl.cli.operate.local import (
 from natsctl.cli.output.terminal import progress_bar, write_line
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.owners import OwnerNames
+from natsctl.controller.sync import events
+from natsctl.core.cache import invalid_log
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import Queuing
 from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
@@ -34,7 +36,7 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
 
-REPORTED_LOGGERS = ("natsctl.controller.sync.events", "natsctl.core.cache.invalid_log")
+REPORTED_LOGGERS = (events.__name__, invalid_log.__name__)
 """Loggers of failures that this command reports itself."""
 
 app = App()
