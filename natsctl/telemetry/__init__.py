@@ -1,1 +1,1 @@
-"""Logs, metrics, spans and the hiding of secrets, independent of what is reported."""
+"""Logs, metrics, spans, and the hiding of secrets in all of them."""

@@ -1,10 +1,10 @@
 """Writes repeated log lines once a second, with their count.
 
 If two thousand keys fail for the same reason, two thousand lines are logged at once. Warnings and
-errors of natsctl's own loggers are folded if they have the same logger, level and event, the same
-`controller`, `kind` and `bucket`, and the same traceback. The first line is written at once. Of the
-lines that follow within a second, the newest is written at the end of the second, and its field
-`repeated` is the number of lines that it stands for.
+errors of natsctl's own loggers (`natsctl.telemetry.logger`) are folded if they have the same
+logger, level and event, the same `controller`, `kind` and `bucket`, and the same traceback. The
+first line is written at once. Of the lines that follow within a second, the newest is written at
+the end of the second, and its field `repeated` is the number of lines that it stands for.
 """
 
 import asyncio
@@ -128,26 +128,11 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
 
 def _line_kind(record: logging.LogRecord) -> Hashable:
     """Return a value that is equal for lines of the same kind; None if the line is not folded."""
-    ours = record.name == "natsctl" or record.name.startswith("natsctl.")
-    if not ours or record.levelno < logging.WARNING:
+    if not isinstance(record.msg, LogEvent) or record.levelno < logging.WARNING:
         return None
-    match record.msg:
-        case LogEvent(event, fields):
-            subject = {**log_context(), **fields}
-            subjects = tuple(str(subject.get(name, ""))[:SUBJECT_MAX] for name in SUBJECTS)
-            return record.name, record.levelno, event, subjects, _raised_at(record)
-        case str(message):
-            return record.name, record.levelno, message, _subject(record), _raised_at(record)
-        case _:
-            return None
-
-
-def _subject(record: logging.LogRecord) -> str:
-    """Return the first argument of a message, unless the argument names the key of the task."""
-    args = record.args if isinstance(record.args, tuple) else ()
-    first = str(args[0])[:SUBJECT_MAX] if args else ""
-    key = log_context().get("key")
-    return "" if key is not None and str(key) in first.split() else first
+    fields = {**log_context(), **record.msg.fields}
+    subjects = tuple(str(fields.get(name, ""))[:SUBJECT_MAX] for name in SUBJECTS)
+    return record.name, record.levelno, record.msg.event, subjects, _raised_at(record)
 
 
 def _raised_at(record: logging.LogRecord) -> Hashable:

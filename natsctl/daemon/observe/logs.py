@@ -25,6 +25,7 @@ from natsctl.telemetry.tracing import trace_ids
 
 _COLOURS = {"warning": "33", "error": "31", "critical": "31"}
 _FIRST = ("time", "level", "logger", "message")
+_LAST = ("repeated", "exception")
 
 
 def log_to_stderr(settings: LogSettings, secrets: Iterable[str] = ()) -> None:
@@ -101,7 +102,7 @@ def _with_origin(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
 def _in_order(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
     line["message"] = line.pop("event", "")
     first = {name: line.pop(name) for name in _FIRST}
-    last = {"exception": line.pop("exception")} if "exception" in line else {}
+    last = {name: line.pop(name) for name in _LAST if name in line}
     return {**first, **line, **last}
 
 

@@ -13,7 +13,7 @@ from natsctl.daemon.observe.logs import log_to_stderr
 from natsctl.daemon.settings.settings import LogSettings
 from natsctl.telemetry.logger import bind_log_context, get_logger
 
-log = logging.getLogger("natsctl.some")
+log = get_logger("natsctl.some")
 
 JSON = LogSettings(format="json", level="info")
 
@@ -29,10 +29,10 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
 async def test_two_thousand_lines_at_once_are_two(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(JSON)
     for number in range(2000):
-        log.warning("%s: sync failed: %s", "shops", f"no {number}")
-    assert told(capsys) == [("shops: sync failed: no 0", 1)]
+        log.warning("sync failed", controller="shops", error=f"no {number}")
+    assert [fact["error"] for fact in facts(capsys)] == ["no 0"]
     await asyncio.sleep(1.1)
-    assert told(capsys) == [("shops: sync failed: no 1999", 1999)]
+    assert [(fact["error"], fact["repeated"]) for fact in facts(capsys)] == [("no 1999", 1999)]
 
 
 async def test_lines_that_go_on_are_written_once_a_second_and_all_are_counted(
@@ -40,7 +40,7 @@ async def test_lines_that_go_on_are_written_once_a_second_and_all_are_counted(
 ) -> None:
     log_to_stderr(JSON)
     for _ in range(500):
-        log.error("%s: sync failed", "shops")
+        log.error("sync failed", controller="shops")
         await asyncio.sleep(0.01)
     await asyncio.sleep(2)
     lines = told(capsys)
@@ -52,22 +52,22 @@ async def test_a_line_that_comes_once_is_written_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
-    log.warning("%s: sync failed", "shops")
-    assert told(capsys) == [("shops: sync failed", 1)]
+    log.warning("sync failed", controller="shops")
+    assert told(capsys) == [("sync failed", 1)]
     await asyncio.sleep(5)
     assert told(capsys) == []
-    log.warning("%s: sync failed", "shops")
-    assert told(capsys) == [("shops: sync failed", 1)]
+    log.warning("sync failed", controller="shops")
+    assert told(capsys) == [("sync failed", 1)]
 
 
 async def test_other_kinds_levels_and_formats_are_other_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
-    log.warning("%s: sync failed", "shops")
-    log.warning("%s: sync failed", "routes")
-    log.error("%s: sync failed", "shops")
-    log.warning("%s: sync was slow", "shops")
+    log.warning("sync failed", controller="shops")
+    log.warning("sync failed", controller="routes")
+    log.error("sync failed", controller="shops")
+    log.warning("sync was slow", controller="shops")
     assert len(told(capsys)) == 4
 
 
@@ -75,10 +75,9 @@ async def test_events_are_folded_by_controller_kind_and_bucket(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
-    events = get_logger("natsctl.some")
     for controller, kind, bucket in (("a", "b", "c"), ("A", "b", "c"), ("a", "B", "c"), (1, 2, 3)):
         for number in range(3):
-            events.warning(
+            log.warning(
                 "watch broke", controller=controller, kind=kind, bucket=bucket, error=f"no {number}"
             )
     assert [fact["error"] for fact in facts(capsys)] == ["no 0"] * 4
@@ -91,7 +90,7 @@ async def test_lines_about_many_keys_are_folded(capsys: pytest.CaptureFixture[st
 
     async def fail(key: str) -> None:
         bind_log_context(key=key)
-        log.error("%s failed: %s", f"shops: sync of {key}", "denied")
+        log.error("sync failed", error="denied")
 
     await asyncio.gather(*(fail(f"k{number}") for number in range(100)))
     await asyncio.sleep(1.1)
@@ -108,7 +107,7 @@ async def test_the_traceback_of_another_error_is_never_folded_away(
         try:
             int(text)  # type: ignore[arg-type]  # the last is an error of another type
         except (TypeError, ValueError):
-            log.exception("%s: sync failed", "shops")
+            log.exception("sync failed", controller="shops")
     await asyncio.sleep(1.1)
     shown = [fact["exception"].splitlines()[-1].partition(":")[0] for fact in facts(capsys)]
     assert shown == ["ValueError", "TypeError", "ValueError"]
@@ -119,8 +118,8 @@ async def test_lines_of_users_and_below_warnings_are_all_written(
 ) -> None:
     log_to_stderr(JSON)
     for _ in range(10):
-        logging.getLogger("shops.handler").warning("%s: sold out", "shop")
-        log.info("%s: leading", "shops")
+        logging.getLogger("shops.handler").warning("sold out")
+        log.info("leading", controller="shops")
     assert len(told(capsys)) == 20
 
 
@@ -129,43 +128,43 @@ async def test_lines_of_threads_are_folded_too(capsys: pytest.CaptureFixture[str
 
     def repeat() -> None:
         for _ in range(50):
-            log.warning("%s: slow", "shops")
+            log.warning("slow", controller="shops")
 
-    log.warning("%s: slow", "shops")
+    log.warning("slow", controller="shops")
     threads = [threading.Thread(target=repeat) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     await asyncio.sleep(1.1)
-    assert told(capsys) == [("shops: slow", 1), ("shops: slow", 200)]
+    assert told(capsys) == [("slow", 1), ("slow", 200)]
 
 
 def test_what_is_held_back_is_written_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(JSON)
     for _ in range(5):
-        log.warning("%s: slow", "shops")
+        log.warning("slow", controller="shops")
     logging.getLogger().handlers[-1].close()
-    assert told(capsys) == [("shops: slow", 1), ("shops: slow", 4)]
+    assert told(capsys) == [("slow", 1), ("slow", 4)]
 
 
 async def test_of_endless_kinds_the_oldest_is_forgotten_and_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
-    log.warning("%s: slow", "first")
-    log.warning("%s: slow", "first")
-    log.warning("%s: slow", "first")
+    log.warning("slow", controller="first")
+    log.warning("slow", controller="first")
+    log.warning("slow", controller="first")
     for number in range(KINDS_MAX):
-        log.warning("%s: slow", f"kind {number}")
+        log.warning("slow", controller=f"kind {number}")
     lines = told(capsys)
-    assert ("first: slow", 2) in lines
+    assert ("slow", 2) in lines
     assert sum(count for _, count in lines) == KINDS_MAX + 3
 
 
 async def test_text_lines_show_the_count(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings())
     for _ in range(3):
-        log.warning("%s: slow", "shops")
+        log.warning("slow", controller="shops")
     await asyncio.sleep(1.1)
-    assert capsys.readouterr().err.splitlines()[-1].endswith("shops: slow  repeated=2")
+    assert capsys.readouterr().err.splitlines()[-1].endswith("slow  controller=shops repeated=2")
