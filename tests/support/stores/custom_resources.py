@@ -32,7 +32,7 @@ class WatchedWire:
     def __init__(self, wire: Wire) -> None:
         self.asked: list[tuple[str, str]] = []
         self.pages = 0
-        self.listings = 0  # in pages, or within a watch
+        self.listings = 0  # answered in pages, or begun within a watch
         self.streams = 0
         self.lose: set[str] = set()  # methods of which the next answer is lost
         self._wire = wire
@@ -41,10 +41,10 @@ class WatchedWire:
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, **how: Any
     ) -> Reply:
         self.asked.append((method, path))
-        if method == "GET" and query is not None and query.get("limit", "1") != "1":
-            self.pages += 1
-            self.listings += "continue" not in query
+        is_page = method == "GET" and query is not None and query.get("limit", "1") != "1"
+        self.pages += is_page
         reply = await self._wire.call(method, path, query=query, **how)
+        self.listings += is_page and "continue" not in (query or ())
         if method in self.lose:
             self.lose.remove(method)
             raise StoreTimeoutError("the answer was lost")
