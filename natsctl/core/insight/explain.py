@@ -1,4 +1,4 @@
-"""Why a key is as it is, and how a controller is doing: read from memory, for people."""
+"""Explains the state of a key, and reports the status of a controller, from memory."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -61,13 +61,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def present(self) -> bool:
-        """Whether the key has an object, owns an object, or is in the queue."""
+        """True if the key has an object, owns an object, or is in the queue."""
         return bool(self.exists or self.invalid or any(self.owned.values()) or self.queued)
 
     def held_back(self, reason: str) -> "Explanation":
-        """Return the explanation with the *reason* that collection is held, if it concerns the key.
+        """Return the explanation with the *reason* why garbage collection is held.
 
-        It does if the key does not exist and still owns objects.
+        The explanation does not change if the object exists or owns nothing.
         """
         if self.exists or not any(self.owned.values()):
             return self
@@ -115,7 +115,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def synced(self) -> bool:
-        """Whether every cache is synced and keys are being synced."""
+        """True if every cache is synced and the syncs have begun."""
         return self.state == "syncing"
 
 

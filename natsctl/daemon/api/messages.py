@@ -124,7 +124,7 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
 
     @property
     def past(self) -> bool:
-        """Whether the key was synced, or an event about it was recorded."""
+        """True if the key was synced, or an event about the key was recorded."""
         return bool(self.syncs or self.events)
 
 

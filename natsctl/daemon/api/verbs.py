@@ -27,12 +27,12 @@ class Verb(StrEnum):
 
     @property
     def acts(self) -> bool:
-        """Whether only a daemon that works for the controller answers."""
+        """True if only a daemon that works for the controller answers."""
         return self is Verb.RESYNC or self.collects
 
     @property
     def collects(self) -> bool:
-        """Whether the verb is about garbage."""
+        """True if the verb is about garbage."""
         return self in {Verb.GC_PLAN, Verb.GC_APPLY, Verb.GC_ACCEPT}
 
     def group(self, *, shared: bool) -> str:

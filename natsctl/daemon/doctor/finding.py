@@ -1,4 +1,4 @@
-"""The finding of a check: its result, and the advice for what is wrong."""
+"""Findings: the result of a check, and advice on how to correct a problem."""
 
 from collections.abc import Iterable
 from datetime import datetime
