@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 FAST := $(addprefix tests/,unit property scenarios contract architecture typing)
 
-.PHONY: help setup demo test test-fast test-long coverage mutants lint bench docs pictures clean
+.PHONY: help setup demo test test-fast test-long coverage mutants lint bench docs pictures dist clean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -55,6 +55,12 @@ bench: setup  ## measure speed and size beside nats-py, aiohttp and kopf, in one
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m tests.benchmarks
 
+dist: setup  ## build wheel and sdist in dist, and try each in an empty environment
+	$(BIN)/python -m pip install --quiet --group dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python tools/check_dist.py dist/*
+
 docs: setup  ## build the documentation site in build/site
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/python tools/pictures.py
@@ -65,4 +71,4 @@ pictures: setup  ## draw the pictures, and record the terminal of the README
 	$(BIN)/python tools/record.py
 
 clean:  ## remove what setup made
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

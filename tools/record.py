@@ -11,11 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 
+from daemon import WAIT_S, running
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
@@ -23,8 +22,7 @@ from rich.text import Text
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "pictures" / "demo.svg"
 NATSCTL = (sys.executable, "-m", "natsctl")
-RUN = "run --embedded --controller controllers.greetings:Greetings"
-WAIT_S = 60.0
+RUN = "run --embedded --controller controllers.greetings:Greetings --port 0"
 STEPS = (
     ("Store an object in a NATS KV bucket. The controller makes a route for it.", None),
     ("""put greetings shop '{"spec": {"text": "hi"}}'""", "created"),
@@ -41,7 +39,11 @@ STEPS = (
 def main() -> None:
     """Record the picture."""
     console = Console(record=True, width=78, file=StringIO(), force_terminal=True)
-    with tempfile.TemporaryDirectory() as folder, _daemon(Path(folder)) as server:
+    command = (*NATSCTL, *RUN.split())
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(command, log=Path(folder, "daemon.log"), folder=ROOT, environ=os.environ) as server,
+    ):
         environ = {**os.environ, "NATSCTL_SERVER": server, "NO_COLOR": "1", "COLUMNS": "78"}
         for text, shows in STEPS:
             if shows is None:
@@ -66,26 +68,6 @@ def _output(command: str, shows: str, environ: dict[str, str]) -> str:
         if re.search(shows, output) or time.monotonic() > deadline:
             return output
         time.sleep(0.1)
-
-
-@contextmanager
-def _daemon(folder: Path) -> Iterator[str]:
-    """Run the controller; yield the address of its server."""
-    log = folder / "daemon.log"
-    with log.open("wb") as output:
-        daemon = subprocess.Popen(
-            (*NATSCTL, *RUN.split(), "--port", "0"), stdout=output, stderr=output, cwd=ROOT
-        )
-    try:
-        deadline = time.monotonic() + WAIT_S
-        while "syncing" not in log.read_text():
-            if daemon.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"the daemon did not start:\n{log.read_text()}")
-            time.sleep(0.1)
-        yield re.findall(r"nats://[\d.:]+", log.read_text())[0]
-    finally:
-        daemon.terminate()
-        daemon.wait(WAIT_S)
 
 
 if __name__ == "__main__":
