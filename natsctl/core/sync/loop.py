@@ -1,7 +1,6 @@
 """Calls a sync handler for every key on a queue, while this process may sync the key."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -20,8 +19,6 @@ from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError
 from natsctl.model.store import Change
 from natsctl.telemetry.logger import bind_log_context
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

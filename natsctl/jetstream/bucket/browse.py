@@ -1,7 +1,6 @@
 """Reads and changes any bucket, declared or not, for the commands that people use."""
 
 import itertools
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -26,8 +25,9 @@ from natsctl.model.store import (
     Stored,
     WatchEvent,
 )
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 ATTEMPTS = 5
 SHOWN_MAX = 3  # illegal keys in a log line
@@ -112,18 +112,22 @@ class BucketStore(KvStore):
                         values.clear()
                         illegal.clear()
         if illegal:
-            log.warning("%s of bucket %s skipped: %s", _named(illegal), self._bucket.name, KEY_RULE)
+            log.warning(
+                "skipped illegal keys",
+                bucket=self._bucket.name,
+                count=len(illegal),
+                keys=_shown(illegal),
+                hint=KEY_RULE,
+            )
         return [self.dated(values[key]) for key in sorted(values)]
 
     def _feed(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> Feed:
         return _DatedFeed(prefix, answer, self._times, self._ttls)
 
 
-def _named(illegal: Collection[str]) -> str:
+def _shown(illegal: Collection[str]) -> str:
     first = ", ".join(itertools.islice(illegal, SHOWN_MAX))
-    if len(illegal) == 1:
-        return f"illegal key {first[:NAME_MAX]}"
-    return f"{len(illegal)} illegal keys ({first[:NAME_MAX]}{', …' * (len(illegal) > SHOWN_MAX)})"
+    return f"{first[:NAME_MAX]}{', …' * (len(illegal) > SHOWN_MAX)}"
 
 
 class _DatedFeed(Feed):

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -25,8 +24,9 @@ from natsctl.jetstream.connection.headers import parse_headers
 from natsctl.model.keys import legal
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Deleted
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NANOSECONDS = 1_000_000_000
 MARKER_TTL_S = 30 * 24 * 3600  # the time to live of the server's delete markers
@@ -98,9 +98,10 @@ class Bucket:
             raise StoreDiffersError(difference)
         if not (info["config"].get("deny_delete") or self.layout.origin):
             log.warning(
-                "%s permits the deletion of single messages, which can restore an older revision "
-                "of a key without an event: make the bucket with `nats kv add`",
-                self.stream,
+                "bucket permits the deletion of single messages",
+                bucket=self.name,
+                reason="a deletion can restore an older revision of a key without an event",
+                hint="create the bucket with `nats kv add`",
             )
 
     async def state(self) -> StreamState:
@@ -242,7 +243,7 @@ class Bucket:
             except StoreTimeoutError:
                 if clock() >= deadline:
                     raise
-                log.warning("bucket does not answer, retrying bucket=%s", self.name)
+                log.warning("bucket does not answer, retrying", bucket=self.name)
 
     async def _info_or_create(self, kind: KvKind[Any]) -> dict[str, Any]:
         try:

@@ -6,7 +6,6 @@ reconnect makes a new nats-py client, so subscriptions end with the connection t
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -26,8 +25,9 @@ from natsctl.jetstream.connection.requests import NextAnswer
 from natsctl.jetstream.connection.servers import secrets
 from natsctl.jetstream.connection.spans import api_span
 from natsctl.telemetry.hiding import Secrets
+from natsctl.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PAYLOAD_MAX = 1024 * 1024
 FLUSH_S = 2.0  # how long `close` waits until the server has received published messages
@@ -298,7 +298,7 @@ class Connection:
         self._since = self._clock()
         self._note(server=link.server.address)
         self._up.set()
-        log.info("connected to %s", link.server.address)
+        log.info("connected to NATS", server=link.server.address)
         if self._state.losses:
             address = link.server.address
             self._notify(StoreError(f"reconnected to NATS at {address}"))
@@ -318,7 +318,7 @@ class Connection:
         if not self._closed:
             self._since = self._clock()
             self._note(losses=self._state.losses + 1, last_error=reason)
-            log.warning("lost the connection to %s: %s", link.server.address, reason)
+            log.warning("lost the connection to NATS", server=link.server.address, error=reason)
 
     def _notify(self, error: StoreError) -> None:
         for callback in list(self._listeners.values()):
@@ -337,12 +337,12 @@ class Connection:
         message = str(error) or type(error).__name__
         self._note(errors=self._state.errors + 1, last_error=message)
         if self._repeats.due(message):
-            log.warning("NATS connection: %s", message)
+            log.warning("error of the NATS connection", error=message)
 
     def _waiting(self, message: str) -> None:
         self._note(last_error=message)
         if self._repeats.due(message):
-            log.warning("no connection to NATS yet: %s", message)
+            log.warning("no connection to NATS yet", error=message)
 
     async def _reconnect(self, link: Link) -> None:
         """Replace the link whenever it ends."""
