@@ -1,4 +1,4 @@
-"""Clean up before an object may go: the finalizer protocol, as one function."""
+"""Runs the finalizer protocol: cleans up before an object is removed."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -12,19 +12,19 @@ Step = Callable[[str, T], Awaitable[float | None]]
 async def finalized(
     primary: Primary[T], key: str, name: str, *, apply: Step[T], cleanup: Step[T]
 ) -> float | None:
-    """Run *apply* while the object is wanted, and *cleanup* before it goes.
+    """Run *apply* while the object exists, and *cleanup* once it is marked deleted.
 
-    Guarantees: the finalizer *name* is stored before *apply* first runs, and is dropped only after
-    *cleanup* succeeded, so what *apply* began is always cleaned up. Finalizers of others are left
-    alone. An object that was deleted past its finalizers (`nats kv del`) is cleaned up with its
-    last state, from the cache or the store's history. One that was lost without a delete marker
-    (a recreated bucket, a purged stream) is not: nothing proves that it should go.
+    *Guarantees.* The finalizer *name* is stored before *apply* first runs, and is removed only
+    after *cleanup* succeeded, so every effect of *apply* is cleaned up. Finalizers of others stay.
+    If an object was deleted in spite of its finalizers (`nats kv del`), *cleanup* gets its last
+    state from the cache or the store's history. An object that was lost without a delete marker (a
+    recreated bucket, a purged stream) is not cleaned up, since nothing proves its deletion.
 
-    Returns what *apply* returned: seconds until the next visit, or None.
+    Returns the result of *apply*: seconds until the next sync, or None.
     """
     obj = primary.get(key)
     if obj is None:
-        await _clean_up_late(primary, key, name, cleanup)
+        await _clean_up_deleted(primary, key, name, cleanup)
         return None
     metadata = primary.kind.metadata_of(obj)
     held = name in metadata.finalizers
@@ -34,11 +34,11 @@ async def finalized(
         return await apply(key, obj)
     if held:
         await cleanup(key, obj)
-    await primary.remove_finalizer(key, name)  # also where the last one was taken off by hand
+    await primary.remove_finalizer(key, name)  # also if a person removed ours
     return None
 
 
-async def _clean_up_late(primary: Primary[T], key: str, name: str, cleanup: Step[T]) -> None:
+async def _clean_up_deleted(primary: Primary[T], key: str, name: str, cleanup: Step[T]) -> None:
     last = await primary.last(key)
     if last is None or name not in primary.kind.metadata_of(last).finalizers:
         return

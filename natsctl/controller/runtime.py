@@ -181,7 +181,7 @@ class ControllerRuntime(Hosted):
     ) -> GarbagePlan:
         """Return every orphan, with the reason if none may be removed.
 
-        *at_once* ignores the grace period, for a person who has checked the orphans. If there are
+        *at_once* ignores the grace period, for orphans that a person has checked. If there are
         more than *orphans_max*, the others are only counted.
         """
         return await self._parts.garbage.plan(at_once=at_once, orphans_max=orphans_max)
@@ -244,7 +244,7 @@ class ControllerRuntime(Hosted):
         )
 
     def measures(self) -> Measures:
-        """Return what was measured so far, for metrics and health checks."""
+        """Return the current measures, for metrics and health checks."""
         syncs = self._loop.counters.read(asyncio.get_running_loop().time())
         workers = self.controller.workers
         return measures_of(self._host, workers=workers, syncs=syncs, upkeep=self._upkeep())

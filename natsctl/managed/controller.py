@@ -180,7 +180,7 @@ class ManagedController(Hosted, Generic[T]):
         return (self.kind,)
 
     def measures(self) -> Measures:
-        """Return what was measured so far, for metrics and health checks."""
+        """Return the current measures, for metrics and health checks."""
         now = asyncio.get_running_loop().time()
         syncs = None if self._opened is None else self._loop.counters.read(now)
         return measures_of(self._host, workers=self.workers, syncs=syncs)

@@ -238,7 +238,7 @@ class InformerController(Hosted):
         }
 
     def measures(self) -> Measures:
-        """Return what was measured so far, for metrics and health checks.
+        """Return the current measures, for metrics and health checks.
 
         There is a queue for each resource kind. Calls to watchers are not counted as syncs.
         """

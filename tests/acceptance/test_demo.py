@@ -29,7 +29,7 @@ async def test_the_tour_ends_well_and_what_it_says_to_try_next_works(
     folder: Path, nats_server: NatsServer
 ) -> None:
     shown = await tour(folder)
-    assert "owner nobody does not exist, and nothing tells that it was deleted" in shown
+    assert "owner nobody does not exist, and no delete marker proves its deletion" in shown
     assert "Route.routes/stray deleted" in shown
     _, _, after = shown.partition("Try this next:")
     typed = [line.strip() for line in after.splitlines() if line.startswith("    natsctl ")]

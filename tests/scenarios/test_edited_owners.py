@@ -81,7 +81,7 @@ async def test_while_the_owner_cannot_be_synced_an_edited_object_is_kept_and_nam
         await asyncio.sleep(LONG)
         assert play.part_keys == ["bar.main", "shop.main"]
         (orphan,) = (await harness.runtime.garbage_plan()).orphans
-        assert orphan.held == "it was made for shop, whose next sync puts it right"
+        assert orphan.held == "it belongs to shop, whose next sync restores its labels"
 
 
 @pytest.mark.parametrize("places", EDITS)

@@ -1,8 +1,8 @@
-"""Finds objects that were overwritten without their labels, for their deleted owners.
+"""Finds the deleted owners of objects that were overwritten without their labels.
 
-While a daemon runs, the owner of such an object is synced at once and puts it right. If the owner
-was deleted while none ran, only the history of the bucket names it. So that is read once, at the
-start.
+While a daemon runs, an overwrite enqueues the owner of the object, whose sync restores the labels.
+If the owner was deleted while no daemon ran, only the history of the bucket names it. So the
+history is read once, at the start.
 """
 
 import asyncio
@@ -18,31 +18,31 @@ from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
-LOOKED_AT_MAX = 10_000  # objects of one kind whose history is read
+READ_MAX = 10_000  # objects of one kind whose history is read
 READERS = 16
 
 
 class Claims:
-    """The objects of one kind that carry no labels, by the owner that their history names."""
+    """The objects of one kind without labels, by the owner that their history names."""
 
     def __init__(self, secondary: Owned[Any]) -> None:
         self.secondary = secondary
         self._keys: dict[str, list[str]] = {}
 
-    async def look(self) -> None:
+    async def read_histories(self) -> None:
         """Read the history of every object that names no owner."""
         kind = self.secondary.kind
         if not isinstance(kind, KvKind) or kind.history == 1:
             return
         cache = self.secondary.informer.cache
-        unclaimed = list(islice(cache.unindexed(OWNER_INDEX), LOOKED_AT_MAX + 1))
-        if len(unclaimed) > LOOKED_AT_MAX:
+        unclaimed = list(islice(cache.unindexed(OWNER_INDEX), READ_MAX + 1))
+        if len(unclaimed) > READ_MAX:
             log.warning(
                 "too many objects without an owner to read the history of all",
                 kind=kind.name,
-                read=LOOKED_AT_MAX,
+                read=READ_MAX,
             )
-        remaining = iter(unclaimed[:LOOKED_AT_MAX])
+        remaining = iter(unclaimed[:READ_MAX])
 
         async def read() -> None:
             for key in remaining:
@@ -65,7 +65,7 @@ class Claims:
         """The keys of the owners."""
         return list(self._keys)
 
-    def of(self, owner: str) -> list[Stored]:
+    def claimed(self, owner: str) -> list[Stored]:
         """Return the objects of the primary *owner* that still carry no labels."""
         cache = self.secondary.informer.cache
         newest = (cache.newest(key) for key in self._keys.get(owner, ()))

@@ -1,8 +1,8 @@
-"""Which secondaries have lost their owner, and whether it is safe to believe it.
+"""Finds secondaries without an owner, and decides whether they may be removed.
 
-An orphan is suspected in the caches and confirmed by reading its owner at the store's leader. A
-delete marker proves that the owner was deleted. Without one the owner may just as well have been
-lost with its bucket, so such orphans are left alone while anything about the bucket is odd.
+An orphan is suspected from the caches, and confirmed by a read of its owner at the store's leader.
+A delete marker proves that the owner was deleted. Without a marker, the owner may have been lost
+with its bucket, so such orphans are kept while the evidence about the bucket is unclear.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from natsctl.telemetry.logger import get_logger
 log = get_logger(__name__)
 
 READS_MAX = 16  # owners read at the leader at once
-UNMARKED = "it carries no installation, so it may be another's: natsctl gc accept makes it ours"
+UNMARKED = "it carries no installation: natsctl gc accept assigns it to this one"
 
 
 class _Suspect(msgspec.Struct, frozen=True):
@@ -45,17 +45,17 @@ class _Suspect(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> tuple[str, str, str]:
-        """What is suspected, and of what."""
+        """The kind, the key and the owner of the suspected object."""
         return self.secondary.kind.name, self.stored.key, self.owner
 
     @property
     def uid(self) -> str:
-        """Which object it is, where its store gives objects one."""
+        """The uid of the object; empty if its store gives it none."""
         return self.secondary.metadata(self.stored).uid
 
 
 class GarbageCollector:
-    """Plans what to remove. Who removes it holds the owner's key, or is a person's command."""
+    """Plans which orphans to remove; a sync of the owner's key, or `apply`, removes them."""
 
     def __init__(
         self,
@@ -69,13 +69,14 @@ class GarbageCollector:
         self._secondaries = secondaries
         self._limits = limits
         self._claims = [Claims(secondary) for secondary in secondaries]
-        self._looked = False
-        self._suspected: dict[tuple[str, str, str], float] = {}  # since when
+        self._histories_read = False
+        self._suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
-        """Return every orphan, each confirmed at the leader, and whether a sweep may run.
+        """Return every orphan that the leader confirms, and why a GC cycle must not run, if so.
 
-        *at_once* leaves the grace period out; beyond *orphans_max* they are only counted.
+        *at_once* ignores the grace period. If there are more than *orphans_max*, the others are
+        only counted.
         """
         incomplete = self._incomplete()
         if incomplete:
@@ -86,7 +87,9 @@ class GarbageCollector:
         except StoreError as error:
             log.warning("cannot read the history of secondaries yet", error=error)
         self._remember_suspects(suspects)
-        first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=lambda at: at.name)
+        first = heapq.nsmallest(
+            orphans_max or len(suspects), suspects, key=lambda suspect: suspect.name
+        )
         more = len(suspects) - len(first)
         try:
             await self.evidence.review(secondaries=self._owned() > 0)
@@ -114,7 +117,7 @@ class GarbageCollector:
     async def accept(self) -> None:
         """Trust the bucket of primaries as it is, at a person's command.
 
-        Objects that carry no installation and whose owner does not exist count as ours from now.
+        Objects that carry no installation and whose owner does not exist are assigned to this one.
         """
         await self.evidence.accept()
         for suspect in list(self._suspects()):
@@ -140,8 +143,8 @@ class GarbageCollector:
                 kept.append(Kept(orphan, reason))
             else:
                 removed.append(orphan)
-        left = {(at.secondary.kind.name, at.stored.key) for at in self._suspects()}
-        if left <= {(orphan.kind, orphan.key) for orphan in removed}:
+        remaining = {(at.secondary.kind.name, at.stored.key) for at in self._suspects()}
+        if remaining <= {(orphan.kind, orphan.key) for orphan in removed}:
             await self.evidence.accept()
         return Removed(tuple(removed), tuple(kept))
 
@@ -159,19 +162,19 @@ class GarbageCollector:
         reason = await secondary.kept_from(orphan.owner, stored)
         if reason:
             return reason
-        try:  # not as a write of our own: an owner that has just come is to be synced
+        try:  # not as an own write, so that an owner which was just created is synced
             await store.delete(orphan.key, revision=orphan.revision, uid=orphan.uid)
         except (ConflictError, NotFoundError) as error:
             return str(error)
         return ""
 
     def _secondary_of(self, orphan: Orphan) -> Owned[Any]:
-        """Return where the orphan is: slots may share a kind, each with keys of its own."""
+        """Return the slot of the orphan; several slots may have parts of one kind."""
         for secondary in self._secondaries:
             if secondary.kind.name == orphan.kind and secondary.kind.holds(orphan.key):
                 return secondary
         raise UsageError(
-            f"{orphan.kind} {orphan.key} is planned, but nothing this controller makes"
+            f"the plan has {orphan.kind} {orphan.key}, which this controller does not create"
         )
 
     def _owned(self) -> int:
@@ -209,18 +212,18 @@ class GarbageCollector:
                             yield _Suspect(secondary, stored, owner)
 
     async def _overwritten(self) -> list[_Suspect]:
-        """Return what lost its labels, and whose owner was deleted, as a marker proves."""
-        if not self._looked:
+        """Return objects without labels whose owner was deleted, as a delete marker proves."""
+        if not self._histories_read:
             for claims in self._claims:
-                await claims.look()
-            self._looked = True
+                await claims.read_histories()
+            self._histories_read = True
         cache = self._primary.cache
         found = []
         for claims in self._claims:
             for owner in claims.owners:
                 if owner not in cache and await self._is_deleted(owner):
                     at = claims.secondary
-                    found += [_Suspect(at, stored, owner) for stored in claims.of(owner)]
+                    found += [_Suspect(at, stored, owner) for stored in claims.claimed(owner)]
         return found
 
     async def _is_deleted(self, owner: str) -> bool:
@@ -233,8 +236,8 @@ class GarbageCollector:
         return False
 
     def claimed(self, owner: str) -> list[tuple[Owned[Any], Stored]]:
-        """Return what lost its labels and was the primary *owner*'s, as its history shows."""
-        return [(at.secondary, stored) for at in self._claims for stored in at.of(owner)]
+        """Return the objects without labels that the primary *owner* owned, by their history."""
+        return [(at.secondary, stored) for at in self._claims for stored in at.claimed(owner)]
 
     def _remember_suspects(self, suspects: Sequence[_Suspect]) -> None:
         now = asyncio.get_running_loop().time()
@@ -253,7 +256,7 @@ class GarbageCollector:
                 except NotFoundError as error:
                     gone[owner] = error.deleted_at
                 except InvalidKeyError:
-                    pass  # what never could be here is not missed here
+                    pass  # a primary cannot have this key, so none is missing
 
         async with together() as readers:
             for _ in range(min(READS_MAX, len(owners))):
@@ -286,14 +289,14 @@ class GarbageCollector:
             )
 
     async def _former(self, suspect: _Suspect, *, proven: bool) -> str:
-        """Return the living primary that the object was made for, if its owner was edited."""
+        """Return the existing primary that owned the object before an edit; empty if none."""
         secondary, stored = suspect.secondary, suspect.stored
         if proven and not secondary.is_disputed(stored):
             return ""
         return await secondary.former_owner(stored)
 
     async def _refusal(self, orphans: Sequence[Orphan], more: int) -> str:
-        """Return why a sweep must not run; remember the state of the bucket if it may."""
+        """Return why a GC cycle must not run; if it may, store the state of the bucket."""
         unproven = {orphan.owner for orphan in orphans if not orphan.proven}
         refused = self.evidence.held
         if unproven and not refused:
@@ -318,10 +321,10 @@ class GarbageCollector:
 def _held(suspect: _Suspect, former: str) -> str:
     if suspect.secondary.is_unmarked(suspect.stored):
         return UNMARKED
-    return f"it was made for {former}, whose next sync puts it right" if former else ""
+    return f"it belongs to {former}, whose next sync restores its labels" if former else ""
 
 
 def _reason(owner: str, deleted_at: int | None) -> str:
     if deleted_at is None:
-        return f"owner {owner} does not exist, and nothing tells that it was deleted"
+        return f"owner {owner} does not exist, and no delete marker proves its deletion"
     return f"owner {owner} was deleted at revision {deleted_at}"

@@ -1,9 +1,9 @@
 """Decides whether the bucket of primaries proves that an owner was deleted.
 
-A delete marker, or a key without a trace, proves something only in the bucket that was there
-before: an older copy of it lacks newer keys and has older markers. So the state of the bucket is
-remembered across restarts, in the bucket `natsctl`. If the bucket and the memory disagree, garbage
-collection is held until a person accepts the bucket as it is, or until all owners are back.
+A delete marker or a missing key proves a deletion only in the same bucket: an older copy of the
+bucket lacks newer keys and has older markers. So the state of the bucket is stored across restarts,
+in the bucket `natsctl`. If the bucket differs from its stored state, garbage collection is held
+until a person accepts the bucket as it is, or until all owners exist again.
 """
 
 from typing import Any
@@ -38,11 +38,11 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MEMORY: KvKind[Remembered] = kv(Remembered, bucket="natsctl", history=1, replicas=None)
-"""The key `gc.NAME` has what is remembered for the controller NAME."""
+"""The key `gc.NAME` has the state for the controller NAME."""
 
 
 class Evidence:
-    """Knows what the bucket of primaries proves. Call `review` before relying on anything else.
+    """Decides what the bucket of primaries proves; call `review` before the other methods.
 
     Args:
         primary: the informer of the primaries.
@@ -57,12 +57,12 @@ class Evidence:
         self._memory = memory
         self._key = f"gc.{controller}"
         self._reviewed: str | None = None  # the incarnation that was reviewed
-        self._owners = 0  # the most owners since nothing was missing
-        self._revision = 0  # the revision at which there were so many
+        self._owners = 0  # the largest number of owners since none was missing
+        self._revision = 0  # the revision at that time
         self._stored: Remembered | None = None
 
     def note(self) -> None:
-        """Take notice of a change of the primaries."""
+        """Update the number of owners after a change of the primaries."""
         count = len(self._cache)
         if count >= self._owners:
             self._owners, self._revision = count, self._cache.revision
@@ -95,7 +95,7 @@ class Evidence:
         return reason
 
     async def hold(self, reason: str) -> None:
-        """Refuse until a person accepts the bucket as it is, also after a restart."""
+        """Hold garbage collection until a person accepts the bucket, also after a restart."""
         self.held = reason
         before = self._stored
         if before is None:
@@ -105,15 +105,15 @@ class Evidence:
     async def accept(self) -> None:
         """Trust the bucket as it is now; raises `ConflictError` if it was not reviewed."""
         if self._reviewed != self._cache.incarnation:
-            raise ConflictError(f"the bucket of {self._kind} was replaced just now: look again")
+            raise ConflictError(f"the bucket of {self._kind} was replaced just now: plan again")
         self.held = ""
         self._owners, self._revision = len(self._cache), self._cache.revision
         await self._write(self._state(), accepted=True)
 
     async def settle(self, *, orphans: bool) -> None:
-        """Take the bucket as what later states are compared with.
+        """Accept the bucket as the state that later states are compared with.
 
-        While collection is held, that needs as many owners as there ever were, and no *orphans*.
+        While collection is held, this needs as many owners as there ever were, and no *orphans*.
         """
         known = 0 if self._stored is None else self._stored.owners
         back = not orphans and len(self._cache) >= max(known, self._owners)
@@ -121,13 +121,13 @@ class Evidence:
             await self.accept()
 
     async def save(self) -> None:
-        """Remember how far the bucket is, if that is not remembered yet."""
+        """Store the state of the bucket if it was reviewed and collection is not held."""
         if self._reviewed == self._cache.incarnation and not self.held:
             self.note()
             await self._write(self._state(), accepted=False)
 
     def vanished(self, orphaned: int) -> str:
-        """Return why these owners, gone without a delete marker, are too many; empty if not."""
+        """Return why too many owners vanished without a delete marker; empty if not too many."""
         count = min(orphaned, self._owners - len(self._cache))
         populated = self._owners or (self._stored is not None and self._stored.populated)
         if populated and not len(self._cache):
@@ -140,7 +140,7 @@ class Evidence:
         return ""
 
     def _kept(self) -> bool:
-        """Return whether an owner is unchanged since all of them were there."""
+        """Return whether an owner has not changed since all of them existed."""
         cached = (self._cache.get(key) for key in self._cache.keys())  # noqa: SIM118 - a cache is no dict
         return any(stored is not None and stored.revision <= self._revision for stored in cached)
 
@@ -163,7 +163,7 @@ class Evidence:
 
     @property
     def _lasting(self) -> str:
-        """The part of the incarnation that another process finds too."""
+        """The part of the incarnation that is equal in all processes."""
         return self._cache.incarnation.partition("#")[0]
 
     def _state(self) -> Remembered:
@@ -180,7 +180,7 @@ class Evidence:
         return None if stored is None else MEMORY.decode(stored.value)
 
     async def _write(self, state: Remembered, *, accepted: bool) -> None:
-        """Remember *state*; only a person's acceptance replaces what another process holds."""
+        """Store *state*; only an accepted state replaces one that another process holds."""
         if state == self._stored:
             return
 
@@ -188,5 +188,5 @@ class Evidence:
             holds = current is not None and MEMORY.decode(current.value).held
             return current.value if holds and not accepted else msgspec.json.encode(state)  # type: ignore[union-attr]  # it holds
 
-        written = await rewrite(self._memory, self._key, change)
-        self._stored = MEMORY.decode(written.stored.value)
+        rewritten = await rewrite(self._memory, self._key, change)
+        self._stored = MEMORY.decode(rewritten.stored.value)

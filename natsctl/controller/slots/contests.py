@@ -1,8 +1,8 @@
-"""Decides when an object is applied again whose applied state others undo again and again.
+"""Decides when an object is applied again if other writers keep undoing the apply.
 
-Two writers that force the same field would otherwise undo each other as fast as the server lets
-them. An apply of the same manifest that changes the object shortly after the last one was undone
-in between. The wait before the next one doubles each time, as it does for a failing key.
+Otherwise, two writers that force the same field would undo each other as fast as the server can.
+If an apply of the same manifest changes the object shortly after the last apply, other writers have
+undone that apply. The wait before the next apply doubles each time, as it does for a failing key.
 """
 
 from collections import OrderedDict
@@ -14,16 +14,16 @@ from natsctl.core.queue.retry import backoff
 from natsctl.model.managed_fields import LostField
 
 BASE_S, LIMIT_S = 0.005, 1000.0  # of the wait, as for a failing key
-CONTESTED = 3  # times in a row that an object is undone until it is reported
-CALM_S = 600.0  # an applied state that stands for this long after its wait is undisputed
-REMEMBERED_MAX = 10_000  # objects, those applied last
+CONTESTED = 3  # times in a row that an object is undone before it is reported
+CALM_S = 600.0  # an applied state that lasts this long after its wait ends the contest
+REMEMBERED_MAX = 10_000  # objects: those that were applied last
 FIELDS_MAX = 5  # that a text names
 
 
 class Contest(msgspec.Struct, frozen=True):
-    """What was applied last to an object of the primary *owner*, and how often others undid it.
+    """The last apply to an object of the primary `owner`, and how often it was undone in a row.
 
-    `lost` are the fields that others had changed the last time.
+    `lost` are the fields that other writers changed the last time.
     """
 
     owner: str
@@ -35,12 +35,12 @@ class Contest(msgspec.Struct, frozen=True):
 
     @property
     def contested(self) -> bool:
-        """Whether the object is undone often enough to be reported."""
+        """True if the object was undone often enough to be reported."""
         return self.undone >= CONTESTED
 
     @property
     def fact(self) -> str:
-        """The contest in words that stay the same, so that repeats of them are counted."""
+        """A text that does not change with the count, so that its repeats can be aggregated."""
         return (
             f"{self._rivals} changes {self._fields} back again and again; each apply waits longer"
         )
@@ -64,10 +64,10 @@ class Contest(msgspec.Struct, frozen=True):
 
 
 class Contests:
-    """Remembers the newest applies to the objects of one kind; *clock* is the loop's."""
+    """Remembers the last applies to the objects of one kind; *clock* is the loop's."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.undone = 0  # applied states that others undid, since this was made
+        self.undone = 0  # the number of applies that other writers undid
         self._clock = clock
         self._last: OrderedDict[str, Contest] = OrderedDict()
 
@@ -81,7 +81,7 @@ class Contests:
     def applied(
         self, key: str, owner: str, digest: str, lost: Sequence[LostField] = ()
     ) -> Contest | None:
-        """Note an apply that changed the object; return the contest if it is to be reported."""
+        """Record an apply that changed the object; return its contest if it must be reported."""
         now, last = self._clock(), self._last.pop(key, None)
         contest = Contest(owner, digest, now)
         if last is not None and last.digest == digest and now <= _calm_at(last):
@@ -95,11 +95,11 @@ class Contests:
         return contest if contest.contested else None
 
     def forget(self, key: str) -> None:
-        """Forget the object: we deleted it ourselves."""
+        """Forget an object that this controller deleted."""
         self._last.pop(key, None)
 
     def current(self) -> dict[str, Contest]:
-        """Return the contests of now, by the key of the object."""
+        """Return the current contests, by the key of the object."""
         now = self._clock()
         return {
             key: last

@@ -1,4 +1,4 @@
-"""How a controller class declares the kinds that it works with."""
+"""Declares the kinds of a controller, as attributes of its class."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, get_args, overload
@@ -17,7 +17,7 @@ R = TypeVar("R", bound=CacheReader[Any])
 
 
 class Slot(Generic[R]):
-    """Declares one kind that a controller works with; on an instance it is read and written."""
+    """Declares one kind of a controller; on an instance, it is the reader of the kind."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Slot(Generic[R]):
     def __get__(self, instance: object, owner: type) -> R: ...
 
     def __get__(self, instance: object | None, owner: type) -> "Slot[R] | R":
-        """Return the declaration on the class; on an instance, what the runtime put there."""
+        """Return the declaration; raises `UsageError` on an instance whose slot is not open."""
         if instance is None:
             return self
         raise UsageError(
@@ -55,9 +55,10 @@ class Slot(Generic[R]):
 def primary(
     kind: KvKind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
 ) -> Slot[Primary[T]]:
-    """Declare the kind whose objects say what should be. *indexes*: values by name, per object.
+    """Declare the kind whose objects hold the desired state; each of its keys is synced.
 
-    Raises `UsageError` for a kind that is not kept in NATS.
+    *indexes* are functions that return the values of an object, by index name. Raises `UsageError`
+    for a kind that is not stored in NATS.
     """
     if isinstance(kind, KubeKind):
         raise UsageError(
@@ -95,10 +96,10 @@ def secondary(
     predicate: Predicate | None = None,
     on_immutable: OnImmutable = "fail",
 ) -> Slot[Secondary[Any]] | Slot[KubeSecondary[Any]]:
-    """Declare a kind whose objects are made for primaries; a change of one enqueues its owner.
+    """Declare a kind of objects that the controller creates; a change of one enqueues its owner.
 
     Args:
-        kind: what is made.
+        kind: the kind of the objects.
         indexes: functions that return the values of an object, by index name.
         wake_on: `any` enqueues the owner at every change that its own syncs did not make; `spec`
             ignores changes of nothing but the status, which saves syncs for busy kinds such as
@@ -109,8 +110,8 @@ def secondary(
             such as a Job's template; `recreate` deletes the owner's object, and creates it again
             once it is gone.
 
-    Objects that come and go are passed to *predicate* as well. Raises `UsageError` for another
-    *wake_on* or *on_immutable*.
+    The *predicate* also gets changes that create or delete an object. Raises `UsageError` for
+    another *wake_on* or *on_immutable*.
     """
     kind.require_metadata()
     if on_immutable not in get_args(OnImmutable):
@@ -124,7 +125,7 @@ def secondary(
 def tertiary(
     kind: Kind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
 ) -> Slot[Tertiary[T]]:
-    """Declare a kind whose objects are only read; a change of one wakes nobody."""
+    """Declare a kind whose objects are only read; a change of one enqueues no key."""
     return Slot(Tertiary, kind, indexes)
 
 
@@ -138,12 +139,12 @@ def slots(cls: type) -> Iterator[Slot[Any]]:
 
 
 def only_primary(cls: type) -> Slot[Primary[Any]]:
-    """Return the one primary that a controller class declares; raises `UsageError` else."""
+    """Return the primary of a controller class; raises `UsageError` unless there is exactly one."""
     primaries = [slot for slot in slots(cls) if slot.role is Primary]
     if len(primaries) == 1:
         return primaries[0]
-    found = ", ".join(slot.name for slot in primaries) or "none"
+    declared = ", ".join(slot.name for slot in primaries) or "none"
     raise UsageError(
         f"{cls.__name__} needs exactly one primary, as in "
-        f"`apps = primary(kv(App, bucket='apps'))`, and has {found}"
+        f"`apps = primary(kv(App, bucket='apps'))`, and has {declared}"
     )

@@ -1,7 +1,7 @@
-"""Secondaries in a cluster: manifests that the server lays over its objects (server-side apply).
+"""Writes secondaries in a cluster by server-side apply.
 
-The server knows which fields this controller applied, removes those that a later manifest lacks,
-and keeps those of others. https://kubernetes.io/docs/reference/using-api/server-side-apply/
+The server knows which fields this controller applied. It removes the fields that a later manifest
+lacks, and keeps the fields of other managers. https://kubernetes.io/docs/reference/using-api/server-side-apply/
 """
 
 import asyncio
@@ -39,8 +39,8 @@ T = TypeVar("T")
 UNMARKED_INDEX = "natsctl/unmarked"
 MARKER = "natsctl-installation"  # the field manager of the annotation alone
 
-GONE_S = 30.0  # how long the object that is recreated may take to go
-LOOK_MIN_S, LOOK_MAX_S = 0.02, 1.0  # between two looks whether it is gone, doubling
+GONE_S = 30.0  # how long the deletion of an object that is recreated may take
+LOOK_MIN_S, LOOK_MAX_S = 0.02, 1.0  # between two reads of a deleted object, doubling
 
 REASON_CONTESTED = "FieldsContested"
 REASON_RECREATED = "Recreated"
@@ -61,7 +61,7 @@ class _Task(msgspec.Struct, frozen=True):
 
 
 class KubeSecondary(Owned[T]):
-    """The objects of a cluster that were made for primaries, each labelled with its owner.
+    """The secondaries of a kind in a cluster, each labelled with its owner.
 
     Args:
         manifests: the informer's store.
@@ -69,7 +69,7 @@ class KubeSecondary(Owned[T]):
         mark: the annotation of this installation's objects.
         exists: returns whether a primary exists, as cached.
         on_immutable: whether an object is recreated if a changed field of it is immutable.
-        sync_later: syncs a key after so many seconds.
+        sync_later: enqueues a key after so many seconds.
         report: logs a fact about a key and sends it as an event.
     """
 
@@ -99,7 +99,7 @@ class KubeSecondary(Owned[T]):
         self._report = report
         self._of: KubeKind[T] = manifests.kind
         self._last = LastApplied(names.applied, partly=self._of.metadata_only)
-        self._bookkeeping = {  # fields that are nobody else's
+        self._bookkeeping = {  # fields that only natsctl writes
             *(f".metadata.labels.{name}" for name in (names.kind, names.key)),
             *(f".metadata.annotations.{name}" for name in msgspec.structs.astuple(names)),
         }
@@ -107,7 +107,7 @@ class KubeSecondary(Owned[T]):
     async def apply(
         self, manifest: T | Manifest | msgspec.Struct, *, force: bool = True, adopt: bool = False
     ) -> int:
-        """Make the object say what *manifest* says, and return its revision.
+        """Apply *manifest* to the object, and return the revision of the object.
 
         Fields of an earlier manifest that this one lacks are removed. Fields of other managers
         stay, except those in the manifest: *force* takes them over. With `force=False`, raises
@@ -116,8 +116,8 @@ class KubeSecondary(Owned[T]):
         is not this owner's, unless *adopt*; another installation's object is never adopted.
         Does nothing and returns 0 if the kind is optional and the cluster does not have it.
 
-        If others undo the same manifest again and again, the next apply of it waits, longer each
-        time. This call leaves the object as it is then, and the key is synced after the wait.
+        If other writers undo the same manifest repeatedly, its next apply waits, longer each time.
+        This call then does not change the object, and the key is synced after the wait.
         """
         owner = self._owner()
         if not self.available:
@@ -138,7 +138,7 @@ class KubeSecondary(Owned[T]):
             return await self._apply(task, seen)
 
     async def create(self, manifest: T | Manifest | msgspec.Struct) -> int:
-        """Add the object and return its revision, or 0 if the kind is optional and missing.
+        """Create the object and return its revision, or 0 if the kind is optional and missing.
 
         Raises `ExistsError` if the object exists and is another owner's, `ConflictError` if it
         exists and is this owner's.
@@ -158,7 +158,7 @@ class KubeSecondary(Owned[T]):
                 raise
 
     async def delete_stored(self, stored: Stored) -> None:
-        """See `Owned.delete_stored`; one that is being deleted already is left to that."""
+        """See `Owned.delete_stored`; does nothing if the object is being deleted."""
         if not self.is_going(stored):
             await super().delete_stored(stored)
             self._last.deleted(stored.key)
@@ -222,13 +222,13 @@ class KubeSecondary(Owned[T]):
         return await super().owns(owner, stored)
 
     def references(self, key: str) -> list[Reference]:
-        """Return what names the objects that were made for the primary *key*."""
+        """Return references to the objects that the primary *key* owns."""
         return [self._of.reference(stored.value) for stored in self.owned_stored(key)]
 
     def _waits(self, wanted: Document, key: str) -> bool:
-        """Say whether the manifest is applied later, because others undo it again and again.
+        """Return whether the manifest is applied later, because other writers undo it repeatedly.
 
-        A person who asks for a sync does not wait.
+        A sync that a person requests does not wait.
         """
         sync = current_sync.get()
         wait_s = self.contests.wait_s(key, self._last.digest(wanted))
@@ -240,7 +240,7 @@ class KubeSecondary(Owned[T]):
     async def _lost(self, wanted: Document, seen: Stored | None) -> list[LostField] | None:
         """Return the applied fields that others changed; None if another manifest was applied.
 
-        None too if the object changes meanwhile.
+        It also returns None if the object has changed.
         """
         if seen is None or not self._last.carries(wanted, seen):
             return None
@@ -250,11 +250,11 @@ class KubeSecondary(Owned[T]):
             return None
         if managed.revision != seen.revision:
             return None
-        found, partly = documents.parse(seen.value), self._of.metadata_only
-        return lost_fields(wanted, found, managed.managers, self._manager, metadata_only=partly)
+        document, partly = documents.parse(seen.value), self._of.metadata_only
+        return lost_fields(wanted, document, managed.managers, self._manager, metadata_only=partly)
 
     async def _apply(self, task: _Task, seen: Stored | None) -> int:
-        """Apply to exactly the object that may be: the cached one, else the one that exists."""
+        """Apply to exactly one object: the cached one, else the one that exists."""
         current = seen
         for _ in range(ATTEMPTS):
             if current is not None:
@@ -288,21 +288,23 @@ class KubeSecondary(Owned[T]):
     async def _send(self, task: _Task, current: Stored | None) -> int:
         wanted, uid = task.wanted, "" if current is None else self.metadata(current).uid
         try:
-            stored = await self._at_once(wanted, uid, force=task.force)
+            stored = await self._apply_now(wanted, uid, force=task.force)
         except FieldConflictError as conflict:
             if not self._bookkeeping.issuperset(conflict.fields or {""}):
                 raise
-            stored = await self._at_once(wanted, uid, force=True)  # the owner is ours to name
+            stored = await self._apply_now(
+                wanted, uid, force=True
+            )  # only this controller names the owner
         self._last.applied(wanted, stored)
         base = 0 if current is None else current.revision
         if stored.revision == base:
             return stored.revision
         self._touched(stored)
-        self._note(task)
+        self._record_apply(task)
         return self._landed(Rewritten(stored, base))
 
-    def _note(self, task: _Task) -> None:
-        """Remember the apply, and report it if others undid the last one, again and again."""
+    def _record_apply(self, task: _Task) -> None:
+        """Record the apply, and report it if other writers undo such applies repeatedly."""
         digest = self._last.digest(task.wanted)
         contest = self.contests.applied(task.key, task.owner.key, digest, task.lost)
         if contest is not None:
@@ -315,7 +317,7 @@ class KubeSecondary(Owned[T]):
     async def _removed(
         self, task: _Task, current: Stored, error: ImmutableFieldError
     ) -> Stored | None:
-        """Delete the object and wait until it is gone; return another one that is there then.
+        """Delete the object and wait until it is gone; return a new object of its name, if any.
 
         Raises `StoreError` if it is not gone in time: finalizers hold it.
         """
@@ -332,25 +334,25 @@ class KubeSecondary(Owned[T]):
         return await self._gone(current)
 
     async def _gone(self, deleted: Stored) -> Stored | None:
-        """Wait until the object is gone; return another one of its name."""
-        left: Stored | None = deleted
+        """Wait until the object is gone; return a new object of its name, if any."""
+        stored: Stored | None = deleted
         try:
             async with asyncio.timeout(GONE_S):
                 pause_s = LOOK_MIN_S
-                while (left := await read(self._store, deleted.key)) is not None:
-                    if self.metadata(left).uid != self.metadata(deleted).uid:
-                        return left
+                while (stored := await read(self._store, deleted.key)) is not None:
+                    if self.metadata(stored).uid != self.metadata(deleted).uid:
+                        return stored
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LOOK_MAX_S)
         except TimeoutError as error:
-            held = ", ".join(self._of.metadata((left or deleted).value).finalizers)
+            held = ", ".join(self._of.metadata((stored or deleted).value).finalizers)
             raise StoreError(
                 f"{self.kind.name} {deleted.key} is to be created again, but the deleted one is "
                 f"still there after {GONE_S:g} s; its finalizers: {held or 'none'}"
             ) from error
         return None
 
-    async def _at_once(self, wanted: Document, uid: str, *, force: bool) -> Stored:
+    async def _apply_now(self, wanted: Document, uid: str, *, force: bool) -> Stored:
         return await self._manifests.apply(wanted, manager=self._manager, uid=uid, force=force)
 
     def _touched(self, stored: Stored) -> None:
@@ -359,7 +361,7 @@ class KubeSecondary(Owned[T]):
             sync.touched.append(self._of.reference(stored.value))
 
     def _wanted(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
-        """Return the manifest with its owner and its digest on it."""
+        """Return the manifest with labels and annotations of its owner, installation and digest."""
         labels = self._names.labels(owner)
         annotations = {**self._names.annotations(owner), **self._mark.annotations}
         document = self._of.manifest(manifest)  # type: ignore[arg-type]  # T is one of the others

@@ -1,9 +1,9 @@
-"""Whether applying a manifest once more would change anything.
+"""Decides whether another apply of a manifest would change its object.
 
-The object carries a digest of the manifest last applied. Where that is the same and the object
-says all that the manifest says, nothing would. A server may keep a value in another form (`1000m`
-as `1`). The form that it made of a manifest is remembered, so the manifest is not applied again. A
-new process remembers none: it asks once which fields are still ours (`model/managed_fields.py`).
+The object carries a digest of the last applied manifest. If the digest is equal and the object has
+all fields of the manifest, an apply changes nothing. A server may store a value in another form
+(`1000m` as `1`). That form is remembered, so that the manifest is not applied again. A new process
+remembers none, and asks the server once which fields it still owns (`model/managed_fields.py`).
 """
 
 import hashlib
@@ -17,25 +17,25 @@ from natsctl.model.store import Stored
 
 
 class LastApplied:
-    """What applying came to, for the objects of one kind.
+    """Remembers the results of applies for the objects of one kind.
 
     Args:
-        annotation: the name under which an object carries its digest.
-        partly: objects are seen in part only, so that just the state which an apply left is known
-            to be as it should.
+        annotation: the name of the annotation with the digest.
+        partly: only the metadata of objects is watched, so an object is current only at the
+            revision that its last apply returned.
     """
 
     def __init__(self, annotation: str, *, partly: bool = False) -> None:
         self._annotation = annotation
-        self._came_to: dict[str, tuple[str, object]] = {}  # by key: digest, and what it came to
+        self._results: dict[str, tuple[str, object]] = {}  # by key: the digest and the stored form
         self._seen: Callable[[Document, Stored], object] = _revision if partly else _seen
 
     def __len__(self) -> int:
-        """Count the objects of which something has to be remembered."""
-        return len(self._came_to)
+        """Count the objects whose stored form is remembered."""
+        return len(self._results)
 
     def sealed(self, manifest: Document) -> Document:
-        """Return the manifest with its digest on it."""
+        """Return the manifest with an annotation of its digest."""
         encoded = msgspec.json.encode(manifest, order="deterministic")
         digest = hashlib.sha256(encoded).hexdigest()[:32]
         return documents.with_labels(manifest, {}, {self._annotation: digest})
@@ -45,26 +45,26 @@ class LastApplied:
         return self.digest(manifest) == self.digest(documents.parse(stored.value))
 
     def is_current(self, manifest: Document, stored: Stored) -> bool:
-        """Say whether the object is what applying the sealed *manifest* makes of it."""
+        """Return whether another apply of the sealed *manifest* would leave the object as it is."""
         if not self.carries(manifest, stored):
             return False
         seen = self._seen(manifest, stored)
-        return seen == manifest or self._came_to.get(stored.key) == (self.digest(manifest), seen)
+        return seen == manifest or self._results.get(stored.key) == (self.digest(manifest), seen)
 
     def applied(self, manifest: Document, stored: Stored) -> None:
-        """Remember what applying the sealed *manifest* came to, where it does not show."""
+        """Remember the stored form after an apply of the sealed *manifest*, if it differs."""
         seen = self._seen(manifest, stored)
         if seen == manifest:
-            self._came_to.pop(stored.key, None)
+            self._results.pop(stored.key, None)
         else:
-            self._came_to[stored.key] = self.digest(manifest), seen
+            self._results[stored.key] = self.digest(manifest), seen
 
     def deleted(self, key: str) -> None:
         """Forget the object."""
-        self._came_to.pop(key, None)
+        self._results.pop(key, None)
 
     def digest(self, document: Document) -> str:
-        """Return the digest on a document, empty if it has none."""
+        """Return the digest of a document's annotation; empty if it has none."""
         annotations = documents.metadata_of(document).get("annotations")
         digest = annotations.get(self._annotation, "") if isinstance(annotations, dict) else ""
         return str(digest)

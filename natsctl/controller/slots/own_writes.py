@@ -1,8 +1,8 @@
-"""Which changes of a store are our own doing, and so no news to whoever made them.
+"""Finds the changes of a store that a sync of this controller made, and their keys.
 
-A change is ours exactly if it leads from the revision that we wrote upon to the one that we
-wrote: had anybody else written in between, the change would be another. A change may be seen
-before its write is acknowledged, so changes of a key under write are held until it is.
+A change is an own write if it leads from the revision before the write to the revision after it. If
+anything else had written in between, the revisions would differ. A change may arrive before its
+write is acknowledged, so the changes of a key are held back while a write of the key is running.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,32 +15,34 @@ from natsctl.model.store import Change
 
 
 class _Step(msgspec.Struct, frozen=True, gc=False):
-    base: int  # the revision written upon, 0 for none
-    result: int | None  # the revision written, None for a deletion
+    """A write: its revision before (0 for none), and after (None for a deletion)."""
+
+    base: int
+    result: int | None
 
     @property
     def order(self) -> tuple[int, bool]:
-        """Where it stands among the writes of its key: a deletion follows what it deletes."""
+        """The position among the writes of a key: a deletion follows its base revision."""
         return (self.base, True) if self.result is None else (self.result, False)
 
 
 def _ignore(_writer: str) -> None:
-    """Nobody asked to be told of writes that were undone."""
+    """Do nothing for a write that was undone."""
 
 
-class Flight:
-    """A write under way; `landed` says what came of it."""
+class _RunningWrites:
+    """The writes of one key that have not ended, and the changes that are held back."""
 
     def __init__(self) -> None:
-        self.held: list[Change[Any]] = []
+        self.held_back: list[Change[Any]] = []
         self.writers = 0
 
 
 class OwnWrites:
-    """Passes on the changes of one store, each with the key whose sync made it, None if none did.
+    """Forwards the changes of one store, each with the key whose sync made it, or None.
 
-    Others may want to know of it, but not that key. A write of which no change tells was undone
-    while nobody watched: its key is told to *undone*.
+    If no change ever shows a write, the write was undone while the watch was broken. Then *undone*
+    is called with the key whose sync wrote.
     """
 
     def __init__(
@@ -50,42 +52,39 @@ class OwnWrites:
     ) -> None:
         self._forward = forward
         self._undone = undone
-        self._flights: dict[str, Flight] = {}
-        self._landed: dict[str, dict[_Step, str]] = {}  # not seen yet, and whose they are
+        self._running: dict[str, _RunningWrites] = {}
+        self._landed: dict[str, dict[_Step, str]] = {}  # unseen writes, with their keys
 
     def see(self, change: Change[Any]) -> None:
-        """Take a change in: pass it on, now or when the writes of its key under way are done."""
-        flight = self._flights.get(change.key)
-        if flight is None:
+        """Forward a change, now or when the running writes of its key have ended."""
+        running = self._running.get(change.key)
+        if running is None:
             self._forward(change, self._writer(change))
         else:
-            flight.held.append(change)
+            running.held_back.append(change)
 
     @contextmanager
     def writing(self, key: str) -> Iterator[None]:
-        """Hold changes of *key* until the write inside is done."""
-        flight = self._flights.setdefault(key, Flight())
-        flight.writers += 1
+        """Hold back changes of *key* until the write in the context has ended."""
+        running = self._running.setdefault(key, _RunningWrites())
+        running.writers += 1
         try:
             yield
         finally:
-            flight.writers -= 1
-            if flight.writers == 0:
-                del self._flights[key]
-                for change in flight.held:
+            running.writers -= 1
+            if running.writers == 0:
+                del self._running[key]
+                for change in running.held_back:
                     self.see(change)
 
     def landed(self, key: str, *, writer: str, base: int, result: int | None) -> None:
-        """Note a write that *writer*'s sync did: from revision *base* (0: none) to *result*.
-
-        A *result* of None is a deletion.
-        """
+        """Record a write of *writer*'s sync, from revision *base* to *result*; see `_Step`."""
         self._landed.setdefault(key, {})[_Step(base, result)] = writer
 
     def listed(self) -> None:
-        """Give up waiting for the changes that a complete listing has not shown.
+        """Treat the writes that a complete list has not shown as undone.
 
-        A write that is as new as the listing is given up too: its key is visited once too often.
+        This includes a write that is newer than the list; its key is then synced once too often.
         """
         landed, self._landed = self._landed, {}
         for writer in {writer for steps in landed.values() for writer in steps.values()}:

@@ -1,4 +1,4 @@
-"""What was made for primaries: whose each object is, and how it is removed."""
+"""Reads secondaries, decides which primary owns each of them, and deletes them."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -27,9 +27,9 @@ MESSAGE_EXISTS = "Resource %s already exists and is not managed by this controll
 
 
 class Owned(CacheReader[T]):
-    """The objects of one kind that were made for primaries; what writes them is a subclass.
+    """The secondaries of one kind; subclasses write them.
 
-    The owner is the key being synced; outside a sync handler, writing raises `UsageError`.
+    The owner is the key that is being synced. Outside a sync handler, a write raises `UsageError`.
     """
 
     def __init__(
@@ -43,25 +43,28 @@ class Owned(CacheReader[T]):
         exists: Callable[[str], bool] = lambda _: True,
     ) -> None:
         super().__init__(informer, barrier)
-        self._exists = exists  # whether a primary exists, as cached
+        self._exists = exists  # returns whether a primary is in the cache
         self.kind.require_metadata()
         self._own = own
         self._names = names
         self._owner_kind = owner_kind
 
     async def delete(self, key: str) -> None:
-        """Delete the object if it is this owner's; one that is gone already is no error."""
+        """Delete the object if this owner owns it; does nothing if the object does not exist.
+
+        Raises `ExistsError` if the object belongs to another owner.
+        """
         owner = self._owner()
         if not self.available:
             return
         current = self._barrier.newest(self.informer, key) or await read(self._store, key)
         if current is not None:
-            left = await self.delete_owned(owner.key, current)
-            if left is not None:
-                self._refuse_foreign(left, owner)
+            kept = await self.delete_owned(owner.key, current)
+            if kept is not None:
+                self._refuse_foreign(kept, owner)
 
     async def delete_owned(self, key: str, stored: Stored) -> Stored | None:
-        """Delete the object if it is the primary *key*'s; return what it is where it is not."""
+        """Delete the object if the primary *key* owns it; else return its newest state."""
         owner = Owner(self._owner_kind, key)
         current: Stored | None = stored
         while current is not None and await self.owns(owner, current):
@@ -76,7 +79,7 @@ class Owned(CacheReader[T]):
         return current
 
     async def delete_stored(self, stored: Stored) -> None:
-        """Delete exactly this revision of the object; raises `ConflictError` where it changed."""
+        """Delete exactly this revision of the object; raises `ConflictError` if it changed."""
         with self._own.writing(stored.key):
             uid = self.metadata(stored).uid
             revision = await self._store.delete(stored.key, revision=stored.revision, uid=uid)
@@ -88,23 +91,23 @@ class Owned(CacheReader[T]):
         self._barrier.wrote(self.informer, stored.key, Written(revision, None))
 
     def owned(self, key: str | None = None) -> dict[str, T]:
-        """Return the objects owned by the primary *key*: by default, the one being synced."""
-        found = self.owned_stored(self._owner().key if key is None else key)
-        return {stored.key: self.kind.decode(stored.value) for stored in found}
+        """Return the objects that the primary *key* owns; by default, the key of the sync."""
+        owned = self.owned_stored(self._owner().key if key is None else key)
+        return {stored.key: self.kind.decode(stored.value) for stored in owned}
 
     def owned_stored(self, key: str) -> list[Stored]:
-        """Return the objects owned by the primary *key*, undecoded, in the order of keys."""
+        """Return the objects that the primary *key* owns, undecoded, in the order of keys."""
         cached = [stored.key for stored in self.informer.cache.by_index(OWNER_INDEX, key)]
         names = sorted(self._barrier.written_keys(self.informer).union(cached))
-        found = (self._barrier.read(self.informer, name) for name in names)
+        newest = (self._barrier.read(self.informer, name) for name in names)
         return [
             stored
-            for stored in found
+            for stored in newest
             if stored is not None and self.owner_of(stored) == Owner(self._owner_kind, key)
         ]
 
-    def is_going(self, stored: Stored) -> bool:  # noqa: ARG002 - a store that deletes at once
-        """Say whether the object was deleted, and is held by finalizers only."""
+    def is_going(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS deletes at once
+        """Return whether the object is marked deleted and held by finalizers."""
         return False
 
     def metadata(self, stored: Stored) -> Metadata:
@@ -131,7 +134,7 @@ class Owned(CacheReader[T]):
         return False
 
     async def kept_from(self, key: str, stored: Stored) -> str:
-        """Return why the object is not one that the gone primary *key* left; empty if it is."""
+        """Return why the object is not an orphan of the primary *key*; empty if it is one."""
         foreign = self.foreign_installation(self.metadata(stored))
         if foreign:
             return f"it belongs to installation {foreign}"
@@ -139,7 +142,7 @@ class Owned(CacheReader[T]):
             return "it carries no installation"
         former = await self.former_owner(stored)
         if former:
-            return f"it was made for {former}, which exists"
+            return f"it belonged to {former}, which exists"
         if not await self.owns(Owner(self._owner_kind, key), stored):
             return f"it does not name {self._owner_kind} {key} as its owner"
         return ""
@@ -156,25 +159,25 @@ class Owned(CacheReader[T]):
         return self._names.disputed(self.metadata(stored))
 
     async def owns(self, owner: Owner, stored: Stored) -> bool:
-        """Return whether the object is *owner*'s: it names the owner, or did before an edit.
+        """Return whether *owner* owns the object: it names the owner, or did before an edit.
 
-        If its labels are lost, its annotations decide. If both disagree, or the owner that they
-        name does not exist, the store's history decides.
+        If its labels are lost, its annotations decide. If both disagree, or if the named owner does
+        not exist, the store's history decides.
         """
         named = self.owner_of(stored) or self._names.claimed(self.metadata(stored))
         disputed = self.is_disputed(stored)
         if named == owner and not disputed:
             return True
-        if named is not None and not disputed and self._lives(named):
+        if named is not None and not disputed and self._may_exist(named):
             return False
         missing = named if not disputed else None
         earlier = await self._earlier_owner(stored, missing)
         return (earlier or named) == owner
 
     async def former_owner(self, stored: Stored) -> str:
-        """Return the living primary that the object was made for, if it names another one by now.
+        """Return the key of the existing primary that owned the object before an edit of its owner.
 
-        Empty if there is none, or if the object names its owner.
+        Returns an empty text if there is no such primary.
         """
         named, metadata = self.owner_of(stored), self.metadata(stored)
         disputed = self.is_disputed(stored)
@@ -185,16 +188,16 @@ class Owned(CacheReader[T]):
         return next((key for key in candidates if self._exists(key)), "")
 
     async def lost_owner(self, stored: Stored) -> Owner | None:
-        """Return the owner of an object that carries no labels, as its history names it."""
+        """Return the owner of an object without labels: its annotations or its history name it."""
         claimed = self._names.claimed(self.metadata(stored))
         owner = claimed or await self._earlier_owner(stored, None)
         return owner if owner is not None and owner.kind == self._owner_kind else None
 
-    def _lives(self, owner: Owner) -> bool:
+    def _may_exist(self, owner: Owner) -> bool:
         return owner.kind != self._owner_kind or self._exists(owner.key)
 
     async def _earlier_owner(self, stored: Stored, unless: Owner | None) -> Owner | None:
-        """Return the owner that the newest undisputed state names, *unless* it is that one."""
+        """Return the owner other than *unless* that the newest undisputed state names."""
         for state in reversed(await self._store.history(stored.key)):
             if isinstance(state, Deleted):
                 return None
@@ -212,19 +215,19 @@ class Owned(CacheReader[T]):
         return Owner(self._owner_kind, sync.key)
 
     def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
-        found = self.owner_of(current)
+        found_owner = self.owner_of(current)
         message = MESSAGE_EXISTS % f'"{current.key}"'
-        whose = "nobody" if found is None else str(found)
+        owned_by = "nobody" if found_owner is None else str(found_owner)
         foreign = self.foreign_installation(self.metadata(current))
         if foreign:
-            foreign = hidden(foreign, limit=VALUE_MAX)  # an annotation holds whatever was written
+            foreign = hidden(foreign, limit=VALUE_MAX)  # an annotation may hold any text
             raise ExistsError(
-                f"{message}: it is owned by {whose} of installation {foreign}; if that "
+                f"{message}: it is owned by {owned_by} of installation {foreign}; if that "
                 f"installation is lost, `natsctl installation adopt {foreign}` takes its objects "
                 "over"
             )
-        if found != owner:
-            raise ExistsError(f"{message}: it is owned by {whose}; adopt=True takes it over")
+        if found_owner != owner:
+            raise ExistsError(f"{message}: it is owned by {owned_by}; adopt=True takes it over")
 
     def _landed(self, result: Rewritten) -> int:
         stored, base, sync = result.stored, result.base, current_sync.get()

@@ -1,8 +1,8 @@
-"""How a secondary names the primary it was made for: by labels for search, annotations for truth.
+"""Names the owner of a secondary in its labels, for search, and in its annotations.
 
-A label value holds at most 63 characters of a small alphabet; a key may be longer and hold others.
-So the label is the key itself where it fits, else a hash of it, and the annotation of the same
-name holds the exact key and decides.
+A label value has at most 63 characters of a small alphabet; a key may be longer and have others. So
+the label is the key if it fits, else a hash of the key. The annotation of the same name has the
+exact key, and decides.
 """
 
 import base64
@@ -22,13 +22,13 @@ T = TypeVar("T")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 _HASHED = "h."
 _NAMES = ("owner-kind", "owner-key", "applied", "installation")
-SHOWN_MAX = 300  # characters of an owner
+SHOWN_MAX = 300  # characters of an owner in a message
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A primary: its kind's name and its key.
+    """A primary, by the name of its kind and its key.
 
-    Both may come from an annotation, which holds whatever somebody wrote: `str` cuts them.
+    Both may come from an annotation, which may have any text, so `str` shortens them.
     """
 
     kind: str
@@ -57,41 +57,42 @@ class OwnerNames(msgspec.Struct, frozen=True):
         return cls(*(f"{domain}/{name}" for name in _NAMES))
 
     def selector(self, owner_kind: str) -> dict[str, str]:
-        """Return the label that everything has whose owner is of *owner_kind*."""
+        """Return the label of all objects whose owner is of *owner_kind*."""
         return {self.kind: label_value(owner_kind)}
 
     def labels(self, owner: Owner) -> dict[str, str]:
-        """Return the labels of what *owner* owns."""
+        """Return the labels of the objects that *owner* owns."""
         return {self.kind: label_value(owner.kind), self.key: label_value(owner.key)}
 
     def annotations(self, owner: Owner) -> dict[str, str]:
-        """Return the annotations of what *owner* owns."""
+        """Return the annotations of the objects that *owner* owns."""
         return {self.kind: owner.kind, self.key: owner.key}
 
     def owner(self, metadata: Metadata) -> Owner | None:
-        """Return whom the object was made for; None where it does not say, or only by a hash.
+        """Return the owner of the object; None if it has none, or only a hash of one.
 
-        The label of the kind says that it was made; the key's label is for search only.
+        An object without the label of the owner's kind has no owner. The label of the key is for
+        search only.
         """
         kind = self._exact(metadata, self.kind)
         key = metadata.annotations.get(self.key) or self._exact(metadata, self.key)
         return None if kind is None or key is None else Owner(kind, key)
 
     def claimed(self, metadata: Metadata) -> Owner | None:
-        """Return whom the annotations name, though the labels may be lost."""
+        """Return the owner that the annotations name, even if the labels are lost."""
         kind, key = metadata.annotations.get(self.kind), metadata.annotations.get(self.key)
         return None if kind is None or key is None else Owner(kind, key)
 
     def disputed(self, metadata: Metadata) -> bool:
         """Return whether the label and the annotation name different owners.
 
-        natsctl writes both, so that one of them was edited by hand.
+        natsctl writes both, so one of them was edited.
         """
         label, exact = metadata.labels.get(self.key), metadata.annotations.get(self.key)
         return label is not None and exact is not None and label != label_value(exact)
 
     def index(self, kind: Kind[T], owner_kind: str) -> Callable[[T], Iterable[str]]:
-        """Return an index function: the key of the owner, where it is of *owner_kind*."""
+        """Return an index function: the key of the owner, if it is of *owner_kind*."""
 
         def owner_key(obj: T) -> Iterable[str]:
             owner = self.owner(kind.metadata_of(obj))
@@ -111,11 +112,11 @@ class OwnerNames(msgspec.Struct, frozen=True):
 
 
 KUMORI = OwnerNames("kumori/ownerkind", "kumori/ownerkey", "kumori/applied", "kumori/installation")
-"""The names that Kumori's controllerruntime uses."""
+"""The names in Kumori's controllerruntime."""
 
 
 def label_value(text: str) -> str:
-    """Return *text* where it is a legal label value, else `h.` and a base32 SHA-256 of it."""
+    """Return *text* if it is a legal label value, else `h.` and its base32 SHA-256."""
     if _LABEL.match(text) and not text.startswith(_HASHED):
         return text
     digest = hashlib.sha256(text.encode()).digest()

@@ -1,7 +1,7 @@
-"""Reads within a sync that are remembered: what was read wakes the key when it changes.
+"""Reads objects of any kind within a sync, and enqueues the key when they change.
 
-Around each sync there is a batch of reads. Whatever the sync reads is watched first and read then,
-so that no change falls in between; what the next sync does not read any more is let go.
+A batch of reads surrounds each sync. An object is watched before it is read, so that no change is
+missed. A watch ends when the next sync does not read its object.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,92 +25,92 @@ T = TypeVar("T")
 
 
 class Reads:
-    """Reads objects of any kind, for the key being synced, and watches them from then on.
+    """Reads objects of any kind for the key that is being synced, and watches them.
 
-    A change of what a sync read wakes its key, and so does an object that comes where it read that
-    there is none. There is one watch for each object or selection, however many keys read it.
+    A change of an object that a sync read enqueues its key, and so does the creation of an object
+    that the sync found missing. All keys that read an object or a selection share one watch.
 
     Args:
         backends: opens the stores of kinds.
-        wake: told which keys to visit.
+        enqueue: enqueues a key.
 
     Seed: stolostron kubernetes-dependency-watches v0.5.2, whose query batches are syncs here.
     """
 
-    def __init__(self, backends: Backends, wake: Callable[[str], None]) -> None:
+    def __init__(self, backends: Backends, enqueue: Callable[[str], None]) -> None:
         self._backends = backends
-        self._wake = wake
-        self._watches = DependencyWatches(self._open, self._woken)
+        self._enqueue = enqueue
+        self._watches = DependencyWatches(self._open, self._changed)
         self._batches = Batches(self._watches)
 
     @property
     def watch_count(self) -> int:
-        """How many watches there are."""
+        """The number of watches."""
         return len(self._watches)
 
     async def get(self, kind: Kind[T], key: str) -> T | None:
-        """Return the object, decoded anew; None where it does not exist.
+        """Return a new copy of the object; None if it does not exist.
 
-        Waits for the server only where nobody has read it before. Raises `InvalidKeyError`;
-        `InvalidObjectError` where no state of it ever was valid; the `StoreError` that says why it
-        cannot be watched; `UsageError` outside a sync.
+        Only the first read of an object waits for its server. Raises `InvalidKeyError`,
+        `InvalidObjectError` if the object never had a valid state, a `StoreError` if it cannot be
+        watched, and `UsageError` outside a sync.
         """
-        found = await self._read(one(kind, key))
-        return next((kind.decode(stored.value) for stored in found if stored.key == key), None)
+        states = await self._read(one(kind, key))
+        return next((kind.decode(stored.value) for stored in states if stored.key == key), None)
 
     async def list(
         self, kind: Kind[T], *, labels: str | Mapping[str, str] | None = None
     ) -> dict[str, T]:
-        """Return the objects of this kind, or of this part of it, decoded anew, by key.
+        """Return new copies of the objects of the kind, or of a part of it, by key.
 
-        *labels* is a label selector, as `kubectl -l` takes it, or the labels that they have. What
-        never was valid is left out. Raises what `get` raises.
+        *labels* is a label selector, as `kubectl -l` takes it, or the labels of the objects. The
+        result lacks objects that never had a valid state. Raises the errors of `get`.
         """
         selector = Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})
-        found = await self._read(those(kind, selector))
-        return {stored.key: kind.decode(stored.value) for stored in found}
+        states = await self._read(those(kind, selector))
+        return {stored.key: kind.decode(stored.value) for stored in states}
 
     def depends_on(self, key: str) -> Sequence[str]:
-        """Return what wakes *key*, for people."""
+        """Return the objects and selections whose changes enqueue the key, as text."""
         return sorted(map(str, self._watches.of(key)))
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Watch nothing more for keys that are not *wanted*, unless they are being synced."""
+        """End the watches of keys that are not *wanted* and are not being synced."""
         for key in self._watches.dependents:
             if key not in self._batches and not wanted(key):
                 self._watches.keep_only(key, ())
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Let there be watches for as long as the context lasts."""
+        """Run the watches while the context lasts."""
         return self._watches.running()
 
     def tracked(self, handler: SyncHandler) -> SyncHandler:
         """Return the handler with a batch of reads around each of its runs.
 
-        One that fails may not have come to all that it reads: then nothing is let go.
+        If the handler fails, it may not have done all its reads; then no watch ends.
         """
 
         async def sync(key: str) -> float | None:
             self._batches.start(key)
             try:
-                after = await awaitable(handler, key)
+                after_s = await awaitable(handler, key)
             except BaseException:
                 self._batches.abandon(key)
                 raise
             self._batches.end(key)
-            return after
+            return after_s
 
         return sync
 
-    async def _read(self, on: Dependency[Any]) -> Sequence[Stored]:
+    async def _read(self, dependency: Dependency[Any]) -> Sequence[Stored]:
         sync = current_sync.get()
         if sync is None:
-            raise UsageError(f"{on} is read within a sync handler only, for the key being synced")
-        return (await self._batches.read(sync.key, on)).objects()
+            raise UsageError(f"{dependency} can be read only within a sync handler")
+        return (await self._batches.read(sync.key, dependency)).objects()
 
-    def _woken(self, key: str, cause: Cause) -> None:
-        if cause is not Cause.FOUND:  # who reads it knows
-            self._wake(key)
+    def _changed(self, key: str, cause: Cause) -> None:
+        if cause is not Cause.FOUND:  # the sync that reads the object sees it
+            self._enqueue(key)
 
     def _open(self, kind: Kind[Any]) -> Awaitable[Store]:
         if isinstance(kind, KubeKind) and kind.object_name is not None:
@@ -118,7 +118,7 @@ class Reads:
         return self._backends.open(kind)
 
     async def _open_one(self, kind: KubeKind[Any], name: str) -> Store:
-        """Return the store, once it is known that an object can have this namespace, or none."""
+        """Return the store; raises `InvalidKeyError` if the kind cannot have this namespace."""
         manifests = await self._backends.manifests(kind)
         metadata = {"name": name, "namespace": kind.namespace or ""}
         try:

@@ -81,7 +81,7 @@ class Secondaries:
 
     @property
     def undone(self) -> int:
-        """How often other writers changed applied objects back."""
+        """The number of times that other writers changed an applied object back."""
         return sum(slot.contests.undone for slot in self._in_cluster())
 
     def _in_cluster(self) -> list[KubeSecondary[Any]]:

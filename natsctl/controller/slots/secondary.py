@@ -1,4 +1,4 @@
-"""Secondaries written by compare-and-set: the wanted fields laid over the object that is there."""
+"""Writes secondaries in NATS by compare-and-set, merged into the existing object."""
 
 from typing import TypeVar
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class Secondary(Owned[T]):
-    """The objects made for primaries: what is written is labelled with the owner."""
+    """The secondaries of a kind in NATS; each write labels the object with its owner."""
 
     async def apply(self, key: str, obj: T, *, adopt: bool = False) -> int:
-        """Make the object say what *obj* says, and return its revision.
+        """Create the object or change it to *obj*, and return its revision.
 
-        Creates it, or changes the fields that *obj*'s type knows; nothing is sent where the cache
-        shows that nothing would change. What is no valid object is replaced. Raises `ExistsError`
-        where the object exists and is not this owner's, unless *adopt*.
+        Fields that *obj*'s type does not know stay. Nothing is sent if the cache shows that nothing
+        would change. An invalid object is replaced. Raises `ExistsError` if the object exists and
+        this owner does not own it, unless *adopt*.
         """
         owner = self._owner()
         with self._own.writing(key):
@@ -35,9 +35,10 @@ class Secondary(Owned[T]):
             return self._landed(await rewrite(self._store, key, change, seen=seen))
 
     async def create(self, key: str, obj: T) -> int:
-        """Add the object and return its revision.
+        """Create the object and return its revision.
 
-        Raises `ExistsError` where it exists and is another's, `ConflictError` where it is ours.
+        Raises `ConflictError` if it exists and this owner owns it, `ExistsError` if it exists
+        otherwise.
         """
         owner = self._owner()
         with self._own.writing(key):
@@ -54,9 +55,9 @@ class Secondary(Owned[T]):
         if current is not None and not self.kind.valid(current.value):
             current = None
         before = None if current is None else documents.parse(current.value)
-        laid = self.kind.overlay(None if current is None else current.value, obj)
+        merged = self.kind.overlay(None if current is None else current.value, obj)
         owned = documents.with_labels(
-            laid, self._names.labels(owner), self._names.annotations(owner)
+            merged, self._names.labels(owner), self._names.annotations(owner)
         )
         stamped = documents.stamp(before, owned)
         if current is not None and stamped == before:

@@ -1,6 +1,6 @@
-"""How orphans go: by a sweep, which has their owners visited, or at a person's command.
+"""Collects garbage: in GC cycles, which sync the owners of orphans, or at a person's command.
 
-Where several processes share the keys, each removes what its own keys owned.
+If several processes share the keys, each process removes the orphans of its own keys.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
-SAVE_S = 2.0  # how long a stop waits for that
+SAVE_S = 2.0  # how long a stop waits until the state of the bucket is stored
 
 
 class GarbageCycles:
@@ -51,9 +51,9 @@ class GarbageCycles:
         self._policy = policy
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
-        """See `GarbageCollector.plan`; where orphans are to stay, none is looked for."""
+        """See `GarbageCollector.plan`; the plan is empty if the deletion policy is `orphan`."""
         if self._policy == "orphan":
-            return GarbagePlan((), "the deletion policy is to leave orphans where they are")
+            return GarbagePlan((), "the deletion policy keeps orphans")
         return await self._collector.plan(at_once=at_once, orphans_max=orphans_max)
 
     async def start(self) -> None:
@@ -61,29 +61,29 @@ class GarbageCycles:
         await self._collector.begin()
 
     async def save(self) -> None:
-        """Remember how far the bucket of primaries is, if the store answers in time."""
+        """Store the state of the bucket of primaries, if its store answers in time."""
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(SAVE_S):
                 await self._collector.evidence.save()
 
     @property
     def held(self) -> str:
-        """Why garbage collection is held until a person accepts it; empty if it is not."""
+        """The reason why garbage collection waits for a person; empty if it does not."""
         return self._collector.evidence.held
 
     async def accept(self) -> GarbagePlan:
-        """See `GarbageCollector.accept`; returns the plan that holds then."""
+        """See `GarbageCollector.accept`; returns a new plan."""
         await self._collector.accept()
         self.last = await self.plan()
         return self.last
 
     async def apply(self, plan: GarbagePlan) -> Removed:
-        """See `GarbageCollector.apply`."""
+        """See `GarbageCollector.apply`; applies the part of this process."""
         own = tuple(orphan for orphan in plan.orphans if self._keys.holds(orphan.owner))
         return await self._collector.apply(msgspec.structs.replace(plan, orphans=own))
 
     async def collect(self) -> None:
-        """Collect the orphans whose grace is over, each while its owner's key is held."""
+        """Run a GC cycle: sync the owners of the orphans whose grace period is over."""
         if self._policy == "orphan":
             return
         self.last = plan = await self.plan()
@@ -96,7 +96,7 @@ class GarbageCycles:
         waiting = {orphan.owner for orphan in orphans if not orphan.due}
         for owner in {orphan.owner for orphan in orphans} - waiting:
             if self._keys.holds(owner):
-                self._runs.condemn(owner, self._collector.claimed(owner))
+                self._runs.confirm_missing(owner, self._collector.claimed(owner))
                 self._keys.enqueue(owner, Operation.RESYNC)
 
 

@@ -5,15 +5,15 @@ import random
 import zlib
 from collections.abc import Callable, Collection
 
-SLICE_S = 1.0  # keys are added in portions about this far apart
+SLICE_S = 1.0  # between two slices of the keys
 SLICES_MAX = 3600
 
 
 async def keeps_up(oldest: Callable[[], float | None], *, within_s: float) -> None:
-    """Wait until no key has been ready for longer than a slice, *within_s* at most.
+    """Wait until no key has been ready for longer than `SLICE_S`, for *within_s* seconds at most.
 
-    *oldest* returns the loop time at which the oldest ready key became ready. Keys of the start
-    are then synced, and a resync does not sync them twice.
+    *oldest* returns the loop time at which the oldest ready key became ready. The keys of the
+    first list are synced then, so that a resync does not sync them twice.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + within_s
@@ -29,19 +29,19 @@ async def resync(
 ) -> None:
     """Call *add* for every key once per *interval_s*, spread evenly over it, until cancelled.
 
-    Which part of the interval is a key's turn depends on the key and on a number drawn at the
-    start, so that several processes do not visit the same key at the same time.
+    The time of a key within the interval depends on the key and on a random number of the process,
+    so that several processes do not sync the same key at the same time.
     """
-    slices = max(1, min(SLICES_MAX, int(interval_s / SLICE_S)))
+    count = max(1, min(SLICES_MAX, int(interval_s / SLICE_S)))
     salt = random.randbytes(4)  # noqa: S311 - spreads load, keeps no secret
     clock = asyncio.get_running_loop().time
     begun = clock()
     while True:
-        turns: list[list[str]] = [[] for _ in range(slices)]
+        slices: list[list[str]] = [[] for _ in range(count)]
         for key in keys():
-            turns[zlib.crc32(key.encode(), zlib.crc32(salt)) % slices].append(key)
-        for number, turn in enumerate(turns, start=1):
-            await asyncio.sleep(begun + interval_s * number / slices - clock())
-            for key in turn:
+            slices[zlib.crc32(key.encode(), zlib.crc32(salt)) % count].append(key)
+        for number, part in enumerate(slices, start=1):
+            await asyncio.sleep(begun + interval_s * number / count - clock())
+            for key in part:
                 add(key)
         begun += interval_s

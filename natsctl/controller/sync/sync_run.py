@@ -1,4 +1,4 @@
-"""One visit to a key: from the wait for its last writes to the record of what came of it."""
+"""Runs one sync of a primary: the wait for its own writes, the handler, and the record."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,16 +27,17 @@ DeletionPolicy = Literal["delete", "orphan"]
 
 
 class SyncRuns:
-    """Runs a controller's handler for one key at a time and removes what a gone key owned.
+    """Syncs the keys of a controller, and removes the secondaries of deleted primaries.
 
     Args:
         handler: the user's sync handler.
-        primary: whose keys are visited.
-        secondaries: what they own.
-        barrier: what they wrote and no cache has shown yet.
-        reports: who is told what came of it.
-        evidence: whether the bucket proves that a primary was deleted.
-        policy: what becomes of what a gone primary owned.
+        primary: the primaries.
+        secondaries: the secondary slots.
+        barrier: remembers the writes that the caches do not show yet.
+        reports: logs and records events about keys.
+        journal: records the syncs.
+        evidence: decides whether the bucket proves that a primary was deleted.
+        policy: `delete` removes the secondaries of a deleted primary, `orphan` keeps them.
         timeout_s: how long the handler may take; then it fails with `SyncTimeoutError`.
     """
 
@@ -65,55 +66,56 @@ class SyncRuns:
         self._policy = policy
         self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
         self._clock = asyncio.get_running_loop().time
-        self._failed: dict[str, Stored] = {}  # at which state a key failed for good
-        self._condemned: dict[str, str] = {}  # gone owners, and the incarnation they are gone from
-        self._claimed: dict[str, Sequence[tuple[Owned[Any], Stored]]] = {}  # what they left
+        self._failed: dict[str, Stored] = {}  # the states for which a key failed permanently
+        self._missing: dict[str, str] = {}  # missing owners, with the bucket's incarnation
+        self._claimed: dict[str, Sequence[tuple[Owned[Any], Stored]]] = {}  # by missing owner
 
-    def condemn(self, key: str, claimed: Sequence[tuple[Owned[Any], Stored]] = ()) -> None:
-        """Take a sweep's word, for the next visit of *key*, that this owner was purged.
+    def confirm_missing(self, key: str, claimed: Sequence[tuple[Owned[Any], Stored]] = ()) -> None:
+        """Let the next sync of *key* remove the secondaries of this missing owner.
 
-        *claimed* objects carry no labels, and were the owner's.
+        A GC cycle has found that the owner is missing without a delete marker. The *claimed*
+        objects carry no labels; the history of their bucket names the owner.
         """
-        self._condemned[key] = self._cache.incarnation
+        self._missing[key] = self._cache.incarnation
         self._claimed[key] = claimed
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget what is known of keys that are not *wanted* here any more."""
-        self._failed = {key: at for key, at in self._failed.items() if wanted(key)}
-        self._condemned = {key: at for key, at in self._condemned.items() if wanted(key)}
-        self._claimed = {key: at for key, at in self._claimed.items() if wanted(key)}
+        """Forget the keys that are not *wanted*."""
+        self._failed = {key: stored for key, stored in self._failed.items() if wanted(key)}
+        self._missing = {key: bucket for key, bucket in self._missing.items() if wanted(key)}
+        self._claimed = {key: owned for key, owned in self._claimed.items() if wanted(key)}
 
     async def sync(self, key: str, operation: Operation) -> float | None:
-        """Sync *key* and return when to come back, as its handler says; failing is raising.
+        """Sync the key; return the seconds until its next sync, or None. Raises its failure.
 
-        Left alone are keys whose newest state is invalid, or failed for good and is still the
-        same, unless a person asks.
+        A key is skipped if its newest state is invalid, or if it failed permanently and has the
+        same state, unless a person requests the sync.
         """
         bind_log_context(operation=operation)
-        if self._to_be_left_alone(key, operation):
+        if self._skips(key, operation):
             return None
-        condemned = self._condemned.pop(key, None)
+        missing_in = self._missing.pop(key, None)
         with (
             sync_span(self._name, log_context),
-            _SyncRun(key, operation, condemned, self._clock) as run,
+            _SyncRun(key, operation, missing_in, self._clock) as run,
         ):
             try:
                 if self._barrier.awaits(key):
                     await self._barrier.wait(key)
                 run.stored = self._barrier.read(self._primary.informer, key)
                 run.last = self._primary.gone.get(key)
-                after = await self._calls.delay(key, self._handler, key)
+                after_s = await self._calls.delay(key, self._handler, key)
                 if run.stored is None:
-                    await self._release(run)
+                    await self._remove_secondaries(run)
                 else:
                     await self._mark(key)
             except BaseException as error:
-                self._note_failure(run, error)
+                self._record_failure(run, error)
                 raise
-            self._note_success(run)
-            return after
+            self._record_success(run)
+            return after_s
 
-    def _to_be_left_alone(self, key: str, operation: Operation) -> bool:
+    def _skips(self, key: str, operation: Operation) -> bool:
         if skips_invalid(self._primary, key):
             return True
         failed = self._failed.get(key)
@@ -122,34 +124,34 @@ class SyncRuns:
         stored = self._cache.get(key)
         return stored is not None and not self._cache.kind.differs(failed.value, stored.value)
 
-    async def _release(self, run: "_SyncRun") -> None:
-        """Remove what a gone primary owned, where a marker or a sweep says that it is gone."""
+    async def _remove_secondaries(self, run: "_SyncRun") -> None:
+        """Remove the secondaries of a primary that was deleted or confirmed as missing."""
         key = run.key
         if key in self._cache or self._policy != "delete":
             return
         owned = list(self._secondaries.owned(key))
         owned += self._claimed.pop(key, ())
-        if owned and await self._gone(run):
+        if owned and await self._is_deleted(run):
             for secondary, stored in owned:
                 await secondary.delete_owned(key, stored)
 
     async def _mark(self, key: str) -> None:
-        """Assign what the primary owns to this installation if it carries none, once."""
+        """Assign secondaries that carry no installation to this one."""
         for secondary in self._secondaries:
             for stored in secondary.unmarked(key):
                 with suppress(ConflictError):  # it changed: its owner is synced again
                     await secondary.mark(stored)
 
-    async def _gone(self, run: "_SyncRun") -> bool:
+    async def _is_deleted(self, run: "_SyncRun") -> bool:
         try:
             await self._primary.informer.store.get(run.key)
         except NotFoundError as error:
             if error.deleted_at is not None and await self.evidence.proves(error.deleted_at):
                 return True
-            return run.condemned == self._cache.incarnation and not self.evidence.held
+            return run.missing_in == self._cache.incarnation and not self.evidence.held
         return False
 
-    def _note_success(self, run: "_SyncRun") -> None:
+    def _record_success(self, run: "_SyncRun") -> None:
         key = run.key
         self._failed.pop(key, None)
         if run.last is not None and self._primary.gone.get(key) is run.last:
@@ -157,35 +159,35 @@ class SyncRuns:
         self._reports.synced(key, run)
         self._journal.add(key, run.record(None))
 
-    def _note_failure(self, run: "_SyncRun", error: BaseException) -> None:
-        found = classify(error)
-        if found is ErrorClass.DELAY:
+    def _record_failure(self, run: "_SyncRun", error: BaseException) -> None:
+        error_class = classify(error)
+        if error_class is ErrorClass.DELAY:
             self._journal.add(run.key, run.record(None))
             return
         self._journal.add(run.key, run.record(error))
         if isinstance(error, Exception):
             self._reports.failed(run.key, error)
-        if found is ErrorClass.PERMANENT and run.stored is not None:
+        if error_class is ErrorClass.PERMANENT and run.stored is not None:
             self._failed[run.key] = run.stored
 
 
 class _SyncRun(Sync):
-    """A sync under way: why, since when and of what."""
+    """A sync that has not ended."""
 
-    __slots__ = ("_begun", "_clock", "_operation", "_started", "condemned", "last", "stored")
+    __slots__ = ("_begun", "_clock", "_operation", "_started", "last", "missing_in", "stored")
 
     def __init__(
         self,
         key: str,
         operation: Operation,
-        condemned: str | None,
+        missing_in: str | None,
         clock: Callable[[], float],
     ) -> None:
         super().__init__(key)
         self.manual = operation is Operation.MANUAL
-        self.condemned = condemned  # the incarnation from which a sweep found the key gone
-        self.stored: Stored | None = None  # what the handler was called for
-        self.last: Stored | None = None  # what it was before it went
+        self.missing_in = missing_in  # the incarnation of the bucket that lacks the owner
+        self.stored: Stored | None = None  # the state before the handler ran
+        self.last: Stored | None = None  # the last state of a deleted primary
         self._operation = operation
         self._started = datetime.now(UTC)
         self._clock = clock

@@ -1,4 +1,4 @@
-"""A controller that runs in a host: how it is stopped, and what it reports about itself."""
+"""The base class of a controller that runs in a host: its stop and its reports."""
 
 from abc import ABC, abstractmethod
 
@@ -10,7 +10,7 @@ from natsctl.errors import StoreError
 
 
 class Hosted(ABC):
-    """The base of the classes that run a controller in a host.
+    """A controller that runs in a host.
 
     `synced` is set when every cache is synced and the syncs have begun.
     """
@@ -20,22 +20,22 @@ class Hosted(ABC):
         self._host = host
 
     def stop(self) -> None:
-        """Begin no more syncs; `run` returns when those under way have ended."""
+        """Begin no more syncs; `run` returns when the syncs that have begun have ended."""
         self._host.stop()
 
     @property
     def prepared(self) -> bool:
-        """Whether the stores are open, so that keys can be explained."""
+        """True once the stores are open and keys can be explained."""
         return bool(self._host.informers)
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """True after `stop` was called."""
         return self._host.stopping
 
     @property
     def idle(self) -> bool:
-        """Whether the syncs have begun and no key is ready, held, or waiting for a retry."""
+        """True if the syncs have begun and no key is ready, held, or waiting for a retry."""
         return self._host.idle
 
     @property
@@ -67,7 +67,7 @@ class Hosted(ABC):
 
     @abstractmethod
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
-        """Return the object with what was made for it, in stores and *beyond* them."""
+        """Return the object with the objects that it owns, in stores and *beyond* them."""
 
     @abstractmethod
     def status(self) -> Status:

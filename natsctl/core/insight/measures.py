@@ -1,4 +1,4 @@
-"""What a controller measured, read when somebody asks."""
+"""Returns the measures of a controller, for metrics and health checks."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,14 +13,21 @@ from natsctl.core.sync.host import Host
 from natsctl.errors import StoreError
 from natsctl.model.store import Sequenced
 
-LAG_S = 1.0  # how long a store may take to say how far it is
+LAG_S = 1.0  # how long a store may take to return its newest revision
 
 
 class CacheMeasures(msgspec.Struct, frozen=True):
-    """How a cache is. `failure` says why it has no watch just now, and is empty where it has one.
+    """The measures of a cache.
 
-    `slot` tells it from the controller's others, `kind` says what is in it. `objects` are those
-    with a valid state; `invalid` are those whose newest state is none.
+    Attributes:
+        slot: the name of the cache within the controller.
+        kind: the kind of its objects.
+        complete: true once the cache is synced.
+        failure: why the cache has no watch at the moment; empty if it has one.
+        objects: the number of objects with a valid state.
+        invalid: the number of objects whose newest state is invalid.
+        revision: the revision up to which the cache shows all writes.
+        restarts: how often its watch was established again.
     """
 
     slot: str
@@ -34,7 +41,7 @@ class CacheMeasures(msgspec.Struct, frozen=True):
 
 
 class QueueMeasures(msgspec.Struct, frozen=True):
-    """A workqueue, and how many workers take keys from it at most."""
+    """The measures of a work queue, and the number of workers that take keys from it."""
 
     name: str
     workers: int
@@ -42,12 +49,15 @@ class QueueMeasures(msgspec.Struct, frozen=True):
 
 
 class UpkeepMeasures(msgspec.Struct, frozen=True):
-    """For how long syncs waited for their own writes, and what the last sweep found.
+    """The measures of a controller with secondaries.
 
-    `barrier_timeouts` is how often that wait was given up, and the store read instead. `orphans`
-    is how many the sweep found, `refused` whether it may not remove them. `undone` is how often
-    others undid what was applied to a cluster, `contested` for how many keys they do it again and
-    again.
+    Attributes:
+        barrier_waited_s: seconds that syncs waited for the caches to show their own last writes.
+        barrier_timeouts: how often such a wait ended with a read from the store.
+        orphans: the number of orphans in the last GC cycle.
+        refused: true if the GC cycle may not remove them.
+        undone: how often other writers changed an applied object back.
+        contested: the number of keys with objects that other writers change back repeatedly.
     """
 
     barrier_waited_s: float
@@ -59,10 +69,10 @@ class UpkeepMeasures(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """What a controller measured since it was made; it may have opened nothing yet.
+    """The measures of a controller since it was made.
 
-    `synced` says whether it has begun its work; `syncs` is None for what has no sync handler, and
-    `upkeep` for what makes no secondaries.
+    `synced` is true once the syncs have begun. `syncs` is None without a sync handler, and `upkeep`
+    is None without secondaries. Before the stores are open there are no `caches`.
     """
 
     controller: str
@@ -106,10 +116,10 @@ def _cache_measures(slot: str, informer: Informer[Any]) -> CacheMeasures:
 async def lags(
     informers: Mapping[str, Informer[Any]], *, timeout_s: float = LAG_S
 ) -> dict[str, int]:
-    """Return by how many revisions each cache is behind its store, at least.
+    """Return by how many revisions each cache is behind its store, by slot.
 
-    Asks every store that can say, all at once; one that does not answer in time is left out, and
-    so is one whose cache is not complete.
+    Asks all stores that have a newest revision at the same time. The result lacks the slots whose
+    store does not answer within *timeout_s* seconds, and those whose cache is not synced.
     """
 
     async def lag(slot: str, informer: Informer[Any]) -> tuple[str, int] | None:
@@ -123,5 +133,5 @@ async def lags(
             return None
         return slot, max(0, newest - cache.revision)
 
-    found = await asyncio.gather(*(lag(*each) for each in informers.items()))
-    return dict(each for each in found if each is not None)
+    lags = await asyncio.gather(*(lag(*slot) for slot in informers.items()))
+    return dict(slot_lag for slot_lag in lags if slot_lag is not None)

@@ -1,4 +1,4 @@
-"""What was made for a primary, and how each thing is: read from the caches, for people."""
+"""Returns a primary and the objects that it owns as a tree, from the caches."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,19 +19,19 @@ INVALID = "Invalid"
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """One object, and what was made for it.
+    """One object, and the objects that it owns.
 
     Attributes:
-        kind: what it is, as owner labels say it.
+        kind: its kind, as owner labels name it.
         key: its name within its kind.
-        bucket: where in NATS it is kept; empty for what is kept elsewhere.
-        ready: how it is; `Missing` for a primary that does not exist, `Invalid` where its newest
-            state is no valid object, else as `natsctl.model.readiness.ready` says.
-        reason: why, where that is known.
-        revision: of the state that is shown; None where there is none.
-        created: since when it is so (RFC 3339); empty where that is not known.
-        branches: what was made for it.
-        more: how many further ones there are, of which nothing is told.
+        bucket: the bucket in NATS that stores it; empty for other objects.
+        ready: `Missing` for a primary that does not exist, `Invalid` if its newest state is
+            invalid, else the result of `natsctl.model.readiness.ready`.
+        reason: the reason for `ready`; empty if it is not known.
+        revision: the revision of the state; None if there is none.
+        created: its creation time (RFC 3339); empty if it is not known.
+        branches: the objects that it owns.
+        more: the number of further objects, which `branches` lacks.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Beyond = Callable[[Document], Iterable[Branch]]
-"""Says what a primary's document tells of things that no store keeps."""
+"""Returns the things outside of stores that a primary's document names."""
 
 
 def tree(
@@ -60,21 +60,22 @@ def tree(
     owned: Iterable[tuple[Kind[Any], Stored]] = (),
     beyond: Beyond = lambda _: (),
 ) -> Branch:
-    """Return the primary *key*, whether it exists or not, with the objects that it owns.
+    """Return the primary *key*, which need not exist, with the objects that it owns.
 
-    *owned* are its objects in stores, *beyond* finds those that no store keeps.
+    *owned* are its objects in stores; *beyond* returns things outside of stores.
     """
-    made = tuple(_branch(kind, stored) for kind, stored in owned)
+    branches = tuple(_branch(kind, stored) for kind, stored in owned)
     cache, kind = primary.cache, primary.cache.kind
     newest, invalid = cache.newest(key), cache.invalid.get(key)
     if newest is None:
-        top = Branch(kind=kind.name, key=key, bucket=_bucket(kind), ready=MISSING)
+        primary_branch = Branch(kind=kind.name, key=key, bucket=_bucket(kind), ready=MISSING)
     else:
-        top = _branch(kind, newest)
-        made += tuple(beyond(_document(kind, newest) or {}))
+        primary_branch = _branch(kind, newest)
+        branches += tuple(beyond(_document(kind, newest) or {}))
     if invalid is not None:
-        top = msgspec.structs.replace(top, ready=INVALID, reason=hidden(str(invalid.error)))
-    return msgspec.structs.replace(top, branches=made)
+        text = hidden(str(invalid.error))
+        primary_branch = msgspec.structs.replace(primary_branch, ready=INVALID, reason=text)
+    return msgspec.structs.replace(primary_branch, branches=branches)
 
 
 def _branch(kind: Kind[Any], stored: Stored) -> Branch:
@@ -92,7 +93,7 @@ def _branch(kind: Kind[Any], stored: Stored) -> Branch:
 
 
 def _document(kind: Kind[Any], stored: Stored) -> Document | None:
-    """Return the object's document; None where it has none that says how it is."""
+    """Return the object's document; None if its value is not a document."""
     try:
         return None if kind.plain else documents.parse(stored.value)
     except InvalidObjectError:

@@ -62,7 +62,7 @@ class Call:
 
     @property
     def has_threads(self) -> bool:
-        """Whether one of its threads has not ended."""
+        """True while one of its threads has not ended."""
         return bool(self._threads)
 
     def begin(self) -> None:

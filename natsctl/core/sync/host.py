@@ -33,19 +33,19 @@ async def no_hook() -> None:
 
 
 class Host:
-    """The part that is equal for all controllers: their informers, their tasks and their stop.
+    """Runs one controller: keeps its caches synced, runs its sync loops, and stops them in time.
 
     *Guarantees.* `start` is called once, when every cache is synced and before the first sync.
-    `clean` is called once, after the last sync. After `stop`, the syncs under way have
-    *stop_timeout_s* seconds to end; then they are cancelled, and those that do not end are logged
-    with their keys and stacks. If the caches are not synced yet, a stop cancels at once.
+    `clean` is called once, after the last sync. After `stop`, the syncs that have begun have
+    *stop_timeout_s* seconds to end. Then they are cancelled, and those that still do not end are
+    logged with their keys and stacks. Before the caches are synced, a stop cancels at once.
 
     Args:
         name: the controller's name, for logs.
         queues: returns the work queues of the controller by name.
         start: the user's hook for the start.
         clean: the user's hook for the end.
-        stop_timeout_s: how long syncs may go on after `stop`.
+        stop_timeout_s: how long a sync may take to end after `stop`.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Host:
     async def watching(
         self, informers: Mapping[str, Informer[Any]], primaries: Sequence[Informer[Any]]
     ) -> AsyncIterator[None]:
-        """Keep the caches of the informers equal to their stores while the context lasts.
+        """Run the informers, named by their slots, while the context lasts.
 
-        *informers* are named by their slots; *primaries* are those whose keys are synced.
+        The keys of the objects in *primaries* are synced.
         """
         self.informers, self.primaries = informers, primaries
         async with together() as group:
@@ -95,7 +95,7 @@ class Host:
             await informer.cache.complete.wait()
 
     async def begin(self) -> None:
-        """Call `start` if no sync loop has done so; every sync loop calls this first."""
+        """Wait until every cache is synced, and call `start` once; sync loops begin with this."""
         async with self._starting:
             if not self.synced.is_set():
                 await self.complete()
@@ -110,8 +110,8 @@ class Host:
     ) -> None:
         """Run the sync loops until `stop`, or until one of them ends; then end the others.
 
-        The *upkeep* runs beside them, and is cancelled after *loops_ended*. Raises what a sync
-        loop or a hook raises.
+        The *upkeep* runs beside the loops, and is cancelled after *loops_ended*. Raises the error
+        of a loop or a hook.
         """
         try:
             async with together() as group:
@@ -127,7 +127,7 @@ class Host:
             await call_hook(self.name, self._clean)
 
     def stop(self) -> None:
-        """Begin no more syncs; `run` returns when those under way have ended."""
+        """Begin no more syncs; `run` returns when the syncs that have begun have ended."""
         self._stopping.set()
         for queue in self.queues().values():
             queue.shut_down(drain=False)
@@ -147,7 +147,7 @@ class Host:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """True after `stop` was called."""
         return self._stopping.is_set()
 
     @property
@@ -158,7 +158,7 @@ class Host:
 
     @property
     def idle(self) -> bool:
-        """Whether the syncs have begun and the queues are settled, see `Workqueue.settled`."""
+        """True if the syncs have begun and the queues are settled, see `Workqueue.settled`."""
         return (
             self.synced.is_set()
             and all(queue.settled for queue in self.queues().values())

@@ -81,8 +81,8 @@ def _strength(operation: Operation) -> tuple[bool, int]:
 class KeyQueue:
     """Enqueues the keys of primaries on *loop*.
 
-    A key that another process holds is neither enqueued nor remembered. That process sees the
-    same change, and the key is synced here if it is assigned to this process later.
+    A key that another process holds is neither enqueued nor remembered: the other process sees the
+    same change. If this process gains the key later, it syncs the key then.
     """
 
     def __init__(self, loop: SyncLoop[str]) -> None:

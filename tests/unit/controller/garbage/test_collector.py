@@ -139,7 +139,7 @@ class TestSuspecting:
         await yard.part("shop")
         [orphan] = (await yard.plan()).orphans
         assert not orphan.proven
-        assert "nothing tells that it was deleted" in orphan.reason
+        assert "no delete marker proves its deletion" in orphan.reason
 
     async def test_it_is_due_once_it_was_suspected_for_the_grace_period(self, yard: Yard) -> None:
         await yard.app("bar")
