@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-LARGE, SMALL = 8.2, 6.9  # the width of a character, in pixels
+LARGE, SMALL = 9.0, 6.9  # the width of a character, in pixels
 LINE = 17
 GAP_X, GAP_Y, MARGIN = 78, 46, 14
 STYLE = """

@@ -38,3 +38,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_the_readme_leads_to_every_page(page: Path) -> None:
     assert f"(docs/{page.name})" in README
+
+
+@pytest.mark.parametrize("page", [DOCS / "ARCHITECTURE.md", *sorted((DOCS / "adr").glob("*.md"))])
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page.read_text())
+    assert [name for name in named if not (ROOT / "natsctl" / name).exists()] == []
+
+
+def test_the_page_about_the_architecture_is_short() -> None:
+    assert (DOCS / "ARCHITECTURE.md").read_text().count("\n") <= 150
