@@ -47,6 +47,7 @@ from natsctl.managed.steps import Steps
 from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Stored
+from natsctl.telemetry.logger import EventLogger
 
 log = logging.getLogger(__name__)
 
@@ -132,14 +133,14 @@ class ManagedReconciler(Generic[T]):
         self._management, self._deletion = management_policy, deletion_policy
         self._external_name = external_name
         self._finalizer = finalizer or self._names.finalizer
-        self._log = logger
+        self._log = EventLogger(logger, {})
         self._timeout_s = timeout_s
         self._clock = clock
         self._backoff = CreationBackoff(limit_s=max(poll_interval_s, BACKOFF_S))
         self._confirmed: dict[str, Creation] = {}  # observed creations within their grace period
         self._links = _links(managed, self._names)
         self._reports = Reports(
-            store, recorder=recorder, logger=logger, finalizer=self._finalizer, names=self._names
+            store, recorder=recorder, logger=self._log, finalizer=self._finalizer, names=self._names
         )
         self._results = Results(
             store,
@@ -297,7 +298,11 @@ class ManagedReconciler(Generic[T]):
         async with self._calls.calling(reconciliation, "observe", "CannotObserveExternalResource"):
             observation = await observed(reconciliation.client, reconciliation.managed)
             if observation.diff:
-                self._log.debug("%s differs: %s", reconciliation.managed.key, observation.diff)
+                self._log.debug(
+                    "external resource differs",
+                    key=reconciliation.managed.key,
+                    difference=observation.diff,
+                )
             return _state(observation, reconciliation.managed)
 
 

@@ -1,7 +1,6 @@
 """Reports on managed objects in their status, in events and in the log."""
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
@@ -15,6 +14,7 @@ from natsctl.model.documents import Document
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import EventType
 from natsctl.model.store import ManifestStore, Store, Stored
+from natsctl.telemetry.logger import EventLogger
 
 REPORT_S = 30.0
 """The time in seconds beyond `timeout_s` for storing the results of a reconciliation."""
@@ -51,7 +51,7 @@ class Reports:
         store: Store,
         *,
         recorder: KeyEventRecorder | None,
-        logger: logging.Logger,
+        logger: EventLogger,
         finalizer: str,
         names: AnnotationNames,
     ) -> None:
@@ -64,12 +64,12 @@ class Reports:
 
     def event(self, managed: Managed[Any], reason: str, message: str) -> None:
         """Report a success."""
-        self._log.info("%s: %s", managed.key, message)
+        self._log.info("managed resource event", key=managed.key, reason=reason, note=message)
         self._record(managed, EventType.NORMAL, reason, message)
 
     def warning(self, managed: Managed[Any], reason: str, message: str) -> None:
         """Report a problem."""
-        self._log.warning("%s: %s", managed.key, message)
+        self._log.warning("managed resource event", key=managed.key, reason=reason, note=message)
         self._record(managed, EventType.WARNING, reason, message)
 
     async def trouble(
@@ -91,7 +91,7 @@ class Reports:
             async with asyncio.timeout(REPORT_S):
                 await self.status(managed, *conditions, Condition.reconcile_error(message))
         except (StoreError, TimeoutError) as error:
-            self._log.warning("%s: its status cannot be stored: %s", managed.key, error)
+            self._log.warning("cannot store the status", key=managed.key, error=error)
 
     async def status(
         self, managed: Managed[Any], *conditions: Condition, hold: bool = False
