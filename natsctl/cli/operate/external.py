@@ -272,8 +272,9 @@ def _state(
     state = standing(recorded, held)
     if state is None:
         return
-    newer = held and not recorded.answers(held) and state is not Standing.LOST
-    link = held if held and newer else recorded
+    link = recorded
+    if held and state is not Standing.LOST and not recorded.answers(held):
+        link = held
     mark = link.creation.succeeded or link.creation.pending
     since = "" if mark is None else mark.at.isoformat()
     yield LinkState(bucket, key, revision, state, since, link.external_name)
