@@ -480,7 +480,7 @@ async def test_a_lease_of_another_application_is_a_failure(
     natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
     async with connect(nats_server.url) as nats:
-        lease = Lease(
+        lease = Lease(  # type: ignore[call-arg]
             nats.leases(ttl_s=60),
             "greetings",
             holder="host:1:aa",

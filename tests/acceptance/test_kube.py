@@ -147,19 +147,19 @@ async def test_a_cluster_that_is_not_there_is_waited_for_at_the_start_and_later(
     namespace = Namespace(own_kube_server, own_kube_server.new_namespace())
     kubeconfig = own_kube_server.kubeconfig()
     natsctl = Natsctl(folder, nats_server.url)
-    await own_kube_server.stop()
+    await own_kube_server.stop()  # type: ignore[attr-defined]
     words = ("run", "-c", WEBAPPS, "--kubeconfig", str(kubeconfig))
     async with natsctl.running(*words) as running:
         await running.says("cannot reach Kubernetes yet")
-        await own_kube_server.start()
+        await own_kube_server.start()  # type: ignore[attr-defined]
         await running.says(SYNCING)
         await natsctl.done("put", "webapps", "shop", namespace.app())
         await eventually(lambda: namespace.has("shop"))
 
-        own_kube_server.kill()
+        own_kube_server.kill()  # type: ignore[attr-defined]
         await natsctl.done("put", "webapps", "pier", namespace.app())
         await natsctl.done("delete", "webapps", "shop")
-        await own_kube_server.start()
+        await own_kube_server.start()  # type: ignore[attr-defined]
         await eventually(lambda: namespace.has("pier"))
         assert await running.ends(signal.SIGTERM) == 0
 

@@ -60,7 +60,7 @@ async def test_what_another_client_wrote_keeps_every_field(
     await natsctl.done("apply", "-f", "-", stdin=manifest)
     assert json.loads((await bucket.get("shop")).value or b"") == {
         **theirs,
-        "metadata": {**theirs["metadata"], "generation": 5, "labels": {"a": "b", "c": "d"}},
+        "metadata": {**theirs["metadata"], "generation": 5, "labels": {"a": "b", "c": "d"}},  # type: ignore[dict-item]
         "spec": {"text": "ho"},
     }
 

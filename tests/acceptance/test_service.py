@@ -136,7 +136,7 @@ async def test_resync_is_done_by_the_daemon(natsctl: Natsctl, daemon: Daemon) ->
     await daemon(GREETINGS)
     for key in ("shop", "market"):
         await natsctl.done("put", "greetings", key, "spec: {text: hi}")
-        await eventually(lambda key=key: synced(natsctl, "greetings", key))
+        await eventually(lambda key=key: synced(natsctl, "greetings", key))  # type: ignore[misc]
     assert (await natsctl.done("resync")).startswith("2 keys of greetings queued in ")
     result = await natsctl("resync", "shop", "nobody")
     assert result.out.startswith("1 key of greetings queued in ")
@@ -185,7 +185,7 @@ async def test_garbage_is_held_until_a_person_accepts_the_bucket(
     first = await daemon(GREETINGS)
     for key in ("blog", "forum", "shop"):
         await natsctl.done("put", "greetings", key, "spec: {text: hi}")
-        await eventually(lambda key=key: synced(natsctl, "greetings", key))
+        await eventually(lambda key=key: synced(natsctl, "greetings", key))  # type: ignore[misc]
     assert await first.ends(signal.SIGTERM) == 0
     await jetstream.delete_key_value("natsctl")
     await jetstream.purge_stream("KV_greetings", subject="$KV.greetings.shop")

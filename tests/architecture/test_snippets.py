@@ -41,6 +41,6 @@ def test_the_python_code_of_a_page_runs(
 
 
 async def executed(code: object, namespace: dict[str, object]) -> None:
-    result = eval(code, namespace)  # type: ignore[call-overload]  # it is the page's code
+    result = eval(code, namespace)  # type: ignore[arg-type]  # it is the page's code
     if inspect.isawaitable(result):
         await result

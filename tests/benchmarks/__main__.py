@@ -119,7 +119,7 @@ def main() -> None:
     rows: list[Row] = []
     for name in asked.names or [each for each in BENCHMARKS if each not in ASKED_FOR]:
         begun = time.monotonic()
-        rows += asyncio.run(BENCHMARKS[name](sizes))
+        rows += asyncio.run(BENCHMARKS[name](sizes))  # type: ignore[arg-type]
         print(f"{name}: measured in {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     print("\n" + table(rows))
     print("\nMedians of rounds in which the sides took turns, with the spread.")

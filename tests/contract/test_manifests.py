@@ -70,7 +70,7 @@ class TestLocating:
     async def test_of_a_namespaced_kind_the_key_has_both(self, manifests: ManifestBackend) -> None:
         store = await manifests.stores.open(manifests.placed_kind())
         placed = {"metadata": {"namespace": "team-a", "name": "shop"}}
-        assert await store.locate(placed) == "team-a/shop"
+        assert await store.locate(placed) == "team-a/shop"  # type: ignore[arg-type]
 
     async def test_one_without_a_namespace_is_refused_where_the_kind_has_them(
         self, manifests: ManifestBackend
@@ -274,7 +274,7 @@ class TestFormerManagers:
     async def test_so_are_those_beside_our_own(self, store: ManifestStore) -> None:
         created = await create(store, text="1")
         theirs = {"theirs": True}
-        await store.apply(manifest(**theirs), manager=THEIRS, uid=uid(created))
+        await store.apply(manifest(**theirs), manager=THEIRS, uid=uid(created))  # type: ignore[arg-type]
         await store.apply(manifest(text="1", more=True), manager=FORMER, uid=uid(created))
         changed = await store.apply(manifest(text="1"), manager=OURS, uid=uid(created))
         assert spec(changed) == {"text": "1", **theirs}

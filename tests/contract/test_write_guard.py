@@ -109,14 +109,14 @@ async def test_no_manifest_is_sent_that_the_guard_forbids(manifests: ManifestBac
         "metadata": {"name": "shop"},
         "spec": {"text": "hi"},
     }
-    stored = await store.apply(wanted, manager="natsctl/apps", uid="")
+    stored = await store.apply(wanted, manager="natsctl/apps", uid="")  # type: ignore[arg-type]
     uid = str(metadata_of(parse(stored.value))["uid"])
     guard = Closed()
     guarded = await manifests.stores.guarded(guard).open(manifests.kind())
     changed = {**wanted, "spec": {"text": "ho"}}
     writes: tuple[Callable[[], Awaitable[object]], ...] = (
-        lambda: guarded.apply(changed, manager="natsctl/apps", uid=uid),
-        lambda: guarded.apply(changed, manager="natsctl/apps", uid=uid, force=True),
+        lambda: guarded.apply(changed, manager="natsctl/apps", uid=uid),  # type: ignore[arg-type]
+        lambda: guarded.apply(changed, manager="natsctl/apps", uid=uid, force=True),  # type: ignore[arg-type]
         lambda: guarded.patch_status("shop", {"ready": True}),
         lambda: guarded.patch_status("shop", {"ready": True}, revision=stored.revision),
         lambda: guarded.delete("shop", revision=stored.revision, uid=uid),
@@ -125,7 +125,7 @@ async def test_no_manifest_is_sent_that_the_guard_forbids(manifests: ManifestBac
         with pytest.raises(NotLeadingError):
             await write()
     assert guard.asked == [manifests.kind().name] * len(writes)
-    assert await guarded.locate(wanted) == "shop"
+    assert await guarded.locate(wanted) == "shop"  # type: ignore[arg-type]
     assert (await guarded.managed("shop")).revision == stored.revision
     assert await store.get("shop") == stored
 

@@ -78,13 +78,13 @@ async def test_a_key_that_is_always_overwritten_before_it_is_shown(
     async with Admin(nats_server.url) as admin, natsctl.connect(nats_server.url) as nats:
 
         class Overtaken(Feed):
-            async def take(self) -> list[Stored | Deleted]:
+            async def take(self) -> list[Stored | Deleted]:  # type: ignore[override]
                 items = await super().take()
                 if any(key == "end of listing" for key, _ in told):
-                    return [*held, *items]
-                held.extend(item for item in items if item.key == "hot")
+                    return [*held, *items]  # type: ignore[list-item]
+                held.extend(item for item in items if item.key == "hot")  # type: ignore[misc]
                 await put(admin, "hot", "tick")
-                return [item for item in items if item.key != "hot"]
+                return [item for item in items if item.key != "hot"]  # type: ignore[misc]
 
         await nats.open(Readers.things.kind)
         await put(admin, "hot", "tick")
@@ -109,8 +109,8 @@ async def test_a_consumer_that_sends_only_heartbeats(nats_server: NatsServer) ->
     """As one on a server that has lost touch with the others does."""
 
     class Stuck(Feed):
-        async def take(self) -> list[Stored | Deleted]:
-            return [item for item in await super().take() if item.key == "first"]
+        async def take(self) -> list[Stored | Deleted]:  # type: ignore[override]
+            return [item for item in await super().take() if item.key == "first"]  # type: ignore[misc]
 
     async def follow(watch: KvWatch) -> None:
         async with watch() as events:

@@ -80,7 +80,8 @@ async def test_a_bucket_of_leases_that_is_deleted_is_made_again_and_joined(
         await admin.drop("natsctl_leases")
         for member in crew.members:
             await eventually(
-                lambda member=member: "stopped sharing keys" in member.log, within_s=WITHIN_S
+                lambda member=member: "stopped sharing keys" in member.log,  # type: ignore[arg-type,misc]
+                within_s=WITHIN_S,
             )
         await shared(crew, KEYS)
 

@@ -204,7 +204,7 @@ async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
                 )
                 odd = await play.watcher.list(one, LIMITS, "", Selector.parse("g=1"))
             assert len(odd) == 20
-            return [at["spec"]["most"] for at in found if at is not None]
+            return [at["spec"]["most"] for at in found if at is not None]  # type: ignore[index]
 
         assert await read("a", range(30)) == [*range(30)]
         assert await read("b", range(20, 40)) == [*range(20, 40)]
@@ -262,7 +262,7 @@ async def test_a_permission_taken_away_is_seen_and_heals_when_it_is_given_back(
                 except PermissionDeniedError:
                     seen.append("denied")
                     raise
-                seen.append(None if found is None else found["spec"]["most"])
+                seen.append(None if found is None else found["spec"]["most"])  # type: ignore[index]
 
         play.reconcile = reconcile
         await play.watcher.add_watcher(who("a"), limit("eu"))
@@ -321,10 +321,10 @@ async def test_a_controller_is_woken_by_what_its_syncs_have_read(nats_server: Na
         await eventually(lambda: controller.reads.watch_count == 2)
         eu = await limits.create("eu", b'{"spec": {"most": 5}}')
         for number in (1, 3, 19):
-            await eventually(lambda at=number: _is(shown(at), 5))
+            await eventually(lambda at=number: _is(shown(at), 5))  # type: ignore[misc]
         await limits.update("eu", b'{"spec": {"most": 6}}', revision=eu.revision)
         for number in (1, 3, 19):
-            await eventually(lambda at=number: _is(shown(at), 6))
+            await eventually(lambda at=number: _is(shown(at), 6))  # type: ignore[misc]
         assert await shown(0) is None
         info = await nats.connection.api("STREAM.INFO.KV_limits2")
         assert info["state"]["consumer_count"] == 2

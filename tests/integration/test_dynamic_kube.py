@@ -131,7 +131,7 @@ async def test_a_watcher_is_called_for_its_objects_and_selections(
         found = watcher.get_from_cache(CONFIG, kube_namespace, "one")
         assert found is not None
         assert found["data"] == {"text": "3"}
-        assert (found["kind"], found["metadata"]["name"]) == ("ConfigMap", "one")
+        assert (found["kind"], found["metadata"]["name"]) == ("ConfigMap", "one")  # type: ignore[index]
         assert watcher.get_watch_count() == 3
 
 
@@ -205,8 +205,8 @@ async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
             async with play.watcher.query_batch(one):
                 found = [await play.watcher.get(one, CONFIG, at, f"s{n}") for n in numbers]
                 odd = await play.watcher.list(one, CONFIG, at, Selector.parse("g=1"))
-            assert [at["data"]["text"] for at in odd] == ["1", "3", "5", "7", "9"]
-            return [at["data"]["text"] for at in found if at is not None]
+            assert [at["data"]["text"] for at in odd] == ["1", "3", "5", "7", "9"]  # type: ignore[index]
+            return [at["data"]["text"] for at in found if at is not None]  # type: ignore[index]
 
         assert await read("a", range(7)) == [str(n) for n in range(7)]
         assert await read("b", range(5, 12)) == [str(n) for n in range(5, 10)]
@@ -255,7 +255,7 @@ async def test_a_permission_taken_away_is_seen_and_heals_when_it_is_given_back(
                 except PermissionDeniedError:
                     seen.append("denied")
                     raise
-                seen.append(None if found is None else found["data"]["text"])
+                seen.append(None if found is None else found["data"]["text"])  # type: ignore[index]
 
         play.reconcile = reconcile
 

@@ -5,8 +5,9 @@ import base64
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -48,7 +49,7 @@ class Kubeconfigs:
         self.file = folder / "config"  # the last that was written
 
     def write(
-        self, user: dict[str, object], name: str = "config", **cluster: object
+        self, user: Mapping[str, object], name: str = "config", **cluster: Any
     ) -> KubeOptions:
         known = {"server": self.server.url, "certificate-authority": str(self.server.ca)}
         self.file = self.folder / name
@@ -320,14 +321,14 @@ async def test_an_unknown_authority_is_refused_unless_nobody_looks(
     kubeconfigs: Kubeconfigs,
 ) -> None:
     user = {"token": kubeconfigs.server.admin_token}
-    unknown = kubeconfigs.write(user, **{"certificate-authority": None})
+    unknown = kubeconfigs.write(user, **{"certificate-authority": None})  # type: ignore[arg-type]
     with pytest.raises(StoreError, match=r"certificate is not accepted.*tls_ca"):
         await is_admin(unknown)
     ca = KubeOptions(kubeconfig=unknown.kubeconfig, tls_ca=str(kubeconfigs.server.ca))
     assert await is_admin(ca)
     assert await is_admin(KubeOptions(kubeconfig=unknown.kubeconfig, tls_insecure=True))
     assert await is_admin(
-        kubeconfigs.write(user, **{"certificate-authority": None, "insecure-skip-tls-verify": True})
+        kubeconfigs.write(user, **{"certificate-authority": None, "insecure-skip-tls-verify": True})  # type: ignore[arg-type]
     )
 
 
@@ -344,7 +345,7 @@ async def test_the_context_decides(
     tokens = kubeconfigs.server.tokens
     admin = kubeconfigs.write({"token": tokens["admin"]}, "one").kubeconfig
     guest = kubeconfigs.write({"token": tokens["guest"]}, "two").kubeconfig
-    monkeypatch.setenv("KUBECONFIG", os.pathsep.join([guest, "/not/there", admin]))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join([guest, "/not/there", admin]))  # type: ignore[list-item]
     assert not await is_admin(KubeOptions())
     assert await is_admin(KubeOptions(context="one"))
     with pytest.raises(UsageError, match="no context 'on'; known are one, two"):
@@ -410,7 +411,7 @@ class Pod:
 def pod(kube_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(kube_server.port))
-    return Pod(kube_server, tmp_path / "account")
+    return Pod(kube_server, tmp_path / "account")  # type: ignore[return-value]
 
 
 async def test_in_a_pod_the_service_account_is_used_and_its_token_rotates(

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -35,7 +36,7 @@ OK = web.Response(body=b"{}")
 PATH = "/api/v1/namespaces/shop/configmaps/one"
 
 
-def to(url: str, **options: object) -> KubeOptions:
+def to(url: str, **options: Any) -> KubeOptions:
     return KubeOptions(server=url, token="s3cret", **options)
 
 
@@ -296,7 +297,7 @@ async def test_a_watch_gives_whole_lines_and_ends_with_the_server() -> None:
 )
 async def test_a_watch_breaks_loudly(handler: object, why: str) -> None:
     async with (
-        answering(handler) as server,
+        answering(handler) as server,  # type: ignore[arg-type]
         connecting(to(server.url, answer_max_bytes=1000)) as transport,
         transport.stream("/w", query={}, silence_s=0.2) as stream,
     ):
@@ -342,12 +343,12 @@ async def test_nothing_is_left_open() -> None:
             async with transport.stream("/w", query={}, silence_s=30) as stream:
                 await anext(stream)
             watched = set(server.connections)
-            await eventually(lambda: all(one.is_closing() for one in watched))
+            await eventually(lambda: all(one.is_closing() for one in watched))  # type: ignore[arg-type,attr-defined,return-value]
             server.handler = in_turn(OK)
             await transport.call("GET", PATH)
             idle = server.connections - watched
-            assert not any(one.is_closing() for one in idle)
-        await eventually(lambda: all(one.is_closing() for one in idle))
+            assert not any(one.is_closing() for one in idle)  # type: ignore[attr-defined]
+        await eventually(lambda: all(one.is_closing() for one in idle))  # type: ignore[arg-type,attr-defined,return-value]
     await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 

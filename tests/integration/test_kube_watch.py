@@ -227,7 +227,7 @@ async def through(server: KubeServer, proxy: CutProxy, **how: float) -> AsyncIte
         tls_ca=str(server.ca),
         timeout_s=2.0,
     )
-    async with connect_kube(options, **how) as stores:
+    async with connect_kube(options, **how) as stores:  # type: ignore[arg-type]
         yield stores
 
 

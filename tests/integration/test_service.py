@@ -244,7 +244,7 @@ async def test_more_requests_than_can_be_worked_on_are_refused(
         ]
         await eventually(lambda: sum(task.done() for task in asked) == 3)
         refusals = [task.result() for task in asked if task.done()]
-        assert {refusal.headers[ERROR_CODE] for refusal in refusals} == {"429"}
+        assert {refusal.headers[ERROR_CODE] for refusal in refusals} == {"429"}  # type: ignore[index]
         again = asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
         go.set()
         results = [message.data for message in await asyncio.gather(*asked)]

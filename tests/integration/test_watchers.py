@@ -132,7 +132,7 @@ async def test_a_restart_tells_what_was_handled_from_what_was_not(nats_server: N
             bucket = await js.key_value("sites")
             for key in ("athens", "berlin", "calais"):
                 await bucket.put(key, site("one"))
-                await eventually(lambda key=key: is_held(bucket, key))
+                await eventually(lambda key=key: is_held(bucket, key))  # type: ignore[misc]
         await eventually(lambda: has_none(js))
         await mark_deleted(bucket, "berlin")
         await bucket.delete("calais")

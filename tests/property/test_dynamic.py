@@ -127,7 +127,7 @@ class World:
         else:
             one = await self.play.watcher.get(who, gvk, place, name)
             found = [] if one is None else [one]
-        return {at["metadata"]["name"]: at["metadata"]["labels"]["g"] for at in found}
+        return {at["metadata"]["name"]: at["metadata"]["labels"]["g"] for at in found}  # type: ignore[index]
 
     def expected(self, system: str, name: str) -> dict[str, str]:
         here = {of: label for (at, of), label in self.objects.items() if at == system}

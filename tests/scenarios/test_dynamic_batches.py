@@ -131,7 +131,7 @@ async def test_what_is_read_is_a_copy() -> None:
         async with play.watcher.query_batch(A):
             first = await play.watcher.get(A, SECRET, "default", "one")
             assert first is not None
-            first["data"]["text"] = "spoilt"
+            first["data"]["text"] = "spoilt"  # type: ignore[index]
             second = await play.watcher.get(A, SECRET, "default", "one")
         assert said(second) == {"text": "1"}
         cached = play.watcher.get_from_cache(SECRET, "default", "one")
@@ -169,7 +169,7 @@ async def test_everything_that_a_watcher_watches_is_listed_each_once() -> None:
         )
         await play.watcher.add_watcher(B, secret("zero"))
         listed = play.watcher.list_watched_from_cache(A)
-        names = [at["metadata"]["name"] for at in listed]
+        names = [at["metadata"]["name"] for at in listed]  # type: ignore[index]
         assert sorted(names) == ["eu", "one", "two"]
 
 
@@ -247,7 +247,7 @@ async def test_a_reconciler_that_follows_a_chain_watches_exactly_its_links() -> 
                 while isinstance(name, str):
                     path.append(name)
                     found = await play.watcher.get(watcher, SECRET, "default", name)
-                    name = None if found is None else found["data"]["text"]
+                    name = None if found is None else found["data"]["text"]  # type: ignore[index]
             return None
 
         play.reconcile = follow

@@ -126,7 +126,7 @@ async def test_a_selection_tells_what_comes_into_it_changes_in_it_and_leaves_it(
     async with dependents() as play:
         await play.watcher.add_or_update_watcher(A, secrets("tier=gold"))
         await play.watcher.add_or_update_watcher(B, limit(selector="tier=gold", namespace="eu"))
-        told = []
+        told = []  # type: ignore[var-annotated]
         for tier in ("tin", "gold", "gold", "tin", "tin"):
             await play.put_secret("default/one", str(len(told)), tier=tier)
             await play.put_limit("eu.one", len(told), tier=tier)
@@ -383,12 +383,12 @@ async def test_calls_for_one_watcher_take_turns_and_the_last_one_counts() -> Non
         await asyncio.sleep(0.1)
         stores.let_go()
         await asyncio.gather(first, second, third, fourth)
-        names = [at["metadata"]["name"] for at in play.watcher.list_watched_from_cache(A)]
+        names = [at["metadata"]["name"] for at in play.watcher.list_watched_from_cache(A)]  # type: ignore[index]
         assert names == []
         for name in ("one", "two", "three"):
             await play.put_limit(name)
         await asyncio.sleep(0.1)
-        names = [at["metadata"]["name"] for at in play.watcher.list_watched_from_cache(A)]
+        names = [at["metadata"]["name"] for at in play.watcher.list_watched_from_cache(A)]  # type: ignore[index]
         assert sorted(names) == ["three", "two"]
 
 

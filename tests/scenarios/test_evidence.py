@@ -10,8 +10,8 @@ from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.model.garbage import GarbagePlan, Orphan
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
-from tests.scenarios.test_garbage import LONG, OVER, SWEEP_S, converged, owned_by, plan, put
-from tests.scenarios.test_installations import (
+from tests.scenarios.test_garbage import LONG, OVER, SWEEP_S, converged, owned_by, plan, put  # type: ignore[attr-defined]
+from tests.scenarios.test_installations import (  # type: ignore[attr-defined]
     configs,
     installation,
     made_by_01,

@@ -404,7 +404,7 @@ async def test_a_big_bucket_recreated_while_it_is_swept_condemns_nobody() -> Non
         for number in range(3000):
             await play.app(f"app-{number}", parts=())
         with controller.apps.informer.subscribe(
-            lambda _: sweeps or sweeps.append(asyncio.create_task(plan(harness)))
+            lambda _: sweeps or sweeps.append(asyncio.create_task(plan(harness)))  # type: ignore[arg-type,func-returns-value]
         ):
             sweeps.clear()
             await asyncio.sleep(20)

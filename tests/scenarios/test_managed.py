@@ -353,7 +353,7 @@ class TestManagedController:
 
     async def test_a_retry_policy_may_end_it(self, cloud: Cloud) -> None:
         class Short(NatsDisks):
-            retry = retry_up_to(2)
+            retry = retry_up_to(2)  # type: ignore[assignment]
 
         stores = MemoryStores()
         cloud.failures["observe"] = ValueError("no")
@@ -366,7 +366,7 @@ class TestManagedController:
     async def test_an_operator_runs_it_beside_others(self, cloud: Cloud) -> None:
         stores = MemoryStores()
         both = [NatsDisks(cloud), ClusterDisks(cloud)]
-        operator = Operator(both, nats=stores, kube=stores.kube)
+        operator = Operator(both, nats=stores, kube=stores.kube)  # type: ignore[arg-type]
         task = asyncio.create_task(operator.run())
         await operator.synced.wait()
         await Play(store=stores.store(DISKS)).put(size=1)

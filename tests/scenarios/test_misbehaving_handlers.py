@@ -54,7 +54,7 @@ class Answers(Apps):
         self.syncs.append(key)
         if isinstance(self.answer, BaseException):
             raise self.answer
-        return self.answer  # type: ignore[no-any-return]  # whatever it is
+        return self.answer
 
 
 # ---- returned values
@@ -215,7 +215,7 @@ async def test_a_retry_policy_that_fails_or_decides_nothing_is_replaced_by_backo
         return decision
 
     class Stubborn(Answers):
-        retry = policy
+        retry = policy  # type: ignore[assignment]
 
     controller = Stubborn()
     controller.answer = ValueError("no luck")
@@ -384,7 +384,7 @@ class Threaded(Controller):
     """Works in a thread until a test lets it go; counts how many work at one key at once."""
 
     name = "threaded"
-    apps = primary(Apps.apps.kind)
+    apps = primary(Apps.apps.kind)  # type: ignore[arg-type,var-annotated]
     sync_timeout_s = 0.05
 
     def __init__(self) -> None:
@@ -476,7 +476,7 @@ async def test_an_async_function_needs_no_thread() -> None:
         """Wait for nothing."""
 
     with pytest.raises(UsageError, match="fetch is `async def`: await it"):
-        await blocking(fetch)
+        await blocking(fetch)  # type: ignore[unused-coroutine]
 
 
 async def test_a_task_that_outlives_its_handler_begins_no_thread() -> None:

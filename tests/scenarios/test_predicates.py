@@ -146,4 +146,4 @@ def test_an_unknown_wake_on_is_refused(wake_on: Any) -> None:
 
 def test_a_predicate_that_is_no_function_is_refused() -> None:
     with pytest.raises(UsageError, match="predicate='x': give a function"):
-        secondary(SERVICES, predicate="x")  # type: ignore[arg-type]
+        secondary(SERVICES, predicate="x")  # type: ignore[call-overload]

@@ -156,7 +156,7 @@ async def test_a_key_that_is_gone_reads_nothing_and_leaves_no_watch() -> None:
     readers = Readers()
 
     async def read(self: Readers, key: str) -> object:
-        return None if self.apps.get(key) is None else await self.reads.get(LIMITS, "eu")
+        return None if self.apps.get(key) is None else await self.reads.get(LIMITS, "eu")  # type: ignore[arg-type]
 
     readers.read = read
     async with running(readers) as harness:

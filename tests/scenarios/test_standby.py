@@ -39,6 +39,7 @@ class Shops(Controller):
         await self.configs.apply(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": key}, "data": {"a": "b"}}
         )
+        return None
 
 
 def watching(notes: Notes) -> InformerController:
@@ -49,7 +50,7 @@ def watching(notes: Notes) -> InformerController:
 
 
 def electing(leases: MemoryStore) -> Callable[[str], Election]:
-    return elections(leases, ttl_s=TTL_S, clock=asyncio.get_running_loop().time)
+    return elections(leases, ttl_s=TTL_S, clock=asyncio.get_running_loop().time)  # type: ignore[return-value]
 
 
 class Running:
@@ -57,7 +58,7 @@ class Running:
 
     def __init__(self, controller: Controller | Runnable, stores: MemoryStores) -> None:
         election = electing(stores.store(LEASES))
-        self.operator = Operator([controller], nats=stores, kube=stores.kube, election=election)
+        self.operator = Operator([controller], nats=stores, kube=stores.kube, election=election)  # type: ignore[arg-type]
         self.task = asyncio.create_task(self.operator.run())
 
     async def stop(self) -> None:
@@ -156,7 +157,7 @@ async def test_a_leader_sees_first_what_the_one_before_it_wrote() -> None:
         async def open(self, kind: Any) -> MemoryStore:
             return Late(kind) if kind is Counts.shops.kind else await stores.open(kind)
 
-    operator = Operator([Counts()], nats=LateStores(), election=electing(stores.store(LEASES)))
+    operator = Operator([Counts()], nats=LateStores(), election=electing(stores.store(LEASES)))  # type: ignore[arg-type]
     task = asyncio.create_task(operator.run())
     await eventually(lambda: seen)
     assert seen == [1]

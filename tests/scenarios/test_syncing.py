@@ -475,7 +475,7 @@ async def test_what_failed_for_good_is_cleared_away_when_its_primary_goes() -> N
 
 async def test_a_retry_policy_may_give_a_key_up() -> None:
     class Impatient(Moody):
-        retry = give_up_after(2)
+        retry = give_up_after(2)  # type: ignore[assignment]
 
     controller = Impatient()
     controller.failure = RuntimeError("no")

@@ -198,7 +198,7 @@ class Databases(ManagedController[Database]):
         async def connect(_: object) -> None:
             raise ValueError("no way to nats://ann:hush@db")
 
-        return ManagedReconciler(managed, connecter=connect)
+        return ManagedReconciler(managed, connecter=connect)  # type: ignore[arg-type]
 
 
 async def test_a_reconciliation_is_a_trace_and_its_status_holds_no_secret(

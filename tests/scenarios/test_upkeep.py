@@ -218,7 +218,7 @@ async def test_as_many_keys_are_synced_at_once_as_there_are_workers() -> None:
     controller = Wide(delay_s=1.0)
     async with running(controller, stores=await filled(7)) as harness:
         await asyncio.sleep(0.5)
-        assert harness.runtime.status().queue.held == 3
+        assert harness.runtime.status().queue.held == 3  # type: ignore[union-attr]
         await harness.run_until_idle()
         assert Counter(round(at) for at, _ in controller.begun) == {0: 3, 1: 3, 2: 1}
 
@@ -435,7 +435,7 @@ async def test_status_says_how_it_goes_as_a_whole() -> None:
         assert list(status.invalid) == ["invalid"]
         assert status.syncs == status.failures + 1
         assert status.watch_restarts == 1
-        assert (status.queue.depth, status.queue.waiting, status.queue.held) == (0, 1, 0)
+        assert (status.queue.depth, status.queue.waiting, status.queue.held) == (0, 1, 0)  # type: ignore[union-attr]
 
 
 async def test_a_controller_may_tell_people_of_its_keys() -> None:

@@ -261,7 +261,7 @@ class TestRetries:
         errors: list[Exception] = []
         notes = Notes()
         notes.failures = 100
-        notes.error = lambda: (times.append(now()), ValueError("told to"))[1]
+        notes.error = lambda: (times.append(now()), ValueError("told to"))[1]  # type: ignore[func-returns-value]
         failing = controller(notes, error_handler=errors.append)
         async with running(failing, stores):
             await put(sites, "athens", site("one"))

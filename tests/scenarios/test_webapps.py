@@ -27,7 +27,7 @@ class Cluster:
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
         kinds = [slot.kind for slot in SLOTS]
-        self.configs, self.deployments, self.services = map(harness.stores.kube.store, kinds)
+        self.configs, self.deployments, self.services = map(harness.stores.kube.store, kinds)  # type: ignore[arg-type]
 
     async def app(self, key: str, **spec: object) -> None:
         await put(self.harness.stores.store(APPS), key, {"spec": {"image": WEB, **spec}})

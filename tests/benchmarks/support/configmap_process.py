@@ -216,7 +216,7 @@ def main() -> None:
     told = Arguments(side, nats, server, token, namespace, int(count), loop)
     factory = uvloop.new_event_loop if loop == "uvloop" else None
     with asyncio.Runner(loop_factory=factory) as runner:
-        made = runner.run(SIDES[side](told))  # type: ignore[arg-type]  # a coroutine
+        made = runner.run(SIDES[side](told))  # type: ignore[arg-type,var-annotated]  # a coroutine
     sys.stdout.buffer.write(msgspec.json.encode(made))
 
 

@@ -34,5 +34,5 @@ def value(number: int, version: int = 0) -> bytes:
         "status": {"ready": True},
     }
     room = VALUE_BYTES - len(msgspec.json.encode(document))
-    document["spec"]["text"] = "x" * room
+    document["spec"]["text"] = "x" * room  # type: ignore[index]
     return msgspec.json.encode(document)

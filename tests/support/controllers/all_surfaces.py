@@ -44,7 +44,7 @@ async def _controller(handle: Handle) -> AsyncIterator[MemoryStores]:
         sync_timeout_s = LIMIT_S
 
         async def sync_handler(self, key: str) -> float | None:
-            return await handle(key)  # type: ignore[no-any-return]  # whatever it is
+            return await handle(key)
 
     async with running_controller(Things()) as harness:
         yield harness.stores
@@ -82,7 +82,7 @@ async def _watchers(handle: Handle) -> AsyncIterator[MemoryStores]:
 async def _managed(handle: Handle) -> AsyncIterator[MemoryStores]:
     class Reconciler(ManagedReconciler[Thing]):
         async def reconcile(self, key: str) -> float | None:
-            return await handle(key)  # type: ignore[no-any-return]  # whatever it is
+            return await handle(key)
 
     class Things(ManagedController[Thing]):
         kind = THINGS
@@ -99,7 +99,7 @@ async def _managed(handle: Handle) -> AsyncIterator[MemoryStores]:
 @asynccontextmanager
 async def _dynamic(handle: Handle) -> AsyncIterator[MemoryStores]:
     async def reconcile(watcher: ObjectIdentifier) -> float | None:
-        return await handle(watcher.name)  # type: ignore[no-any-return]  # whatever it is
+        return await handle(watcher.name)
 
     stores = MemoryStores()
     options = DynamicOptions(reconcile_timeout_s=LIMIT_S, workers=4)

@@ -88,7 +88,7 @@ class Checker:
             assert copies.pop(key, None) == entry, f"{key} was touched"
         for key, value in kept.items():
             assert copies.pop(key).value == value, f"{key} was touched"
-        wanted = {}
+        wanted = {}  # type: ignore[var-annotated]
         for key, thing in _decoded(things).items():
             assert thing.status.get("said") == thing.spec.text, f"{key} is {things[key]}"
             wanted |= {f"{key}.{at}": thing.spec.text for at in range(thing.spec.copies)}

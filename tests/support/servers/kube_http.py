@@ -37,7 +37,7 @@ class Web:
 async def answering(handler: Handler) -> AsyncIterator[Web]:
     """Run a `Web`; requests that hang when it ends are cut off."""
     served = Web(handler)
-    server = web.Server(served.answer, handler_cancellation=True)
+    server = web.Server(served.answer, handler_cancellation=True)  # type: ignore[arg-type]
     runner = web.ServerRunner(server, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

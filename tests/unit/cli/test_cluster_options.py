@@ -51,4 +51,4 @@ def test_no_cluster_is_looked_for_where_none_is_wanted(word: str) -> None:
 @pytest.mark.parametrize("given", [{"kubeconfig": "k"}, {"kube_context": "c"}])
 def test_a_cluster_cannot_be_named_and_refused(given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="--no-kube excludes"):
-        cluster({}, no_kube=True, **given)
+        cluster({}, no_kube=True, **given)  # type: ignore[arg-type]

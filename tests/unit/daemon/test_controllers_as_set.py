@@ -18,6 +18,7 @@ class Shops(Controller):
     async def sync_handler(self, key: str) -> float | None:
         await self.signs.apply(key, thing("open"))
         await asyncio.sleep(5)
+        return None
 
 
 async def ran(settings: ControllerSettings, stores: MemoryStores) -> ControllerRuntime:

@@ -27,6 +27,7 @@ class Shops(Controller):
         log.info("looking")
         if key == "broken" and log_context()["attempt"] == 1:
             raise ValueError("with nats://ann:hush@hub")
+        return None
 
 
 async def logged(

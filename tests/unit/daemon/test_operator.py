@@ -34,6 +34,7 @@ class First(Controller):
 
     async def sync_handler(self, key: str) -> float | None:
         self.told.append(f"{self.name} syncs {key}")
+        return None
 
     async def clean(self) -> None:
         self.told.append(f"{self.name} ends")
@@ -65,6 +66,7 @@ class Slow(First):
         self.told.append("slow begins")
         await asyncio.sleep(50)
         self.told.append("slow is done")
+        return None
 
 
 @asynccontextmanager

@@ -103,7 +103,7 @@ class TestWatchers:
             found = await asked.explain("athens")
             assert found.failures == 1
             assert found.queued is not None
-            assert (found.queued.place, found.queued.s) == ("waiting", pytest.approx(4, abs=0.1))
+            assert (found.queued.place, found.queued.s) == ("waiting", pytest.approx(4, abs=0.1))  # type: ignore[comparison-overlap]
             status = await asked.status()
             assert (status.state, status.primaries, status.invalid_count) == ("syncing", 2, 1)
             assert status.failing == {"athens": "ValueError: told to"}

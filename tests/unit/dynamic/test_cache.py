@@ -86,10 +86,10 @@ def test_what_goes_in_and_what_comes_out_are_copies() -> None:
     cache = ObjectCache()
     mine: Document = {"data": {"a": "1"}}
     cache.cache_object(SECRET, "default", "one", mine)
-    mine["data"]["a"] = "spoilt"
+    mine["data"]["a"] = "spoilt"  # type: ignore[index]
     theirs = cache.get(SECRET, "default", "one")
     assert theirs == {"data": {"a": "1"}}
-    theirs["data"]["a"] = "spoilt"
+    theirs["data"]["a"] = "spoilt"  # type: ignore[index]
     assert cache.get(SECRET, "default", "one") == {"data": {"a": "1"}}
 
 

@@ -50,7 +50,7 @@ async def test_a_creation_that_is_not_async_may_have_created_and_is_not_repeated
         def create(self, managed: Managed[Any]) -> None:  # type: ignore[override]  # the mistake
             cloud.created.append(managed.key)
 
-    play = Play(cloud=cloud, client=Wrong)
+    play = Play(cloud=cloud, client=Wrong)  # type: ignore[arg-type]
     await play.put()
     with pytest.raises(HandlerError, match="create returned None at once"):
         await play.reconcile()

@@ -127,7 +127,7 @@ class TestCreating:
 
     async def test_an_object_that_was_written_meanwhile_is_not_created_for(self) -> None:
         async def observe(managed: Managed[Disk]) -> Observation:
-            await play.put(managed.key, size=2)
+            await play.put(managed.key, size=2)  # type: ignore[attr-defined]
             return Observation()
 
         async def create(_managed: Managed[Disk]) -> None:
@@ -575,7 +575,7 @@ class TestDeleting:
         class Removing(CloudClient):
             async def create(self, managed: Managed[Any]) -> None:
                 await super().create(managed)
-                await play.store.delete(managed.key)
+                await play.store.delete(managed.key)  # type: ignore[attr-defined]
 
         play = Play(client=Removing)
         await play.put()
@@ -793,7 +793,7 @@ class TestConnecting:
 
     async def test_a_disconnecter_that_hangs_is_cut_short(self) -> None:
         async def connect(_managed: Managed[Any]) -> CloudClient:
-            return CloudClient(play.cloud)
+            return CloudClient(play.cloud)  # type: ignore[attr-defined]
 
         async def disconnect() -> None:
             await asyncio.sleep(3600)

@@ -37,7 +37,7 @@ def test_a_kind_without_an_encoder_is_only_read() -> None:
 
 
 def test_an_object_has_no_decoder_of_its_own() -> None:
-    class Thing(natsctl.Object):
+    class Thing(natsctl.Object):  # type: ignore[misc]
         spec: int
 
     with pytest.raises(UsageError, match="an Object is JSON"):

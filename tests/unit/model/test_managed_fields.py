@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from natsctl.model.documents import Document
 from natsctl.model.managed_fields import FieldManager, lost_fields, same_family, union
 
 OURS, THEIRS = "natsctl/apps", "kubectl-edit"
@@ -21,7 +22,7 @@ def lost(
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Return the lost fields as pairs."""
     entries = [(OURS, True, ours), (THEIRS, False, theirs)]
-    managers = [FieldManager(*each) for each in entries if each[2] is not None]
+    managers = [FieldManager(*each) for each in entries if each[2] is not None]  # type: ignore[arg-type]
     fields = lost_fields(wanted, found, managers, OURS, metadata_only=metadata_only)
     return [(at.path, at.managers) for at in fields]
 
@@ -129,23 +130,24 @@ def test_without_an_entry_of_ours_all_that_differs_is_lost() -> None:
 def test_a_label_that_was_taken_is_lost() -> None:
     wanted = {"metadata": {"name": "a", "labels": {"x.y/z": "1"}}}
     found = {"metadata": {"name": "a", "labels": {"x.y/z": "2"}}}
-    theirs = {"f:metadata": {"f:labels": {"f:x.y/z": {}}}}
+    theirs: Document = {"f:metadata": {"f:labels": {"f:x.y/z": {}}}}
     assert lost(wanted, found, {}, theirs) == [(".metadata.labels.x.y/z", (THEIRS,))]
 
 
 def test_of_an_object_read_in_part_the_unread_fields_are_judged_by_their_manager() -> None:
     wanted = {"apiVersion": "v1", "metadata": {"name": "a"}, "data": {"a": "1", "b": "1"}}
     found = {"apiVersion": "v1", "metadata": {"name": "a"}}
-    both = {"f:data": {"f:a": {}, "f:b": {}}}
+    both: Document = {"f:data": {"f:a": {}, "f:b": {}}}
     assert lost(wanted, found, both, metadata_only=True) == []
-    one, other = {"f:data": {"f:b": {}}}, {"f:data": {"f:a": {}}}
+    one: Document = {"f:data": {"f:b": {}}}
+    other: Document = {"f:data": {"f:a": {}}}
     taken = lost(wanted, found, one, other, metadata_only=True)
     assert taken == [(".data.a", (THEIRS,))]
 
 
 def test_a_union_has_all_fields() -> None:
-    one = {"f:spec": {"f:a": {}, "f:b": {".": {}}}}
-    other = {"f:spec": {"f:b": {"f:c": {}}}, "f:data": {}}
+    one: Document = {"f:spec": {"f:a": {}, "f:b": {".": {}}}}
+    other: Document = {"f:spec": {"f:b": {"f:c": {}}}, "f:data": {}}
     assert union([one, other]) == {
         "f:spec": {"f:a": {}, "f:b": {".": {}, "f:c": {}}},
         "f:data": {},

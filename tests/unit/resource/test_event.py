@@ -37,7 +37,7 @@ def sync(desk: Desk) -> Event[str]:
 
 class TestKey:
     def test_it_is_the_string_itself(self) -> None:
-        assert {Key("shop"): 1}["shop"] == 1
+        assert {Key("shop"): 1}["shop"] == 1  # type: ignore[index]
         assert f"{Key('team/shop')}" == "team/shop"
 
     @pytest.mark.parametrize(

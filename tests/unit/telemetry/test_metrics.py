@@ -38,7 +38,7 @@ def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def test_each_number_is_under_its_name_and_the_labels_of_its_thing() -> None:
     pumps = {("a", "hill"): Pump(litres=3, pressure=1.5), ("b", "hill"): Pump(litres=4)}
-    page, _ = exposition(PUMPS.families(pumps))
+    page, _ = exposition(PUMPS.families(pumps))  # type: ignore[arg-type]
     found = samples(page)
     hill_a, hill_b = (("pump", "a"), ("site", "hill")), (("pump", "b"), ("site", "hill"))
     assert found["pump_litres_total", hill_a] == 3

@@ -24,7 +24,7 @@ def tell(
     deliveries: Deliveries, key: str, before: str | None, after: str | None, **how: Registration
 ) -> None:
     news = ObjectChange(key, SITES, STORE, stored(key, before), stored(key, after))
-    deliveries.add(news, priority=Priority.USER, **how)
+    deliveries.add(news, priority=Priority.USER, **how)  # type: ignore[arg-type]
 
 
 async def all_told(deliveries: Deliveries) -> None:
@@ -88,7 +88,7 @@ async def test_only_one_of_them_may_be_told(notes: Notes) -> None:
     late = Notes()
     registration = Registration(late)
     deliveries.registrations = (*deliveries.registrations, registration)
-    tell(deliveries, "athens", None, "one", to=(registration,))
+    tell(deliveries, "athens", None, "one", to=(registration,))  # type: ignore[arg-type]
     await all_told(deliveries)
     assert (notes.told, late.told) == ([], ["add athens one"])
 

@@ -19,7 +19,7 @@ CREATE, UPDATE, DELETE = ResourceAction.CREATE, ResourceAction.UPDATE, ResourceA
 
 
 def snapshot(value: bytes) -> Snapshot[object]:
-    return Snapshot(SITES, Stored("berlin", 7, value), MemoryStore(SITES))
+    return Snapshot(SITES, Stored("berlin", 7, value), MemoryStore(SITES))  # type: ignore[arg-type]
 
 
 def dequeues(new: ResourceAction, one: bytes, retry: ResourceAction, other: bytes) -> bool:

@@ -10,7 +10,7 @@ from natsctl.watchers import SimpleWatcher, Snapshot
 from tests.support.controllers.recording_watcher import SITES, Notes, Site, SiteSpec, site
 
 
-def snapshot(value: bytes, kind: Kind[object] = SITES) -> Snapshot[object]:
+def snapshot(value: bytes, kind: Kind[object] = SITES) -> Snapshot[object]:  # type: ignore[assignment]
     return Snapshot(kind, Stored("berlin", 7, value), MemoryStore(kind))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from natsctl.cli.main import run
-from natsctl.controller.runtime import Controller
+from natsctl.controller.runtime import Controller  # type: ignore[attr-defined]
 from natsctl.daemon.loader import load
 
 ROOT = Path(__file__).parents[4]

@@ -53,7 +53,7 @@ def test_a_command_is_told_of_a_file() -> None:
 def test_the_words_for_another_process_are_those_that_were_typed() -> None:
     Path("mine.toml").write_text("[controllers]\nresync_s = 7")
     typed = {"workers": "3", "no_kube": True, "server": "a,b", "log_level": "debug"}
-    found = load_settings(typed, {"NATSCTL_TOKEN": "hush"}, config="mine.toml")
+    found = load_settings(typed, {"NATSCTL_TOKEN": "hush"}, config="mine.toml")  # type: ignore[arg-type]
     told = typed_options(found)
     assert told[:2] == ["--config", "mine.toml"]
     assert "hush" not in told

@@ -31,7 +31,7 @@ async def logged(
     store = MemoryStore(kind)
     for number, value in enumerate(values):
         await store.create(f"k{number}", value)
-    informer: Informer[Thing] | Informer[Plain] = Informer(store, kind)  # type: ignore[arg-type]
+    informer: Informer[Thing] | Informer[Plain] = Informer(store, kind)  # type: ignore[misc]
     with caplog.at_level(logging.ERROR):
         async with informed(informer):
             await asyncio.sleep(watched_s)

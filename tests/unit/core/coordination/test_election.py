@@ -114,7 +114,7 @@ class Way:
         self._pass()
         return await self._store.delete(key, revision=revision, uid=uid, purge=purge)
 
-    history = watch = None  # type: ignore[assignment]  # nobody asks a lease for them
+    history = watch = None
 
     def _pass(self) -> None:
         if self.cut:
@@ -543,7 +543,7 @@ class Others(Apps):
     """Another application's controller, of the same name by chance."""
 
     name = "apps"
-    apps = primary(kv(Part, bucket="others"))
+    apps = primary(kv(Part, bucket="others"))  # type: ignore[assignment]
 
 
 async def test_another_application_s_lease_is_left_alone_and_the_reason_is_given(

@@ -57,7 +57,7 @@ class SilentStores(MemoryStores):
 
 async def test_reading_the_id_ends_at_its_deadline() -> None:
     with pytest.raises(StoreTimeoutError, match="within 3 s"):
-        await installation(SilentStores(), deadline_s=3.0)
+        await installation(SilentStores(), deadline_s=3.0)  # type: ignore[arg-type]
 
 
 def test_an_installation_includes_what_it_has_adopted() -> None:

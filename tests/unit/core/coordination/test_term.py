@@ -143,8 +143,8 @@ async def test_whoever_asks_is_told_which_keys_are_its_own_now_and_whenever_that
     told: list[Assignment] = []
     first, second = Some("ab"), Some("b")
     with leadership.moving(told.append):
-        leadership.begin(1, until=1e9, assignment=first)
-        leadership.move(second)
+        leadership.begin(1, until=1e9, assignment=first)  # type: ignore[arg-type]
+        leadership.move(second)  # type: ignore[arg-type]
         leadership.lose()
     leadership.begin(2, until=1e9)
     assert told == [NONE, first, second, NONE]
@@ -153,15 +153,15 @@ async def test_whoever_asks_is_told_which_keys_are_its_own_now_and_whenever_that
 async def test_a_key_is_this_process_s_own_while_it_is_worked_on_and_no_longer_than_the_term(
     leadership: Leadership,
 ) -> None:
-    leadership.begin(1, until=10, assignment=Some("ab"))
+    leadership.begin(1, until=10, assignment=Some("ab"))  # type: ignore[arg-type]
     with leadership.working_on("a"):
-        leadership.move(Some("b"))
+        leadership.move(Some("b"))  # type: ignore[arg-type]
         assert leadership.has("a")
         assert leadership.has("b")
         await asyncio.sleep(10)
         assert not leadership.has("a")
     leadership.step_down()
-    leadership.begin(2, until=20, assignment=Some("b"))
+    leadership.begin(2, until=20, assignment=Some("b"))  # type: ignore[arg-type]
     assert not leadership.has("a")
     assert leadership.has("b")
 

@@ -27,7 +27,7 @@ class Busy(MemoryStore):
         await self._intrude(key)
         return await super().update(key, value, revision=revision)
 
-    async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> int:
+    async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> int:  # type: ignore[override]
         await self._intrude(key)
         return await super().delete(key, revision=revision, purge=purge)
 
@@ -81,7 +81,7 @@ class TestDeleting:
 
     async def test_an_object_held_just_now_is_not_deleted_but_marked(self) -> None:
         class HeldJustNow(MemoryStore):
-            async def delete(
+            async def delete(  # type: ignore[override]
                 self, key: str, *, revision: int | None = None, purge: bool = False
             ) -> int:
                 newest = await self.get(key)
@@ -91,7 +91,7 @@ class TestDeleting:
 
         store = HeldJustNow(THINGS)
         await store.create("a", value())
-        assert (await delete(store, "a")).stored == await store.get("a")
+        assert (await delete(store, "a")).stored == await store.get("a")  # type: ignore[arg-type]
         assert document(await store.get("a"))["metadata"]["deletionTimestamp"]
 
     @pytest.mark.parametrize("finalizers", [[], ["x"]])
@@ -100,13 +100,13 @@ class TestDeleting:
     ) -> None:
         store = Busy(9)
         await store.create("a", value(finalizers=finalizers))
-        assert ((await delete(store, "a")).stored is None) == (not finalizers)
+        assert ((await delete(store, "a")).stored is None) == (not finalizers)  # type: ignore[arg-type]
 
     async def test_in_the_end_it_gives_up(self) -> None:
         store = Busy(10)
         await store.create("a", value(finalizers=["x"]))
         with pytest.raises(ConflictError, match=r"a of Thing\.things"):
-            await delete(store, "a")
+            await delete(store, "a")  # type: ignore[arg-type]
 
 
 class TestHolding:
@@ -171,13 +171,13 @@ class TestReleasing:
     async def test_who_is_disturbed_tries_again_and_loses_nothing(self, others: list[str]) -> None:
         store = Busy(0)
         await store.create("a", value(finalizers=["x", *others]))
-        await delete(store, "a")
+        await delete(store, "a")  # type: ignore[arg-type]
         store.times = 9
-        await release(store, "a", "x")
+        await release(store, "a", "x")  # type: ignore[arg-type]
         assert store.keys() == (["a"] if others else [])
 
     async def test_in_the_end_it_gives_up(self) -> None:
         store = Busy(10)
         await store.create("a", value(finalizers=["x", "y"]))
         with pytest.raises(ConflictError, match=r"a of Thing\.things"):
-            await release(store, "a", "x")
+            await release(store, "a", "x")  # type: ignore[arg-type]

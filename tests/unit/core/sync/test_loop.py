@@ -42,7 +42,10 @@ class Handler:
 
 @asynccontextmanager
 async def running(
-    loop: SyncLoop, ready: Callable[[], Awaitable[None]] = at_once, *, workers: int = 1
+    loop: SyncLoop,  # type: ignore[type-arg]
+    ready: Callable[[], Awaitable[None]] = at_once,
+    *,
+    workers: int = 1,
 ) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(loop.run(ready, workers=workers))
     await asyncio.sleep(0)
@@ -53,7 +56,7 @@ async def running(
         await asyncio.wait({task})
 
 
-async def idle(loop: SyncLoop) -> None:
+async def idle(loop: SyncLoop) -> None:  # type: ignore[type-arg]
     await eventually(lambda: loop.queue.idle, within_s=3600)
 
 

@@ -44,7 +44,7 @@ def test_a_span_is_sent_as_it_is_but_for_secrets() -> None:
             span.add_event("asked", {"where": URL}, timestamp=7)
             span.set_status(Status(StatusCode.ERROR, f"no {URL}"))
     sent, _ = kept.spans
-    assert (sent.name, sent.kind) == (f"to {SHOWN}", span.kind)
+    assert (sent.name, sent.kind) == (f"to {SHOWN}", span.kind)  # type: ignore[attr-defined]
     assert sent.attributes == {"a": SHOWN, "b": [SHOWN, "c"], "d": 1, "e": (1, 2), "f": True}
     assert [(each.name, each.attributes, each.timestamp) for each in sent.events] == [
         ("asked", {"where": SHOWN}, 7)
@@ -52,8 +52,8 @@ def test_a_span_is_sent_as_it_is_but_for_secrets() -> None:
     assert (sent.status.status_code, sent.status.description) == (StatusCode.ERROR, f"no {SHOWN}")
     assert sent.parent == outer.get_span_context()
     assert sent.context == span.get_span_context()
-    assert sent.links == span.links
-    assert (sent.start_time, sent.end_time) == (span.start_time, span.end_time)
+    assert sent.links == span.links  # type: ignore[attr-defined]
+    assert (sent.start_time, sent.end_time) == (span.start_time, span.end_time)  # type: ignore[attr-defined]
     assert sent.instrumentation_scope is not None
     assert sent.instrumentation_scope.name == "mine"
     assert sent.resource == provider.resource

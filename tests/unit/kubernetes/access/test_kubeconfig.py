@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +35,7 @@ def written(file: Path, content: object) -> str:
     return str(file)
 
 
-def found(**options: object) -> ClusterTarget:
+def found(**options: Any) -> ClusterTarget:
     way = find_target(KubeOptions(**options))
     assert way is not None
     return way
@@ -66,7 +67,7 @@ def test_what_is_named_comes_before_the_environment_before_the_usual(
 def test_of_several_the_first_counts(home: Path) -> None:
     one = config("one", current="one")
     two = config("two", current="two")
-    two["users"] += config("one", token="not this one")["users"]
+    two["users"] += config("one", token="not this one")["users"]  # type: ignore[operator]
     files = [written(home / "1", one), written(home / "2", two)]
     both = os.pathsep.join(files)
     assert found(kubeconfig=both).user.token == "token-of-one"
@@ -95,18 +96,18 @@ def test_paths_are_from_where_the_file_is(home: Path) -> None:
             "exec": {"apiVersion": "v1", "command": "./plugin"},
         },
     )
-    content["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"
+    content["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"  # type: ignore[index]
     way = found(kubeconfig=written(home / "sub/config", content))
     assert way.cluster.certificate_authority == str(home / "sub/ca.crt")
     assert way.user.token_file == str(home / "sub/token")
     assert way.user.client_certificate == str(home / "sub/certs/me.crt")
     assert way.user.client_key == "/keys/me.key"
-    assert way.user.exec.command == str(home / "sub/plugin")
+    assert way.user.exec.command == str(home / "sub/plugin")  # type: ignore[union-attr]
 
 
 def test_a_plugin_without_a_path_is_looked_for_on_the_path(home: Path) -> None:
     content = config("one", current="one", exec={"apiVersion": "v1", "command": "plugin"})
-    assert found(kubeconfig=written(home / "a", content)).user.exec.command == "plugin"
+    assert found(kubeconfig=written(home / "a", content)).user.exec.command == "plugin"  # type: ignore[union-attr]
 
 
 def test_options_go_over_the_file(home: Path) -> None:

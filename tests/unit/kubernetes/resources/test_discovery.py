@@ -35,7 +35,7 @@ class Server:
 
 async def test_what_was_found_is_believed_for_a_while() -> None:
     server = Server(v1=["Pod", "Secret"])
-    discovery = Discovery(server, ttl_s=600)
+    discovery = Discovery(server, ttl_s=600)  # type: ignore[arg-type]
     await discovery.find("v1", "Pod")
     await discovery.find("v1", "Secret")
     assert server.lookups == 1
@@ -46,7 +46,7 @@ async def test_what_was_found_is_believed_for_a_while() -> None:
 
 async def test_what_is_missing_is_looked_for_each_time() -> None:
     server = Server(v1=["Pod"])
-    discovery = Discovery(server)
+    discovery = Discovery(server)  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(StoreMissingError):
             await discovery.find("v1", "Rollout")
@@ -57,7 +57,7 @@ async def test_what_is_missing_is_looked_for_each_time() -> None:
 
 async def test_what_is_missing_may_be_believed_for_a_while_too() -> None:
     server = Server(v1=["Pod"])
-    discovery = Discovery(server, miss_ttl_s=60)
+    discovery = Discovery(server, miss_ttl_s=60)  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(StoreMissingError):
             await discovery.find("v1", "Rollout")
@@ -69,7 +69,7 @@ async def test_what_is_missing_may_be_believed_for_a_while_too() -> None:
 
 async def test_a_lookup_that_is_on_its_way_is_shared() -> None:
     server = Server(v1=["Pod", "Secret"], v2=["Pod"])
-    discovery = Discovery(server)
+    discovery = Discovery(server)  # type: ignore[arg-type]
     kinds = ["Pod", "Secret", "Rollout"] * 10
     found = await asyncio.gather(
         *(discovery.find("v1", kind) for kind in kinds),
@@ -83,7 +83,7 @@ async def test_a_lookup_that_is_on_its_way_is_shared() -> None:
 
 async def test_whoever_gives_up_leaves_the_others_their_answer() -> None:
     server = Server(v1=["Pod"])
-    discovery = Discovery(server)
+    discovery = Discovery(server)  # type: ignore[arg-type]
     first = asyncio.create_task(discovery.find("v1", "Pod"))
     second = asyncio.create_task(discovery.find("v1", "Pod"))
     await asyncio.sleep(0.5)
@@ -95,7 +95,7 @@ async def test_whoever_gives_up_leaves_the_others_their_answer() -> None:
 async def test_a_failure_is_told_and_not_remembered() -> None:
     server = Server(v1=["Pod"])
     server.failure = StoreError("busy")
-    discovery = Discovery(server)
+    discovery = Discovery(server)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="busy"):
         await discovery.find("v1", "Pod")
     server.failure = None
@@ -108,4 +108,4 @@ async def test_an_answer_that_makes_no_sense_is_a_failure() -> None:
             return Reply(200, b"<html>")
 
     with pytest.raises(StoreError, match="GET /api/v1 returned an invalid response"):
-        await Discovery(Odd()).find("v1", "Pod")
+        await Discovery(Odd()).find("v1", "Pod")  # type: ignore[arg-type]

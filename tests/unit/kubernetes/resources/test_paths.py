@@ -21,7 +21,7 @@ def resource(api_version: str, plural: str, *, namespaced: bool) -> ApiResource:
 
 def paths(api_version: str, plural: str, *, namespaced: bool) -> Paths:
     found = resource(api_version, plural, namespaced=namespaced)
-    return paths_of(found, kube(api_version, "Thing"))
+    return paths_of(found, kube(api_version, "Thing"))  # type: ignore[arg-type]
 
 
 CONFIGS = paths("v1", "configmaps", namespaced=True)
@@ -62,4 +62,4 @@ def test_a_key_that_no_object_can_have_has_no_path(of: Paths, key: str) -> None:
 
 def test_a_kind_without_namespaces_cannot_be_declared_with_one() -> None:
     with pytest.raises(UsageError, match=r"cluster-scoped.*'team-a'"):
-        paths_of(resource("v1", "nodes", namespaced=False), kube("v1", "Node", namespace="team-a"))
+        paths_of(resource("v1", "nodes", namespaced=False), kube("v1", "Node", namespace="team-a"))  # type: ignore[arg-type]

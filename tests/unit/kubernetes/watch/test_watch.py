@@ -39,7 +39,9 @@ async def path() -> str:
 
 
 def watch_of(
-    wire: ScriptedWire, kind: KubeKind[object] = THINGS, incarnation: Incarnation | None = None
+    wire: ScriptedWire,
+    kind: KubeKind[object] = THINGS,  # type: ignore[assignment]
+    incarnation: Incarnation | None = None,
 ) -> KubeWatch:
     return KubeWatch(wire, kind, path, incarnation or Incarnation(SERVER))
 
@@ -60,7 +62,7 @@ async def told_until_broken(watch: KubeWatch) -> tuple[list[str], StoreError]:
             return found, error
 
 
-def short(event: WatchEvent) -> str:
+def short(event: WatchEvent) -> str:  # type: ignore[return]
     match event:
         case Listing():
             return f"listing of {event.incarnation}"
@@ -166,7 +168,7 @@ class TestListing:
     async def test_of_metadata_only_nothing_else_is_kept(self, wire: ScriptedWire) -> None:
         partial = {**thing("a", 3), "kind": "PartialObjectMetadata", "apiVersion": "meta/v1"}
         wire.replies += [page(9, partial, thing("b", 4, data={"x": "y"}))]
-        async with watch_of(wire, kube("v1", "Thing", metadata_only=True))() as events:
+        async with watch_of(wire, kube("v1", "Thing", metadata_only=True))() as events:  # type: ignore[arg-type]
             await told(events, 1)
             values = [await anext(events), await anext(events)]
         for event in values:
@@ -415,7 +417,7 @@ class TestStreamingList:
         identity = Incarnation(SERVER)
         identity.saw(20)
         restored = [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True)]
-        wire.streams += [restored, [*restored, wire.SILENCE]]
+        wire.streams += [restored, [*restored, wire.SILENCE]]  # type: ignore[list-item]
         found, _ = await told_until_broken(watch_of(wire, incarnation=identity))
         assert found == [LISTING, "team-a/a@3"]
         async with watch_of(wire, incarnation=identity)() as events:
