@@ -122,7 +122,7 @@ async def test_a_listing_for_people_skips_them_and_says_so(
     assert [message.key for message in shown] == ["a"]
     assert shown[0].created
     (line,) = caplog.messages
-    shown = r"a\x0bb, a\x0cb, a\x00b, …"
+    shown = r"a\x0bb, a\x0cb, a\x00b, …"  # type: ignore[assignment]
     assert line.startswith(f"skipped illegal keys bucket=notes count=13 keys={shown!r} hint=")
 
 
