@@ -1,4 +1,4 @@
-"""Watchers that come and go, what each of them watches, and whom a change concerns."""
+"""Calls a reconciler for watchers when the objects that they watch change."""
 
 import asyncio
 import logging
@@ -50,23 +50,22 @@ class _Running(msgspec.Struct, frozen=True):
 
 
 class DynamicWatcher:
-    """Watches single objects and selections of them, for watchers that come and go.
+    """Watches single objects and selections of objects, for watchers that are added and removed.
 
-    *Guarantees.* There is one watch for each distinct thing that is watched, for as long as any
-    watcher watches it. Every change after a watcher began to watch is followed by a call of the
-    reconciler for that watcher; changes that come faster are one call, and each watcher is with
-    one worker at a time. A watch that breaks goes on by itself, and tells what changed meanwhile.
-    One that cannot be had any more, because a permission or the kind is gone, is removed from all
-    its watchers, and the reconciler is called for each: reading the object again shows the error.
+    *Guarantees.* All watchers of an object or a selection share one watch, which ends with the last
+    of them. After every change of a watched object, the reconciler is called for each of its
+    watchers. Several changes may lead to one call, and one worker at a time holds a watcher. A
+    watch that breaks is established again, and reports the changes in between. If a watch cannot be
+    established again, because a permission or the kind is missing, it is removed from all its
+    watchers, and the reconciler is called for each; another read of the object raises the error.
 
     Args:
-        reconciler: what to call: a `Reconciler`, or a plain async function.
-        nats: where buckets are, as `natsctl.connect` gives it.
-        kube: the cluster, as `natsctl.connect_kube` gives it.
-        options: how it works.
+        reconciler: a `Reconciler`, or an async function.
+        nats: the stores of buckets, see `natsctl.connect`.
+        kube: the cluster, see `natsctl.connect_kube`.
+        options: the options.
 
-    Whatever changes or reads what is watched raises `NotStartedError` before it is `started`, and
-    after its end.
+    All methods that change or read watches raise `NotStartedError` unless `started` is set.
 
     Seed: stolostron kubernetes-dependency-watches v0.5.2.
     """
@@ -90,10 +89,10 @@ class DynamicWatcher:
             self._resources, nats=nats, kube=kube, metadata_only=not self._options.enable_cache
         )
         self._watches = DependencyWatches[ObjectIdentifier](
-            self._parts.open, self._woken, list_s=self._options.list_timeout_s
+            self._parts.open, self._enqueue, list_s=self._options.list_timeout_s
         )
         self._batches = Batches(self._watches)
-        self._turns: WeakValueDictionary[ObjectIdentifier, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[ObjectIdentifier, asyncio.Lock] = WeakValueDictionary()
         self._running: _Running | None = None
         self._calls = Calls(
             NAME,
@@ -107,12 +106,12 @@ class DynamicWatcher:
     # ---- start and end
 
     async def start(self) -> None:
-        """Work until `stop`, or until cancelled; nothing is watched any more afterwards.
+        """Run until `stop` or a cancellation; all watches end then.
 
-        It can be started again then. Raises `UsageError` while it is at work.
+        The dynamic watcher can be started again after its end. Raises `UsageError` while it runs.
         """
         if self._running is not None:
-            raise UsageError("the dynamic watcher was started before, and has not ended")
+            raise UsageError("the dynamic watcher runs already: stop it before another start")
         options = self._options
         queue = Workqueue(limiter=options.rate_limiter, bucket=options.overall_rate)
         host = Host(
@@ -129,56 +128,55 @@ class DynamicWatcher:
             self._running = None
 
     def stop(self) -> None:
-        """Begin no more calls of the reconciler; `start` returns when those under way are done."""
+        """Begin no more calls of the reconciler; `start` returns when running calls have ended."""
         if self._running is not None:
             self._running.host.stop()
 
-    # ---- what is watched
+    # ---- watchers
 
     async def add_watcher(self, watcher: ObjectIdentifier, watched: ObjectIdentifier) -> None:
-        """Have *watcher* watch this as well, once it is listed.
+        """Add *watched* to the objects that *watcher* watches; returns once it is listed.
 
-        Raises `InvalidInputError`; `QueryBatchInProgressError`; `NoVersionedResourceError` for a
-        kind that does not exist; the `StoreError` that says why it cannot be watched;
-        `WatchStoppingError` where the dynamic watcher stopped meanwhile.
+        Raises `InvalidInputError`, `QueryBatchInProgressError`, `NoVersionedResourceError` if the
+        kind does not exist, a `StoreError` if the object cannot be watched, and
+        `WatchStoppingError` if the dynamic watcher is stopped.
         """
         self._check(watcher)
-        async with self._turn(watcher):
+        async with self._locked(watcher):
             await self._watches.depend(watcher, await self._parts.of(watched))
 
     async def add_or_update_watcher(
         self, watcher: ObjectIdentifier, *watched: ObjectIdentifier
     ) -> None:
-        """Have *watcher* watch these, at least one, and nothing else.
+        """Replace the objects that *watcher* watches by *watched*, at least one.
 
-        All or nothing: where one of them cannot be watched, it watches what it did before. Raises
-        what `add_watcher` raises.
+        If one of them cannot be watched, nothing changes. Raises the errors of `add_watcher`.
         """
         self._check(watcher)
         if not watched:
             raise InvalidInputError("at least one watched object must be given")
-        async with self._turn(watcher):
+        async with self._locked(watcher):
             wanted = {await self._parts.of(identifier) for identifier in watched}
             await self._watches.depend_only(watcher, wanted)
 
     async def remove_watcher(self, watcher: ObjectIdentifier) -> None:
-        """Have *watcher* watch nothing, and be retried no more; one that watches nothing is fine.
+        """End all watches of *watcher*, and cancel its retry; it need not watch anything.
 
         Raises `InvalidInputError` and `QueryBatchInProgressError`.
         """
         queue = self._check(watcher)
-        async with self._turn(watcher):
+        async with self._locked(watcher):
             self._watches.keep_only(watcher, ())
             queue.forget(watcher)
 
     def get_watch_count(self) -> int:
-        """Return how many watches there are; 0 before the start and after the end."""
+        """Return the number of watches; 0 before the start and after the end."""
         return len(self._watches)
 
     async def gvk_to_gvr(self, gvk: GroupVersionKind) -> ScopedGVR:
-        """Return the resource that a kind is; see `ObjectCacheOptions` for how long it is believed.
+        """Return the resource of a kind; `ObjectCacheOptions` sets how long it is cached.
 
-        Raises `NoVersionedResourceError` where there is no such kind.
+        Raises `NoVersionedResourceError` if the kind does not exist.
         """
         self._started()
         return await self._resources.gvk_to_gvr(gvk)
@@ -186,18 +184,18 @@ class DynamicWatcher:
     # ---- query batches
 
     async def start_query_batch(self, watcher: ObjectIdentifier) -> None:
-        """Begin to note what is read for *watcher*; until the end, only that changes its watches.
+        """Begin a query batch: until its end, only reads change the watches of *watcher*.
 
-        Raises `QueryBatchInProgressError` where the last one has not ended, `CacheDisabledError`
+        Raises `QueryBatchInProgressError` if the watcher has a batch, and `CacheDisabledError`
         without `enable_cache`.
         """
         self._check(watcher)
         self._check_cache()
-        async with self._turn(watcher):
+        async with self._locked(watcher):
             self._batches.start(watcher)
 
     async def end_query_batch(self, watcher: ObjectIdentifier) -> None:
-        """End the batch: *watcher* stops watching everything that the batch did not read.
+        """End the batch: end the watches of *watcher* on all objects that the batch did not read.
 
         Raises `QueryBatchNotStartedError` if no batch was started, and `CacheDisabledError`
         without `enable_cache`.
@@ -208,9 +206,9 @@ class DynamicWatcher:
 
     @asynccontextmanager
     async def query_batch(self, watcher: ObjectIdentifier) -> AsyncIterator[None]:
-        """Do what is in the context within a query batch.
+        """Run the context within a query batch.
 
-        Where it fails it may not have come to all its reads: then nothing is let go.
+        If the context raises, it may not have done all its reads; then no watch ends.
         """
         await self.start_query_batch(watcher)
         try:
@@ -224,12 +222,11 @@ class DynamicWatcher:
     async def get(
         self, watcher: ObjectIdentifier, gvk: GroupVersionKind, namespace: str, name: str
     ) -> Document | None:
-        """Have *watcher* watch the object, and return it; None where it does not exist.
+        """Watch the object for *watcher*, and return a copy of it; None if it does not exist.
 
-        The first read of anybody waits for the server, later ones return what the watch has shown,
-        at once. What is returned is a copy. Raises `QueryBatchNotStartedError` outside a query
-        batch, `CacheDisabledError`, what `add_watcher` raises, and `InvalidObjectError` where the
-        object is no document.
+        The first read of an object waits for the server; later reads return its cached state.
+        Raises `QueryBatchNotStartedError` outside a query batch, `CacheDisabledError`, the errors
+        of `add_watcher`, and `InvalidObjectError` if the object is not a document.
         """
         return object_from(await self._read(watcher, named(gvk, namespace, name)))
 
@@ -240,44 +237,45 @@ class DynamicWatcher:
         namespace: str,
         selector: Selector = _EVERYTHING,
     ) -> Objects:
-        """Have *watcher* watch the objects that the selector means, and return them.
+        """Watch the selected objects for *watcher*, and return them in the order of their keys.
 
-        Those of the namespace, or all where it is empty, in the order of their keys; what is no
-        document is left out. Otherwise as `get`.
+        An empty namespace selects all namespaces. Objects that are not documents are left out.
+        Otherwise this is like `get`.
         """
         return objects_from(await self._read(watcher, selected(gvk, namespace, selector)))
 
     def get_from_cache(self, gvk: GroupVersionKind, namespace: str, name: str) -> Document | None:
-        """Return the object, if anybody watches exactly it; None where it does not exist.
+        """Return the object from the cache of its watch; None if it does not exist.
 
-        Raises `NoCacheEntryError` where nobody does, and `CacheDisabledError`.
+        Raises `NoCacheEntryError` if no watcher watches this object, and `CacheDisabledError`.
         """
         return object_from(self._cached(named(gvk, namespace, name)))
 
     def list_from_cache(
         self, gvk: GroupVersionKind, namespace: str, selector: Selector = _EVERYTHING
     ) -> Objects:
-        """Return the objects that the selector means, if anybody watches exactly these.
+        """Return the selected objects from the cache of their watch.
 
-        Raises `NoCacheEntryError` where nobody does, and `CacheDisabledError`.
+        Raises `NoCacheEntryError` if no watcher watches this selection, and `CacheDisabledError`.
         """
         return objects_from(self._cached(selected(gvk, namespace, selector)))
 
     def list_watched_from_cache(self, watcher: ObjectIdentifier) -> Objects:
         """Return every object that *watcher* watches, each once.
 
-        Raises `NoCacheEntryError` where it watches nothing, and `CacheDisabledError`.
+        Raises `NoCacheEntryError` if it watches nothing, and `CacheDisabledError`.
         """
         self._check(watcher)
         self._check_cache()
-        watches = [self._watches.find(on) for on in sorted(self._watches.of(watcher), key=str)]
+        dependencies = sorted(self._watches.of(watcher), key=str)
+        watches = [self._watches.find(dependency) for dependency in dependencies]
         if not watches:
             raise NoCacheEntryError(f"{watcher} watches nothing")
         return objects_from(*(watch for watch in watches if watch is not None))
 
-    # ---- what follows a change
+    # ---- syncs
 
-    def _woken(self, watcher: ObjectIdentifier, cause: Cause) -> None:
+    def _enqueue(self, watcher: ObjectIdentifier, cause: Cause) -> None:
         initial = cause is Cause.FOUND
         if self._running is None or (initial and self._options.disable_initial_reconcile):
             return
@@ -287,14 +285,14 @@ class DynamicWatcher:
     async def _sync(self, watcher: ObjectIdentifier) -> float | None:
         with sync_span(NAME, log_context):
             try:
-                after = await self._calls.delay(watcher, self._reconcile, watcher)
+                after_s = await self._calls.delay(watcher, self._reconcile, watcher)
             except Exception as error:
                 self._failures.failed(watcher, "reconciliation failed", error, watcher=str(watcher))
                 raise
             self._failures.succeeded(watcher)
-            return after
+            return after_s
 
-    # ---- who may do what, and when
+    # ---- checks
 
     def _started(self) -> Workqueue[ObjectIdentifier]:
         if self._running is None or not self.started.is_set():
@@ -311,18 +309,18 @@ class DynamicWatcher:
     def _check_cache(self) -> None:
         self._started()
         if not self._options.enable_cache:
-            raise CacheDisabledError("no objects are kept: set the option enable_cache")
+            raise CacheDisabledError("the cache is disabled: set the option enable_cache")
 
     @asynccontextmanager
-    async def _turn(self, watcher: ObjectIdentifier) -> AsyncIterator[None]:
-        """Let nobody else change what *watcher* watches; a query batch does not either."""
-        turn = self._turns.get(watcher)
-        if turn is None:
-            turn = self._turns[watcher] = asyncio.Lock()
-        async with turn:
+    async def _locked(self, watcher: ObjectIdentifier) -> AsyncIterator[None]:
+        """Lock the watches of *watcher*; raises `QueryBatchInProgressError` during a batch."""
+        lock = self._locks.get(watcher)
+        if lock is None:
+            lock = self._locks[watcher] = asyncio.Lock()
+        async with lock:
             if watcher in self._batches:
                 raise QueryBatchInProgressError(
-                    f"the query batch of {watcher} is in progress, and says what it watches"
+                    f"the query batch of {watcher} is in progress: end it first"
                 )
             yield
 
@@ -337,7 +335,7 @@ class DynamicWatcher:
         self._check_cache()
         watch = self._watches.find(self._parts.known(identifier))
         if watch is None:
-            raise NoCacheEntryError(f"nobody watches {identifier}")
+            raise NoCacheEntryError(f"no watcher watches {identifier}")
         return watch
 
     async def _begin(self) -> None:

@@ -1,9 +1,9 @@
-"""InformerController: informers and watchers, coupled by resource kinds.
+"""Runs informers, and calls the watchers of their resource kinds with each change.
 
-One change's journey: an informer sees it and puts it into its object's line. A worker tells it to
-every watcher of the resource kind, in the order in which they were added. Where one fails, the
-retry policy says when that one is told again, and the dequeue policy whether something newer has
-made that pointless.
+An informer adds a change to the queue of its object. A worker calls every watcher of the resource
+kind with the change, in the order in which the watchers were added. If a watcher fails, the retry
+policy decides when it is called again, and the dequeue policy whether a newer change replaces the
+retry.
 
 Seed: grafana-app-sdk operator v0.9.10.
 """
@@ -46,33 +46,33 @@ _OPTIONS = {
 
 
 class InformerController(Hosted):
-    """Tells watchers of everything that happens to objects, in order, until they have taken it.
+    """Calls watchers with every change of the objects of their resource kinds, in order.
 
-    *Guarantees.* Each change is told to every watcher of its resource kind, to one after another,
-    in the order in which they were added; an object is with one worker at a time. A watcher that
-    fails holds up no other watcher and no other object. It never goes back: what is told again is
-    what the object is by then, so a failed `add` after which the object changed is an `add` of the
-    changed object. Changes that come faster than they are told are kept one by one, up to
-    100,000 in all; beyond, those of one object become one.
+    *Guarantees.* Each change is passed to every watcher of its resource kind, one after another, in
+    the order in which they were added. An object is held by one worker at a time. A watcher that
+    fails delays no other watcher and no other object. A retry gets the newest state of the object:
+    if an `add` failed and the object changed, the retry is an `add` of the changed object. Up to
+    100,000 waiting changes are kept one by one; above that, changes of the same object are merged.
 
-    Where several processes share the work, an object is told of by one of them. Whoever gets it
-    tells of it as at a start: what is there is added.
+    If several processes share the keys, one process calls the watchers for an object. A process
+    that gains an object calls them as at a start: existing objects are added.
 
-    Subclass it to have it run by `natsctl run`: add informers and watchers in `__init__`.
+    To run a controller with `natsctl run`, subclass this class, and add informers and watchers in
+    `__init__`.
 
     Args:
-        name: in logs and for the operator; by default the class's name in lower case.
-        error_handler: told of every failure of a watcher, and of every object that is no valid one
-            of its kind; for logs and metrics.
-        retry_policy: what follows a failure, from the error and the failures in a row; `Stop` ends
-            the controller with that error.
-        retry_dequeue_policy: whether a new change makes a pending retry pointless; with None, every
-            change does. It may be given up for good by that: the change is told, the retry is not.
-        workers: how many objects of one resource kind are told of at once.
+        name: the name in logs and for the operator; by default the class's name in lower case.
+        error_handler: a function that is called with the error of every failed call and of every
+            invalid object, for logs and metrics.
+        retry_policy: decides from the error and the number of failures in a row whether a call is
+            retried; `Stop` ends the controller with that error.
+        retry_dequeue_policy: decides whether a new change replaces a waiting retry; with None,
+            every change does. A replaced retry is never made.
+        workers: how many objects of one resource kind are handled at once.
         timeout_s: a call to a watcher that takes longer fails.
-        stop_timeout_s: how long calls under way may go on after `stop`.
-        nats: where kinds declared with `kv` are kept, as `natsctl.connect` gives it.
-        kube: where kinds declared with `kube` are kept, as `natsctl.connect_kube` gives it.
+        stop_timeout_s: how long a call may take to end after `stop`.
+        nats: the stores of kinds that are declared with `kv`, see `natsctl.connect`.
+        kube: the stores of kinds that are declared with `kube`, see `natsctl.connect_kube`.
 
     Seed: grafana-app-sdk operator v0.9.10, `InformerController`.
     """
@@ -120,55 +120,55 @@ class InformerController(Hosted):
     def add_informer(
         self, kind: Kind[Any], resource_kind: str | None = None, *, labels: Labels | None = None
     ) -> None:
-        """Tell the watchers of *resource_kind* of these objects.
+        """Call the watchers of *resource_kind* with the changes of these objects.
 
         A resource kind may have several informers: parts of a kind by namespace (`kube(...,
-        namespace=)`), by keys (`kv(..., keys=)`) or by labels. An object that moves from one to
-        another is told as added there.
+        namespace=)`), by keys (`kv(..., keys=)`) or by labels. An object that moves from one part
+        to another is added there.
 
         Args:
-            kind: what to watch.
+            kind: the kind to watch.
             resource_kind: by default the kind's name, `Type.bucket` or `Kind.group`.
-            labels: only objects that this label selector means: as `kubectl -l` takes it, or the
-                labels that they have.
+            labels: a label selector, as `kubectl -l` takes it, or the labels of the objects; other
+                objects are ignored.
 
-        Raises `InformerAlreadyAddedError` for a part that the resource kind has already, and
+        Raises `InformerAlreadyAddedError` if the resource kind has an informer for this part, and
         `UsageError` while the controller runs.
         """
         self._coupling.add_source(Source(kind, labels), resource_kind or kind.name)
 
     def add_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
-        """Have the watcher told of objects of this resource kind, after those added before.
+        """Call the watcher with changes of this resource kind, after the watchers added before.
 
         A watcher that is added while the controller runs receives every existing object. Raises
-        `UsageError` if *watcher* is no watcher, if the resource kind is empty or, while the
-        controller runs, has no informer, and if another watcher there has the same finalizer.
+        `UsageError` if *watcher* is not a watcher, if the resource kind is empty or, while the
+        controller runs, has no informer, and if another of its watchers has the same finalizer.
         """
         self._coupling.add_watcher(watcher, resource_kind)
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
-        """Tell the watcher nothing more, not even what it failed on; one not added is fine."""
+        """Remove the watcher and its retries; it need not have been added."""
         self._coupling.remove_watcher(watcher, resource_kind)
 
     def remove_all_watchers_for_resource(self, resource_kind: str | Kind[Any]) -> None:
-        """Remove every watcher of this resource kind; one that was never added is ignored."""
+        """Remove every watcher of this resource kind, if it has any."""
         self._coupling.remove_all_watchers(resource_kind)
 
     async def start(self) -> None:
-        """Prepare, after every cache is complete and before anything is told."""
+        """Prepare; called after every cache is synced and before the first call to a watcher."""
 
     async def clean(self) -> None:
-        """Let go of everything, after the last call to a watcher."""
+        """Release resources; called after the last call to a watcher."""
 
     async def open(self, kind: Kind[Any]) -> Store:
-        """Return where objects of a kind are kept: for what watchers read and write elsewhere.
+        """Return the store of a kind, for other objects that watchers read and write.
 
-        Raises `UsageError` where its system was not given.
+        Raises `UsageError` if the controller has no connection to its system.
         """
         return await self._backends.open(kind)
 
     async def run(self) -> None:
-        """Notify watchers until `stop`; returns when the calls under way have ended.
+        """Call watchers until `stop`; returns when the running calls have ended.
 
         Raises the error that prevents the start, and the error for which a policy returned `Stop`.
         """
@@ -180,10 +180,10 @@ class InformerController(Hosted):
                 raise deliveries.failure
 
     def resync(self, *keys: str) -> int:
-        """Notify every watcher of every object of this process, or of these, as at a start.
+        """Call the watchers with these objects, or all objects of this process, as at a start.
 
-        A watcher that failed on an object gets at once what it has not taken, instead. Returns the
-        number of these objects.
+        If a watcher failed on an object, its retry is made at once instead. Returns the number of
+        objects.
         """
         priority = Priority.USER if keys else Priority.RESYNC
         resynced = set[str]()

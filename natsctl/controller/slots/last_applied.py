@@ -2,7 +2,7 @@
 
 The object carries a digest of the last applied manifest. If the digest is equal and the object has
 all fields of the manifest, an apply changes nothing. A server may store a value in another form
-(`1000m` as `1`). That form is remembered, so that the manifest is not applied again. A new process
+(`1000m` as `1`). The stored form is remembered, so the manifest is not applied again. A new process
 remembers none, and asks the server once which fields it still owns (`model/managed_fields.py`).
 """
 

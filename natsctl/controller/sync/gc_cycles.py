@@ -1,6 +1,6 @@
 """Collects garbage: in GC cycles, which sync the owners of orphans, or at a person's command.
 
-If several processes share the keys, each process removes the orphans of its own keys.
+If several processes share the keys, each process removes the orphans of the keys that it holds.
 """
 
 import asyncio
