@@ -143,7 +143,7 @@ async def test_a_second_signal_ends_it_at_once(stack: Stack, slow: Path) -> None
     await eventually(lambda: _logged(name, "begun"))
 
     await docker("kill", "--signal=TERM", name)
-    await eventually(lambda: _logged(name, "SIGTERM: stopping"))
+    await eventually(lambda: _logged(name, "stopping  signal=SIGTERM"))
     await docker("kill", "--signal=TERM", name)
 
     assert (await docker("wait", name)).strip() == str(128 + 15)

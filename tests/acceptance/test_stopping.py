@@ -300,7 +300,7 @@ async def test_a_second_signal_of_either_sort_ends_at_once(
 ) -> None:
     async with at_work(natsctl, hub) as running:
         running.process.send_signal(first)
-        await running.says(f"{first.name}: stopping")
+        await running.says(f"stopping  signal={first.name}")
         assert await running.ends(second) == -second
 
 
@@ -407,7 +407,7 @@ async def test_a_private_server_outlasts_what_is_under_way(folder: Path) -> None
         await natsctl.done("put", "jobs", "a", "spec: {}")
         await running.says("begun a")
         running.process.send_signal(signal.SIGTERM)
-        await running.says("SIGTERM: stopping")
+        await running.says("stopping  signal=SIGTERM")
         (folder / "go").touch()
         assert await running.ends() == 0
     assert running.log.index("marked a") < running.log.index("cleaned")
