@@ -32,20 +32,20 @@ LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml"}
 LINK = re.compile(r"(\]\(|src=\")([^)\s\"]+)")
 NAMED = re.compile(r"^```(\w+) ([\w.-]+)$", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
-GROUPS = {
-    "errors": "Errors",
-    "controller": "Controllers",
-    "core": "Controllers",
-    "model": "Kinds and objects",
+SURFACES = {
     "watchers": "Watchers",
     "resource": "Resource",
     "dynamic": "Dynamic watches",
     "managed": "Managed external resources",
+    "testing": "Tests (`natsctl.testing`)",
+}
+FOLDERS = {
+    "errors": "Errors",
+    "model": "Kinds and objects",
     "daemon": "Connections and processes",
     "jetstream": "Connections and processes",
     "kubernetes": "Connections and processes",
 }
-TESTING = "natsctl.testing"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -172,25 +172,20 @@ def _table(head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
 
 
 def _names() -> str:
-    groups: dict[str, list[str]] = {}
-    for name in natsctl.__all__:
+    groups: dict[str, list[str]] = {"Controllers": [], "Kinds and objects": []}
+    packages = {folder: importlib.import_module(f"natsctl.{folder}") for folder in SURFACES}
+    listed = {name for package in packages.values() for name in package.__all__}
+    for name in sorted(set(natsctl.__all__) - listed):
         module = getattr(getattr(natsctl, name), "__module__", "natsctl.core")
         folder = module.removeprefix("natsctl.").partition(".")[0]
-        groups.setdefault(GROUPS.get(folder, "Controllers"), []).append(name)
-    order = dict.fromkeys(("Controllers", "Kinds and objects", *GROUPS.values()))
-    parts = ["# Python names", "Import every name on this page from `natsctl`, except for tests."]
-    for group in order:
-        if group in groups:
-            parts.append(f"## {group}")
-            parts += [f"::: natsctl.{name}" for name in groups[group]]
-    parts.append("## Testing")
-    parts += [f"::: {name}" for name in _testing()]
+        groups.setdefault(FOLDERS.get(folder, "Controllers"), []).append(f"natsctl.{name}")
+    for folder, package in packages.items():
+        names = [f"natsctl.{folder}.{name}" for name in package.__all__]
+        groups[SURFACES[folder]] = names
+    parts = [
+        "# Python names",
+        "Import the names from `natsctl`, and the names for tests from `natsctl.testing`.",
+    ]
+    for group, names in groups.items():
+        parts += [f"## {group}", *(f"::: {name}" for name in names)]
     return "\n\n".join(parts)
-
-
-def _testing() -> list[str]:
-    package = importlib.import_module(TESTING)
-    exported = getattr(package, "__all__", None)
-    if exported:
-        return [f"{TESTING}.{name}" for name in exported]
-    return [f"{TESTING}.{name}" for name in ("harness", "time", "memory", "cluster")]
