@@ -89,8 +89,8 @@ class Opener:
         for slot in slots(cls):
             if isinstance(slot.kind, KubeKind) and kube is None:
                 raise UsageError(
-                    f"{cls.__name__}.{slot.name} is kept in Kubernetes, and no cluster is "
-                    "given: pass kube=, as natsctl.connect_kube gives it"
+                    f"{cls.__name__}.{slot.name} is stored in Kubernetes, but there is no "
+                    "cluster: pass kube=, see natsctl.connect_kube"
                 )
         self._controller = controller
         self._keys = keys

@@ -5,6 +5,7 @@ from typing import Any
 
 from natsctl.core.dependencies.dependency import Dependency, one, those
 from natsctl.core.dependencies.watches import DependencyWatch
+from natsctl.core.objects.backends import Backends
 from natsctl.dynamic.cache import Objects
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier, kv_kind
 from natsctl.dynamic.resources import Resources, ScopedGVR
@@ -36,7 +37,7 @@ class Parts:
         metadata_only: bool,
     ) -> None:
         self._resources = resources
-        self._nats, self._kube = nats, kube
+        self._backends = Backends(nats=nats, kube=kube)
         self._metadata_only = metadata_only
 
     async def of(self, identifier: ObjectIdentifier) -> Dependency[Any]:
@@ -57,13 +58,7 @@ class Parts:
 
     async def open(self, kind: Kind[Any]) -> Store:
         """Return the store of *kind*; raises `UsageError` without a connection to its system."""
-        if isinstance(kind, KubeKind):
-            if self._kube is None:
-                raise UsageError(f"{kind.name} is kept in Kubernetes, and no cluster is given")
-            return await self._kube.open(kind)
-        if self._nats is None:
-            raise UsageError(f"{kind.name} is kept in NATS, and no connection is given: pass nats=")
-        return await self._nats.open(kind)
+        return await self._backends.open(kind)
 
     def _part(self, identifier: ObjectIdentifier, resource: ScopedGVR | None) -> Dependency[Any]:
         try:

@@ -12,7 +12,7 @@ from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.watches import Cause, DependencyWatch, DependencyWatches
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.calls import Calls, blocking
-from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.dynamic.cache import Objects, named, selected
@@ -101,7 +101,7 @@ class DynamicWatcher:
             what="reconcile",
             setting="reconcile_timeout_s",
         )
-        self._failures = FailureLog(log, logging.WARNING)
+        self._failures = HandlerFailures(log, logging.WARNING)
 
     # ---- start and end
 

@@ -22,7 +22,7 @@ from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import Calls, blocking
-from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener, skips_invalid
 from natsctl.core.sync.loop import SyncLoop
@@ -99,7 +99,7 @@ class ManagedController(Hosted, Generic[T]):
         self._loop = SyncLoop(self._sync, queue=queue, retry=type(self).retry)
         self._keys = KeyQueue(self._loop)
         self._calls = Calls(self.name, "reconcile")
-        self._failures = FailureLog(log)
+        self._failures = HandlerFailures(log)
         self._opened: _Opened[T] | None = None
         super().__init__(
             Host(

@@ -9,7 +9,7 @@ from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.retry import Drop, Retry, Stop, TokenBucket, always_retry
 from natsctl.core.queue.workqueue import Priority, Workqueue
-from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.follow_up import Failed, Synced, settle
 from natsctl.errors import (
     EventNotDoneError,
@@ -54,7 +54,7 @@ class Subscription(Generic[T]):
         self._delivered: dict[str, Stored] = {}  # the state of each key's last upsert
         self._cache: Cache[T] | None = None  # None until there is an informer
         self._following = ExitStack()
-        self._failures = FailureLog(log)
+        self._failures = HandlerFailures(log)
         self._lost = ""  # names an event that was never marked done
         self._closed = False
         self._loop = asyncio.get_running_loop()

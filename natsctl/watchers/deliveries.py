@@ -19,7 +19,7 @@ import msgspec
 from natsctl.core.queue.retry import Drop, Retry, RetryPolicy, Stop, backoff
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.calls import Calls, awaitable
-from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.follow_up import decide_retry
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.loop import SyncLoop
@@ -106,7 +106,7 @@ class Deliveries:
         self._change_count = 0
         self._loop: SyncLoop[str] | None = None
         self._calls: Calls
-        self._failures_logged = FailureLog(log, logging.WARNING)
+        self._failures_logged = HandlerFailures(log, logging.WARNING)
 
     def loop(self, controller: str, *, timeout_s: float) -> SyncLoop[str]:
         """Return the loop that calls the watchers, with a time limit of *timeout_s* for each call.

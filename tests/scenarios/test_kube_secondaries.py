@@ -500,7 +500,7 @@ async def test_tertiaries_of_a_cluster_are_read() -> None:
 
 
 async def test_without_a_cluster_a_controller_that_needs_one_says_which_slot_does() -> None:
-    with pytest.raises(UsageError, match=r"Sites\.configs is kept in Kubernetes.*connect_kube"):
+    with pytest.raises(UsageError, match=r"Sites\.configs is stored in Kubernetes.*connect_kube"):
         ControllerRuntime(Sites(), nats=MemoryStores())
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from natsctl.core.cache.cache import Invalid
 from natsctl.core.objects.read_your_writes import Sync
-from natsctl.core.sync.failures import FailureLog
+from natsctl.core.sync.failures import HandlerFailures
 from natsctl.errors import ExistsError
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.manifests import Reference
@@ -43,7 +43,7 @@ class SyncReports:
         self._regarding = regarding
         self._refused = ""
         self._unmarked = 0
-        self._failures = FailureLog(log)
+        self._failures = HandlerFailures(log)
 
     def event(
         self,
@@ -89,7 +89,7 @@ class SyncReports:
         self.event(key, EventType.NORMAL, REASON_SYNCED, message % key, sync.touched)
 
     def failed(self, key: str, error: Exception) -> None:
-        """Log the failure of a sync, see `FailureLog`, and record an event."""
+        """Log the failure of a sync, see `HandlerFailures`, and record an event."""
         text = self._failures.failed(key, "sync failed", error, controller=self.controller, key=key)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
         self.event(key, EventType.WARNING, reason, text)

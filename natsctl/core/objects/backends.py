@@ -9,7 +9,7 @@ from natsctl.model.store import ManifestStore, ManifestStores, Store, Stores
 
 
 class Backends:
-    """Opens the stores of kinds; None stands for a system that is not connected."""
+    """Opens the stores of kinds in NATS and in a cluster; None means that one is not connected."""
 
     def __init__(self, *, nats: Stores | None, kube: ManifestStores | None) -> None:
         self.nats = nats
@@ -35,11 +35,11 @@ class Backends:
     def _cluster(self, kind: Kind[Any]) -> ManifestStores:
         if self.kube is None:
             raise UsageError(
-                f"{kind.name} is kept in Kubernetes, and no cluster is given: pass kube="
+                f"{kind.name} is stored in Kubernetes, but no cluster exists: pass kube="
             )
         return self.kube
 
     def _nats(self, kind: Kind[Any]) -> Stores:
         if self.nats is None:
-            raise UsageError(f"{kind.name} is kept in NATS, and no connection is given: pass nats=")
+            raise UsageError(f"{kind.name} is stored in NATS, but no connection exists: pass nats=")
         return self.nats

@@ -16,7 +16,7 @@ ERRORS_MAX = 100  # distinct errors whose tracebacks are remembered
 TRACEBACK_S = 600.0  # an error that repeats is logged with a traceback once in this time
 
 
-class FailureLog:
+class HandlerFailures:
     """Logs the failures of one controller's handlers.
 
     An unexpected error is logged with a traceback once in `TRACEBACK_S` seconds for all keys
