@@ -37,7 +37,7 @@ class _NoNewBuckets(WriteGuard):
 
 
 @asynccontextmanager
-async def looking(
+async def inspecting(
     controller: Controller,
     nats: Stores,
     kube: ManifestStores | None = None,

@@ -12,7 +12,7 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.cluster import cluster_for
-from natsctl.daemon.one_shot import looking
+from natsctl.daemon.one_shot import inspecting
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import connect
@@ -55,6 +55,6 @@ async def open_local(
     async with (
         cluster_for([controller], cluster) as kube,
         connect(options) as nats,
-        looking(controller, nats, kube, owner_names=owner_names) as runtime,
+        inspecting(controller, nats, kube, owner_names=owner_names) as runtime,
     ):
         yield runtime

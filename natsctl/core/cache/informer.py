@@ -75,16 +75,16 @@ class Informer(Generic[T]):
             remaining.remove(on_change)
             self._subscribers = tuple(remaining)
 
-    async def run(self, *, over: Callable[[StoreError], bool] | None = None) -> None:
+    async def run(self, *, is_final: Callable[[StoreError], bool] | None = None) -> None:
         """Watch until cancelled; restart the watch with backoff when it breaks.
 
-        Raises a `StoreError` for which *over* returns True; by default none is raised.
+        Raises a `StoreError` for which *is_final* returns True; by default none is raised.
         """
         unbind_sync()
         with closing(self._invalid_log):
-            await self._run(over)
+            await self._run(is_final)
 
-    async def _run(self, over: Callable[[StoreError], bool] | None) -> None:
+    async def _run(self, is_final: Callable[[StoreError], bool] | None) -> None:
         clock = asyncio.get_running_loop().time
         failures = 0
         while True:
@@ -98,7 +98,7 @@ class Informer(Generic[T]):
                     self._disappeared(error)
                 else:
                     self.failure = error
-                    if over is not None and over(error):
+                    if is_final is not None and is_final(error):
                         raise
                     log.warning("watch broke", kind=self.cache.kind.name, error=error)
             failures = 1 if clock() - started > HEALTHY_S else failures + 1

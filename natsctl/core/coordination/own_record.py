@@ -147,13 +147,13 @@ class OwnRecord(ABC, Generic[R]):
                 self.key, msgspec.json.encode(record), revision=last.revision
             )
         except self._REREAD as error:
-            found = await self._read()
-            own = None if found is None else self._own(found.value)
-            if found is None or own is None:
+            current = await self._read()
+            own = None if current is None else self._own(current.value)
+            if current is None or own is None:
                 self._check_lost(error)
-                await self._put(record, found, epoch=last.epoch)
+                await self._put(record, current, epoch=last.epoch)
             else:
-                self._keep(OwnWrite(own, found.revision, last.sent, last.epoch))
+                self._keep(OwnWrite(own, current.revision, last.sent, last.epoch))
         else:
             self._keep(OwnWrite(record, stored.revision, sent, last.epoch))
 

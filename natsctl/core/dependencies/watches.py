@@ -61,10 +61,12 @@ class Cause(Enum):
 
 
 class DependencyWatch(Generic[W]):
-    """The watch of one dependency, and its dependents.
+    """The watch of one dependency, and its dependents; it runs in *group*.
 
     Args:
         dependency: the objects to watch.
+        open_store: returns the store of a part of a kind.
+        group: the task group of all watches.
         enqueue: called for each dependent of a changed object.
         on_failure: called when the watch has failed and ended.
     """
@@ -72,6 +74,9 @@ class DependencyWatch(Generic[W]):
     def __init__(
         self,
         dependency: Dependency[Any],
+        open_store: Open,
+        group: asyncio.TaskGroup,
+        *,
         enqueue: Callable[[W, Cause], None],
         on_failure: "Callable[[DependencyWatch[W], NatsctlError], None]",
     ) -> None:
@@ -83,17 +88,13 @@ class DependencyWatch(Generic[W]):
         self._cache: Cache[Any] | None = None
         self._settled = asyncio.Event()  # it has listed, or ended
         self._failure: NatsctlError | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def begin(self, open_store: Open, group: asyncio.TaskGroup) -> None:
-        """Start the watch."""
-        self._task = group.create_task(self._run(open_store), name=f"watch of {self.dependency}")
+        self._task = group.create_task(self._run(open_store), name=f"watch of {dependency}")
 
     def stop(self, why: NatsctlError) -> None:
         """End the watch; callers that wait for the listing get the error *why*."""
         self._failure = why
         self._settled.set()
-        if self._task is not None and self._task is not asyncio.current_task():
+        if self._task is not asyncio.current_task():
             self._task.cancel()
 
     async def settled(self) -> None:
@@ -123,7 +124,7 @@ class DependencyWatch(Generic[W]):
             informer = Informer(store, self.dependency.kind, on_listed=self._on_listed)
             self._cache = informer.cache
             with informer.subscribe(self._changed):
-                await informer.run(over=self._is_final)
+                await informer.run(is_final=self._is_final)
         except NatsctlError as error:
             self._on_failure(self, error)
 
@@ -254,9 +255,13 @@ class DependencyWatches(Generic[W]):
     def _begin(self, dependency: Dependency[Any]) -> DependencyWatch[W]:
         if self._group is None:
             raise StoppedError("nothing is watched before the start, nor after the end")
-        watch = DependencyWatch(dependency, self._enqueue, self._give_up)
-        self._watches[dependency] = watch
-        watch.begin(self._open_store, self._group)
+        watch = self._watches[dependency] = DependencyWatch(
+            dependency,
+            self._open_store,
+            self._group,
+            enqueue=self._enqueue,
+            on_failure=self._give_up,
+        )
         return watch
 
     def _join(self, dependent: W, watch: DependencyWatch[W]) -> None:
@@ -274,7 +279,7 @@ class DependencyWatches(Generic[W]):
                 f"{watch.dependency} was not listed within {self._list_s:g} s"
             ) from late
         if dependent not in watch.dependents:
-            raise WatchStoppingError(f"the watch of {watch.dependency} was given up meanwhile")
+            raise WatchStoppingError(f"the watch of {watch.dependency} was stopped")
 
     def _give_up(self, watch: DependencyWatch[W], error: NatsctlError) -> None:
         """End a failed watch: raise for callers that wait for it, or enqueue its dependents."""

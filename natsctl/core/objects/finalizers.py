@@ -29,7 +29,7 @@ async def delete(store: Store, key: str) -> Written:
     raise too_many_conflicts(store, key)
 
 
-def held(current: Stored, name: str) -> bytes:
+def with_finalizer(current: Stored, name: str) -> bytes:
     """Return the object's value with the finalizer *name* added, unless it has it already."""
     document = documents.parse(current.value)
     finalizers = documents.finalizers_of(document)

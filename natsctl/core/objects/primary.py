@@ -11,7 +11,7 @@ import msgspec
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Written, read, rewrite
-from natsctl.core.objects.finalizers import delete, held, release
+from natsctl.core.objects.finalizers import delete, release, with_finalizer
 from natsctl.core.objects.read_your_writes import Barrier, current_sync
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.model import documents
@@ -165,7 +165,9 @@ class Primary(CacheReader[T]):
 
     async def add_finalizer(self, key: str, name: str) -> int:
         """Add the finalizer *name* to the object, and return the revision."""
-        return await self._rewrite(key, lambda current: held(_existing(key, current), name))
+        return await self._rewrite(
+            key, lambda current: with_finalizer(_existing(key, current), name)
+        )
 
     async def remove_finalizer(self, key: str, name: str) -> None:
         """Remove the finalizer; a deleted object is removed with its last one."""
