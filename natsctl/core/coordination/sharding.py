@@ -270,8 +270,8 @@ class Shard(Participant):
         lost = self._group.lost
         if set(lost) - set(self._lost):
             log.warning(
-                "member records were deleted or are invalid: their keys wait until the members are "
-                "known to be dead",
+                "member records were deleted or are invalid",
+                hint="their keys wait until the members are known to be dead",
                 members=", ".join(name.lstrip("?") or "an unknown member" for name in lost),
             )
         self._lost = lost

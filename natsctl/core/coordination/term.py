@@ -136,7 +136,9 @@ class Leadership:
             except TimeoutError:
                 log_at += SLOW_S
                 shown = ", ".join(map(str, held[:SHOWN_MAX]))
-                log.warning("keys for another member are still worked on", keys=shown, n=len(held))
+                log.warning(
+                    "keys for another member are still worked on", keys=shown, count=len(held)
+                )
 
     # ---- work in terms
 

@@ -288,7 +288,7 @@ class DependencyWatches(Generic[W]):
         dependents = list(watch.dependents) if watch.listed else []
         self._end(watch, error)
         if dependents:
-            log.warning("dependency is not watched any more", of=watch.dependency, error=error)
+            log.warning("stopped watching a dependency", dependency=watch.dependency, error=error)
         for dependent in dependents:
             self._enqueue(dependent, Cause.LOST)
 

@@ -177,7 +177,7 @@ async def test_what_goes_is_waited_for_and_told_of_until_nobody_is_at_it(
     await asyncio.sleep(0)
     await leadership.drained(Some("a").has)
     assert asyncio.get_running_loop().time() == 7
-    assert "keys for another member are still worked on keys=a n=1" in caplog.text
+    assert "keys for another member are still worked on keys=a count=1" in caplog.text
     await leadership.drained(Some("a").has)
     assert asyncio.get_running_loop().time() == 7
     await asyncio.wait(works)
