@@ -64,7 +64,7 @@ async def test_one_that_is_cut_off_stops_before_others_have_its_keys(
         await shared(crew, KEYS)
         two.way.freeze()
         await shared(crew, KEYS, one, three)
-        assert "its record could not be renewed in time" in two.log
+        assert "the member record could not be renewed in time" in two.log
         two.way.thaw()
         await shared(crew, KEYS)
 
