@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from natsctl.core.objects.finalizers import held
+from natsctl.core.objects.finalizers import with_finalizer
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import kv
@@ -85,7 +85,7 @@ class Write:
 
     @staticmethod
     def hold(value: bytes, name: str) -> bytes:
-        return held(Stored("a", 1, value), name)
+        return with_finalizer(Stored("a", 1, value), name)
 
     @staticmethod
     def let_go(value: bytes, name: str) -> bytes:

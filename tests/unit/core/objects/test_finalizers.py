@@ -4,7 +4,7 @@ import pytest
 
 import natsctl
 from natsctl.core.objects.compare_and_set import Written
-from natsctl.core.objects.finalizers import delete, held, release
+from natsctl.core.objects.finalizers import delete, release, with_finalizer
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.model.store import Deleted, Stored
 from natsctl.testing.memory import MemoryStore
@@ -86,7 +86,7 @@ class TestDeleting:
             ) -> int:
                 newest = await self.get(key)
                 if newest.revision == 1:
-                    await self.update(key, held(newest, "x"), revision=1)
+                    await self.update(key, with_finalizer(newest, "x"), revision=1)
                 return await super().delete(key, revision=revision, purge=purge)
 
         store = HeldJustNow(THINGS)
@@ -111,7 +111,7 @@ class TestDeleting:
 
 class TestHolding:
     def finalizers(self, stored: Stored, name: str) -> object:
-        held_value = Stored(stored.key, 2, held(stored, name))
+        held_value = Stored(stored.key, 2, with_finalizer(stored, name))
         return document(held_value)["metadata"]["finalizers"]
 
     async def test_a_finalizer_is_put_next_to_those_of_others(self, store: MemoryStore) -> None:
@@ -120,7 +120,7 @@ class TestHolding:
 
     async def test_what_is_held_already_is_not_changed(self, store: MemoryStore) -> None:
         stored = await store.create("a", value(finalizers=["x"]))
-        assert held(stored, "x") == stored.value
+        assert with_finalizer(stored, "x") == stored.value
 
 
 class TestReleasing:
