@@ -1,4 +1,4 @@
-"""Every test here runs on each backend: what passes on the fake must pass on the real one."""
+"""Fixtures that run every contract test on each backend: in memory, on NATS, on Kubernetes."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,9 +33,9 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
                 yield NatsBackend(nats)
         case "kube":
             async with cluster(request.getfixturevalue("kube_server")) as kube:
-                notes = KubeBackend(kube)
-                await notes.prepare()
-                yield notes
+                kube_backend = KubeBackend(kube)
+                await kube_backend.prepare()
+                yield kube_backend
 
 
 @pytest.fixture
@@ -49,6 +49,6 @@ async def manifests(request: pytest.FixtureRequest) -> AsyncIterator[ManifestBac
         yield MemoryClusterBackend()
         return
     async with cluster(request.getfixturevalue("kube_server")) as kube:
-        notes = KubeBackend(kube)
-        await notes.prepare()
-        yield notes
+        kube_backend = KubeBackend(kube)
+        await kube_backend.prepare()
+        yield kube_backend

@@ -1,4 +1,4 @@
-"""The JetStream API in memory answers as a nats-server does."""
+"""Contract tests of the JetStream API: the API in memory answers as a nats-server does."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -91,7 +91,7 @@ async def test_an_invalid_request_is_refused(
         ("CONSUMER.DELETE.orders.absent", NotFoundError),
     ],
 )
-async def test_a_request_about_what_does_not_exist_is_refused(
+async def test_a_request_for_a_missing_stream_or_consumer_is_refused(
     jetstream: JetStream, endpoint: str, error: type[StoreError]
 ) -> None:
     await jetstream.api("STREAM.CREATE.orders", ORDERS)
@@ -100,7 +100,7 @@ async def test_a_request_about_what_does_not_exist_is_refused(
         await jetstream.api(endpoint, body)
 
 
-async def test_an_update_changes_what_it_says_and_resets_the_rest(jetstream: JetStream) -> None:
+async def test_an_update_sets_the_given_fields_and_resets_the_others(jetstream: JetStream) -> None:
     await jetstream.api("STREAM.CREATE.orders", {**ORDERS, "max_age": 10**9})
     await jetstream.api("STREAM.UPDATE.orders", {**ORDERS, "max_msgs": 5})
     config = (await jetstream.api("STREAM.INFO.orders"))["config"]

@@ -1,4 +1,4 @@
-"""Which keys and values every bucket takes, and which part of it a kind sees."""
+"""Contract tests of buckets: legal keys and values, and kinds with a key filter."""
 
 from collections.abc import Awaitable, Callable
 
@@ -11,7 +11,7 @@ from tests.support.stores.backends import Backend, Note, listing, note, of_bucke
 
 pytestmark = of_buckets
 
-ODD = ["a/b=c", "a.b.c", "k" * 200, "-", "_a", "=", "/", "A.b-c/d_e=f.0", "a._kv"]
+UNUSUAL = ["a/b=c", "a.b.c", "k" * 200, "-", "_a", "=", "/", "A.b-c/d_e=f.0", "a._kv"]
 ILLEGAL = ["", ".", "a..b", ".a", "a.", "a b", "a\n", "*", "a.*", ">", "a.>", "_kv", "_kv.a", "ü"]
 
 CALLS: dict[str, Callable[[Store, str], Awaitable[object]]] = {
@@ -30,8 +30,10 @@ async def opened(backend: Backend, keys: str) -> Store:
 
 
 class TestKeys:
-    @pytest.mark.parametrize("key", ODD)
-    async def test_odd_keys_are_keys(self, store: Store, key: str) -> None:
+    @pytest.mark.parametrize("key", UNUSUAL)
+    async def test_unusual_legal_keys_can_be_written_read_watched_and_deleted(
+        self, store: Store, key: str
+    ) -> None:
         stored = await put(store, key)
         assert await store.get(key) == stored
         assert await store.history(key) == [stored]
@@ -43,21 +45,21 @@ class TestKeys:
             await store.get(key)
 
     @pytest.mark.parametrize("call", CALLS)
-    async def test_illegal_keys_are_refused_by_every_call(self, store: Store, call: str) -> None:
-        kept = await put(store, "a")
+    async def test_every_call_refuses_an_illegal_key(self, store: Store, call: str) -> None:
+        stored = await put(store, "a")
         for key in ILLEGAL:
             with pytest.raises(InvalidKeyError):
                 await CALLS[call](store, key)
-        assert await store.get("a") == kept
+        assert await store.get("a") == stored
 
-    async def test_keys_that_differ_in_case_are_two(self, store: Store) -> None:
+    async def test_keys_are_case_sensitive(self, store: Store) -> None:
         lower, upper = await put(store, "a"), await put(store, "A")
         assert [await store.get("a"), await store.get("A")] == [lower, upper]
 
 
 class TestValues:
     @pytest.mark.parametrize("value", [b"", b"\x00\xff\r\n", b"no JSON", b"x" * 500_000])
-    async def test_any_bytes_come_back_as_they_were_written(
+    async def test_any_bytes_are_read_as_they_were_written(
         self, store: Store, value: bytes
     ) -> None:
         stored = await store.create("a", value)
@@ -67,7 +69,7 @@ class TestValues:
         async with store.watch() as events:
             assert (await listing(events))[1] == Applied(stored)
 
-    async def test_an_empty_value_is_told_as_applied(self, store: Store) -> None:
+    async def test_an_empty_value_is_an_applied_event(self, store: Store) -> None:
         async with store.watch() as events:
             await listing(events)
             stored = await store.create("a", b"")
@@ -76,13 +78,13 @@ class TestValues:
     async def test_a_value_above_the_declared_size_is_refused(self, backend: Backend) -> None:
         kind = natsctl.kv(bytes, bucket="small", max_value_bytes=1000, storage="memory")
         store = await backend.stores.open(kind)
-        kept = await store.create("a", b"x" * 900)
+        stored = await store.create("a", b"x" * 900)
         with pytest.raises(TooLargeError, match=r"a of small.* 1001 bytes"):
-            await store.update("a", b"x" * 1001, revision=kept.revision)
-        assert await store.get("a") == kept
+            await store.update("a", b"x" * 1001, revision=stored.revision)
+        assert await store.get("a") == stored
 
     @pytest.mark.parametrize("excess", [-10, 0, 1, 1_000_000])
-    async def test_a_value_above_what_the_server_takes_is_refused_and_harms_nothing(
+    async def test_a_value_above_the_limit_of_the_server_is_refused_and_the_store_still_works(
         self, store: Store, excess: int
     ) -> None:
         async with store.watch() as events:
@@ -104,16 +106,16 @@ class TestFilter:
             ("a", ["a"], ["b", "a.b"]),
         ],
     )
-    async def test_only_matching_keys_are_seen(
+    async def test_a_watch_shows_only_matching_keys(
         self, backend: Backend, store: Store, keys: str, inside: list[str], outside: list[str]
     ) -> None:
-        part = await opened(backend, keys)
+        filtered = await opened(backend, keys)
         for key in outside:
             await put(store, key)
         first = await put(store, inside[0])
         for key in outside:
             await store.delete(key)
-        async with part.watch() as events:
+        async with filtered.watch() as events:
             _, *shown, end = await listing(events)
             assert shown == [Applied(first)]
             for key in outside:
@@ -124,35 +126,35 @@ class TestFilter:
         assert end.revision >= first.revision
 
     @pytest.mark.parametrize("call", CALLS)
-    async def test_keys_that_do_not_match_are_refused_by_every_call(
+    async def test_every_call_refuses_a_key_that_does_not_match(
         self, backend: Backend, store: Store, call: str
     ) -> None:
-        kept = await put(store, "other.a")
-        part = await opened(backend, "team.>")
+        stored = await put(store, "other.a")
+        filtered = await opened(backend, "team.>")
         with pytest.raises(InvalidKeyError, match=r"other\.a.*team\.>"):
-            await CALLS[call](part, "other.a")
-        assert await store.get("other.a") == kept
+            await CALLS[call](filtered, "other.a")
+        assert await store.get("other.a") == stored
 
-    async def test_what_is_written_through_a_part_is_in_the_whole(
+    async def test_a_write_through_a_filtered_kind_is_in_the_bucket(
         self, backend: Backend, store: Store
     ) -> None:
-        part = await opened(backend, "team.>")
-        stored = await put(part, "team.a")
+        filtered = await opened(backend, "team.>")
+        stored = await put(filtered, "team.a")
         assert await store.get("team.a") == stored
 
-    async def test_a_listing_of_a_part_without_objects_ends(
+    async def test_the_listing_of_a_filtered_kind_without_objects_ends(
         self, backend: Backend, store: Store
     ) -> None:
         await put(store, "other")
-        part = await opened(backend, "team.>")
-        async with part.watch() as events:
+        filtered = await opened(backend, "team.>")
+        async with filtered.watch() as events:
             assert len(await listing(events)) == 2
 
-    async def test_each_part_has_its_own_kind(self, backend: Backend) -> None:
+    async def test_two_kinds_of_one_bucket_keep_their_types(self, backend: Backend) -> None:
         typed = await backend.stores.open(natsctl.kv(Note, bucket="both", storage="memory"))
         plain = await backend.stores.open(natsctl.kv(dict, bucket="both", storage="memory"))
         assert (typed.kind.plain, plain.kind.plain) == (False, True)
 
-    async def test_a_bucket_of_an_illegal_name_is_refused(self, backend: Backend) -> None:
+    async def test_an_illegal_bucket_name_is_refused(self, backend: Backend) -> None:
         with pytest.raises(UsageError, match=r"no\.bucket"):
             await backend.stores.open(natsctl.kv(Note, bucket="no.bucket"))

@@ -1,4 +1,4 @@
-"""What every store of manifests does: it lays them over its objects, and knows who said what."""
+"""Contract tests of manifest stores: server-side apply, field managers and status patches."""
 
 import uuid
 from typing import Any
@@ -19,7 +19,7 @@ from natsctl.model.store import Applied, Deleted, ManifestStore, Stored
 from tests.support.stores.backends import ManifestBackend, listing, take
 
 OURS, FORMER, THEIRS = "natsctl/apps", "natsctl/old", "people"
-NOWHERE = "00000000-0000-4000-8000-000000000000"
+OTHER_UID = "00000000-0000-4000-8000-000000000000"
 
 
 def manifest(name: str = "shop", *, labels: dict[str, str] | None = None, **spec: Any) -> Document:
@@ -34,9 +34,9 @@ def manifest(name: str = "shop", *, labels: dict[str, str] | None = None, **spec
 
 
 def uid(stored: Stored) -> str:
-    found = metadata_of(parse(stored.value))["uid"]
-    assert isinstance(found, str)
-    return found
+    value = metadata_of(parse(stored.value))["uid"]
+    assert isinstance(value, str)
+    return value
 
 
 def spec(stored: Stored) -> object:
@@ -49,45 +49,49 @@ async def store(manifests: ManifestBackend) -> ManifestStore:
 
 
 async def create(store: ManifestStore, name: str = "shop", **spec: Any) -> Stored:
-    """Apply what is not there."""
+    """Create an object by apply."""
     return await store.apply(manifest(name, **spec), manager=OURS, uid="")
 
 
-class TestLocating:
-    async def test_a_manifest_without_a_namespace_is_of_its_name(
+class TestLocate:
+    async def test_the_key_of_a_cluster_scoped_manifest_is_its_name(
         self, store: ManifestStore
     ) -> None:
         assert await store.locate(manifest("shop")) == "shop"
 
-    async def test_one_with_a_namespace_is_refused_where_the_kind_has_none(
+    async def test_a_namespace_is_refused_for_a_cluster_scoped_kind(
         self, store: ManifestStore
     ) -> None:
-        placed = manifest("shop")
-        metadata_of(placed)["namespace"] = "default"
+        namespaced = manifest("shop")
+        metadata_of(namespaced)["namespace"] = "default"
         with pytest.raises(InvalidObjectError, match="namespace"):
-            await store.locate(placed)
+            await store.locate(namespaced)
 
-    async def test_of_a_namespaced_kind_the_key_has_both(self, manifests: ManifestBackend) -> None:
-        store = await manifests.stores.open(manifests.placed_kind())
-        placed = {"metadata": {"namespace": "team-a", "name": "shop"}}
-        assert await store.locate(placed) == "team-a/shop"  # type: ignore[arg-type]
-
-    async def test_one_without_a_namespace_is_refused_where_the_kind_has_them(
+    async def test_the_key_of_a_namespaced_manifest_is_namespace_and_name(
         self, manifests: ManifestBackend
     ) -> None:
-        store = await manifests.stores.open(manifests.placed_kind())
+        store = await manifests.stores.open(manifests.namespaced_kind())
+        namespaced = {"metadata": {"namespace": "team-a", "name": "shop"}}
+        assert await store.locate(namespaced) == "team-a/shop"  # type: ignore[arg-type]
+
+    async def test_a_missing_namespace_is_refused_for_a_namespaced_kind(
+        self, manifests: ManifestBackend
+    ) -> None:
+        store = await manifests.stores.open(manifests.namespaced_kind())
         with pytest.raises(InvalidObjectError, match="namespace"):
             await store.locate({"metadata": {"name": "shop"}})
 
 
-class TestCreatingByApply:
-    async def test_what_was_applied_is_there(self, store: ManifestStore) -> None:
+class TestApplyCreates:
+    async def test_an_applied_manifest_can_be_read(self, store: ManifestStore) -> None:
         created = await create(store, text="hi", more=[1, {"a": None}])
         assert created.key == "shop"
         assert await store.get("shop") == created
         assert spec(created) == {"text": "hi", "more": [1, {"a": None}]}
 
-    async def test_it_is_a_whole_document_of_the_kind(self, store: ManifestStore) -> None:
+    async def test_the_created_object_is_a_complete_document_of_its_kind(
+        self, store: ManifestStore
+    ) -> None:
         document = parse((await create(store)).value)
         assert (document["apiVersion"], document["kind"]) == ("contract.test/v1", "Note")
         metadata = metadata_of(document)
@@ -96,57 +100,65 @@ class TestCreatingByApply:
         assert "managedFields" not in metadata
         assert str(metadata["creationTimestamp"]) > "2020"
 
-    async def test_it_is_told_as_applied(self, store: ManifestStore) -> None:
+    async def test_the_creation_is_an_applied_event(self, store: ManifestStore) -> None:
         async with store.watch() as events:
             await listing(events)
             created = await create(store)
             assert await take(events, 1) == [Applied(created)]
 
-    async def test_what_we_applied_before_is_not_created_again(self, store: ManifestStore) -> None:
+    async def test_an_object_of_the_same_manager_is_not_created_again(
+        self, store: ManifestStore
+    ) -> None:
         created = await create(store, text="1")
         with pytest.raises(ConflictError) as raised:
             await create(store, text="2")
         assert not isinstance(raised.value, FieldConflictError)
         assert await store.get("shop") == created
 
-    async def test_nor_is_what_others_made(self, store: ManifestStore) -> None:
-        made = await store.apply(manifest(text="1"), manager=THEIRS, uid="")
+    async def test_apply_does_not_adopt_an_existing_object(self, store: ManifestStore) -> None:
+        existing = await store.apply(manifest(text="1"), manager=THEIRS, uid="")
         with pytest.raises(ConflictError) as raised:
             await create(store, text="1", more=True)
         assert not isinstance(raised.value, FieldConflictError)
-        assert await store.get("shop") == made
+        assert await store.get("shop") == existing
 
-    async def test_nor_is_it_by_force(self, store: ManifestStore) -> None:
-        made = await store.apply(manifest(text="1"), manager=THEIRS, uid="")
+    async def test_a_forced_apply_does_not_adopt_an_existing_object(
+        self, store: ManifestStore
+    ) -> None:
+        existing = await store.apply(manifest(text="1"), manager=THEIRS, uid="")
         with pytest.raises(ConflictError):
             await store.apply(manifest(text="2"), manager=OURS, uid="", force=True)
-        assert await store.get("shop") == made
+        assert await store.get("shop") == existing
 
-    async def test_nor_is_what_was_stored_without_an_apply(self, store: ManifestStore) -> None:
-        made = await store.create("shop", msgspec.json.encode(manifest(text="1")))
+    async def test_apply_does_not_adopt_an_object_stored_without_apply(
+        self, store: ManifestStore
+    ) -> None:
+        existing = await store.create("shop", msgspec.json.encode(manifest(text="1")))
         with pytest.raises(ConflictError):
             await create(store, text="2")
-        assert await store.get("shop") == made
+        assert await store.get("shop") == existing
 
-    async def test_what_was_deleted_is_created_anew(self, store: ManifestStore) -> None:
-        before = await create(store)
+    async def test_apply_creates_a_deleted_object_with_another_uid(
+        self, store: ManifestStore
+    ) -> None:
+        first = await create(store)
         await store.delete("shop")
-        again = await create(store)
-        assert again.revision > before.revision
-        assert uid(again) != uid(before)
+        second = await create(store)
+        assert second.revision > first.revision
+        assert uid(second) != uid(first)
 
-    async def test_what_the_manifest_says_of_state_and_identity_is_ignored(
+    async def test_uid_and_resource_version_of_the_manifest_are_ignored(
         self, store: ManifestStore
     ) -> None:
         old = manifest()
-        metadata_of(old).update(resourceVersion="7", uid=NOWHERE)
+        metadata_of(old).update(resourceVersion="7", uid=OTHER_UID)
         created = await store.apply(old, manager=OURS, uid="")
-        assert uid(created) != NOWHERE
+        assert uid(created) != OTHER_UID
         assert await store.get("shop") == created
 
 
-class TestApplyingAgain:
-    async def test_the_object_says_what_the_manifest_says(self, store: ManifestStore) -> None:
+class TestRepeatedApply:
+    async def test_a_changed_manifest_changes_the_object(self, store: ManifestStore) -> None:
         created = await create(store, text="1")
         changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
         assert changed.revision > created.revision
@@ -154,38 +166,42 @@ class TestApplyingAgain:
         assert spec(changed) == {"text": "2"}
         assert await store.get("shop") == changed
 
-    async def test_nothing_changes_where_it_says_so_already(self, store: ManifestStore) -> None:
+    async def test_an_unchanged_manifest_changes_nothing(self, store: ManifestStore) -> None:
         created = await create(store)
         assert await store.apply(manifest(), manager=OURS, uid=uid(created)) == created
 
-    async def test_what_it_says_no_more_is_removed(self, store: ManifestStore) -> None:
+    async def test_a_field_removed_from_the_manifest_is_removed(self, store: ManifestStore) -> None:
         created = await create(store, text="1", more=True)
         changed = await store.apply(manifest(text="1"), manager=OURS, uid=uid(created))
         assert spec(changed) == {"text": "1"}
 
-    async def test_what_others_say_beside_it_stays(self, store: ManifestStore) -> None:
+    async def test_fields_of_other_managers_are_kept(self, store: ManifestStore) -> None:
         created = await create(store, text="1")
         await store.apply(manifest(theirs=True), manager=THEIRS, uid=uid(created))
         changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
         assert spec(changed) == {"text": "2", "theirs": True}
 
-    async def test_an_object_of_another_uid_is_left_alone(self, store: ManifestStore) -> None:
-        created = await create(store)
-        with pytest.raises(ConflictError):
-            await store.apply(manifest(text="2"), manager=OURS, uid=NOWHERE)
-        assert await store.get("shop") == created
-
-    async def test_so_is_one_that_was_made_after_the_one_that_is_meant(
+    async def test_apply_does_not_change_an_object_of_another_uid(
         self, store: ManifestStore
     ) -> None:
-        before = await create(store, text="1")
-        await store.delete("shop")
-        again = await create(store, text="1")
+        created = await create(store)
         with pytest.raises(ConflictError):
-            await store.apply(manifest(text="2"), manager=OURS, uid=uid(before), force=True)
-        assert await store.get("shop") == again
+            await store.apply(manifest(text="2"), manager=OURS, uid=OTHER_UID)
+        assert await store.get("shop") == created
 
-    async def test_an_object_that_is_gone_is_not_made_again(self, store: ManifestStore) -> None:
+    async def test_apply_does_not_change_an_object_that_was_created_again(
+        self, store: ManifestStore
+    ) -> None:
+        first = await create(store, text="1")
+        await store.delete("shop")
+        second = await create(store, text="1")
+        with pytest.raises(ConflictError):
+            await store.apply(manifest(text="2"), manager=OURS, uid=uid(first), force=True)
+        assert await store.get("shop") == second
+
+    async def test_apply_with_a_uid_does_not_create_a_deleted_object(
+        self, store: ManifestStore
+    ) -> None:
         created = await create(store)
         await store.delete("shop")
         with pytest.raises(ConflictError):
@@ -194,15 +210,19 @@ class TestApplyingAgain:
             await store.get("shop")
 
 
-class TestConflictsOfFields:
-    async def test_who_says_otherwise_is_named_with_the_field(self, store: ManifestStore) -> None:
+class TestFieldConflicts:
+    async def test_the_error_names_the_other_manager_and_the_field(
+        self, store: ManifestStore
+    ) -> None:
         created = await create(store, text="1")
         with pytest.raises(FieldConflictError, match=r"natsctl/apps.*spec\.text") as raised:
             await store.apply(manifest(text="2"), manager=THEIRS, uid=uid(created))
         assert raised.value.managers == (OURS,)
         assert await store.get("shop") == created
 
-    async def test_who_says_the_same_does_not_conflict(self, store: ManifestStore) -> None:
+    async def test_managers_that_set_the_same_value_do_not_conflict(
+        self, store: ManifestStore
+    ) -> None:
         created = await create(store, text="1")
         shared = await store.apply(manifest(text="1"), manager=THEIRS, uid=uid(created))
         assert spec(shared) == {"text": "1"}
@@ -210,16 +230,16 @@ class TestConflictsOfFields:
             await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
         assert raised.value.managers == (THEIRS,)
 
-    async def test_the_fields_in_question_are_told(self, store: ManifestStore) -> None:
+    async def test_the_error_has_the_path_of_every_field_in_conflict(
+        self, store: ManifestStore
+    ) -> None:
         created = await store.apply(manifest(labels={"a.b/c": "1"}), manager=OURS, uid="")
         other = manifest(labels={"a.b/c": "2"}, text="2")
         with pytest.raises(FieldConflictError) as raised:
             await store.apply(other, manager=THEIRS, uid=uid(created))
         assert set(raised.value.fields) == {".metadata.labels.a.b/c", ".spec.text"}
 
-    async def test_who_stores_it_as_a_whole_owns_what_that_changed(
-        self, store: ManifestStore
-    ) -> None:
+    async def test_an_update_owns_the_fields_that_it_changed(self, store: ManifestStore) -> None:
         created = await create(store, text="1", more="1")
         document = parse(created.value)
         document["spec"] = {"text": "2", "more": "1"}
@@ -237,7 +257,7 @@ class TestConflictsOfFields:
             await store.apply(manifest(text="3"), manager=OURS, uid=uid(created))
         assert raised.value.managers == (THEIRS,)
 
-    async def test_labels_have_managers_too(self, store: ManifestStore) -> None:
+    async def test_a_label_can_be_in_conflict(self, store: ManifestStore) -> None:
         created = await store.apply(manifest(labels={"a": "1"}), manager=OURS, uid="")
         other = manifest(labels={"a": "2"})
         with pytest.raises(FieldConflictError, match="labels"):
@@ -245,7 +265,7 @@ class TestConflictsOfFields:
 
 
 class TestSharedFields:
-    async def test_a_field_that_two_managers_say_alike_stays_when_one_says_it_no_more(
+    async def test_a_shared_field_stays_if_one_of_its_managers_drops_it(
         self, store: ManifestStore
     ) -> None:
         created = await create(store, text="1", more=True)
@@ -258,20 +278,24 @@ class TestFormerManagers:
     async def test_fields_of_a_former_manager_are_taken_over_and_removed(
         self, store: ManifestStore
     ) -> None:
-        former = manifest(text="1", gone=True)
+        former = manifest(text="1", dropped=True)
         created = await store.apply(former, manager=FORMER, uid="")
         changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created), force=True)
         assert spec(changed) == {"text": "2"}
         assert await store.get("shop") == changed
         managed = await store.managed("shop")
-        assert [at.name for at in managed.managers] == [OURS]
+        assert [manager.name for manager in managed.managers] == [OURS]
 
-    async def test_they_are_without_force_too(self, store: ManifestStore) -> None:
-        created = await store.apply(manifest(text="1", gone=True), manager=FORMER, uid="")
+    async def test_fields_of_a_former_manager_are_taken_over_without_force(
+        self, store: ManifestStore
+    ) -> None:
+        created = await store.apply(manifest(text="1", dropped=True), manager=FORMER, uid="")
         changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
         assert spec(changed) == {"text": "2"}
 
-    async def test_so_are_those_beside_our_own(self, store: ManifestStore) -> None:
+    async def test_fields_of_a_former_manager_beside_our_own_are_removed(
+        self, store: ManifestStore
+    ) -> None:
         created = await create(store, text="1")
         theirs = {"theirs": True}
         await store.apply(manifest(**theirs), manager=THEIRS, uid=uid(created))  # type: ignore[arg-type]
@@ -279,15 +303,18 @@ class TestFormerManagers:
         changed = await store.apply(manifest(text="1"), manager=OURS, uid=uid(created))
         assert spec(changed) == {"text": "1", **theirs}
 
-    async def test_fields_of_other_managers_stay_theirs(self, store: ManifestStore) -> None:
+    async def test_fields_of_other_managers_keep_their_manager(self, store: ManifestStore) -> None:
         created = await create(store, text="1")
         await store.apply(manifest(theirs=True), manager=THEIRS, uid=uid(created))
         await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
-        assert {at.name for at in (await store.managed("shop")).managers} == {OURS, THEIRS}
+        assert {manager.name for manager in (await store.managed("shop")).managers} == {
+            OURS,
+            THEIRS,
+        }
 
 
 class TestManagers:
-    async def test_what_was_applied_is_its_managers(self, store: ManifestStore) -> None:
+    async def test_applied_fields_belong_to_their_manager(self, store: ManifestStore) -> None:
         created = await create(store, text="1")
         managed = await store.managed("shop")
         assert managed.revision == created.revision
@@ -295,7 +322,7 @@ class TestManagers:
         assert (ours.name, ours.applied) == (OURS, True)
         assert ours.fields == {"f:spec": {"f:text": {}}}
 
-    async def test_a_field_that_another_took_is_lost_to_it(self, store: ManifestStore) -> None:
+    async def test_a_field_that_another_manager_forced_is_lost(self, store: ManifestStore) -> None:
         created = await create(store, text="1", more="1")
         taken = await store.apply(manifest(text="2"), manager=THEIRS, uid=uid(created), force=True)
         managed = await store.managed("shop")
@@ -303,17 +330,19 @@ class TestManagers:
         [lost] = lost_fields(wanted, parse(taken.value), managed.managers, OURS)
         assert (lost.path, lost.managers) == (".spec.text", (THEIRS,))
 
-    async def test_of_what_is_not_there_nothing_is_found(self, store: ManifestStore) -> None:
+    async def test_managed_of_a_missing_object_raises_not_found(self, store: ManifestStore) -> None:
         with pytest.raises(NotFoundError):
             await store.managed("shop")
 
 
 class TestImmutableFields:
-    async def test_they_are_named_and_the_object_stays(self, manifests: ManifestBackend) -> None:
-        store = await manifests.stores.open(manifests.placed_kind())
-        what = {"apiVersion": "v1", "kind": "ConfigMap", "immutable": True}
-        where = {"namespace": "default", "name": f"fixed-{uuid.uuid4().hex[:8]}"}
-        config: Document = {**what, "metadata": where, "data": {"a": "1"}}
+    async def test_a_change_of_an_immutable_field_names_it_and_is_refused(
+        self, manifests: ManifestBackend
+    ) -> None:
+        store = await manifests.stores.open(manifests.namespaced_kind())
+        type_fields = {"apiVersion": "v1", "kind": "ConfigMap", "immutable": True}
+        metadata = {"namespace": "default", "name": f"fixed-{uuid.uuid4().hex[:8]}"}
+        config: Document = {**type_fields, "metadata": metadata, "data": {"a": "1"}}
         created = await store.apply(config, manager=OURS, uid="")
         changed = {**config, "data": {"a": "2"}}
         with pytest.raises(ImmutableFieldError) as raised:
@@ -322,21 +351,21 @@ class TestImmutableFields:
         assert await store.get(created.key) == created
 
 
-class TestPatchingStatus:
-    async def test_it_is_merged(self, store: ManifestStore) -> None:
+class TestPatchStatus:
+    async def test_a_patch_is_merged_into_the_status(self, store: ManifestStore) -> None:
         await create(store)
         await store.patch_status("shop", {"ready": True, "at": {"a": 1, "b": 2}})
         patched = await store.patch_status("shop", {"at": {"a": None, "c": 3}})
         assert parse(patched.value)["status"] == {"ready": True, "at": {"b": 2, "c": 3}}
         assert await store.get("shop") == patched
 
-    async def test_the_rest_stays(self, store: ManifestStore) -> None:
+    async def test_a_status_patch_keeps_the_spec(self, store: ManifestStore) -> None:
         created = await create(store, text="1")
         patched = await store.patch_status("shop", {"ready": True})
         assert spec(patched) == {"text": "1"}
         assert patched.revision > created.revision
 
-    async def test_nothing_else_changes_it(self, store: ManifestStore) -> None:
+    async def test_update_and_apply_do_not_change_the_status(self, store: ManifestStore) -> None:
         created = await create(store)
         patched = await store.patch_status("shop", {"ready": True})
         updated = {**parse(patched.value), "spec": {"text": "2"}, "status": {"ready": False}}
@@ -347,58 +376,58 @@ class TestPatchingStatus:
         changed = await store.apply(applied, manager=OURS, uid=uid(created), force=True)
         assert parse(changed.value)["status"] == {"ready": True}
 
-    async def test_of_a_stale_revision_it_is_refused(self, store: ManifestStore) -> None:
+    async def test_a_patch_of_a_stale_revision_is_refused(self, store: ManifestStore) -> None:
         created = await create(store)
         patched = await store.patch_status("shop", {"n": 1}, revision=created.revision)
         with pytest.raises(ConflictError):
             await store.patch_status("shop", {"n": 2}, revision=created.revision)
         assert await store.get("shop") == patched
 
-    async def test_of_what_is_not_there_it_finds_nothing(self, store: ManifestStore) -> None:
+    async def test_a_patch_of_a_missing_object_raises_not_found(self, store: ManifestStore) -> None:
         with pytest.raises(NotFoundError):
             await store.patch_status("shop", {"ready": True})
 
 
-class TestDeletingByUid:
-    async def test_the_object_that_is_meant_goes(self, store: ManifestStore) -> None:
+class TestDeleteByUid:
+    async def test_an_object_with_the_given_uid_is_deleted(self, store: ManifestStore) -> None:
         created = await create(store)
         async with store.watch() as events:
             await listing(events)
-            gone = await store.delete("shop", revision=created.revision, uid=uid(created))
+            deleted_at = await store.delete("shop", revision=created.revision, uid=uid(created))
             [deleted] = await take(events, 1)
         assert isinstance(deleted, Deleted)
-        assert created.revision <= gone <= deleted.revision
+        assert created.revision <= deleted_at <= deleted.revision
 
-    async def test_one_of_another_uid_stays(self, store: ManifestStore) -> None:
+    async def test_an_object_of_another_uid_is_not_deleted(self, store: ManifestStore) -> None:
         created = await create(store)
         with pytest.raises(ConflictError):
-            await store.delete("shop", revision=created.revision, uid=NOWHERE)
+            await store.delete("shop", revision=created.revision, uid=OTHER_UID)
         assert await store.get("shop") == created
 
 
 class TestFinalizers:
-    async def test_a_deletion_marks_what_has_finalizers(self, store: ManifestStore) -> None:
-        held = manifest()
-        metadata_of(held)["finalizers"] = ["contract.test/held"]
-        created = await store.apply(held, manager=OURS, uid="")
+    async def test_a_delete_marks_an_object_that_has_finalizers(self, store: ManifestStore) -> None:
+        with_finalizer = manifest()
+        metadata_of(with_finalizer)["finalizers"] = ["contract.test/held"]
+        created = await store.apply(with_finalizer, manager=OURS, uid="")
         async with store.watch() as events:
             await listing(events)
-            gone = await store.delete("shop", revision=created.revision)
+            marked_at = await store.delete("shop", revision=created.revision)
             [marked] = await take(events, 1)
             assert isinstance(marked, Applied)
             assert metadata_of(parse(marked.stored.value))["deletionTimestamp"]
-            assert created.revision <= gone < marked.stored.revision
-            again = await store.delete("shop", revision=marked.stored.revision)
-            assert again < marked.stored.revision
+            assert created.revision <= marked_at < marked.stored.revision
+            second_delete = await store.delete("shop", revision=marked.stored.revision)
+            assert second_delete < marked.stored.revision
             await store.apply(manifest(), manager=OURS, uid=uid(created))
             deleted = (await take(events, 1))[0]
-            if isinstance(deleted, Applied):  # a store may show the last state once more
+            if isinstance(deleted, Applied):  # a store may send the last state again
                 [deleted] = await take(events, 1)
         assert isinstance(deleted, Deleted)
 
 
 class TestHistory:
-    async def test_it_ends_with_the_newest_state(self, store: ManifestStore) -> None:
+    async def test_the_history_ends_with_the_newest_state(self, store: ManifestStore) -> None:
         created = await create(store, text="1")
         changed = await store.apply(manifest(text="2"), manager=OURS, uid=uid(created))
         assert (await store.history("shop"))[-1] == changed

@@ -1,4 +1,4 @@
-"""What every store does with reads and writes."""
+"""Contract tests of the reads and writes of a store."""
 
 import asyncio
 
@@ -9,83 +9,85 @@ from natsctl.model.store import Deleted, Store
 from tests.support.stores.backends import Backend, listing, note, of_buckets, put, take, text
 
 
-class TestReading:
-    async def test_what_was_created_is_read(self, store: Store) -> None:
+class TestGet:
+    async def test_get_returns_a_created_object(self, store: Store) -> None:
         created = await store.create("shop", note("hi"))
         assert await store.get("shop") == created
         assert text(created) == "hi"
         assert created.key == "shop"
 
-    async def test_what_was_updated_is_read(self, store: Store) -> None:
+    async def test_get_returns_an_updated_object(self, store: Store) -> None:
         created = await store.create("shop", note("hi"))
         updated = await store.update("shop", note("ho"), revision=created.revision)
         assert await store.get("shop") == updated
         assert text(updated) == "ho"
 
-    async def test_what_never_was_is_not_found_and_was_not_deleted(self, store: Store) -> None:
+    async def test_get_of_an_unused_key_raises_not_found_without_a_deletion(
+        self, store: Store
+    ) -> None:
         with pytest.raises(NotFoundError, match="shop") as raised:
             await store.get("shop")
         assert raised.value.deleted_at is None
 
-    async def test_what_was_deleted_is_not_found(self, store: Store) -> None:
+    async def test_get_of_a_deleted_key_raises_not_found(self, store: Store) -> None:
         await store.create("shop", note("hi"))
         await store.delete("shop")
         with pytest.raises(NotFoundError, match="shop"):
             await store.get("shop")
 
-    @pytest.mark.parametrize("says", ["Grüße aus 東京 🎉", "\\ \" ' \n \t", "x" * 100_000, ""])
-    async def test_any_text_comes_back_as_it_was_written(self, store: Store, says: str) -> None:
-        await store.create("shop", note(says))
-        assert text(await store.get("shop")) == says
+    @pytest.mark.parametrize("content", ["Grüße aus 東京 🎉", "\\ \" ' \n \t", "x" * 100_000, ""])
+    async def test_any_text_is_read_as_it_was_written(self, store: Store, content: str) -> None:
+        await store.create("shop", note(content))
+        assert text(await store.get("shop")) == content
 
 
 class TestRevisions:
-    async def test_they_grow_with_every_write_to_the_store(self, store: Store) -> None:
+    async def test_revisions_grow_with_every_write_to_the_store(self, store: Store) -> None:
         first = await store.create("a", note("1"))
         second = await store.create("b", note("1"))
         third = await store.update("a", note("2"), revision=first.revision)
         assert 0 < first.revision < second.revision < third.revision
 
-    async def test_who_saw_that_of_a_deletion_and_no_older_object_saw_the_deletion(
+    async def test_the_revision_of_a_delete_is_between_those_of_the_deleted_and_the_new_object(
         self, store: Store
     ) -> None:
         created = await store.create("a", note("1"))
         async with store.watch() as events:
             await listing(events)
-            gone = await store.delete("a", revision=created.revision)
-            again = await store.create("a", note("2"))
+            deleted_at = await store.delete("a", revision=created.revision)
+            recreated = await store.create("a", note("2"))
             deleted, _ = await take(events, 2)
         assert isinstance(deleted, Deleted)
-        assert created.revision <= gone <= deleted.revision < again.revision
+        assert created.revision <= deleted_at <= deleted.revision < recreated.revision
 
     @of_buckets
-    async def test_that_of_a_deletion_is_its_own(self, store: Store) -> None:
+    async def test_the_revision_of_a_delete_is_above_that_of_the_object(self, store: Store) -> None:
         created = await store.create("a", note("1"))
         assert await store.delete("a", revision=created.revision) > created.revision
 
 
-class TestCreating:
-    async def test_what_exists_is_not_created_again(self, store: Store) -> None:
+class TestCreate:
+    async def test_an_existing_object_is_not_created_again(self, store: Store) -> None:
         created = await store.create("shop", note("hi"))
         with pytest.raises(ConflictError, match="shop"):
             await store.create("shop", note("ho"))
         assert await store.get("shop") == created
 
-    async def test_what_was_deleted_can_be_created_again(self, store: Store) -> None:
+    async def test_a_deleted_object_can_be_created_again(self, store: Store) -> None:
         await store.create("shop", note("hi"))
         deleted_at = await store.delete("shop")
-        again = await store.create("shop", note("ho"))
-        assert again.revision > deleted_at
-        assert await store.get("shop") == again
+        recreated = await store.create("shop", note("ho"))
+        assert recreated.revision > deleted_at
+        assert await store.get("shop") == recreated
 
-    async def test_of_many_who_create_the_same_one_succeeds(self, store: Store) -> None:
+    async def test_one_of_many_concurrent_creates_succeeds(self, store: Store) -> None:
         attempts = (store.create("shop", note(str(number))) for number in range(8))
         results = await asyncio.gather(*attempts, return_exceptions=True)
         assert sum(isinstance(result, ConflictError) for result in results) == 7
         assert await store.get("shop") in results
 
 
-class TestUpdating:
+class TestUpdate:
     async def test_an_update_of_a_stale_revision_is_refused(self, store: Store) -> None:
         stale = await store.create("shop", note("1"))
         newest = await store.update("shop", note("2"), revision=stale.revision)
@@ -93,12 +95,12 @@ class TestUpdating:
             await store.update("shop", note("3"), revision=stale.revision)
         assert await store.get("shop") == newest
 
-    async def test_an_update_of_what_never_was_is_refused(self, store: Store) -> None:
+    async def test_an_update_of_an_unused_key_is_refused(self, store: Store) -> None:
         other = await store.create("other", note("1"))
         with pytest.raises(ConflictError, match="shop"):
             await store.update("shop", note("2"), revision=other.revision)
 
-    async def test_an_update_of_what_was_deleted_is_refused(self, store: Store) -> None:
+    async def test_an_update_of_a_deleted_object_is_refused(self, store: Store) -> None:
         created = await store.create("shop", note("1"))
         await store.delete("shop")
         with pytest.raises(ConflictError, match="shop"):
@@ -110,7 +112,9 @@ class TestUpdating:
         updated = await store.update("shop", note("2"), revision=created.revision)
         assert await store.get("shop") == updated
 
-    async def test_of_many_who_update_the_same_revision_one_succeeds(self, store: Store) -> None:
+    async def test_one_of_many_concurrent_updates_of_a_revision_succeeds(
+        self, store: Store
+    ) -> None:
         base = (await store.create("shop", note("0"))).revision
         attempts = (store.update("shop", note(str(n)), revision=base) for n in range(1, 9))
         results = await asyncio.gather(*attempts, return_exceptions=True)
@@ -118,7 +122,7 @@ class TestUpdating:
         assert await store.get("shop") in results
 
 
-class TestDeleting:
+class TestDelete:
     async def test_a_delete_of_the_newest_revision_deletes(self, store: Store) -> None:
         created = await store.create("shop", note("1"))
         await store.delete("shop", revision=created.revision)
@@ -132,18 +136,20 @@ class TestDeleting:
             await store.delete("shop", revision=stale.revision)
         assert await store.get("shop") == newest
 
-    async def test_a_delete_of_what_never_was_finds_nothing(self, store: Store) -> None:
+    async def test_a_delete_of_an_unused_key_raises_not_found(self, store: Store) -> None:
         with pytest.raises(NotFoundError, match="shop") as raised:
             await store.delete("shop")
         assert raised.value.deleted_at is None
 
-    async def test_a_second_delete_finds_nothing(self, store: Store) -> None:
+    async def test_a_second_delete_raises_not_found(self, store: Store) -> None:
         await store.create("shop", note("1"))
         await store.delete("shop")
         with pytest.raises(NotFoundError, match="shop"):
             await store.delete("shop")
 
-    async def test_a_delete_of_a_revision_that_is_gone_is_refused(self, store: Store) -> None:
+    async def test_a_delete_of_a_revision_of_a_deleted_object_is_refused(
+        self, store: Store
+    ) -> None:
         created = await store.create("shop", note("1"))
         await store.delete("shop")
         with pytest.raises(ConflictError, match="shop"):

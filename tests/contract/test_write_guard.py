@@ -1,4 +1,4 @@
-"""What every store asks before it writes, and does not ask before it reads."""
+"""Contract tests of the write guard: a store checks it before every write, never before a read."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,15 +19,15 @@ from tests.support.stores.backends import Backend, ManifestBackend, listing, not
 
 
 class Closed(WriteGuard):
-    """Permits the first writes, and no write after those."""
+    """A guard that permits the first `permitted` writes and forbids all later ones."""
 
     def __init__(self, permitted: int = 0) -> None:
-        self.asked: list[str] = []
+        self.checked: list[str] = []
         self._permitted = permitted
 
     def check(self, kind: Kind[Any] | None) -> None:
-        self.asked.append("" if kind is None else kind.name)
-        if len(self.asked) > self._permitted:
+        self.checked.append("" if kind is None else kind.name)
+        if len(self.checked) > self._permitted:
             raise NotLeadingError("this process does not lead")
 
 
@@ -38,7 +38,7 @@ def leading_until(until: float) -> TermGuard:
     return TermGuard(leadership)
 
 
-async def test_no_write_is_sent_that_the_guard_forbids(backend: Backend, store: Store) -> None:
+async def test_a_write_that_the_guard_forbids_is_not_sent(backend: Backend, store: Store) -> None:
     stored = await store.create("shop", note("hi"))
     guard = Closed()
     guarded = await backend.stores.guarded(guard).open(backend.kind())
@@ -51,13 +51,13 @@ async def test_no_write_is_sent_that_the_guard_forbids(backend: Backend, store: 
     for write in writes:
         with pytest.raises(NotLeadingError, match="this process does not lead"):
             await write()
-    assert guard.asked == [backend.kind().name] * len(writes)
+    assert guard.checked == [backend.kind().name] * len(writes)
     assert await store.get("shop") == stored
     with pytest.raises(NotFoundError):
         await store.get("other")
 
 
-async def test_reads_and_watches_do_not_ask_the_guard(backend: Backend, store: Store) -> None:
+async def test_reads_and_watches_do_not_check_the_guard(backend: Backend, store: Store) -> None:
     stored = await store.create("shop", note("hi"))
     guard = Closed()
     guarded = await backend.stores.guarded(guard).open(backend.kind())
@@ -65,10 +65,10 @@ async def test_reads_and_watches_do_not_ask_the_guard(backend: Backend, store: S
     assert await guarded.history("shop") == [stored]
     async with guarded.watch() as events:
         await listing(events)
-    assert guard.asked == []
+    assert guard.checked == []
 
 
-async def test_each_write_asks_the_guard_again(backend: Backend, store: Store) -> None:
+async def test_every_write_checks_the_guard(backend: Backend, store: Store) -> None:
     guarded = await backend.stores.guarded(Closed(permitted=1)).open(backend.kind())
     created = await guarded.create("shop", note("hi"))
     with pytest.raises(NotLeadingError):
@@ -76,9 +76,7 @@ async def test_each_write_asks_the_guard_again(backend: Backend, store: Store) -
     assert await store.get("shop") == created
 
 
-async def test_a_store_that_was_opened_without_a_guard_asks_none(
-    backend: Backend, store: Store
-) -> None:
+async def test_a_store_opened_without_a_guard_checks_none(backend: Backend, store: Store) -> None:
     backend.stores.guarded(Closed())
     created = await store.create("shop", note("hi"))
     assert await (await backend.stores.open(backend.kind())).get("shop") == created
@@ -101,7 +99,9 @@ async def test_a_standby_may_store_the_id_of_the_installation(backend: Backend) 
     assert await guarded.get("installation") == created
 
 
-async def test_no_manifest_is_sent_that_the_guard_forbids(manifests: ManifestBackend) -> None:
+async def test_a_manifest_write_that_the_guard_forbids_is_not_sent(
+    manifests: ManifestBackend,
+) -> None:
     store: ManifestStore = await manifests.stores.open(manifests.kind())
     wanted = {
         "apiVersion": "contract.test/v1",
@@ -124,21 +124,21 @@ async def test_no_manifest_is_sent_that_the_guard_forbids(manifests: ManifestBac
     for write in writes:
         with pytest.raises(NotLeadingError):
             await write()
-    assert guard.asked == [manifests.kind().name] * len(writes)
+    assert guard.checked == [manifests.kind().name] * len(writes)
     assert await guarded.locate(wanted) == "shop"  # type: ignore[arg-type]
     assert (await guarded.managed("shop")).revision == stored.revision
     assert await store.get("shop") == stored
 
 
 @pytest.mark.parametrize("backend", ["nats"], indirect=True)
-async def test_the_jetstream_api_asks_the_guard_before_a_change(backend: Backend) -> None:
+async def test_a_change_through_the_jetstream_api_checks_the_guard(backend: Backend) -> None:
     await backend.stores.open(backend.kind())
     guard = Closed()
     guarded = backend.stores.guarded(guard)
     assert isinstance(guarded, natsctl.JetStream)
     for endpoint in ("INFO", "STREAM.INFO.KV_notes", "STREAM.NAMES", "CONSUMER.LIST.KV_notes"):
         await guarded.api(endpoint)
-    assert guard.asked == []
+    assert guard.checked == []
     writes = (
         "STREAM.CREATE.KV_notes",
         "STREAM.DELETE.KV_notes",
@@ -149,12 +149,12 @@ async def test_the_jetstream_api_asks_the_guard_before_a_change(backend: Backend
     for endpoint in writes:
         with pytest.raises(NotLeadingError):
             await guarded.api(endpoint)
-    assert len(guard.asked) == len(writes)
+    assert len(guard.checked) == len(writes)
     assert (await guarded.api("STREAM.INFO.KV_notes"))["config"]["name"] == "KV_notes"
 
 
 @pytest.mark.parametrize("backend", ["nats"], indirect=True)
-async def test_no_bucket_is_created_that_the_guard_forbids(backend: Backend) -> None:
+async def test_a_bucket_that_the_guard_forbids_is_not_created(backend: Backend) -> None:
     class NoNewBuckets(WriteGuard):
         def may_create(self, kind: natsctl.KvKind[Any]) -> bool:
             return kind.bucket == "allowed"

@@ -102,7 +102,7 @@ class TestRecording:
         wire = WatchedWire(stores.transport)
         async with recording(wire, "apps") as recorder:
             recorder.event("shop", NORMAL, "Synced", "hi")
-        assert wire.asked == []
+        assert wire.requests == []
         assert recorder.dropped == 0
 
     async def test_those_of_what_has_no_namespace_are_in_the_default_one(
@@ -215,7 +215,7 @@ class TestLimiting:
                 about = Reference("v1", "ConfigMap", f"c{number}", kube_namespace)
                 recorder.event("shop", NORMAL, "Synced", "hi", [about])
         assert wire.most == 1
-        assert len(wire.asked) == 30
+        assert len(wire.requests) == 30
 
 
 class TestPermissions:

@@ -175,7 +175,7 @@ class TestRequests:
     ) -> None:
         store = opened(stores, wire)
         created = await store.apply(config(kube_namespace), manager=OURS, uid="")
-        assert [method for method, _ in wire.asked] == ["PATCH"]
+        assert [method for method, _ in wire.requests] == ["PATCH"]
         assert data(created) == {"text": "hi"}
 
     async def test_so_is_a_change_by_apply(
@@ -183,10 +183,10 @@ class TestRequests:
     ) -> None:
         store = opened(stores, wire)
         created = await store.apply(config(kube_namespace), manager=OURS, uid="")
-        wire.asked.clear()
+        wire.requests.clear()
         changed = config(kube_namespace, text="ho")
         await store.apply(changed, manager=OURS, uid=uid(created))
-        assert [method for method, _ in wire.asked] == ["PATCH"]
+        assert [method for method, _ in wire.requests] == ["PATCH"]
 
     async def test_only_what_is_applied_is_managed_by_an_apply(
         self, store: KubeStore, kube_server: KubeServer, kube_namespace: str

@@ -267,10 +267,10 @@ class TestFaults:
                 await put(store, f"{kube_namespace}/a")
                 await equal(informer, store)
                 hole.freeze()
-                wire.asked.clear()
+                wire.requests.clear()
                 await put(store, f"{kube_namespace}/b")
                 await store.delete(f"{kube_namespace}/a")
-                await eventually(lambda: wire.asked)  # it looks what there is
+                await eventually(lambda: wire.requests)  # it looks what there is
                 hole.thaw()
                 await equal(informer, store)
                 assert wire.listings == 1

@@ -1,4 +1,4 @@
-"""The systems on which the contract suite runs, with what it has to know of each."""
+"""The backends of the contract tests, and helpers that read and write notes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,10 @@ from tests.support.stores.custom_resources import define, watches
 
 PATIENCE_S = 20.0
 
-BUCKETS = ["memory", "nats"]  # backends that number their own writes and can be made anew
+BUCKETS = [
+    "memory",
+    "nats",
+]  # backends with one revision counter per bucket, which tests can recreate
 of_buckets = pytest.mark.parametrize("backend", BUCKETS, indirect=True)
 
 
@@ -41,7 +44,7 @@ NOTES = kube("contract.test/v1", "Note", type=KubeNote)
 
 
 class Backend(Protocol):
-    """A system that keeps notes."""
+    """A system that stores notes."""
 
     @property
     def stores(self) -> Stores: ...
@@ -51,7 +54,7 @@ class Backend(Protocol):
         ...
 
     async def recreate(self) -> None:
-        """Replace the store of the notes by an empty one of the same name, where that can be."""
+        """Delete the store of the notes and create an empty one of the same name."""
         ...
 
     async def watches(self) -> int:
@@ -60,17 +63,17 @@ class Backend(Protocol):
 
 
 class ManifestBackend(Protocol):
-    """A system that keeps notes as manifests."""
+    """A system that stores notes as manifests."""
 
     @property
     def stores(self) -> ManifestStores: ...
 
     def kind(self) -> KubeKind[Any]:
-        """Return the kind of the notes, which have no namespaces."""
+        """Return the kind of the notes, which is cluster-scoped."""
         ...
 
-    def placed_kind(self) -> KubeKind[Any]:
-        """Return a kind that has namespaces."""
+    def namespaced_kind(self) -> KubeKind[Any]:
+        """Return a namespaced kind."""
         ...
 
 
@@ -97,7 +100,7 @@ class MemoryClusterBackend:
     def kind(self) -> KubeKind[KubeNote]:
         return NOTES
 
-    def placed_kind(self) -> KubeKind[Any]:
+    def namespaced_kind(self) -> KubeKind[Any]:
         return kube("v1", "ConfigMap")
 
 
@@ -118,7 +121,7 @@ class NatsBackend:
 
 
 class KubeBackend:
-    """Notes are custom resources, cluster-scoped: so their keys are names."""
+    """A cluster that stores notes as cluster-scoped custom resources, whose keys are names."""
 
     def __init__(self, stores: Kube) -> None:
         self.stores = stores
@@ -126,16 +129,16 @@ class KubeBackend:
     def kind(self) -> KubeKind[KubeNote]:
         return NOTES
 
-    def placed_kind(self) -> KubeKind[Any]:
+    def namespaced_kind(self) -> KubeKind[Any]:
         return kube("v1", "ConfigMap")
 
     async def prepare(self) -> None:
-        """Have the server know notes, and keep none."""
+        """Define the custom resource on the server and delete all notes."""
         await define(self.stores.transport, "contract.test", "Note")
         await self.stores.transport.call("DELETE", "/apis/contract.test/v1/notes", timeout_s=60)
 
     async def recreate(self) -> None:
-        raise NotImplementedError  # a cluster is never made anew under the same name
+        raise NotImplementedError  # a test cannot recreate a cluster
 
     async def watches(self) -> int:
         return await watches(self.stores.transport, "notes")
@@ -147,30 +150,30 @@ def note(text: str) -> bytes:
 
 
 def text(stored: Stored) -> str:
-    """Return what a note says; a system may add fields of its own to what was written."""
+    """Return the text of a note, without the fields that the system adds."""
     spec = msgspec.json.decode(stored.value)["spec"]["text"]
     assert isinstance(spec, str)
     return spec
 
 
 async def take(events: AsyncIterator[WatchEvent], count: int) -> list[WatchEvent]:
-    """Take so many events from a watch."""
+    """Return the next `count` events of a watch."""
     async with asyncio.timeout(PATIENCE_S):
         return [await anext(events) for _ in range(count)]
 
 
 async def listing(events: AsyncIterator[WatchEvent]) -> list[WatchEvent]:
-    """Take a watch's listing, to its end."""
+    """Return the events of a watch's listing, including its end."""
     taken = await take(events, 1)
     while not isinstance(taken[-1], Listed):
         taken += await take(events, 1)
     return taken
 
 
-async def put(store: Store, key: str, says: str = "hi") -> Stored:
-    """Create a note, or rewrite it."""
+async def put(store: Store, key: str, content: str = "hi") -> Stored:
+    """Create a note, or update it if it exists."""
     try:
         revision = (await store.get(key)).revision
     except natsctl.NotFoundError:
-        return await store.create(key, note(says))
-    return await store.update(key, note(says), revision=revision)
+        return await store.create(key, note(content))
+    return await store.update(key, note(content), revision=revision)

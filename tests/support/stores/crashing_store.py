@@ -1,4 +1,4 @@
-"""A store as a process uses it that may die at each of its calls."""
+"""A store for simulated processes that can crash before or after any call."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -10,7 +10,7 @@ from natsctl.model.store import Deleted, ManifestStore, Store, Stored, WatchEven
 
 
 class MortalStore:
-    """Passes every call on; *call* is entered before its effect and left after it."""
+    """A store that makes each call of `store` within the context `call(key)`."""
 
     def __init__(self, store: Store, call: Callable[[str], AbstractContextManager[None]]) -> None:
         self.kind: Kind[Any] = store.kind
@@ -42,7 +42,7 @@ class MortalStore:
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Stored:
-        manifests: ManifestStore = self._store  # type: ignore[assignment]  # asked of a cluster's
+        manifests: ManifestStore = self._store  # type: ignore[assignment]  # only called for clusters
         with self._call(key):
             return await manifests.patch_status(key, patch, revision=revision)
 

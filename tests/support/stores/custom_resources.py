@@ -1,4 +1,4 @@
-"""Small things for tests of Kubernetes stores: custom kinds, and what a cluster says of itself."""
+"""Helpers for tests of Kubernetes stores: custom resources, a counting wire, watch counts."""
 
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -19,43 +19,45 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @asynccontextmanager
-async def cluster(server: KubeServer, *, user: str = "admin", **how: Any) -> AsyncIterator[Kube]:
-    """Connect to a server as one of its users."""
+async def cluster(
+    server: KubeServer, *, user: str = "admin", **settings: Any
+) -> AsyncIterator[Kube]:
+    """Connect to a kube-apiserver as one of its users."""
     options = KubeOptions(kubeconfig=str(server.kubeconfig(user)))
-    async with connect_kube(options, **how) as kube:
+    async with connect_kube(options, **settings) as kube:
         yield kube
 
 
 class WatchedWire:
-    """A wire that remembers what was asked, and can lose answers on purpose."""
+    """A wire that records its requests and can drop responses."""
 
     def __init__(self, wire: Wire) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.pages = 0
-        self.listings = 0  # answered in pages, or begun within a watch
+        self.listings = 0  # paged lists, and watches that begin with a list
         self.streams = 0
-        self.lose: set[str] = set()  # methods of which the next answer is lost
+        self.lose: set[str] = set()  # methods whose next response is dropped
         self._wire = wire
 
     async def call(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, **how: Any
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, **options: Any
     ) -> Reply:
-        self.asked.append((method, path))
+        self.requests.append((method, path))
         is_page = method == "GET" and query is not None and query.get("limit", "1") != "1"
         self.pages += is_page
-        reply = await self._wire.call(method, path, query=query, **how)
+        reply = await self._wire.call(method, path, query=query, **options)
         self.listings += is_page and "continue" not in (query or ())
         if method in self.lose:
             self.lose.remove(method)
-            raise StoreTimeoutError("the answer was lost")
+            raise StoreTimeoutError("the response was lost")
         return reply
 
     def stream(
-        self, path: str, *, query: Mapping[str, str], **how: Any
+        self, path: str, *, query: Mapping[str, str], **options: Any
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         self.streams += 1
         self.listings += "sendInitialEvents" in query
-        return self._wire.stream(path, query=query, **how)
+        return self._wire.stream(path, query=query, **options)
 
 
 async def define(
@@ -67,7 +69,7 @@ async def define(
     scope: str = "Cluster",
     status: bool = True,
 ) -> None:
-    """Have the server know a custom kind, with any spec and status, version v1; wait until so."""
+    """Define a custom resource with any spec and status, and wait until it is served."""
     plural = plural or f"{kind.lower()}s"
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
@@ -88,7 +90,7 @@ async def define(
     try:
         await transport.call("POST", DEFINITIONS, body=msgspec.json.encode(definition))
     except ConflictError:
-        return  # it is there
+        return  # already defined
 
     async def served() -> bool:
         try:

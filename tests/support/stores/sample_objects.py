@@ -1,4 +1,4 @@
-"""Small things for tests of the machine: objects, their bytes, and what watches tell of them."""
+"""Sample objects for unit tests: things, their stored bytes and their watch events."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,29 +31,29 @@ def thing(text: str, *groups: str) -> Thing:
 
 
 def value(text: str = "hi", *groups: str, **metadata: Any) -> bytes:
-    """Return a stored thing as its writer may have left it; metadata in the wire's names."""
+    """Return the bytes of a thing; metadata has the field names of the stored JSON."""
     spec = {"text": text, "groups": groups}
     return msgspec.json.encode({"spec": spec, **({"metadata": metadata} if metadata else {})})
 
 
 def stored(key: str, revision: int, text: str = "hi", *groups: str) -> Stored:
-    """Return a thing as a store has it."""
+    """Return a thing as a stored object."""
     return Stored(key, revision, value(text, *groups))
 
 
 def applied(key: str, revision: int, text: str = "hi", *groups: str) -> Applied:
-    """Return the watch event that shows a thing."""
+    """Return an applied event of a thing."""
     return Applied(stored(key, revision, text, *groups))
 
 
 def broken(key: str, revision: int) -> Applied:
-    """Return the watch event that shows something that is no thing."""
+    """Return an applied event whose value is not a valid thing."""
     return Applied(Stored(key, revision, b'{"spec": {"text": 1}}'))
 
 
 @asynccontextmanager
 async def informed(informer: Informer[Any]) -> AsyncIterator[None]:
-    """Run an informer, from when it is complete until the context is left."""
+    """Run an informer within the context, which begins once the cache is synced."""
     task = asyncio.create_task(informer.run())
     try:
         await informer.cache.complete.wait()
@@ -64,7 +64,7 @@ async def informed(informer: Informer[Any]) -> AsyncIterator[None]:
 
 
 async def caught_up(informer: Informer[Any], store: MemoryStore) -> None:
-    """Wait until the cache shows everything that the store has."""
+    """Wait until the cache has every object of the store."""
     for _ in range(1000):
         keys = store.keys()
         newest = [(await store.get(key)).revision for key in keys]

@@ -1,4 +1,4 @@
-"""A kube-apiserver that says what a test has written down for it; a `Wire`."""
+"""A `Wire` that replays the responses and the watch lines that a test prepares."""
 
 import asyncio
 from collections import deque
@@ -14,8 +14,8 @@ from natsctl.kubernetes.http.wire import Reply
 OLD, NEW = "20", "32+"  # minor versions, without and with lists within watches
 
 
-class Asked(NamedTuple):
-    """A request, as it came."""
+class Request(NamedTuple):
+    """A received request."""
 
     method: str
     path: str
@@ -23,10 +23,11 @@ class Asked(NamedTuple):
 
 
 class ScriptedWire:
-    """Answers `replies` to calls and `streams` to streams, each in its turn.
+    """A wire that returns the next of `replies` for a call and of `streams` for a stream.
 
-    An exception among them is raised. A stream ends after its last line, unless that is
-    `SILENCE`. It is at revision `newest`, in lists of a single object, and of the version given.
+    An exception among them is raised. A stream ends after its last line, unless that line is
+    `SILENCE`: then it stays open. A list with limit 1 has revision `newest` and is recorded in
+    `looks`. `minor` is the minor version that the server reports.
     """
 
     SILENCE = b"..."
@@ -34,9 +35,9 @@ class ScriptedWire:
     def __init__(self, *, minor: str = OLD) -> None:
         self.replies: deque[object] = deque()
         self.streams: deque[list[object]] = deque()
-        self.calls: list[Asked] = []
-        self.looks: list[Asked] = []
-        self.watches: list[Asked] = []
+        self.calls: list[Request] = []
+        self.looks: list[Request] = []
+        self.watches: list[Request] = []
         self.silences: list[float] = []
         self.open = 0
         self.newest = 1_000_000
@@ -53,19 +54,19 @@ class ScriptedWire:
         if path == "/version":
             return _reply({"major": "1", "minor": self._minor})
         if query is not None and query.get("limit") == "1":
-            self.looks.append(Asked(method, path, dict(query)))
+            self.looks.append(Request(method, path, dict(query)))
             return _reply(page(self.newest))
-        self.calls.append(Asked(method, path, dict(query or {})))
-        answer = self.replies.popleft()
-        if isinstance(answer, StoreError):
-            raise answer
-        return _reply(answer)
+        self.calls.append(Request(method, path, dict(query or {})))
+        response = self.replies.popleft()
+        if isinstance(response, StoreError):
+            raise response
+        return _reply(response)
 
     @asynccontextmanager
     async def stream(
         self, path: str, *, query: Mapping[str, str], accept: str = "", silence_s: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        self.watches.append(Asked("WATCH", path, dict(query)))
+        self.watches.append(Request("WATCH", path, dict(query)))
         self.silences.append(silence_s)
         lines = self.streams.popleft()
         if lines and isinstance(lines[0], StoreError):
@@ -86,12 +87,12 @@ class ScriptedWire:
             yield line if isinstance(line, bytes) else msgspec.json.encode(line)
 
 
-def _reply(answer: object) -> Reply:
-    return Reply(200, msgspec.json.encode(answer))
+def _reply(response: object) -> Reply:
+    return Reply(200, msgspec.json.encode(response))
 
 
 def thing(name: str, revision: int, **more: Any) -> dict[str, Any]:
-    """Return an object as a server sends it."""
+    """Return an object as the server sends it."""
     managed = [{"manager": "people", "operation": "Update"}]
     metadata = {
         "name": name,
@@ -103,18 +104,18 @@ def thing(name: str, revision: int, **more: Any) -> dict[str, Any]:
 
 
 def page(revision: int, *items: object, after: str = "") -> dict[str, Any]:
-    """Return a page of a list; *after* names the next one."""
+    """Return a page of a list; `after` is the continue token."""
     metadata = {"resourceVersion": str(revision), **({"continue": after} if after else {})}
     return {"kind": "ThingList", "apiVersion": "v1", "metadata": metadata, "items": items}
 
 
-def line(type: str, of: object) -> dict[str, object]:  # noqa: A002 - the field's word
+def line(type: str, of: object) -> dict[str, object]:  # noqa: A002 - the name of the field
     """Return a line of a watch."""
     return {"type": type, "object": of}
 
 
 def bookmark(revision: int, *, initial_end: bool = False) -> dict[str, object]:
-    """Return a line that says how far the watch has come."""
+    """Return a bookmark line with a revision."""
     metadata: dict[str, object] = {"resourceVersion": str(revision)}
     if initial_end:
         metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -122,5 +123,5 @@ def bookmark(revision: int, *, initial_end: bool = False) -> dict[str, object]:
 
 
 def refusal(code: int, reason: str) -> dict[str, object]:
-    """Return the line with which a server gives a watch up."""
+    """Return the error line with which the server ends a watch."""
     return line("ERROR", {"kind": "Status", "code": code, "reason": reason, "message": reason})
