@@ -1,11 +1,7 @@
 """A daemon that reconciles is killed (-9) before and after each of its calls."""
 
-import asyncio
 import json
-import os
 import signal
-import sys
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,11 +12,9 @@ import pytest
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
+from tests.support.cli.forked_process import ForkedProcess, forked
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
-from tests.support.servers.process import die_with_parent
-
-ROOT = Path(__file__).parents[2]
 
 
 class Daemon:
@@ -30,20 +24,17 @@ class Daemon:
         self.deaths = 0
         self._url = url
         self._folder = folder
-        self._process: Process | None = None
+        self._process: ForkedProcess | None = None
         self._log = (folder / "log").open("ab")
 
     async def start(self) -> None:
         """Start it, to die at the point and in the life of the key that it has not died at yet."""
         (self._folder / "kill").write_text(f"disk-{self.deaths} {self.deaths}")
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "natsctl", "run"),
-            *("--controller", "tests.support.controllers.file_disks:Disks", "--server", self._url),
-            cwd=ROOT,
-            env={**os.environ, "DISKS_FOLDER": str(self._folder)},
-            stdout=DEVNULL,
-            stderr=self._log,
-            preexec_fn=die_with_parent,
+        self._process = await forked(
+            *("run", "--controller", "tests.support.controllers.file_disks:Disks"),
+            *("--server", self._url),
+            environ={"DISKS_FOLDER": str(self._folder)},
+            log=self._log,
         )
 
     async def revive(self) -> None:

@@ -18,6 +18,8 @@ import signal
 import socket
 import sys
 
+from tests.support.servers import process
+
 REQUEST_BYTES_MAX = 200_000
 PRELOADED = ("nats", "aiohttp", "yaml", "natsctl.daemon.http.metrics", "natsctl.jetstream.stores")
 
@@ -58,9 +60,11 @@ def _reap() -> None:
 
 def _supervise(request: dict[str, object], files: list[int]) -> None:
     """Start the command in another process, and report how that process ends."""
+    process.die_with_parent()
     report = files.pop()
     pid = os.fork()
     if pid == 0:
+        process.die_with_parent()
         os.close(report)
         _become(request, files)
         return

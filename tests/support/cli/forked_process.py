@@ -8,10 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-SERVER = Path(__file__).with_name("fork_server.py")
+from tests.support.servers.process import die_with_parent
+
+PROGRAM = Path(__file__).with_name("fork_server.py")
 ROOT = Path(__file__).parents[3]
 
 
@@ -48,10 +52,11 @@ class ForkServer:
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             server = subprocess.Popen(
-                [sys.executable, str(SERVER), str(theirs.fileno())],
+                [sys.executable, str(PROGRAM), str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock
             )
         atexit.register(self._stop, control, server)
         return control
@@ -91,6 +96,27 @@ class ForkedProcess:
         finally:
             writer.close()
         return self.returncode
+
+
+SERVER_OF_THIS_PROCESS = ForkServer()
+
+
+async def forked(
+    *arguments: str, log: IO[bytes], folder: Path = ROOT, environ: Mapping[str, str] | None = None
+) -> ForkedProcess:
+    """Start `natsctl` with these arguments; both outputs go to *log*.
+
+    *environ* is added to the environment of this process.
+    """
+    with tempfile.TemporaryFile() as nothing:
+        return await SERVER_OF_THIS_PROCESS.start(
+            arguments,
+            folder=folder,
+            environ={**os.environ, **(environ or {})},
+            stdin=nothing.fileno(),
+            stdout=log.fileno(),
+            stderr=log.fileno(),
+        )
 
 
 async def read_to_end(source: int) -> bytes:

@@ -16,13 +16,11 @@ from typing import IO, Any, NamedTuple
 import pytest
 
 from natsctl.cli.main import run
-from tests.support.cli.forked_process import ForkedProcess, ForkServer, read_to_end
+from tests.support.cli.forked_process import SERVER_OF_THIS_PROCESS, ForkedProcess, read_to_end
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 90.0
-
-_server = ForkServer()
 
 
 class Result(NamedTuple):
@@ -154,7 +152,7 @@ class Natsctl:
 
     async def _fork(self, *words: str, stdin: int, files: Sequence[IO[str] | int]) -> ForkedProcess:
         out, err = (file if isinstance(file, int) else file.fileno() for file in files)
-        return await _server.start(
+        return await SERVER_OF_THIS_PROCESS.start(
             words, folder=self.folder, environ=self._environ, stdin=stdin, stdout=out, stderr=err
         )
 

@@ -1,22 +1,18 @@
 """Processes that run one controller, and elect who leads or share its keys."""
 
-import asyncio
 import os
 import signal
-import sys
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from tests.support.cli.forked_process import ForkedProcess, forked
 from tests.support.clients.nats_admin import Admin
 from tests.support.controllers.sync_log import AGAIN, PAUSE_S, RECORDS, TURNS, Book
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
-from tests.support.servers.process import die_with_parent
 from tests.support.servers.tcp_proxy import CutProxy
 
-ROOT = Path(__file__).parents[3]
 KEYS = ("a", "b", "c", "d")
 
 
@@ -27,7 +23,7 @@ class Member:
         self.name = name
         self.way = way
         self._crew = crew
-        self._process: Process | None = None
+        self._process: ForkedProcess | None = None
         self._log = crew.folder / f"{name}.log"
 
     @property
@@ -44,22 +40,11 @@ class Member:
         before = len(self.log)
         options = (*self._crew.how, "--lease-ttl", f"{self._crew.ttl_s:g}")
         with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *(
-                    sys.executable,
-                    "-m",
-                    "natsctl",
-                    "run",
-                    "-c",
-                    "tests.support.controllers.sync_log:Turns",
-                ),
+            self._process = await forked(
+                *("run", "-c", "tests.support.controllers.sync_log:Turns"),
                 *(*options, "--server", self.way.url),
-                cwd=ROOT,
-                env={**os.environ, RECORDS: str(self._crew.book.path), AGAIN: self._crew.again_s},
-                stdin=DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_parent,
+                environ={RECORDS: str(self._crew.book.path), AGAIN: self._crew.again_s},
+                log=log,
             )
 
         def ready() -> bool:
