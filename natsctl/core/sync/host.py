@@ -97,13 +97,18 @@ class Host:
     async def begin(self) -> None:
         """Wait until every cache is synced, and call `start` once; sync loops begin with this."""
         async with self._starting:
-            if not self.synced.is_set():
-                await self.complete()
+            if self.synced.is_set() or self.stopping:
+                return
+            await self.complete()
+            try:
                 await call_hook(self.name, self._start)
-                self.synced.set()
-                if self.primaries:
-                    count = sum(len(informer.cache) for informer in self.primaries)
-                    log.info("primaries listed, syncing", controller=self.name, primaries=count)
+            except Exception:
+                self.stop()  # so that no other loop calls it again
+                raise
+            self.synced.set()
+            if self.primaries:
+                count = sum(len(informer.cache) for informer in self.primaries)
+                log.info("primaries listed, syncing", controller=self.name, primaries=count)
 
     async def run(
         self, *loops: Work, upkeep: Collection[Work] = (), loops_ended: Hook = no_hook
