@@ -711,7 +711,7 @@ class TestRunning:
         with pytest.raises(UsageError, match=r"watchers of places.*informers are of Site\.sites"):
             await nothing.run()
         nowhere = controller(Notes())
-        with pytest.raises(UsageError, match="kept in NATS"):
+        with pytest.raises(UsageError, match="stored in NATS"):
             await nowhere.run()
 
     async def test_the_same_part_of_a_kind_cannot_be_added_twice(self) -> None:
