@@ -2,20 +2,56 @@
 
 from collections.abc import Iterable, Sequence
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.reads import Reads
 from natsctl.controller.sync.sync_run import DeletionPolicy
 from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.sync.calls import blocking
-from natsctl.core.sync.options import CONTROLLER_METHODS, CONTROLLER_OPTIONS, check_class
+from natsctl.core.sync.options import (
+    COUNT,
+    POLICY,
+    RATE,
+    SECONDS,
+    TEXT,
+    Option,
+    check_class,
+)
 from natsctl.model.garbage import GarbageLimits
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
 
 if TYPE_CHECKING:
     from natsctl.controller.runtime import ControllerRuntime
+
+
+_OPTIONS = {
+    "name": TEXT,
+    "workers": COUNT,
+    "resync_s": SECONDS,
+    "sync_timeout_s": SECONDS,
+    "retry": POLICY,
+    "rate_limit": RATE,
+    "deletion_policy": Option(
+        "'delete' or 'orphan'", lambda value: value in get_args(DeletionPolicy)
+    ),
+    "garbage": Option("GarbageLimits(…)", lambda value: isinstance(value, GarbageLimits)),
+    "kinds": Option(
+        "a list of kinds, as kv(…) and kube(…) make them",
+        lambda value: (
+            isinstance(value, list | tuple) and all(isinstance(kind, Kind) for kind in value)
+        ),
+    ),
+}
+
+_METHODS = {
+    "sync_handler": "async def sync_handler(self, key)",
+    "handle_secondary": "def handle_secondary(self, change)",
+    "garbage_secondaries": "async def garbage_secondaries(self)",
+    "start": "async def start(self)",
+    "clean": "async def clean(self)",
+}
 
 
 class Controller:
@@ -96,4 +132,4 @@ def check_controller(controller: Controller) -> None:
     other arguments.
     """
     only_primary(type(controller))
-    check_class(controller, Controller, CONTROLLER_OPTIONS, CONTROLLER_METHODS)
+    check_class(controller, Controller, _OPTIONS, _METHODS)

@@ -275,5 +275,10 @@ async def test_managed_objects_are_measured_as_syncs() -> None:
     assert measures.syncs.succeeded + measures.syncs.asked >= 1
     assert measures.upkeep is None
     assert await controller.lags() == {"primary": 0}
+    await stores.store(DISKS).create("two", b'{"spec": {"size": 1}}')
+    await asyncio.sleep(1)
+    syncs = controller.measures().syncs
+    assert syncs is not None
+    assert syncs.convergence_s.count > measures.syncs.convergence_s.count
     controller.stop()
     await task

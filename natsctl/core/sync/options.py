@@ -10,8 +10,6 @@ import msgspec
 from natsctl.core.queue.retry import RateLimit
 from natsctl.core.sync.calls import shown
 from natsctl.errors import UsageError
-from natsctl.model.garbage import GarbageLimits
-from natsctl.model.kinds import Kind
 
 SIMILARITY_MIN = 0.8  # between a class attribute and the option that it misspells
 
@@ -31,16 +29,6 @@ def _is_seconds(value: object, *, least: float) -> bool:
     return _is_number(value) and least <= value < math.inf  # type: ignore[operator]  # a number
 
 
-def one_of(*values: str) -> Option:
-    """Return an option that is one of these texts."""
-    return Option(" or ".join(map(repr, values)), lambda value: value in values)
-
-
-def instance_of(kind: type, needs: str) -> Option:
-    """Return an option that is an object of this type."""
-    return Option(needs, lambda value: isinstance(value, kind))
-
-
 COUNT = Option(
     "a whole number, 1 or more",
     lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
@@ -57,39 +45,10 @@ POLICY = Option(
     "a function of an error and the failures in a row, not `async def`",
     lambda value: callable(value) and not inspect.iscoroutinefunction(value),
 )
-
-
-KINDS = Option(
-    "a list of kinds, as kv(…) and kube(…) make them",
-    lambda value: isinstance(value, list | tuple) and all(isinstance(kind, Kind) for kind in value),
-)
-
-
 RATE = Option(
     "RateLimit(qps=…, burst=…), or None",
     lambda value: value is None or isinstance(value, RateLimit),
 )
-
-
-CONTROLLER_OPTIONS = {
-    "name": TEXT,
-    "workers": COUNT,
-    "resync_s": SECONDS,
-    "sync_timeout_s": SECONDS,
-    "retry": POLICY,
-    "rate_limit": RATE,
-    "deletion_policy": one_of("delete", "orphan"),
-    "garbage": instance_of(GarbageLimits, "GarbageLimits(…)"),
-    "kinds": KINDS,
-}
-
-CONTROLLER_METHODS = {
-    "sync_handler": "async def sync_handler(self, key)",
-    "handle_secondary": "def handle_secondary(self, change)",
-    "garbage_secondaries": "async def garbage_secondaries(self)",
-    "start": "async def start(self)",
-    "clean": "async def clean(self)",
-}
 
 
 def check_options(owner: str, options: Mapping[str, Option], values: Mapping[str, object]) -> None:
