@@ -17,7 +17,7 @@ from natsctl.errors import StoreError
 from natsctl.jetstream.connection import api_errors as answers
 from natsctl.jetstream.connection.client import OneTimeClient
 from natsctl.jetstream.connection.dial import Dial
-from natsctl.jetstream.connection.link import Link
+from natsctl.jetstream.connection.link import ServerLink
 from natsctl.jetstream.connection.nats_contexts import with_context
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.connection.repeats import Repeats
@@ -88,7 +88,7 @@ class Connection:
         self._clock = asyncio.get_running_loop().time
         self._dial = Dial(options, report=self._report, progress=self._waiting)
         self._repeats = Repeats(self._clock)
-        self._link: Link | None = None
+        self._link: ServerLink | None = None
         self._up = asyncio.Event()
         self._closed = False
         self._reconnecting: asyncio.Task[None] | None = None
@@ -279,7 +279,7 @@ class Connection:
         """Return the revision at which a stream stored a message; raises the errors of `api`."""
         return answers.revision(reply.data)
 
-    def _current(self) -> Link:
+    def _current(self) -> ServerLink:
         self._notice_loss()
         if self._closed:
             raise StoreError("the NATS connection was closed")
@@ -293,7 +293,7 @@ class Connection:
         if link is not None and not link.alive:
             self._lost(link, link.reason)
 
-    def _use(self, link: Link) -> None:
+    def _use(self, link: ServerLink) -> None:
         self._link = link
         self._since = self._clock()
         self._note(server=link.server.address)
@@ -305,7 +305,7 @@ class Connection:
         else:
             self._note(last_error=None)
 
-    def _lost(self, link: Link, reason: str) -> None:
+    def _lost(self, link: ServerLink, reason: str) -> None:
         if self._link is not link:
             return
         self._link = None
@@ -344,7 +344,7 @@ class Connection:
         if self._repeats.due(message):
             log.warning("no connection to NATS yet", error=message)
 
-    async def _reconnect(self, link: Link) -> None:
+    async def _reconnect(self, link: ServerLink) -> None:
         """Replace the link whenever it ends."""
         while True:
             await link.ended()

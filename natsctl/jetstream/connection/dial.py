@@ -7,7 +7,7 @@ from collections.abc import Callable
 from natsctl.errors import ConnectError
 from natsctl.jetstream.connection.connect_errors import Failure
 from natsctl.jetstream.connection.credentials import arguments
-from natsctl.jetstream.connection.link import Link, Report, open_link
+from natsctl.jetstream.connection.link import ServerLink, Report, open_link
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.connection.servers import Servers
 
@@ -30,14 +30,14 @@ class Dial:
         self._report = report
         self._progress = progress
         self._servers = Servers(options.urls)
-        self._last: Link | None = None
+        self._last: ServerLink | None = None
         for server in self._servers.round():
             arguments(options, server)
 
     def __str__(self) -> str:
         return str(self._servers)
 
-    async def once(self) -> Link:
+    async def once(self) -> ServerLink:
         """Try every server once; raises `ConnectError` after `connect_timeout_s` at most."""
         limit_s = self._options.connect_timeout_s
         try:
@@ -50,7 +50,7 @@ class Dial:
             ) from None
         return _link(outcome)
 
-    async def patiently(self, *, refusals_final: bool = False) -> Link:
+    async def patiently(self, *, refusals_final: bool = False) -> ServerLink:
         """Try round after round until a server answers.
 
         Raises `ConnectError` if *refusals_final* and a server rejects this client.
@@ -59,13 +59,15 @@ class Dial:
         while True:
             outcome = await self._round()
             await _end_if_cancelled(outcome)
-            if isinstance(outcome, Link) or (refusals_final and any(f.final for f in outcome)):
+            if isinstance(outcome, ServerLink) or (
+                refusals_final and any(f.final for f in outcome)
+            ):
                 return _link(outcome)
             self._progress("; ".join(map(str, outcome)))
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    async def _round(self) -> Link | list[Failure]:
+    async def _round(self) -> ServerLink | list[Failure]:
         if self._last is not None:  # the members that the last server announced
             self._servers.announce(self._last.client.discovered_servers, self._last.server)
         servers = self._servers.round()
@@ -73,7 +75,7 @@ class Dial:
         failures: list[Failure] = []
         for server in servers:
             outcome = await open_link(server, self._options, self._report, limit_s=limit_s)
-            if isinstance(outcome, Link):
+            if isinstance(outcome, ServerLink):
                 self._last = outcome
                 return outcome
             self._servers.failed(server)
@@ -81,20 +83,20 @@ class Dial:
         return failures
 
 
-def _link(outcome: Link | list[Failure]) -> Link:
-    if isinstance(outcome, Link):
+def _link(outcome: ServerLink | list[Failure]) -> ServerLink:
+    if isinstance(outcome, ServerLink):
         return outcome
     reasons = "; ".join(map(str, outcome))
     raise ConnectError(f"cannot connect to NATS: {reasons}") from outcome[-1].error
 
 
-async def _end_if_cancelled(outcome: Link | list[Failure]) -> None:
+async def _end_if_cancelled(outcome: ServerLink | list[Failure]) -> None:
     """Raise a cancellation that arrived in the moment in which an attempt ended.
 
     Python 3.11's `asyncio.wait_for`, which nats-py uses to connect, loses such a cancellation.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
-        if isinstance(outcome, Link):
+        if isinstance(outcome, ServerLink):
             await outcome.end()
         raise asyncio.CancelledError

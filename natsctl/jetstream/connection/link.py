@@ -23,7 +23,7 @@ END_S = 2.0  # the deadline of nats-py's close
 Report = Callable[[Exception], None]
 
 
-class Link:
+class ServerLink:
     """A connection to one server. A link never reconnects; a new link replaces it.
 
     `client` is the nats-py client and `requests` sends requests over it. *report* gets every
@@ -158,9 +158,9 @@ class Link:
 
 async def open_link(
     server: Server, options: NatsOptions, report: Report, *, limit_s: float
-) -> Link | Failure:
+) -> ServerLink | Failure:
     """Return a link to *server*, or the failure to connect within *limit_s*."""
-    link = Link(server, options, report)
+    link = ServerLink(server, options, report)
     try:
         async with asyncio.timeout(limit_s):
             await link.establish(limit_s)

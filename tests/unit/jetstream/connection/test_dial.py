@@ -7,20 +7,20 @@ import pytest
 
 from natsctl.jetstream.connection.connect_errors import Failure
 from natsctl.jetstream.connection.dial import Dial
-from natsctl.jetstream.connection.link import Link
+from natsctl.jetstream.connection.link import ServerLink
 from natsctl.jetstream.connection.options import NatsOptions
 
 
 class Deaf(Dial):
     """Its rounds end in the moment in which they are cancelled, and nobody hears of that."""
 
-    def __init__(self, found: Link | list[Failure]) -> None:
+    def __init__(self, found: ServerLink | list[Failure]) -> None:
         options = NatsOptions(servers=("nats://127.0.0.1:1",))
         super().__init__(options, report=_ignore, progress=_ignore)
         self.rounds = 0
         self._found = found
 
-    async def _round(self) -> Link | list[Failure]:
+    async def _round(self) -> ServerLink | list[Failure]:
         self.rounds += 1
         try:
             await asyncio.sleep(1)
@@ -29,7 +29,7 @@ class Deaf(Dial):
         return []
 
 
-class Standing(Link):
+class Standing(ServerLink):
     def __init__(self) -> None:
         self.over = False
 
@@ -43,7 +43,7 @@ def _ignore(_told: object) -> None:
 
 @pytest.mark.parametrize("way", [Dial.once, Dial.patiently])
 async def test_a_cancellation_that_an_attempt_loses_is_heeded_all_the_same(
-    way: Callable[[Dial], Coroutine[None, None, Link]],
+    way: Callable[[Dial], Coroutine[None, None, ServerLink]],
 ) -> None:
     dial = Deaf([])
     task = asyncio.create_task(way(dial))
