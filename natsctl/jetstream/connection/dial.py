@@ -7,7 +7,7 @@ from collections.abc import Callable
 from natsctl.errors import ConnectError
 from natsctl.jetstream.connection.connect_errors import Failure
 from natsctl.jetstream.connection.credentials import arguments
-from natsctl.jetstream.connection.link import ServerLink, Report, open_link
+from natsctl.jetstream.connection.link import Report, ServerLink, open_link
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.connection.servers import Servers
 
