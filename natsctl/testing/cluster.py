@@ -36,8 +36,8 @@ from natsctl.testing.recorder import MemoryRecorder
 class MemoryManifestStore:
     """Keeps the objects of one kind of a cluster in this process; a `ManifestStore`.
 
-    Faults are made on purpose: `break_watches` stands for a lost connection, `fail` for a server
-    that refuses everything.
+    Tests inject faults: `break_watches` is a lost connection, `fail` a server that rejects every
+    request.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class MemoryManifestStore:
         uid: str = "",
         purge: bool = False,  # noqa: ARG002 - there is no history
     ) -> int:
-        """See `Store.delete`; an object with finalizers is marked, and goes with the last."""
+        """See `Store.delete`; the last finalizer removes an object that has finalizers."""
         await self._pass(writes=True)
         before = self._existing(key)
         if revision is not None:
             self._expect(key, revision)
         if uid and uid != _meta(before)["uid"]:
-            raise ConflictError(f"{key} of {self.kind.name} is another object by now")
+            raise ConflictError(f"{key} of {self.kind.name} is a different object now")
         if documents.finalizers_of(before):
             marked = {"deletionTimestamp": now(), **_meta(before)}
             self._objects.put(key, {**before, "metadata": marked})
@@ -99,7 +99,7 @@ class MemoryManifestStore:
         return newest if self._objects.at.get(key) is not before else newest - 1
 
     async def history(self, key: str) -> list[Stored | Deleted]:
-        """See `Store.history`: a cluster remembers the newest state only."""
+        """See `Store.history`; a cluster keeps only the newest state."""
         await self._pass()
         found = self._objects.at.get(key)
         return [] if found is None else [self._stored(found)]
@@ -134,7 +134,7 @@ class MemoryManifestStore:
         key = await self.locate(manifest)
         before = self._objects.at.get(key)
         if (before is None) != (not uid) or (before and _meta(before)["uid"] != uid):
-            raise ConflictError(f"{key} of {self.kind.name} is another object by now, or gone")
+            raise ConflictError(f"{key} of {self.kind.name} is a different object now, or deleted")
         self._objects.applies += 1
         manifest = {name: value for name, value in manifest.items() if name != "status"}
         wanted = dict(leaves(manifest))
@@ -168,48 +168,48 @@ class MemoryManifestStore:
         return self._stored(self._objects.put(key, documents.with_status(before, patch)))
 
     def keys(self) -> list[str]:
-        """Return the keys of the objects that are watched, in order."""
+        """Return the keys of the objects that the kind selects, in order."""
         return sorted(key for key, document in self._objects.at.items() if self._shows(document))
 
     def document(self, key: str) -> Document:
-        """Return the object as it is kept; raises `NotFoundError`."""
+        """Return the stored object; raises `NotFoundError` if it does not exist."""
         return self._existing(key)
 
     @property
     def writes(self) -> int:
-        """How many writes have changed anything."""
+        """The number of writes that changed an object."""
         return self._objects.writes
 
     @property
     def applies(self) -> int:
-        """How often an apply was asked for, be it one that changes nothing."""
+        """The number of applies, including those that changed nothing."""
         return self._objects.applies
 
     @property
     def watches(self) -> int:
-        """How many watches of objects of this kind are open."""
+        """The number of open watches of this kind."""
         return len(self._objects.watches)
 
     def break_watches(self) -> None:
-        """End every watch, as a lost connection does."""
+        """End every watch with `WatchBrokenError`, as a lost connection does."""
         for watch in self._objects.watches:
             watch.put_nowait(None)
 
     def mutate(self, change: Callable[[Document], Document] | None) -> None:
-        """Have *change* decide how written objects are kept, until called with None.
+        """Store what *change* returns for each written object, until this is called with None.
 
-        A server's own normal forms, and a mutating webhook, do the same.
+        A mutating webhook, and the normal forms of a server, change objects in this way.
         """
         self._objects.mutation = change
 
     def fail(self, error: StoreError | None) -> None:
-        """Refuse every call with *error*, until called with None; ends every watch too."""
+        """Raise *error* from every call until this is called with None; also end every watch."""
         self._objects.failure = error
         if error is not None:
             self.break_watches()
 
     async def _pass(self, *, writes: bool = False) -> None:
-        """Let others run, as a real store would, and refuse where told to."""
+        """Yield to other tasks as a real store does; raise the injected fault, if any."""
         await asyncio.sleep(0)
         if self._objects.failure is not None:
             raise self._objects.failure.with_traceback(None)
@@ -265,21 +265,25 @@ class MemoryManifestStore:
     ) -> None:
         differing = _changed(before, wanted)
         managers = self._objects.managers.get(key, {})
-        theirs = {n: sorted(at & differing) for n, at in managers.items() if n != manager}
-        said = {(n, f".{'.'.join(path)}"): None for n, paths in theirs.items() for path in paths}
-        if said and not all(same_family(manager, name) for name, _ in said):
-            told = ", ".join(f"{name} says {field}" for name, field in said)
-            others, fields = (tuple(dict.fromkeys(found)) for found in zip(*said, strict=True))
-            raise FieldConflictError(f"{self.kind.name} {key}: {told}", others, fields)
+        owned = {
+            name: sorted(paths & differing) for name, paths in managers.items() if name != manager
+        }
+        conflicts = {
+            (name, f".{'.'.join(path)}"): None for name, paths in owned.items() for path in paths
+        }
+        if conflicts and not all(same_family(manager, name) for name, _ in conflicts):
+            text = ", ".join(f"{name} manages {field}" for name, field in conflicts)
+            others, fields = (tuple(dict.fromkeys(each)) for each in zip(*conflicts, strict=True))
+            raise FieldConflictError(f"{self.kind.name} {key}: {text}", others, fields)
 
     def _check_immutable(self, before: Document, after: Document) -> None:
-        """Refuse a change of an immutable ConfigMap or Secret, as a kube-apiserver does."""
+        """Reject a change of an immutable ConfigMap or Secret, as a kube-apiserver does."""
         if before.get("immutable") is True and self.kind.kind in ("ConfigMap", "Secret"):
             names = ("immutable", "data", "binaryData", "type")
             fields = tuple(name for name in names if before.get(name) != after.get(name))
             if fields:
-                told = ", ".join(f"{name}: field is immutable" for name in fields)
-                raise ImmutableFieldError(f"{self.kind.name}: {told}", fields)
+                text = ", ".join(f"{name}: field is immutable" for name in fields)
+                raise ImmutableFieldError(f"{self.kind.name}: {text}", fields)
 
     def _listing(self) -> Iterator[WatchEvent]:
         yield Listing("memory")
@@ -293,8 +297,8 @@ class MemoryManifestStore:
     ) -> AsyncGenerator[WatchEvent, None]:
         for event in listing:
             yield event
-        while (happening := await queue.get()) is not None:
-            before, after, revision = happening
+        while (change := await queue.get()) is not None:
+            before, after, revision = change
             removed = "resourceVersion" not in _meta(after)
             if not removed and self._shows(after):
                 yield Applied(self._stored(after))
@@ -306,7 +310,7 @@ class MemoryManifestStore:
 
 
 class MemoryCluster:
-    """Stores in memory, one per kind; a `ManifestStores`. `kinds` says what they are called."""
+    """Stores in memory, one per kind; a `ManifestStores`. `kinds` has their names and scopes."""
 
     def __init__(self, events: MemoryRecorder) -> None:
         self.events = events
@@ -323,7 +327,7 @@ class MemoryCluster:
     async def open(self, kind: Kind[Any]) -> MemoryManifestStore:
         """See `ManifestStores.open`."""
         if not isinstance(kind, KubeKind):
-            raise UsageError(f"{kind.name} is not kept in a cluster")
+            raise UsageError(f"{kind.name} is not a Kubernetes kind")
         return self.store(kind)
 
     def store(self, kind: KubeKind[Any]) -> MemoryManifestStore:
@@ -344,7 +348,7 @@ class MemoryCluster:
 
 
 def _changed(before: Document, wanted: dict[Path, object]) -> set[Path]:
-    """Return the fields that the object has, and is to have with another value."""
+    """Return the fields of the object that *wanted* gives another value."""
     now = dict(leaves(before))
     return {path for path, value in wanted.items() if now.get(path, value) != value}
 

@@ -1,4 +1,4 @@
-"""Which fields a document says."""
+"""The fields of a document, as paths, and as `FieldsV1` of field managers."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,7 +7,7 @@ from natsctl.model.documents import Document
 Path = tuple[str, ...]
 
 SERVERS_OWN = ("uid", "resourceVersion", "creationTimestamp", "generation", "deletionTimestamp")
-"""What metadata the server alone decides."""
+"""The metadata fields that only the server sets."""
 
 _IDENTITY = {
     ("apiVersion",),
@@ -17,7 +17,7 @@ _IDENTITY = {
 
 
 def leaves(document: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
-    """Return every field that the document says, but those that say what it is and where."""
+    """Yield the path and the value of every field, except those of the object's identity."""
     if isinstance(document, dict) and (document or not path):
         for name, value in document.items():
             if (*path, name) not in _IDENTITY:
@@ -27,14 +27,14 @@ def leaves(document: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
 
 
 def without(document: Document, paths: set[Path]) -> Document:
-    """Return the document as if it did not say these fields."""
+    """Return the document without these fields."""
     for path in paths:
         document = _pruned(document, path)
     return document
 
 
 def fields_v1(paths: Iterable[Path]) -> Document:
-    """Return the fields as a `FieldsV1`."""
+    """Return the paths as a `FieldsV1`."""
     result: Document = {}
     for path in paths:
         below = result

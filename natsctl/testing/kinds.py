@@ -1,4 +1,4 @@
-"""Which kinds a cluster in memory has, and what it calls them."""
+"""The kinds of a cluster in memory, with their plurals and scopes."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ _CLUSTER_SCOPED = {
 
 
 class MemoryResource(msgspec.Struct, frozen=True):
-    """A kind as the cluster has it; a `ResourceType`."""
+    """The resource of a kind; a `ResourceType`."""
 
     plural: str
     namespaced: bool = True
@@ -19,9 +19,10 @@ class MemoryResource(msgspec.Struct, frozen=True):
 
 
 class MemoryKinds:
-    """Every kind with a regular plural, in namespaces but for the well-known that are not.
+    """The resources of all kinds.
 
-    `define` and `remove` make exceptions.
+    By default, every kind exists, has a regular plural, and is namespaced unless it is a well-known
+    cluster-scoped kind. `define` and `remove` change that for one kind.
     """
 
     def __init__(self) -> None:
@@ -29,22 +30,22 @@ class MemoryKinds:
         self._defined: dict[tuple[str, str], MemoryResource | None] = {}
 
     def define(self, api_version: str, kind: str, resource: MemoryResource) -> None:
-        """Have the kind be this resource."""
+        """Define the resource of a kind."""
         self._defined[api_version, kind] = resource
 
     def remove(self, api_version: str, kind: str) -> None:
-        """Have no such kind, until it is defined again."""
+        """Remove a kind until it is defined again."""
         self._defined[api_version, kind] = None
 
     def resource(self, api_version: str, kind: str) -> MemoryResource:
-        """Return what the kind is; raises `StoreMissingError` where it was removed."""
+        """Return the resource of a kind; raises `StoreMissingError` if the kind was removed."""
         self.lookups += 1
         named = api_version, kind
         regular = MemoryResource(_plural(kind.lower()), kind not in _CLUSTER_SCOPED)
-        found = self._defined.get(named, regular)
-        if found is None:
+        resource = self._defined.get(named, regular)
+        if resource is None:
             raise StoreMissingError(f"there is no kind {kind} in {api_version}")
-        return found
+        return resource
 
 
 def _plural(word: str) -> str:

@@ -1,4 +1,4 @@
-"""Stores in memory, with a real store's rules: revisions, compare-and-set, markers, watches."""
+"""Stores in memory with the rules of NATS: revisions, compare-and-set, delete markers, watches."""
 
 import asyncio
 import copy
@@ -27,15 +27,16 @@ from natsctl.testing.jetstream import MemoryJetStream
 from natsctl.testing.recorder import MemoryRecorder
 
 HISTORY = 5
-VALUE_BYTES_MAX = 1024 * 1024 - 256  # what a nats-server takes by default, less room for headers
+READS = {"INFO", "NAMES", "LIST"}  # verbs of the JetStream API that change nothing
+VALUE_BYTES_MAX = 1024 * 1024 - 256  # the default limit of a nats-server, less the headers
 
 
 class MemoryStore:
     """Keeps the objects of one kind in this process; a `Store`.
 
-    Faults are made on purpose: `break_watches` stands for a lost connection, `vanish` for an
-    administrator's purge, `recreate` for a store deleted and made again, `fail` for one that
-    refuses everything. They befall every kind that is kept in the same *bucket*.
+    Tests inject faults: `break_watches` is a lost connection, `vanish` a purge by an administrator,
+    `recreate` a bucket that was deleted and created again, and `fail` a server that rejects every
+    request. A fault affects every kind in the same *bucket*.
     """
 
     def __init__(
@@ -110,50 +111,50 @@ class MemoryStore:
 
     def keys(self) -> list[str]:
         """Return the keys of the objects that exist, in order."""
-        return sorted(at.key for at in self._newest() if isinstance(at, Stored))
+        return sorted(entry.key for entry in self._newest() if isinstance(entry, Stored))
 
     @property
     def writes(self) -> int:
-        """How many writes the bucket took."""
+        """The number of writes that the bucket accepted."""
         return self._bucket.writes
 
     @property
     def watches(self) -> int:
-        """How many watches are open."""
+        """The number of open watches."""
         return len(self._bucket.watches)
 
     def break_watches(self) -> None:
-        """End every watch, as a lost connection does."""
-        self._bucket.tell(None)
+        """End every watch with `WatchBrokenError`, as a lost connection does."""
+        self._bucket.notify(None)
 
     def vanish(self, *keys: str) -> None:
-        """Remove keys without a trace, and tell no watch."""
+        """Remove keys without a delete marker and without an event of a watch."""
         for key in keys:
             del self._bucket.entries[key]
 
     def recreate(self) -> None:
-        """Become an empty store of the same name."""
+        """Replace the bucket by an empty one of the same name, and end every watch."""
         self._bucket.recreate()
         self.break_watches()
 
     def backup(self) -> "Backup":
-        """Return a copy of the bucket, to be restored later."""
+        """Return a copy of the bucket for `restore`."""
         entries = {key: list(entries) for key, entries in self._bucket.entries.items()}
         return Backup(entries, self._bucket.revision)
 
     def restore(self, backup: "Backup") -> None:
-        """Fall back to an older copy, as a server does whose disk was replaced by a backup."""
+        """Replace the bucket by an older copy, as a restored backup of a server does."""
         self._bucket.restore(backup)
         self.break_watches()
 
     def fail(self, error: StoreError | None) -> None:
-        """Refuse every call with *error*, until called with None; ends every watch too."""
+        """Raise *error* from every call until this is called with None; also end every watch."""
         self._bucket.failure = error
         if error is not None:
             self.break_watches()
 
     async def _pass(self, *, writes: bool = False) -> None:
-        """Let others run, as a real store would, and refuse where told to."""
+        """Yield to other tasks as a real store does; raise the injected fault, if any."""
         await asyncio.sleep(0)
         if self._bucket.failure is not None:
             raise self._bucket.failure.with_traceback(None)
@@ -162,7 +163,9 @@ class MemoryStore:
 
     def _own(self, key: str) -> str:
         if not matches(self._pattern, check_key(key)):
-            raise InvalidKeyError(f"key {key!r} is none of {self._name}: {self._pattern}")
+            raise InvalidKeyError(
+                f"key {key!r} does not match the keys of {self._name}: {self._pattern}"
+            )
         return key
 
     def _existing(self, key: str) -> Stored:
@@ -188,19 +191,19 @@ class MemoryStore:
         return stored
 
     def _newest(self) -> list[Stored | Deleted]:
-        """Return the newest message of every key, in the order of revisions."""
-        shown = (at for at in self._bucket.newest() if matches(self._pattern, at.key))
-        return sorted(shown, key=lambda at: at.revision)
+        """Return the newest entry of every key, in the order of revisions."""
+        newest = (entry for entry in self._bucket.newest() if matches(self._pattern, entry.key))
+        return sorted(newest, key=lambda entry: entry.revision)
 
     def _listing(self) -> list[WatchEvent]:
         newest = self._newest()
-        shown = [at if isinstance(at, Deleted) else Applied(at) for at in newest]
-        reached = self._bucket.revision  # the newest may have been removed without a trace
+        events = [entry if isinstance(entry, Deleted) else Applied(entry) for entry in newest]
+        revision = self._bucket.revision  # `vanish` may have removed the newest entry
         if self._fallbacks != self._bucket.fallbacks and self._fallbacks is not None:
             incarnation = f"{self._bucket.incarnation}#{self._bucket.fallbacks}"
         else:
             self._fallbacks, incarnation = self._bucket.fallbacks, str(self._bucket.incarnation)
-        return [Listing(incarnation), *shown, Listed(reached)]
+        return [Listing(incarnation), *events, Listed(revision)]
 
     async def _events(
         self, queue: "_Watch", listing: list[WatchEvent]
@@ -217,14 +220,14 @@ _Watch = asyncio.Queue[Stored | Deleted | None]
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A copy of a bucket: the states of its keys, and its revision."""
+    """A copy of a bucket: the entries of its keys, and its revision."""
 
     entries: dict[str, list[Stored | Deleted]]
     revision: int
 
 
 class _Bucket:
-    """What all kinds that are kept in the same place share."""
+    """The entries of one bucket, which several kinds may share."""
 
     def __init__(self, kind: Kind[Any]) -> None:
         declared = kind if isinstance(kind, KvKind) else None
@@ -254,7 +257,7 @@ class _Bucket:
         entries = self.entries[entry.key]
         entries.append(entry)
         del entries[: -1 if purge else -self._history]
-        self.tell(entry)
+        self.notify(entry)
 
     def recreate(self) -> None:
         self.entries.clear()
@@ -267,7 +270,7 @@ class _Bucket:
         self.revision = backup.revision
         self.fallbacks += 1
 
-    def tell(self, entry: Stored | Deleted | None) -> None:
+    def notify(self, entry: Stored | Deleted | None) -> None:
         for watch in self.watches:
             watch.put_nowait(entry)
 
@@ -284,8 +287,8 @@ class _Bucket:
 class MemoryStores:
     """Stores in memory, one per bucket or kind; a `Stores`.
 
-    Kinds with the same bucket share what is in it, as they would in NATS. `kube` is a cluster
-    beside it: one of its own by default, or one that several NATS systems share.
+    Kinds of the same bucket share its entries, as in NATS. `kube` is the cluster beside the NATS
+    system: a new cluster by default, or a given one that several NATS systems share.
     """
 
     def __init__(self, *, kube: MemoryCluster | None = None) -> None:
@@ -296,13 +299,15 @@ class MemoryStores:
         self.guard = UNGUARDED
 
     def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`; `kube` has a guard of its own."""
+        """See `Stores.guarded`; the guard does not apply to `kube`."""
         guarded = copy.copy(self)
         guarded.guard = guard
         return guarded
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Ask the JetStream API in memory, which does not know the buckets; see `JetStream.api`."""
+        if READS.isdisjoint(endpoint.split(".")[:2]):
+            self.guard.check(None)
         return await self.jetstream.api(endpoint, body)
 
     async def open(self, kind: Kind[Any]) -> MemoryStore:
@@ -310,7 +315,7 @@ class MemoryStores:
         return self.store(kind)
 
     def store(self, kind: Kind[Any]) -> MemoryStore:
-        """Return the kind's store; its bucket is made at the first call."""
+        """Return the kind's store; the first call creates the bucket."""
         name = stream_of(kind.bucket) if isinstance(kind, KvKind) else kind.name
         bucket = self._buckets.setdefault(name, _Bucket(kind))
         return MemoryStore(kind, bucket, guard=self.guard)

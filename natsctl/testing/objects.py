@@ -1,4 +1,4 @@
-"""The objects of one kind that a cluster in memory keeps, with their field managers."""
+"""The objects of one kind in a cluster in memory, with their field managers and watches."""
 
 import asyncio
 import uuid
@@ -10,14 +10,14 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.testing.fields import SERVERS_OWN, Path, leaves
 
-MANAGER = "natsctl"  # of objects that are stored as a whole
+MANAGER = "natsctl"  # the field manager of writes that replace a whole object
 
-Happening = tuple[Document | None, Document, int]  # before, after or last, at which revision
-Watch = asyncio.Queue[Happening | None]
+ObjectChange = tuple[Document | None, Document, int]  # before, after (or last), revision
+Watch = asyncio.Queue[ObjectChange | None]
 
 
 class ClusterObjects:
-    """The objects of one kind with their managers, and the watches of them."""
+    """The objects of one kind, their field managers, and the open watches."""
 
     def __init__(self) -> None:
         self.at: dict[str, Document] = {}
@@ -30,7 +30,7 @@ class ClusterObjects:
         self.writes = 0
 
     def put(self, key: str, document: Document) -> Document:
-        """Keep the object with what the server says of it; one that is let go of goes."""
+        """Store the object; remove it if it is marked deleted and has no finalizer."""
         before = self.at.get(key)
         if self.mutation is not None:
             document = self.mutation(document)
@@ -43,20 +43,20 @@ class ClusterObjects:
         self._next()
         after["metadata"] = {**_meta(after), "resourceVersion": str(self.revision)}
         self.at[key] = after
-        self._tell(before, after)
+        self._notify(before, after)
         return after
 
     def remove(self, key: str) -> Document:
-        """Drop the object and return its last state."""
+        """Remove the object and return its last state."""
         self._next()
         last = self.at.pop(key)
         self.managers.pop(key, None)
         gone = {k: v for k, v in _meta(last).items() if k != "resourceVersion"}
-        self._tell(last, {**last, "metadata": gone})
+        self._notify(last, {**last, "metadata": gone})
         return last
 
     def take_over(self, key: str, before: Document, after: Document) -> None:
-        """Give the fields that a whole write changes to the manager of such writes."""
+        """Transfer the ownership of the fields that a whole write changes to `MANAGER`."""
         old, new = dict(leaves(before)), dict(leaves(after))
         changed = {path for path in new if path not in old or old[path] != new[path]}
         managers = self.managers.setdefault(key, {})
@@ -65,7 +65,7 @@ class ClusterObjects:
         managers.setdefault(MANAGER, set()).update(changed)
 
     def managed_fields(self, key: str) -> list[Document]:
-        """Return which manager set which fields."""
+        """Return the fields of each field manager."""
         managers = sorted(self.managers.get(key, {}).items())
         return [
             {"manager": name, "operation": "Apply", "fields": sorted(map(".".join, paths))}
@@ -73,7 +73,7 @@ class ClusterObjects:
         ]
 
     def _own(self, before: Document | None, after: Document) -> Document:
-        """Return the metadata that the server alone decides."""
+        """Return the metadata that only the server sets."""
         if before is None:
             return {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 1}
         known = {name: _meta(before)[name] for name in SERVERS_OWN if name in _meta(before)}
@@ -90,13 +90,13 @@ class ClusterObjects:
         self.revision += 1
         self.writes += 1
 
-    def _tell(self, before: Document | None, after: Document) -> None:
+    def _notify(self, before: Document | None, after: Document) -> None:
         for watch in self.watches:
             watch.put_nowait((before, after, self.revision))
 
 
 def now() -> str:
-    """Return the time as a server writes it."""
+    """Return the current time in the format of a server."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import natsctl
-from natsctl import JetStream, NotFoundError, StoreError, StoreMissingError
-from natsctl.testing import MemoryJetStream
+from natsctl import JetStream, Kind, NotFoundError, StoreError, StoreMissingError, Stores
+from natsctl.errors import NotLeadingError
+from natsctl.model.write_guard import WriteGuard
+from natsctl.testing import MemoryJetStream, MemoryStores
 from tests.support.plugins.server_location import new_nats_server
 
 ORDERS: dict[str, Any] = {"name": "orders", "subjects": ["orders.>"]}
@@ -16,12 +18,18 @@ BILLING: dict[str, Any] = {"name": "billing", "durable_name": "billing"}
 
 
 @pytest.fixture(params=["memory", "nats"])
-async def jetstream(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[JetStream]:
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
     if request.param == "memory":
-        yield MemoryJetStream()
+        yield MemoryStores()
         return
     async with new_nats_server(tmp_path) as server, natsctl.connect(server.url) as nats:
         yield nats
+
+
+@pytest.fixture
+def jetstream(stores: Stores) -> JetStream:
+    assert isinstance(stores, JetStream)
+    return stores
 
 
 def consumer(config: dict[str, Any], action: str = "create") -> dict[str, Any]:
@@ -133,3 +141,20 @@ async def test_a_deleted_stream_is_gone_with_its_consumers(jetstream: JetStream)
     await jetstream.api("STREAM.CREATE.orders", ORDERS)
     with pytest.raises(NotFoundError):
         await jetstream.api("CONSUMER.INFO.orders.billing")
+
+
+async def test_the_write_guard_forbids_changes_and_no_reads(stores: Stores) -> None:
+    class Closed(WriteGuard):
+        def check(self, kind: Kind[Any] | None) -> None:
+            raise NotLeadingError(f"no write of {kind}")
+
+    assert isinstance(stores, JetStream)
+    await stores.api("STREAM.CREATE.orders", ORDERS)
+    guarded = stores.guarded(Closed())
+    assert isinstance(guarded, JetStream)
+    for endpoint in ("INFO", "STREAM.INFO.orders", "STREAM.NAMES", "CONSUMER.LIST.orders"):
+        await guarded.api(endpoint)
+    for endpoint in ("STREAM.DELETE.orders", "STREAM.UPDATE.orders", "CONSUMER.CREATE.orders.x"):
+        with pytest.raises(NotLeadingError, match="no write of None"):
+            await guarded.api(endpoint, ORDERS)
+    assert (await stores.api("STREAM.NAMES"))["streams"] == ["orders"]
