@@ -100,4 +100,4 @@ if TYPE_CHECKING:
 else:
     from natsctl.public_names import load_on_first_use
 
-    __getattr__, __dir__ = load_on_first_use(__name__)
+    __getattr__, __dir__ = load_on_first_use(__name__, renamed={"Action": "ChangeType"})

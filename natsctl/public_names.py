@@ -14,21 +14,35 @@ import ast
 import functools
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from types import MappingProxyType
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def load_on_first_use(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def load_on_first_use(
+    package: str, *, renamed: Mapping[str, str] = _NONE
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package that lists its public names as imports.
 
     `__getattr__` also gives `__all__`, in alphabetical order. The source of the package is read
-    when the first name is used.
+    when the first name is used. A deprecated name in *renamed* gives the object with the new name,
+    and raises a `DeprecationWarning`.
     """
     modules = functools.cache(lambda: dict(_exports(package)))
 
     def load(name: str) -> object:
         if name == "__all__":
             return sorted(modules())
+        if name in renamed:
+            warnings.warn(
+                f"{package}.{name} is deprecated: use {package}.{renamed[name]}",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return load(renamed[name])
         if name not in modules():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = getattr(import_module(modules()[name]), name)

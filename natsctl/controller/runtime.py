@@ -9,6 +9,7 @@ Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of s
 """
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -127,6 +128,11 @@ class ControllerRuntime(Hosted):
         """
         return await self._parts.runs.sync(key, Operation.MANUAL)
 
+    async def visit(self, key: str) -> float | None:
+        """Sync the key now; deprecated, use `sync`."""
+        warnings.warn("visit is deprecated: use sync", DeprecationWarning, stacklevel=2)
+        return await self.sync(key)
+
     def enqueue_key(self, key: str, operation: Operation) -> None:
         """Sync the key as soon as the priority of *operation* allows.
 
@@ -210,6 +216,11 @@ class ControllerRuntime(Hosted):
     async def collect_garbage(self) -> None:
         """Run a GC cycle: remove the orphans whose grace is over, each while its key is held."""
         await self._parts.garbage.collect()
+
+    async def sweep(self) -> None:
+        """Run a GC cycle; deprecated, use `collect_garbage`."""
+        warnings.warn("sweep is deprecated: use collect_garbage", DeprecationWarning, stacklevel=2)
+        await self.collect_garbage()
 
     def explain(self, key: str) -> Explanation:
         """See `Hosted.explain`; also returns what the key owns and reads."""
