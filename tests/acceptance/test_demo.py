@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.support.cli.doc_page import Shown
+from tests.support.cli.doc_page import RunCommand
 from tests.support.cli.doc_reader import Reader
 from tests.support.cli.natsctl_command import LIMIT_S, ROOT
 from tests.support.servers.nats_server import NatsServer
@@ -37,8 +37,8 @@ async def test_the_tour_ends_well_and_what_it_says_to_try_next_works(
     assert len(starts) == 2
     for start in starts:
         async with Reader(folder, nats_server.url, {}) as reader:
-            await reader.does(Shown(0, start, "… syncing…"))
+            await reader.run(RunCommand(0, start, "… syncing…"))
             for line in typed:
                 if line not in starts:
                     once = " --once" if " watch " in line else ""
-                    await reader.does(Shown(0, line + once, "…"))
+                    await reader.run(RunCommand(0, line + once, "…"))

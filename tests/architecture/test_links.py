@@ -1,4 +1,4 @@
-"""What the documentation points to is there."""
+"""Links and names of modules in the documentation are valid."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def links(page: Path) -> Iterator[str]:
-    """Return where a page points to within the project."""
+    """Yield the links of a page to files of the project."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith(("http:", "https:")):
@@ -21,13 +21,13 @@ def links(page: Path) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return what a link may name after `#`, as GitHub makes it of headings."""
+    """Return the anchors of a page, as GitHub derives them from headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     for link in links(page):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
@@ -36,7 +36,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_the_readme_leads_to_every_page(page: Path) -> None:
+def test_the_readme_links_to_every_page(page: Path) -> None:
     assert f"(docs/{page.name})" in README
 
 

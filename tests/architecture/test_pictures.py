@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("source", sorted(PICTURES.glob("*.toml")), ids=lambda path: path.stem)
-def test_a_picture_is_what_its_source_says(source: Path) -> None:
+def test_a_picture_is_drawn_from_its_source(source: Path) -> None:
     assert source.with_suffix(".svg").read_text() == draw(source.read_text()), "make pictures"
 
 

@@ -1,4 +1,4 @@
-"""Every test that the table of the seeds names exists."""
+"""The tests that the page about other packages names exist."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""What a page of the documentation tells its reader to do, and what it says that comes of it.
+"""Reads the steps of a documentation page: files to save, and commands with their output.
 
-A block of ```console has commands, each behind `$ `, with their output beneath. A block that names
-a file after its language, ```toml natsctl.toml, is to be saved under that name.
+A block of ```console has commands, each after `$ `, with their output below. A block with a file
+name after its language, such as ```toml natsctl.toml, is saved under that name.
 """
 
 import re
@@ -10,27 +10,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BLOCK = re.compile(r"^```(?:(console)|[a-z]+ (\S+))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_READING = re.compile(
+_READ_ONLY = re.compile(
     r"natsctl (get|list|history|status|explain|tree|doctor)\b|kubectl get\b|curl\b|cat\b"
 )
-_LASTING = re.compile(r"(cd \S+ && )?natsctl (run|dev)\b")
+_DAEMON = re.compile(r"(cd \S+ && )?natsctl (run|dev)\b")
 _PORT = re.compile(r"\b808\d\b")
-_PRESSED = "^C"
+_INTERRUPT = "^C"
 
 
-class Saved(NamedTuple):
-    """A file, and what is in it."""
+class SaveFile(NamedTuple):
+    """A file to save, with its text."""
 
     line: int
     name: str
     text: str
 
 
-class Shown(NamedTuple):
-    """A command, and the output that is shown beneath it.
+class RunCommand(NamedTuple):
+    """A command, and the output that the page shows.
 
-    In the output, … stands for anything in a line, and a line of it alone for any lines. One that
-    begins with ^C is of a command that was typed before and is ended now.
+    In the output, … stands for any text in a line, and a line … for any lines. An output that
+    begins with ^C interrupts the same command, which an earlier step started.
     """
 
     line: int
@@ -38,29 +38,29 @@ class Shown(NamedTuple):
     output: str
 
     @property
-    def lasting(self) -> bool:
-        """Whether it goes on while the following ones are typed, in a terminal of its own."""
-        return _LASTING.match(self.command) is not None
+    def is_daemon(self) -> bool:
+        """Whether the command runs in another terminal while the next steps run."""
+        return _DAEMON.match(self.command) is not None
 
     @property
-    def ending(self) -> bool:
-        """Whether a person goes back to where it was typed first, and ends it."""
-        return self.output.startswith(_PRESSED)
+    def is_interrupt(self) -> bool:
+        """Whether the step interrupts a command that an earlier step started."""
+        return self.output.startswith(_INTERRUPT)
 
     @property
-    def looking(self) -> bool:
-        """Whether it only looks, and may be typed again until what it looks for is there."""
-        return _READING.match(self.command) is not None
+    def is_read_only(self) -> bool:
+        """Whether the command changes nothing, so that it may run again until its output fits."""
+        return _READ_ONLY.match(self.command) is not None
 
-    def answered_by(self, output: str) -> bool:
-        """Say whether that is what the page shows, all of it."""
+    def matches(self, output: str) -> bool:
+        """Return whether *output* is the whole output that the page shows."""
         text = output.strip()
         return self._pattern().fullmatch(f"{text}\n" if text else "") is not None
 
-    def begun_by(self, output: str) -> bool:
-        """Say whether every line that is shown is there, in this order, whatever is between."""
-        shown = self.output.removeprefix(_PRESSED).strip()
-        lines = (_line(line) for line in shown.splitlines())
+    def is_part_of(self, output: str) -> bool:
+        """Return whether *output* has all lines of the page, in the same order."""
+        expected = self.output.removeprefix(_INTERRUPT).strip()
+        lines = (_line(line) for line in expected.splitlines())
         return re.search("(.|\n)*".join(lines), output) is not None
 
     def _pattern(self) -> re.Pattern[str]:
@@ -69,39 +69,39 @@ class Shown(NamedTuple):
         return re.compile("".join(parts))
 
 
-Step = Saved | Shown
+Step = SaveFile | RunCommand
 
 
-def _line(shown: str) -> str:
-    return ".*".join(re.escape(part) for part in shown.split("…"))
+def _line(expected: str) -> str:
+    return ".*".join(re.escape(part) for part in expected.split("…"))
 
 
 def steps(page: Path) -> list[Step]:
-    """Return what a page tells to do, in order."""
+    """Return the steps of a page, in order."""
     return list(_steps(page.read_text()))
 
 
 def ports(page: Path) -> list[str]:
-    """Return the ports that a page has its reader listen on: those from 8080 to 8089."""
+    """Return the ports from 8080 to 8089 that a page uses."""
     return sorted(set(_PORT.findall(page.read_text())))
 
 
 def _steps(text: str) -> Iterator[Step]:
     for block in _BLOCK.finditer(text):
         console, name, body = block.groups()
-        at = text[: block.start()].count("\n") + 2
+        first_line = text[: block.start()].count("\n") + 2
         if console:
-            yield from _commands(body, at)
+            yield from _commands(body, first_line)
         else:
-            yield Saved(at, name, body)
+            yield SaveFile(first_line, name, body)
 
 
-def _commands(body: str, at: int) -> Iterator[Shown]:
-    command, output, line = "", list[str](), at
-    for number, shown in enumerate([*body.splitlines(), "$ "], start=at):
-        if not shown.startswith("$ "):
-            output.append(shown)
+def _commands(body: str, first_line: int) -> Iterator[RunCommand]:
+    command, output, line = "", list[str](), first_line
+    for number, text in enumerate([*body.splitlines(), "$ "], start=first_line):
+        if not text.startswith("$ "):
+            output.append(text)
             continue
         if command:
-            yield Shown(line, command, "\n".join(output))
-        command, output, line = shown[2:], [], number
+            yield RunCommand(line, command, "\n".join(output))
+        command, output, line = text[2:], [], number

@@ -1,4 +1,4 @@
-"""Somebody who does what a page of the documentation says, in one folder."""
+"""Runs the steps of a documentation page in one folder."""
 
 import asyncio
 import os
@@ -9,47 +9,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from tests.support.cli.doc_page import Saved, Shown, Step
+from tests.support.cli.doc_page import RunCommand, SaveFile, Step
 from tests.support.cli.natsctl_command import LIMIT_S, ROOT
 from tests.support.eventually import eventually
 
-LOOK_S = 30.0
-LISTENS = re.compile(r"private nats-server listens  url=(nats://[\d.:]+)")
+READ_S = 30.0
+SERVER_URL = re.compile(r"private nats-server listens  url=(nats://[\d.:]+)")
 
 
 class Terminal:
-    """Where a command goes on until somebody ends it."""
+    """A command that runs until it is interrupted."""
 
     def __init__(self, command: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.command = command
         self._process = process
         self._log = log
 
-    def said(self) -> str:
-        """Return what the command has written so far; it must not have failed."""
+    def output(self) -> str:
+        """Return the output so far; raises `RuntimeError` if the command failed."""
         text = self._log.read_text()
         if self._process.returncode:
-            raise RuntimeError(f"it ended with {self._process.returncode}:\n{text}")
+            raise RuntimeError(f"{self.command} exited with {self._process.returncode}:\n{text}")
         return text
 
-    async def ends(self) -> None:
-        """End the command as a person does, and find that all was well."""
+    async def interrupt(self) -> None:
+        """Interrupt the command, and expect status 0."""
         self._process.send_signal(signal.SIGINT)
         async with asyncio.timeout(LIMIT_S):
             assert await self._process.wait() == 0, self._log.read_text()
 
-    async def is_closed(self) -> None:
-        """Leave nothing of it."""
+    async def close(self) -> None:
+        """Kill the command if it still runs."""
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
 
 
 class Reader:
-    """Types commands and saves files, in as many terminals as it takes.
+    """Saves files and runs commands, each daemon in a terminal of its own.
 
-    Commands that go on have one each. Where one brings a server of its own, the others speak to
-    that: port 4222 may be somebody else's. So may others, in whose place are those of *ports*.
+    If a daemon starts a private server, the next commands use that server. *ports* maps the ports
+    of the page to free ports.
     """
 
     def __init__(self, folder: Path, url: str, ports: Mapping[str, int]) -> None:
@@ -57,8 +57,8 @@ class Reader:
         self._ports = ports
         self._terminals: list[Terminal] = []
         self._logs = 0
-        theirs = ("NATS", "KUBE")
-        self._environ = {k: v for k, v in os.environ.items() if not k.startswith(theirs)} | {
+        inherited = ("NATS", "KUBE")
+        self._environ = {k: v for k, v in os.environ.items() if not k.startswith(inherited)} | {
             "EDITOR": "sed -i s/hello/goodbye/",
             "HOME": str(folder),
             "NATSCTL_SERVER": url,
@@ -74,72 +74,67 @@ class Reader:
     async def __aexit__(self, failed: object, *_: object) -> None:
         try:
             while self._terminals and failed is None:
-                await self._terminals[-1].ends()
+                await self._terminals[-1].interrupt()
                 self._terminals.pop()
         finally:
             for terminal in self._terminals:
-                await terminal.is_closed()
+                await terminal.close()
 
-    async def does(self, step: Step) -> None:
-        """Do what the page says, and find what it shows."""
+    async def run(self, step: Step) -> None:
+        """Run a step, and compare its output with the page."""
         match step:
-            case Saved(name=name, text=text):
-                (self._folder / name).write_text(self._here(text))
-            case Shown() as shown:
-                await self._types(
-                    shown._replace(
-                        command=self._here(shown.command), output=self._here(shown.output)
-                    )
-                )
+            case SaveFile(name=name, text=text):
+                (self._folder / name).write_text(self._with_free_ports(text))
+            case RunCommand(line, command, output):
+                command, output = map(self._with_free_ports, (command, output))
+                await self._run_command(RunCommand(line, command, output))
 
-    def _here(self, text: str) -> str:
-        """Return a text with the ports that are free here."""
-        for shown, free in self._ports.items():
-            text = text.replace(f":{shown}", f":{free}")
+    def _with_free_ports(self, text: str) -> str:
+        for port, free in self._ports.items():
+            text = text.replace(f":{port}", f":{free}")
         return text
 
-    async def _types(self, shown: Shown) -> None:
-        if shown.ending:
-            await self._ends(shown)
-        elif shown.lasting:
-            await self._starts(shown)
-        elif shown.looking:
-            await eventually(lambda: self._answered(shown), within_s=LOOK_S, every_s=0.1)
+    async def _run_command(self, step: RunCommand) -> None:
+        if step.is_interrupt:
+            await self._interrupt(step)
+        elif step.is_daemon:
+            await self._start(step)
+        elif step.is_read_only:
+            await eventually(lambda: self._compare(step), within_s=READ_S, every_s=0.1)
         else:
-            await self._answered(shown)
+            await self._compare(step)
 
-    async def _answered(self, shown: Shown) -> bool:
-        status, output, errors = await self._run(shown.command)
-        answered = any(map(shown.answered_by, (output, errors + output, output + errors)))
-        assert (answered, status) == (True, 0), f"{shown}\n{output}{errors}"
+    async def _compare(self, step: RunCommand) -> bool:
+        status, output, errors = await self._execute(step.command)
+        matches = any(map(step.matches, (output, errors + output, output + errors)))
+        assert (matches, status) == (True, 0), f"{step}\n{output}{errors}"
         return True
 
-    async def _starts(self, shown: Shown) -> None:
+    async def _start(self, step: RunCommand) -> None:
         self._logs += 1
         file = self._folder.parent / f"terminal-{self._logs}.log"
-        command = shown.command.replace("natsctl", "exec natsctl", 1)
+        command = step.command.replace("natsctl", "exec natsctl", 1)
         environ = dict(self._environ)
-        if "--embedded" in command:  # a reader has no other server in mind then
+        if "--embedded" in command:  # it refuses another server
             environ.pop("NATSCTL_SERVER", None)
         with file.open("wb") as log:
             process = await asyncio.create_subprocess_shell(
                 command, cwd=self._folder, env=environ, stdout=log, stderr=log
             )
-        terminal = Terminal(shown.command, process, file)
+        terminal = Terminal(step.command, process, file)
         self._terminals.append(terminal)
-        await eventually(lambda: shown.begun_by(terminal.said()), within_s=LIMIT_S)
-        found = LISTENS.search(terminal.said())
-        if found is not None:
-            self._environ["NATSCTL_SERVER"] = found[1]
+        await eventually(lambda: step.is_part_of(terminal.output()), within_s=LIMIT_S)
+        if server := SERVER_URL.search(terminal.output()):
+            self._environ["NATSCTL_SERVER"] = server[1]
 
-    async def _ends(self, shown: Shown) -> None:
-        """End a command, the one that runs for the longest of those that were typed so."""
-        terminal = next(each for each in self._terminals if each.command == shown.command)
-        await terminal.ends()
+    async def _interrupt(self, step: RunCommand) -> None:
+        """Interrupt the oldest terminal with this command."""
+        terminal = next(each for each in self._terminals if each.command == step.command)
+        await terminal.interrupt()
         self._terminals.remove(terminal)
-        assert shown.begun_by(terminal.said()), f"{shown}\n{terminal.said()}"
+        assert step.is_part_of(terminal.output()), f"{step}\n{terminal.output()}"
 
-    async def _run(self, command: str) -> tuple[int | None, str, str]:
+    async def _execute(self, command: str) -> tuple[int | None, str, str]:
         process = await asyncio.create_subprocess_shell(
             command,
             cwd=self._folder,
@@ -154,6 +149,6 @@ class Reader:
                 output, errors = await process.communicate()
         finally:
             if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)  # the shell, and what it has started
+                os.killpg(process.pid, signal.SIGKILL)  # the shell and its children
                 await process.communicate()
         return process.returncode, output.decode(), errors.decode()
