@@ -53,7 +53,7 @@ async def test_every_change_is_an_entry_with_its_revisions_and_fields(
     ]
 
 
-async def test_no_entry_says_what_a_field_says(
+async def test_no_entry_contains_the_value_of_a_field(
     stores: MemoryStores, greetings: MemoryStore
 ) -> None:
     async with running(Audit(), stores):
@@ -65,7 +65,7 @@ async def test_no_entry_says_what_a_field_says(
     assert b"secret" not in b"".join(at.value for at in entries if isinstance(at, Stored))
 
 
-async def test_a_restart_writes_nothing_twice_and_tells_what_was_missed(
+async def test_a_restart_adds_entries_only_for_missed_changes(
     stores: MemoryStores, greetings: MemoryStore
 ) -> None:
     async with running(Audit(), stores):
@@ -89,7 +89,7 @@ async def test_a_restart_writes_nothing_twice_and_tells_what_was_missed(
     ]
 
 
-async def test_a_trail_that_cannot_be_written_for_a_while_loses_nothing(
+async def test_entries_are_written_once_a_failing_trail_recovers(
     stores: MemoryStores, greetings: MemoryStore
 ) -> None:
     async with running(Audit(), stores):
@@ -106,7 +106,7 @@ async def test_a_trail_that_cannot_be_written_for_a_while_loses_nothing(
     assert await trail(stores, "greetings.shop") == [("deleted", 1, None, None)]
 
 
-async def test_objects_of_a_cluster_are_audited_too(stores: MemoryStores) -> None:
+async def test_kubernetes_objects_are_audited(stores: MemoryStores) -> None:
     cluster = MemoryCluster(MemoryRecorder())
     configs = cluster.store(CONFIGS)
     async with running(Audit(CONFIGS), stores, cluster):
@@ -121,7 +121,9 @@ async def test_objects_of_a_cluster_are_audited_too(stores: MemoryStores) -> Non
     ]
 
 
-async def test_who_set_fields_in_a_cluster_is_named(stores: MemoryStores) -> None:
+async def test_an_entry_for_a_kubernetes_object_names_the_field_manager(
+    stores: MemoryStores,
+) -> None:
     kind = kube("v1", "ConfigMap", managed_fields=True)
     cluster = MemoryCluster(MemoryRecorder())
     configs = cluster.store(kind)
@@ -140,7 +142,7 @@ async def test_who_set_fields_in_a_cluster_is_named(stores: MemoryStores) -> Non
     ]
 
 
-def test_kinds_of_a_cluster_are_named_by_the_environment_too() -> None:
+def test_audit_kinds_and_audit_buckets_set_the_audited_kinds() -> None:
     kinds = audited_kinds({"AUDIT_KINDS": "v1/ConfigMap, apps/v1/Deployment"})
     assert [kind.name for kind in kinds] == ["ConfigMap", "Deployment.apps"]
     both = audited_kinds({"AUDIT_KINDS": "v1/Secret", "AUDIT_BUCKETS": "routes"})
@@ -148,7 +150,7 @@ def test_kinds_of_a_cluster_are_named_by_the_environment_too() -> None:
     assert [kind.name for kind in audited_kinds({})] == ["bytes.greetings"]
 
 
-async def test_the_buckets_are_those_that_the_environment_names(
+async def test_audit_buckets_sets_the_audited_buckets(
     stores: MemoryStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUDIT_BUCKETS", "routes, sites")
@@ -169,5 +171,7 @@ async def test_the_buckets_are_those_that_the_environment_names(
         (b"one", b"two", (".",)),
     ],
 )
-def test_the_fields_that_differ_are_named(old: bytes, new: bytes, changed: tuple[str, ...]) -> None:
+def test_fields_returns_the_paths_that_differ(
+    old: bytes, new: bytes, changed: tuple[str, ...]
+) -> None:
     assert fields(old, new) == changed

@@ -44,7 +44,9 @@ async def converged(harness: Harness) -> Stage:
 
 
 @pytest.mark.parametrize("value", JUNK)
-async def test_an_invalid_object_harms_only_itself(value: bytes | dict[str, Any]) -> None:
+async def test_an_invalid_object_does_not_affect_other_objects(
+    value: bytes | dict[str, Any],
+) -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = await converged(harness)
@@ -57,7 +59,7 @@ async def test_an_invalid_object_harms_only_itself(value: bytes | dict[str, Any]
 
 
 @pytest.mark.parametrize("value", JUNK)
-async def test_an_invalid_object_is_told_of_and_its_last_good_state_is_kept(
+async def test_an_invalid_object_is_reported_and_its_last_valid_state_is_kept(
     value: bytes | dict[str, Any],
 ) -> None:
     controller = Apps()
@@ -78,7 +80,7 @@ async def test_an_invalid_object_is_told_of_and_its_last_good_state_is_kept(
         assert f"revision {revision} is invalid and skipped" in message
 
 
-async def test_the_next_valid_put_heals_it() -> None:
+async def test_a_valid_put_replaces_an_invalid_object() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = await converged(harness)
@@ -92,7 +94,7 @@ async def test_the_next_valid_put_heals_it() -> None:
         assert harness.runtime.status().invalid == {}
 
 
-async def test_what_happened_to_its_secondaries_meanwhile_is_put_right_when_it_heals() -> None:
+async def test_secondaries_of_an_invalid_object_are_restored_once_it_is_valid() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness)
         good = await document(play.apps, "shop")
@@ -107,7 +109,7 @@ async def test_what_happened_to_its_secondaries_meanwhile_is_put_right_when_it_h
         assert (await play.texts())["shop.main"] == "good"
 
 
-async def test_an_invalid_object_is_not_synced_whatever_asks() -> None:
+async def test_a_resync_or_a_secondary_does_not_sync_an_invalid_object() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = await converged(harness)
@@ -139,7 +141,7 @@ async def test_an_invalid_object_is_logged_once_per_revision(
     assert play.reasons("shop").count("InvalidObject") == 2
 
 
-async def test_an_invalid_object_counts_as_an_owner_that_is_alive() -> None:
+async def test_the_secondaries_of_an_invalid_object_are_not_collected() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness)
         await put(play.apps, "shop", b"oops")
@@ -151,7 +153,7 @@ async def test_an_invalid_object_counts_as_an_owner_that_is_alive() -> None:
         assert (await harness.runtime.garbage_plan()).orphans == ()
 
 
-async def test_a_deleted_invalid_object_takes_its_secondaries_with_it() -> None:
+async def test_the_secondaries_of_a_deleted_invalid_object_are_deleted() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness)
         await put(play.apps, "shop", b"oops")
@@ -163,7 +165,7 @@ async def test_a_deleted_invalid_object_takes_its_secondaries_with_it() -> None:
         assert harness.runtime.status().invalid == {}
 
 
-async def test_an_object_that_was_never_valid_here_is_left_alone_until_it_is() -> None:
+async def test_an_object_without_a_valid_state_is_not_synced_until_it_has_one() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = await converged(harness)
@@ -180,7 +182,7 @@ async def test_an_object_that_was_never_valid_here_is_left_alone_until_it_is() -
         assert await play.texts() == {"shop.main": "better", "bar.main": "good"}
 
 
-async def test_a_type_that_raises_while_it_is_made_harms_only_that_object() -> None:
+async def test_an_error_of_a_type_makes_only_that_object_invalid() -> None:
     class Touchy(Object, frozen=True):
         spec: dict[str, str]
 
@@ -205,7 +207,7 @@ async def test_a_type_that_raises_while_it_is_made_harms_only_that_object() -> N
         assert list(harness.runtime.status().invalid) == ["bad"]
 
 
-async def test_an_index_that_raises_harms_only_that_object() -> None:
+async def test_an_error_of_an_index_makes_only_that_object_invalid() -> None:
     class Indexed(Apps):
         apps = primary(kv(App, bucket="apps"), indexes={"first": lambda app: app.spec.parts[0]})
         parts = secondary(
@@ -224,7 +226,7 @@ async def test_an_index_that_raises_harms_only_that_object() -> None:
         assert set(controller.apps.by_index("first", "x")) == {"bar"}
 
 
-async def test_an_object_of_which_only_an_unknown_part_is_odd_is_synced() -> None:
+async def test_an_object_with_an_undecodable_unknown_field_is_synced() -> None:
     class Silent(Apps):
         async def sync_handler(self, key: str) -> float | None:
             app = self.apps.get(key)
@@ -252,7 +254,7 @@ async def test_a_status_write_keeps_numbers_that_a_float_cannot_hold() -> None:
         assert odd in stored
 
 
-async def test_an_illegal_key_is_forgotten_not_retried() -> None:
+async def test_a_sync_that_writes_an_illegal_key_is_not_retried() -> None:
     class Careless(Apps):
         async def sync_handler(self, key: str) -> float | None:
             self.syncs.append(key)
@@ -269,13 +271,13 @@ async def test_an_illegal_key_is_forgotten_not_retried() -> None:
         assert "InvalidKeyError" in harness.runtime.status().failing["shop"]
 
 
-def test_msgspec_really_overflows() -> None:
+def test_msgspec_raises_recursion_error_for_deep_json() -> None:
     with pytest.raises(RecursionError):
         msgspec.json.decode(b"[" * 100_000)
 
 
 @pytest.mark.parametrize("owner", ["x" * 130_000 + "\x0b", "a\x0bb", "*"])
-async def test_an_owner_that_is_no_key_is_not_synced(owner: str) -> None:
+async def test_an_owner_label_that_is_not_a_legal_key_is_not_synced(owner: str) -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = await converged(harness)
@@ -286,7 +288,7 @@ async def test_an_owner_that_is_no_key_is_not_synced(owner: str) -> None:
         assert not harness.runtime.explain(owner).syncs
 
 
-async def test_the_error_about_an_owner_quotes_only_its_beginning() -> None:
+async def test_an_error_truncates_a_long_owner_key() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = await converged(harness)

@@ -38,7 +38,7 @@ class Counting(Apps):
         return None
 
 
-async def test_a_handler_sees_its_own_last_writes_however_late_the_watches_are() -> None:
+async def test_a_handler_sees_its_own_writes_if_the_watches_lag() -> None:
     controller, stores = Counting(), SlowStores()
     stores.store(APPS).lag_s = stores.store(PARTS).lag_s = 3.0
     async with running(controller, stores=stores) as harness:
@@ -53,7 +53,7 @@ async def test_a_handler_sees_its_own_last_writes_however_late_the_watches_are()
     assert controller.seen == [(number, number) for number in range(len(controller.seen))]
 
 
-async def test_a_handler_sees_its_own_writes_even_where_the_watch_shows_nothing_any_more() -> None:
+async def test_a_handler_sees_its_own_writes_if_the_watches_are_blocked() -> None:
     controller, stores = Counting(), SlowStores()
     async with running(controller, stores=stores) as harness:
         play = stage(harness)
@@ -68,7 +68,7 @@ async def test_a_handler_sees_its_own_writes_even_where_the_watch_shows_nothing_
     assert controller.seen[:4] == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
-async def test_what_another_wrote_since_is_read_from_the_store_when_the_watch_is_too_late() -> None:
+async def test_a_barrier_timeout_reads_newer_writes_of_others_from_the_store() -> None:
     controller, stores = Counting(), SlowStores()
     async with running(controller, stores=stores) as harness:
         play = stage(harness)
@@ -81,7 +81,7 @@ async def test_what_another_wrote_since_is_read_from_the_store_when_the_watch_is
             assert controller.seen == [(0, 0), (100, 1)]
 
 
-async def test_waiting_for_one_key_holds_up_no_other() -> None:
+async def test_a_key_that_waits_for_its_writes_does_not_block_other_keys() -> None:
     class Single(Counting):
         workers = 2
 
@@ -100,7 +100,7 @@ async def test_waiting_for_one_key_holds_up_no_other() -> None:
             assert controller.syncs == ["bar"]
 
 
-async def test_within_a_sync_reads_see_what_it_wrote() -> None:
+async def test_reads_within_a_sync_see_its_writes() -> None:
     class Curious(Apps):
         def __init__(self) -> None:
             super().__init__()
@@ -144,7 +144,7 @@ async def test_within_a_sync_reads_see_what_it_wrote() -> None:
     }
 
 
-async def test_one_key_does_not_see_anothers_writes_before_the_cache_does() -> None:
+async def test_a_sync_does_not_see_writes_of_another_key_before_the_cache() -> None:
     class Peeping(Apps):
         found: object = "nothing yet"
 
@@ -166,7 +166,7 @@ async def test_one_key_does_not_see_anothers_writes_before_the_cache_does() -> N
             assert controller.found is None
 
 
-async def test_a_bucket_that_is_recreated_delays_its_keys_only_once() -> None:
+async def test_a_recreated_bucket_delays_a_key_only_once() -> None:
     controller, stores = Counting(), SlowStores()
     async with running(controller, stores=stores) as harness:
         play = stage(harness)
@@ -185,7 +185,7 @@ async def test_a_bucket_that_is_recreated_delays_its_keys_only_once() -> None:
         assert [counted for counted, _ in controller.seen] == [1, 2, 3]
 
 
-async def test_the_wait_has_a_limit_that_can_be_set() -> None:
+async def test_barrier_timeout_s_limits_the_wait_for_own_writes() -> None:
     controller, stores = Counting(), SlowStores()
     runtime = ControllerRuntime(controller, nats=stores, barrier_timeout_s=2.0)
     task = asyncio.create_task(runtime.run())

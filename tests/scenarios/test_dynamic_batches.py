@@ -47,7 +47,7 @@ async def read_limit_too(play: Dependents, who: ObjectIdentifier) -> None:
         await play.watcher.get(who, LIMITS, "", "us")
 
 
-async def test_what_is_read_is_watched() -> None:
+async def test_an_object_read_in_a_batch_is_watched() -> None:
     async with dependents(QUIET) as play:
         await play.put_secret("default/one", "1")
         assert await read(play, A, "one", "two") == [{"text": "1"}, None]
@@ -58,7 +58,7 @@ async def test_what_is_read_is_watched() -> None:
         assert await read(play, A, "one", "two") == [{"text": "2"}, {"text": "hi"}]
 
 
-async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches() -> None:
+async def test_a_batch_that_reads_fewer_objects_stops_only_unused_watches() -> None:
     async with dependents(QUIET) as play:
         await read(play, A, "one", "two", "three")
         await read(play, B, "two", "four")
@@ -70,7 +70,7 @@ async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches() -> Non
             assert await play.taken() == told
 
 
-async def test_a_batch_that_reads_nothing_lets_go_of_everything() -> None:
+async def test_a_batch_that_reads_nothing_stops_all_watches_of_its_watcher() -> None:
     async with dependents(QUIET) as play:
         await play.watcher.add_watcher(A, secret("zero"))
         await read(play, A, "one", "two")
@@ -79,7 +79,7 @@ async def test_a_batch_that_reads_nothing_lets_go_of_everything() -> None:
         assert (play.watcher.get_watch_count(), play.watches) == (0, 0)
 
 
-async def test_reading_what_was_read_before_asks_the_server_for_nothing() -> None:
+async def test_a_read_of_a_watched_object_is_served_from_the_cache() -> None:
     stores = HeldStores()
     async with dependents(QUIET, stores=stores) as play:
         await play.put_limit("eu", 1)
@@ -91,7 +91,7 @@ async def test_reading_what_was_read_before_asks_the_server_for_nothing() -> Non
         assert said(found) == {"most": 1}
 
 
-async def test_a_list_is_watched_with_what_comes_into_it() -> None:
+async def test_an_object_that_begins_to_match_a_list_calls_the_watcher() -> None:
     async with dependents(QUIET) as play:
         await play.put_secret("default/one", "1", tier="gold")
         await play.put_secret("default/two", "2", tier="tin")
@@ -110,7 +110,7 @@ async def test_a_list_is_watched_with_what_comes_into_it() -> None:
         assert [said(at) for at in cached] == [{"text": "1"}, {"text": "2"}]
 
 
-async def test_an_object_of_a_bucket_says_its_kind_its_name_and_its_revision() -> None:
+async def test_an_object_of_a_bucket_has_kind_name_and_resource_version() -> None:
     async with dependents(QUIET) as play:
         await play.put_limit("eu.west", 7, tier="gold")
         async with play.watcher.query_batch(A):
@@ -125,7 +125,7 @@ async def test_an_object_of_a_bucket_says_its_kind_its_name_and_its_revision() -
         assert listed == [found]
 
 
-async def test_what_is_read_is_a_copy() -> None:
+async def test_changing_a_read_object_does_not_change_the_cache() -> None:
     async with dependents(QUIET) as play:
         await play.put_secret("default/one", "1")
         async with play.watcher.query_batch(A):
@@ -138,7 +138,7 @@ async def test_what_is_read_is_a_copy() -> None:
         assert said(cached) == {"text": "1"}
 
 
-async def test_what_is_cached_as_missing_is_none_and_what_was_never_watched_is_an_error() -> None:
+async def test_a_missing_object_is_none_and_an_unwatched_object_raises_no_cache_entry() -> None:
     async with dependents(QUIET) as play:
         await read(play, A, "one")
         assert play.watcher.get_from_cache(SECRET, "default", "one") is None
@@ -151,7 +151,7 @@ async def test_what_is_cached_as_missing_is_none_and_what_was_never_watched_is_a
         assert play.watcher.list_watched_from_cache(A) == []
 
 
-async def test_the_cache_of_what_has_no_namespace_is_found_with_one_too() -> None:
+async def test_the_namespace_is_ignored_for_a_cached_cluster_scoped_object() -> None:
     async with dependents(QUIET) as play:
         await play.nodes.create("n1", b'{"spec": {"a": 1}}')
         async with play.watcher.query_batch(A):
@@ -159,7 +159,7 @@ async def test_the_cache_of_what_has_no_namespace_is_found_with_one_too() -> Non
         assert said(play.watcher.get_from_cache(NODE, "anywhere", "n1")) == {"a": 1}
 
 
-async def test_everything_that_a_watcher_watches_is_listed_each_once() -> None:
+async def test_list_watched_from_cache_has_each_watched_object_once() -> None:
     async with dependents(QUIET) as play:
         await play.put_secret("default/one", "1", tier="gold")
         await play.put_secret("default/two", "2", tier="gold")
@@ -173,7 +173,7 @@ async def test_everything_that_a_watcher_watches_is_listed_each_once() -> None:
         assert sorted(names) == ["eu", "one", "two"]
 
 
-async def test_outside_a_batch_nothing_is_read() -> None:
+async def test_reads_outside_a_batch_raise_batch_not_started() -> None:
     async with dependents(QUIET) as play:
         with pytest.raises(QueryBatchNotStartedError):
             await play.watcher.get(A, SECRET, "default", "one")
@@ -187,7 +187,7 @@ async def test_outside_a_batch_nothing_is_read() -> None:
         assert play.watcher.get_watch_count() == 0
 
 
-async def test_within_a_batch_its_watcher_is_changed_by_nothing_else() -> None:
+async def test_other_changes_of_a_watcher_within_its_batch_are_refused() -> None:
     async with dependents(QUIET) as play:
         await play.watcher.start_query_batch(A)
         with pytest.raises(QueryBatchInProgressError):
@@ -204,7 +204,7 @@ async def test_within_a_batch_its_watcher_is_changed_by_nothing_else() -> None:
         assert play.watcher.get_watch_count() == 1
 
 
-async def test_a_batch_that_fails_lets_go_of_nothing_and_is_over() -> None:
+async def test_a_failed_batch_keeps_all_watches_and_ends() -> None:
     async with dependents(QUIET) as play:
         await read(play, A, "one", "two")
         await play.watcher.add_watcher(B, limit("eu"))
@@ -236,7 +236,7 @@ async def test_a_change_between_the_watch_and_the_read_is_never_lost() -> None:
         assert seen[-1] == {"text": "49"}
 
 
-async def test_a_reconciler_that_follows_a_chain_watches_exactly_its_links() -> None:
+async def test_a_reconciler_that_follows_references_watches_only_the_current_chain() -> None:
     async with dependents(CACHED) as play:
         path: list[str] = []
 
@@ -259,7 +259,7 @@ async def test_a_reconciler_that_follows_a_chain_watches_exactly_its_links() -> 
         assert play.watcher.get_watch_count() == 4
 
 
-async def test_what_is_no_document_cannot_be_read_but_wakes() -> None:
+async def test_a_value_that_is_not_a_document_raises_invalid_object_and_is_watched() -> None:
     async with dependents(QUIET) as play:
         await play.limits.create("eu", b"\xff")
         async with play.watcher.query_batch(A):
@@ -269,7 +269,7 @@ async def test_what_is_no_document_cannot_be_read_but_wakes() -> None:
         assert await play.taken() == ["a"]
 
 
-async def test_what_is_no_document_is_left_out_of_lists() -> None:
+async def test_lists_omit_values_that_are_not_documents() -> None:
     async with dependents(QUIET) as play:
         await play.limits.create("eu", b"[1]")
         await play.put_limit("us", 2)
@@ -280,14 +280,14 @@ async def test_what_is_no_document_is_left_out_of_lists() -> None:
         assert len(play.watcher.list_watched_from_cache(A)) == 1
 
 
-async def test_an_object_is_read_by_its_name() -> None:
+async def test_get_without_a_name_is_refused() -> None:
     async with dependents(QUIET) as play:
         await play.watcher.start_query_batch(A)
         with pytest.raises(InvalidInputError):
             await play.watcher.get(A, SECRET, "default", "")
 
 
-async def test_reads_of_a_batch_may_go_on_at_once() -> None:
+async def test_reads_of_one_batch_can_be_concurrent() -> None:
     async with dependents(DynamicOptions(enable_cache=True, list_timeout_s=5)) as play:
         for number in range(50):
             await play.put_secret(f"default/s{number}", str(number))

@@ -30,7 +30,7 @@ DENIED = PermissionDeniedError("you may not")
 WIDGET = ObjectIdentifier(group="x.io", version="v1", kind="Widget", namespace="default", name="w")
 
 
-async def test_a_watch_that_breaks_goes_on_and_tells_what_changed_meanwhile() -> None:
+async def test_a_broken_watch_restarts_and_reports_missed_changes() -> None:
     async with dependents() as play:
         await play.put_secret("default/one", "1")
         await play.put_secret("default/two", "2")
@@ -43,7 +43,7 @@ async def test_a_watch_that_breaks_goes_on_and_tells_what_changed_meanwhile() ->
         assert (play.watcher.get_watch_count(), play.watches) == (2, 2)
 
 
-async def test_a_watch_that_breaks_without_a_change_calls_nobody() -> None:
+async def test_a_broken_watch_without_a_missed_change_calls_no_watcher() -> None:
     async with dependents() as play:
         await play.put_secret("default/one")
         await play.watcher.add_or_update_watcher(A, secret("one"), secrets("a=b"), limit("eu"))
@@ -53,7 +53,7 @@ async def test_a_watch_that_breaks_without_a_change_calls_nobody() -> None:
         assert await play.taken() == []
 
 
-async def test_a_store_that_is_away_for_a_while_loses_no_watch() -> None:
+async def test_a_watch_continues_after_an_outage_of_the_store() -> None:
     async with dependents() as play:
         await play.watcher.add_watcher(A, limit("eu"))
         play.limits.fail(StoreError("away"))
@@ -65,7 +65,7 @@ async def test_a_store_that_is_away_for_a_while_loses_no_watch() -> None:
         assert await play.taken() == ["a"]
 
 
-async def test_what_cannot_be_watched_at_first_is_an_error_and_leaves_nothing() -> None:
+async def test_add_watcher_raises_and_adds_nothing_if_the_watch_fails() -> None:
     async with dependents() as play:
         play.secrets.fail(DENIED)
         with pytest.raises(PermissionDeniedError):
@@ -74,7 +74,7 @@ async def test_what_cannot_be_watched_at_first_is_an_error_and_leaves_nothing() 
         assert await play.taken() == []
 
 
-async def test_an_update_that_fails_leaves_everything_as_it_was() -> None:
+async def test_a_failed_update_changes_no_watch() -> None:
     async with dependents() as play:
         await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
         play.limits.fail(DENIED)
@@ -90,7 +90,7 @@ async def test_an_update_that_fails_leaves_everything_as_it_was() -> None:
             assert await play.taken() == told
 
 
-async def test_a_permission_taken_away_wakes_every_watcher_and_nothing_is_tried_for_ever() -> None:
+async def test_a_revoked_permission_ends_the_watch_and_calls_its_watchers_once() -> None:
     async with dependents() as play:
         await play.watcher.add_or_update_watcher(A, secret("one"), limit("eu"))
         await play.watcher.add_or_update_watcher(B, secret("one"))
@@ -102,7 +102,7 @@ async def test_a_permission_taken_away_wakes_every_watcher_and_nothing_is_tried_
         assert await play.taken() == []
 
 
-async def test_a_reconciler_that_reads_again_sees_the_error_and_heals_with_the_permission() -> None:
+async def test_a_reconciler_sees_a_permission_error_and_recovers_with_the_permission() -> None:
     async with dependents(QUIET) as play:
         seen: list[object] = []
 
@@ -134,7 +134,7 @@ async def test_a_reconciler_that_reads_again_sees_the_error_and_heals_with_the_p
         assert seen == [{"text": "3"}]
 
 
-async def test_a_kind_that_is_gone_is_like_a_permission_taken_away() -> None:
+async def test_a_missing_kind_ends_the_watch_and_calls_its_watchers() -> None:
     async with dependents() as play:
         await play.watcher.add_watcher(A, limit("eu"))
         play.limits.fail(StoreMissingError("no bucket"))
@@ -142,7 +142,7 @@ async def test_a_kind_that_is_gone_is_like_a_permission_taken_away() -> None:
         assert play.watcher.get_watch_count() == 0
 
 
-async def test_a_bucket_made_anew_is_the_bucket_and_what_it_lost_is_told() -> None:
+async def test_a_recreated_bucket_is_watched_and_its_lost_objects_are_deletions() -> None:
     async with dependents(QUIET) as play:
         await play.put_limit("eu")
         await play.watcher.add_watcher(A, limit("eu"))
@@ -153,7 +153,7 @@ async def test_a_bucket_made_anew_is_the_bucket_and_what_it_lost_is_told() -> No
         assert await play.taken() == ["b"]
 
 
-async def test_a_kind_that_does_not_exist_is_looked_for_again() -> None:
+async def test_discovery_runs_again_for_an_unknown_kind() -> None:
     async with dependents() as play:
         kinds = play.stores.kube.kinds
         kinds.remove("x.io/v1", "Widget")
@@ -168,7 +168,7 @@ async def test_a_kind_that_does_not_exist_is_looked_for_again() -> None:
 
 
 @pytest.mark.parametrize("watched", [secret("one"), limit("eu")], ids=str)
-async def test_a_system_that_was_not_given_is_named(watched: ObjectIdentifier) -> None:
+async def test_the_error_names_the_missing_connection(watched: ObjectIdentifier) -> None:
     async def nothing(_watcher: ObjectIdentifier) -> float | None:
         return None
 
@@ -181,7 +181,7 @@ async def test_a_system_that_was_not_given_is_named(watched: ObjectIdentifier) -
     await work
 
 
-async def test_one_watcher_that_fails_holds_up_no_other() -> None:
+async def test_a_failing_watcher_does_not_delay_another() -> None:
     async with dependents() as play:
 
         async def reconcile(watcher: ObjectIdentifier) -> float | None:
@@ -228,7 +228,7 @@ async def test_a_thousand_watchers_over_two_hundred_objects_are_counted_exactly(
         assert await count(play) == (0, 0)
 
 
-async def test_a_kind_with_a_plural_of_its_own_is_named_by_it() -> None:
+async def test_gvk_to_gvr_returns_an_irregular_plural() -> None:
     async with dependents() as play:
         found = await play.watcher.gvk_to_gvr(GroupVersionKind("x.io", "v1", "Policy"))
         assert (found.group, found.version, found.resource) == ("x.io", "v1", "policies")

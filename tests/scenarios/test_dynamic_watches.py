@@ -31,7 +31,7 @@ from tests.support.controllers.dynamic_dependents import (
 A, B = watcher_called("a"), watcher_called("b")
 
 
-async def test_a_watcher_is_reconciled_when_what_it_watches_comes_changes_and_goes() -> None:
+async def test_a_create_an_update_and_a_delete_each_call_the_watcher() -> None:
     async with dependents() as play:
         await play.watcher.add_watcher(A, secret("one"))
         assert await play.taken() == []
@@ -43,7 +43,7 @@ async def test_a_watcher_is_reconciled_when_what_it_watches_comes_changes_and_go
         assert await play.taken() == ["a"]
 
 
-async def test_a_watcher_of_a_bucket_is_reconciled_alike_whatever_is_in_it() -> None:
+async def test_a_watcher_of_a_bucket_is_called_for_any_value() -> None:
     async with dependents(None) as play:
         await play.watcher.add_watcher(A, limit("eu"))
         store = play.limits
@@ -55,7 +55,7 @@ async def test_a_watcher_of_a_bucket_is_reconciled_alike_whatever_is_in_it() -> 
         assert await play.taken() == ["a"]
 
 
-async def test_nothing_else_wakes_a_watcher() -> None:
+async def test_changes_of_other_objects_do_not_call_a_watcher() -> None:
     async with dependents() as play:
         await play.watcher.add_or_update_watcher(A, secret("one"), limit("eu"))
         await play.put_secret("default/two")
@@ -64,7 +64,7 @@ async def test_nothing_else_wakes_a_watcher() -> None:
         assert await play.taken() == []
 
 
-async def test_an_object_that_exists_when_it_begins_to_be_watched_is_told() -> None:
+async def test_an_existing_object_calls_a_new_watcher() -> None:
     async with dependents() as play:
         await play.put_secret("default/one")
         await play.watcher.add_watcher(A, secret("one"))
@@ -75,7 +75,7 @@ async def test_an_object_that_exists_when_it_begins_to_be_watched_is_told() -> N
         assert await play.taken() == []
 
 
-async def test_an_object_that_exists_is_not_told_where_that_is_disabled() -> None:
+async def test_an_existing_object_calls_no_watcher_if_that_is_disabled() -> None:
     async with dependents(QUIET) as play:
         await play.put_secret("default/one")
         await play.watcher.add_watcher(A, secret("one"))
@@ -85,7 +85,7 @@ async def test_an_object_that_exists_is_not_told_where_that_is_disabled() -> Non
         assert await play.taken() == ["a", "b"]
 
 
-async def test_an_object_that_was_deleted_before_it_is_watched_is_not_told() -> None:
+async def test_an_object_deleted_before_the_watch_calls_no_watcher() -> None:
     async with dependents() as play:
         await play.put_limit("eu")
         await play.limits.delete("eu")
@@ -93,7 +93,7 @@ async def test_an_object_that_was_deleted_before_it_is_watched_is_not_told() -> 
         assert await play.taken() == []
 
 
-async def test_there_is_one_watch_for_each_distinct_thing_however_many_watch_it() -> None:
+async def test_watchers_of_the_same_object_share_one_watch() -> None:
     async with dependents() as play:
         for number in range(10):
             await play.watcher.add_watcher(watcher_called(f"w{number}"), secret("one"))
@@ -111,7 +111,7 @@ async def test_a_namespace_and_a_name_are_one_key_of_a_bucket() -> None:
         assert await play.taken() == ["a", "b"]
 
 
-async def test_a_namespace_of_what_has_none_is_passed_over() -> None:
+async def test_the_namespace_of_a_cluster_scoped_object_is_ignored() -> None:
     async with dependents() as play:
         node = ObjectIdentifier(version="v1", kind="Node", name="n1")
         placed = ObjectIdentifier(version="v1", kind="Node", namespace="x", name="n1")
@@ -122,7 +122,7 @@ async def test_a_namespace_of_what_has_none_is_passed_over() -> None:
         assert await play.taken() == ["a", "b"]
 
 
-async def test_a_selection_tells_what_comes_into_it_changes_in_it_and_leaves_it() -> None:
+async def test_a_selector_reports_objects_that_enter_change_and_leave() -> None:
     async with dependents() as play:
         await play.watcher.add_or_update_watcher(A, secrets("tier=gold"))
         await play.watcher.add_or_update_watcher(B, limit(selector="tier=gold", namespace="eu"))
@@ -135,7 +135,7 @@ async def test_a_selection_tells_what_comes_into_it_changes_in_it_and_leaves_it(
         assert told == [[], ["a", "b"], ["a", "b"], ["a", "b"], []]
 
 
-async def test_an_update_stops_what_is_not_said_any_more() -> None:
+async def test_an_update_stops_watches_that_it_does_not_name() -> None:
     async with dependents() as play:
         await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
         await play.watcher.add_or_update_watcher(B, secret("two"))
@@ -149,7 +149,7 @@ async def test_an_update_stops_what_is_not_said_any_more() -> None:
         assert await play.taken() == ["b"]
 
 
-async def test_removing_the_last_watcher_of_a_thing_stops_its_watch() -> None:
+async def test_removing_the_last_watcher_of_an_object_stops_its_watch() -> None:
     async with dependents() as play:
         await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
         await play.watcher.add_or_update_watcher(B, secret("two"))
@@ -164,7 +164,7 @@ async def test_removing_the_last_watcher_of_a_thing_stops_its_watch() -> None:
         assert await play.taken() == []
 
 
-async def test_changes_that_come_faster_than_they_are_told_are_one_call() -> None:
+async def test_changes_during_a_call_are_one_further_call() -> None:
     async with dependents() as play:
         await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
 
@@ -180,7 +180,7 @@ async def test_changes_that_come_faster_than_they_are_told_are_one_call() -> Non
         assert play.calls == ["a", "a"]
 
 
-async def test_a_failed_call_is_repeated_later_and_later() -> None:
+async def test_a_failed_call_is_retried_with_backoff() -> None:
     async with dependents() as play:
         at: list[float] = []
 
@@ -197,7 +197,7 @@ async def test_a_failed_call_is_repeated_later_and_later() -> None:
         assert pauses == sorted(pauses)
 
 
-async def test_a_call_that_asks_for_another_gets_it_in_time() -> None:
+async def test_a_returned_delay_calls_the_reconciler_again() -> None:
     async with dependents() as play:
         at: list[float] = []
 
@@ -212,7 +212,7 @@ async def test_a_call_that_asks_for_another_gets_it_in_time() -> None:
         assert [round(later - at[0]) for later in at] == [0, 60, 120]
 
 
-async def test_a_call_that_takes_too_long_fails_and_is_repeated() -> None:
+async def test_a_call_that_times_out_is_retried() -> None:
     async with dependents(DynamicOptions(reconcile_timeout_s=5)) as play:
 
         async def hang(_watcher: ObjectIdentifier) -> float | None:
@@ -227,7 +227,7 @@ async def test_a_call_that_takes_too_long_fails_and_is_repeated() -> None:
         assert play.calls == ["a", "a"]
 
 
-async def test_a_removed_watcher_is_not_retried_any_more() -> None:
+async def test_a_removed_watcher_is_not_retried() -> None:
     async with dependents() as play:
 
         async def fail(_watcher: ObjectIdentifier) -> float | None:
@@ -244,7 +244,7 @@ async def test_a_removed_watcher_is_not_retried_any_more() -> None:
         assert play.calls == []
 
 
-async def test_a_reconciler_may_be_an_object() -> None:
+async def test_a_reconciler_can_be_an_object() -> None:
     class Noting:
         def __init__(self) -> None:
             self.told: list[ObjectIdentifier] = []
@@ -265,7 +265,7 @@ async def test_a_reconciler_may_be_an_object() -> None:
     await work
 
 
-async def test_before_the_start_and_after_the_end_nothing_can_be_done() -> None:
+async def test_every_call_before_the_start_or_after_the_stop_raises_not_started() -> None:
     async with dependents() as play:
         await play.watcher.add_watcher(A, secret("one"))
     watcher = play.watcher
@@ -292,7 +292,7 @@ async def test_before_the_start_and_after_the_end_nothing_can_be_done() -> None:
         watcher.list_watched_from_cache(A)
 
 
-async def test_it_can_be_started_again_and_begins_afresh() -> None:
+async def test_a_restarted_dynamic_watcher_has_no_watchers() -> None:
     stores = MemoryStores()
     async with dependents(CACHED, stores=stores) as play:
         await play.watcher.add_watcher(A, secret("one"))
@@ -311,9 +311,7 @@ async def test_it_can_be_started_again_and_begins_afresh() -> None:
     assert play.watches == 0
 
 
-async def test_what_is_under_way_is_finished_at_a_stop_and_cut_short_when_it_takes_too_long() -> (
-    None
-):
+async def test_a_stop_waits_for_running_calls_up_to_stop_timeout_s() -> None:
     ends = []
 
     async def slowly(watcher: ObjectIdentifier) -> float | None:
@@ -335,7 +333,7 @@ async def test_what_is_under_way_is_finished_at_a_stop_and_cut_short_when_it_tak
     assert (round(early - stopped), round(late - stopped)) == (4, 20)
 
 
-async def test_who_waits_for_a_watch_is_told_when_it_is_stopped() -> None:
+async def test_a_pending_add_watcher_raises_watch_stopping_at_a_stop() -> None:
     stores = HeldStores()
     async with dependents(stores=stores) as play:
         stores.hold()
@@ -347,7 +345,7 @@ async def test_who_waits_for_a_watch_is_told_when_it_is_stopped() -> None:
     assert play.watcher.get_watch_count() == 0
 
 
-async def test_a_watch_that_does_not_list_in_time_cannot_be_had() -> None:
+async def test_a_watch_that_does_not_list_in_time_raises_a_timeout() -> None:
     stores = HeldStores()
     async with dependents(DynamicOptions(list_timeout_s=10), stores=stores) as play:
         stores.hold()
@@ -358,7 +356,7 @@ async def test_a_watch_that_does_not_list_in_time_cannot_be_had() -> None:
         assert play.watcher.get_watch_count() == 0
 
 
-async def test_who_gives_up_waiting_leaves_no_watch() -> None:
+async def test_a_cancelled_add_watcher_leaves_no_watch() -> None:
     stores = HeldStores()
     async with dependents(stores=stores) as play:
         stores.hold()
@@ -371,7 +369,7 @@ async def test_who_gives_up_waiting_leaves_no_watch() -> None:
         assert (play.watcher.get_watch_count(), play.watches) == (0, 0)
 
 
-async def test_calls_for_one_watcher_take_turns_and_the_last_one_counts() -> None:
+async def test_concurrent_calls_for_one_watcher_run_in_order() -> None:
     stores = HeldStores()
     async with dependents(stores=stores) as play:
         stores.hold()
@@ -409,7 +407,7 @@ async def test_calls_for_one_watcher_take_turns_and_the_last_one_counts() -> Non
     ],
     ids=str,
 )
-async def test_what_can_name_no_object_is_refused(watched: ObjectIdentifier) -> None:
+async def test_an_invalid_identifier_is_refused(watched: ObjectIdentifier) -> None:
     async with dependents() as play:
         with pytest.raises(InvalidInputError):
             await play.watcher.add_watcher(A, watched)
@@ -442,7 +440,7 @@ async def test_a_watcher_without_a_name_is_refused(watcher: ObjectIdentifier) ->
     ],
     ids=["each", "overall"],
 )
-async def test_how_long_a_failed_call_waits_is_an_option(
+async def test_the_rate_limits_set_the_delays_of_retries(
     options: DynamicOptions, pauses: list[int]
 ) -> None:
     async with dependents(options) as play:
@@ -459,13 +457,13 @@ async def test_how_long_a_failed_call_waits_is_an_option(
         assert [round(later - earlier) for earlier, later in pairwise(at)][:3] == pauses
 
 
-async def test_an_update_must_name_something() -> None:
+async def test_an_update_without_identifiers_is_refused() -> None:
     async with dependents() as play:
         with pytest.raises(InvalidInputError, match="at least one"):
             await play.watcher.add_or_update_watcher(A)
 
 
-async def test_without_a_cache_nothing_is_kept_or_read() -> None:
+async def test_every_read_raises_cache_disabled_without_a_cache() -> None:
     async with dependents(None) as play:
         gvk = secret("one").group_version_kind()
         await play.watcher.add_watcher(A, secret("one"))

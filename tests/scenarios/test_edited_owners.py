@@ -33,7 +33,7 @@ EDITS = [("annotations",), ("labels",), ("labels", "annotations")]
 
 
 @pytest.mark.parametrize("places", EDITS)
-async def test_an_owner_edited_by_hand_is_put_right(places: tuple[str, ...]) -> None:
+async def test_an_edited_owner_is_restored(places: tuple[str, ...]) -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         uid = (await document(play.parts, "shop.main"))["metadata"]["uid"]
@@ -44,7 +44,7 @@ async def test_an_owner_edited_by_hand_is_put_right(places: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("places", EDITS)
-async def test_an_owner_edited_while_no_daemon_ran_is_put_right(places: tuple[str, ...]) -> None:
+async def test_an_owner_edited_while_no_daemon_ran_is_restored(places: tuple[str, ...]) -> None:
     play = await stopped_after_a_sweep("shop", "bar")
     await name_owner(play, "shop.main", "nobody", *places)
     uid = (await document(play.parts, "shop.main"))["metadata"]["uid"]
@@ -55,7 +55,7 @@ async def test_an_owner_edited_while_no_daemon_ran_is_put_right(places: tuple[st
 
 
 @pytest.mark.parametrize("named", ["bar", "deleted"])
-async def test_an_edited_annotation_gives_the_object_to_no_other_owner(named: str) -> None:
+async def test_an_edited_annotation_does_not_change_the_owner(named: str) -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar", "deleted")
         await play.apps.delete("deleted")
@@ -67,7 +67,7 @@ async def test_an_edited_annotation_gives_the_object_to_no_other_owner(named: st
         assert (await document(play.parts, "shop.main"))["metadata"]["uid"] == uid
 
 
-async def test_while_the_owner_cannot_be_synced_an_edited_object_is_kept_and_named() -> None:
+async def test_an_edited_object_whose_owner_fails_is_kept_and_is_in_the_gc_plan() -> None:
     class Failing(Apps):
         async def sync_handler(self, key: str) -> float | None:
             if key == "shop" and len(self.syncs) > 4:
@@ -85,7 +85,7 @@ async def test_while_the_owner_cannot_be_synced_an_edited_object_is_kept_and_nam
 
 
 @pytest.mark.parametrize("places", EDITS)
-async def test_an_owner_edited_in_a_cluster_is_put_right(places: tuple[str, ...]) -> None:
+async def test_an_edited_owner_of_a_kubernetes_object_is_restored(places: tuple[str, ...]) -> None:
     stores = MemoryStores()
     change: dict[str, Any] = {place: {OWNER_KEY: "nobody"} for place in places}
     async with running(controller := Sites(), stores=stores) as harness:
@@ -106,7 +106,7 @@ OVERWRITTEN = [b"oops", {"spec": {"text": "overwritten"}}]
 
 
 @pytest.mark.parametrize("value", OVERWRITTEN)
-async def test_what_lost_its_labels_goes_if_its_owner_was_deleted_while_no_daemon_ran(
+async def test_an_object_without_labels_is_deleted_if_its_owner_was_deleted_offline(
     value: Any,
 ) -> None:
     play = await stopped_after_a_sweep("shop", "bar")
@@ -119,7 +119,7 @@ async def test_what_lost_its_labels_goes_if_its_owner_was_deleted_while_no_daemo
 
 
 @pytest.mark.parametrize("value", OVERWRITTEN)
-async def test_what_lost_its_labels_stays_if_its_owner_lives(value: Any) -> None:
+async def test_an_object_without_labels_is_kept_if_its_owner_exists(value: Any) -> None:
     play = await stopped_after_a_sweep("shop", "bar")
     await put(play.parts, "shop.main", value)
     async with running(Apps(), stores=play.stores):
@@ -127,7 +127,7 @@ async def test_what_lost_its_labels_stays_if_its_owner_lives(value: Any) -> None
         assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
-async def test_what_never_had_labels_stays() -> None:
+async def test_an_object_that_never_had_labels_is_kept() -> None:
     play = await stopped_after_a_sweep("shop", "bar")
     await put(play.parts, "theirs", {"spec": {"text": "theirs"}})
     await play.apps.delete("shop")
@@ -136,7 +136,7 @@ async def test_what_never_had_labels_stays() -> None:
         assert play.part_keys == ["bar.main", "theirs"]
 
 
-async def test_what_was_made_again_after_its_deletion_is_nobodys() -> None:
+async def test_an_object_recreated_by_others_has_no_owner() -> None:
     play = await stopped_after_a_sweep("shop", "bar")
     await play.parts.delete("shop.main")
     await put(play.parts, "shop.main", {"spec": {"text": "theirs"}})

@@ -36,7 +36,7 @@ async def stopped_after_a_sweep(*keys: str) -> Stage:
 # ---- the memory
 
 
-async def test_without_memory_nothing_is_collected_until_a_person_accepts() -> None:
+async def test_garbage_is_not_collected_without_a_gc_record_until_a_user_accepts() -> None:
     play = await stopped_after_a_sweep(*KEYS)
     await play.stores.store(MEMORY).delete("gc.apps")
     play.apps.vanish("app-0", "app-1")  # as in a bucket that was restored in part
@@ -52,7 +52,7 @@ async def test_without_memory_nothing_is_collected_until_a_person_accepts() -> N
         assert play.part_keys == PARTS_OF_KEYS[2:]
 
 
-async def test_an_older_copy_is_noticed_after_a_restart() -> None:
+async def test_a_restored_older_copy_is_detected_after_a_restart() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, *KEYS[:5])
         backup = play.apps.backup()
@@ -66,7 +66,7 @@ async def test_an_older_copy_is_noticed_after_a_restart() -> None:
             assert "an older copy was restored" in (await plan(harness)).refused
 
 
-async def test_an_older_copy_that_a_daemon_noticed_stays_noticed_after_its_restart() -> None:
+async def test_a_restored_older_copy_stays_detected_over_a_restart() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, *KEYS[:5])
         backup = play.apps.backup()
@@ -83,7 +83,7 @@ async def test_an_older_copy_that_a_daemon_noticed_stays_noticed_after_its_resta
         assert "was recreated or restored" in (await plan(harness)).refused
 
 
-async def test_a_delete_marker_of_an_older_copy_proves_nothing() -> None:
+async def test_a_delete_marker_of_a_restored_copy_is_no_proof_after_a_restart() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         await play.apps.delete("shop")
@@ -97,7 +97,7 @@ async def test_a_delete_marker_of_an_older_copy_proves_nothing() -> None:
         assert play.part_keys == ["bar.main", "shop.main"]
 
 
-async def test_a_delete_marker_of_an_older_copy_proves_nothing_to_a_running_daemon() -> None:
+async def test_a_delete_marker_of_a_restored_copy_is_no_proof_for_a_running_daemon() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         await play.apps.delete("shop")
@@ -109,7 +109,7 @@ async def test_a_delete_marker_of_an_older_copy_proves_nothing_to_a_running_daem
         assert play.part_keys == ["bar.main", "shop.main"]
 
 
-async def test_a_copy_that_is_older_than_the_stop_is_noticed() -> None:
+async def test_a_restored_copy_from_before_the_stop_is_detected() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         backup = play.apps.backup()
@@ -120,7 +120,7 @@ async def test_a_copy_that_is_older_than_the_stop_is_noticed() -> None:
         assert play.part_keys == ["bar.main", "shop.main"]
 
 
-async def test_a_deletion_that_was_watched_is_proven_while_collection_is_held() -> None:
+async def test_a_watched_deletion_is_collected_while_other_collection_is_refused() -> None:
     play = await stopped_after_a_sweep(*KEYS)
     await play.stores.store(MEMORY).delete("gc.apps")
     play.apps.vanish("app-0")
@@ -131,7 +131,7 @@ async def test_a_deletion_that_was_watched_is_proven_while_collection_is_held() 
         assert play.part_keys == [PARTS_OF_KEYS[0], *PARTS_OF_KEYS[2:]]
 
 
-async def test_a_deletion_while_no_daemon_ran_is_proven() -> None:
+async def test_a_deletion_while_no_daemon_ran_is_collected() -> None:
     play = await stopped_after_a_sweep(*KEYS)
     await play.apps.delete("app-0")
     async with running(Apps(), stores=play.stores) as harness:
@@ -139,7 +139,7 @@ async def test_a_deletion_while_no_daemon_ran_is_proven() -> None:
         assert play.part_keys == PARTS_OF_KEYS[1:]
 
 
-async def test_collection_goes_on_when_every_owner_is_back() -> None:
+async def test_collection_resumes_once_every_owner_is_back() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, *KEYS)
         await asyncio.sleep(SWEEP_S)
@@ -155,7 +155,7 @@ async def test_collection_goes_on_when_every_owner_is_back() -> None:
         assert play.part_keys == PARTS_OF_KEYS
 
 
-async def test_what_natsctl_01_remembered_is_trusted() -> None:
+async def test_a_gc_record_of_natsctl_0_1_is_accepted() -> None:
     play = await stopped_after_a_sweep(*KEYS)
     memory = play.stores.store(MEMORY)
     await put(memory, "gc.apps", {"incarnation": "1", "populated": True})
@@ -166,7 +166,7 @@ async def test_what_natsctl_01_remembered_is_trusted() -> None:
         assert json.loads((await memory.get("gc.apps")).value)["revision"] > 0
 
 
-async def test_after_convergence_nothing_more_is_remembered() -> None:
+async def test_the_gc_record_is_not_written_after_convergence() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, *KEYS)
         await asyncio.sleep(2 * SWEEP_S)
@@ -175,7 +175,7 @@ async def test_after_convergence_nothing_more_is_remembered() -> None:
         assert play.stores.store(MEMORY).writes == before
 
 
-async def test_many_changes_are_remembered_once_per_sweep() -> None:
+async def test_the_gc_record_is_written_at_most_once_per_gc_cycle() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         before = play.stores.store(MEMORY).writes
@@ -198,7 +198,7 @@ async def test_many_changes_are_remembered_once_per_sweep() -> None:
         *((count, empty_s, "new") for count in (2, 3, 8) for empty_s in (0.0, 1.0, OVER)),
     ],
 )
-async def test_one_put_after_a_purge_of_all_frees_nothing(
+async def test_a_put_after_a_purge_of_all_owners_collects_nothing(
     count: int, swept_s: float, empty_s: float, survivor: str
 ) -> None:
     async with running(Apps()) as harness:
@@ -215,7 +215,7 @@ async def test_one_put_after_a_purge_of_all_frees_nothing(
         assert (await plan(harness)).refused
 
 
-async def test_one_put_after_a_purge_of_all_while_no_daemon_ran_frees_nothing() -> None:
+async def test_a_put_after_an_offline_purge_of_all_owners_collects_nothing() -> None:
     play = await stopped_after_a_sweep(*KEYS)
     play.apps.vanish(*KEYS)
     await play.app("app-0")
@@ -225,7 +225,7 @@ async def test_one_put_after_a_purge_of_all_while_no_daemon_ran_frees_nothing() 
         assert "7 of 8 owners vanished" in (await plan(harness)).refused
 
 
-async def test_one_owner_of_many_that_vanished_is_garbage_after_its_grace() -> None:
+async def test_the_secondaries_of_one_vanished_owner_are_collected_after_the_grace_period() -> None:
     play = await stopped_after_a_sweep(*KEYS)
     play.apps.vanish("app-0")
     async with running(Apps(), stores=play.stores):
@@ -247,7 +247,7 @@ async def forged(play: Stage, key: str, owner: str) -> GarbagePlan:
 
 
 @pytest.mark.parametrize("owner", ["shop", "nobody"])
-async def test_a_living_owners_object_is_kept_whatever_the_plan_says(owner: str) -> None:
+async def test_an_applied_plan_keeps_an_object_whose_owner_exists(owner: str) -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         left = await harness.runtime.garbage_apply(await forged(play, "shop.main", owner))
@@ -259,7 +259,7 @@ async def test_a_living_owners_object_is_kept_whatever_the_plan_says(owner: str)
         assert (left.orphans, play.part_keys) == ((), ["shop.main"])
 
 
-async def test_an_object_that_natsctl_never_made_is_kept_whatever_the_plan_says() -> None:
+async def test_an_applied_plan_keeps_an_object_that_natsctl_did_not_create() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "theirs", {"metadata": {"uid": "1"}, "spec": {"text": "theirs"}})
@@ -269,7 +269,9 @@ async def test_an_object_that_natsctl_never_made_is_kept_whatever_the_plan_says(
 
 
 @pytest.mark.parametrize("change", [{"revision": 1}, {"uid": "another"}, {"uid": ""}])
-async def test_another_revision_or_object_than_planned_is_kept(change: dict[str, object]) -> None:
+async def test_an_applied_plan_keeps_an_object_of_another_revision_or_uid(
+    change: dict[str, object],
+) -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "lost", owned_by("nobody"))
@@ -282,7 +284,7 @@ async def test_another_revision_or_object_than_planned_is_kept(change: dict[str,
         assert play.part_keys == ["lost", "shop.main"]
 
 
-async def test_another_installations_object_is_kept_whatever_the_plan_says() -> None:
+async def test_an_applied_plan_keeps_an_object_of_another_installation() -> None:
     one, other = two_systems()
     first = Sites()
     async with running(first, stores=one) as production, running(Sites(), stores=other) as staging:
@@ -303,7 +305,7 @@ async def forged_config(stores: MemoryStores, owner: str) -> GarbagePlan:
     return GarbagePlan((orphan,), stores={kind: "memory"})
 
 
-async def test_an_unmarked_object_is_kept_until_a_person_accepts_it() -> None:
+async def test_an_object_without_installation_is_kept_until_a_user_accepts() -> None:
     stores = MemoryStores()
     await put_site(stores, "bar")
     async with running(Sites(), stores=stores) as harness:

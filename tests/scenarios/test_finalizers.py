@@ -72,7 +72,7 @@ async def finalizers(play: Stage, key: str) -> list[str]:
     return found
 
 
-async def test_the_finalizer_is_stored_before_anything_is_built() -> None:
+async def test_the_finalizer_is_stored_before_apply_is_called() -> None:
     world = World()
     async with running(Builders(world)) as harness:
         play = await built(harness, "shop")
@@ -81,7 +81,7 @@ async def test_the_finalizer_is_stored_before_anything_is_built() -> None:
         assert await finalizers(play, "shop") == [OURS]
 
 
-async def test_a_deleted_object_is_marked_then_cleaned_up_then_gone() -> None:
+async def test_a_deleted_object_is_marked_then_cleaned_up_then_removed() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
@@ -96,7 +96,7 @@ async def test_a_deleted_object_is_marked_then_cleaned_up_then_gone() -> None:
         assert (play.apps.keys(), play.parts.keys()) == ([], [])
 
 
-async def test_nothing_is_built_for_an_object_that_goes() -> None:
+async def test_apply_is_not_called_for_an_object_being_deleted() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
@@ -115,7 +115,7 @@ async def test_nothing_is_built_for_an_object_that_goes() -> None:
         assert await finalizers(play, "shop") == [THEIRS]
 
 
-async def test_finalizers_of_others_are_left_alone_and_waited_for() -> None:
+async def test_finalizers_of_others_are_kept_and_delay_the_removal() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
@@ -135,7 +135,7 @@ async def test_finalizers_of_others_are_left_alone_and_waited_for() -> None:
         assert world.cleaned == [("shop", "hi")]
 
 
-async def test_an_object_from_which_another_takes_the_last_finalizer_by_hand_goes() -> None:
+async def test_an_object_is_removed_if_its_last_finalizer_is_removed_by_hand() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
@@ -151,7 +151,7 @@ async def test_an_object_from_which_another_takes_the_last_finalizer_by_hand_goe
         assert world.cleaned == [("shop", "hi")]
 
 
-async def test_an_object_stays_while_its_cleanup_fails() -> None:
+async def test_an_object_is_kept_while_its_cleanup_fails() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
@@ -169,7 +169,7 @@ async def test_an_object_stays_while_its_cleanup_fails() -> None:
         assert (play.apps.keys(), world.cleaned) == ([], [("shop", "hi")])
 
 
-async def test_a_change_of_an_object_that_goes_is_not_applied() -> None:
+async def test_a_change_of_an_object_being_deleted_is_not_applied() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
@@ -187,7 +187,7 @@ async def test_a_change_of_an_object_that_goes_is_not_applied() -> None:
 
 
 @pytest.mark.parametrize("purge", [False, True], ids=["deleted", "purged"])
-async def test_an_object_deleted_past_its_finalizers_is_cleaned_up_with_its_last_state(
+async def test_an_object_deleted_despite_its_finalizer_is_cleaned_up_with_its_last_state(
     *, purge: bool
 ) -> None:
     world = World()
@@ -201,7 +201,7 @@ async def test_an_object_deleted_past_its_finalizers_is_cleaned_up_with_its_last
         assert play.parts.keys() == ["bar.main"]
 
 
-async def test_an_object_deleted_while_nobody_ran_is_cleaned_up_once_over_all_restarts() -> None:
+async def test_an_object_deleted_while_no_process_ran_is_cleaned_up_once() -> None:
     world = World()
     async with running(Builders(world)) as harness:
         play = await built(harness, "shop", "bar")
@@ -214,7 +214,7 @@ async def test_an_object_deleted_while_nobody_ran_is_cleaned_up_once_over_all_re
     assert play.parts.keys() == ["bar.main"]
 
 
-async def test_an_object_deleted_as_it_should_be_is_cleaned_up_once_over_all_restarts() -> None:
+async def test_a_cleaned_up_object_is_not_cleaned_up_again_after_a_restart() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
@@ -228,7 +228,7 @@ async def test_an_object_deleted_as_it_should_be_is_cleaned_up_once_over_all_res
     assert world.cleaned == [("shop", "hi")]
 
 
-async def test_an_object_marked_while_nobody_ran_is_cleaned_up_at_the_next_start() -> None:
+async def test_an_object_marked_while_no_process_ran_is_cleaned_up_at_the_next_start() -> None:
     world = World()
     async with running(Builders(world)) as harness:
         play = await built(harness, "shop")
@@ -239,7 +239,7 @@ async def test_an_object_marked_while_nobody_ran_is_cleaned_up_at_the_next_start
     assert (world.cleaned, play.apps.keys(), play.parts.keys()) == ([("shop", "hi")], [], [])
 
 
-async def test_a_cleanup_that_failed_until_the_runtime_ended_is_done_by_the_next() -> None:
+async def test_a_failed_cleanup_is_repeated_by_the_next_runtime() -> None:
     world = World()
     async with running(Builders(world)) as harness:
         play = await built(harness, "shop")
@@ -254,7 +254,7 @@ async def test_a_cleanup_that_failed_until_the_runtime_ended_is_done_by_the_next
     assert play.parts.keys() == []
 
 
-async def test_an_object_that_owns_nothing_here_is_cleaned_up_at_the_next_start_too() -> None:
+async def test_an_object_without_secondaries_is_cleaned_up_at_the_next_start() -> None:
     class Outside(Builders):
         async def build(self, key: str, app: App) -> float | None:
             self.world.things[key] = app.spec.text
@@ -270,7 +270,7 @@ async def test_an_object_that_owns_nothing_here_is_cleaned_up_at_the_next_start_
     assert (world.cleaned, world.things) == ([("shop", "hi")], {})
 
 
-async def test_an_object_deleted_while_it_is_built_is_cleaned_up_even_without_a_history() -> None:
+async def test_an_object_deleted_during_apply_is_cleaned_up_without_a_history() -> None:
     class Slow(Builders):
         apps = primary(kv(App, bucket="brief", history=1))
 
@@ -295,7 +295,7 @@ async def test_an_object_deleted_while_it_is_built_is_cleaned_up_even_without_a_
         assert stage(harness).part_keys == []
 
 
-async def test_a_last_state_that_is_no_valid_object_gives_way_to_the_last_that_was() -> None:
+async def test_a_cleanup_gets_the_last_valid_state() -> None:
     world = World()
     async with running(Builders(world)) as harness:
         play = await built(harness, "shop")
@@ -322,7 +322,7 @@ async def test_an_object_without_our_finalizer_is_not_cleaned_up() -> None:
     assert play.parts.keys() == []
 
 
-async def test_a_key_deleted_and_put_again_by_hand_is_held_again() -> None:
+async def test_a_recreated_object_gets_the_finalizer() -> None:
     world = World()
     async with running(Builders(world)) as harness:
         play = await built(harness, "shop")
@@ -335,7 +335,7 @@ async def test_a_key_deleted_and_put_again_by_hand_is_held_again() -> None:
         assert await finalizers(play, "shop") == [OURS]
 
 
-async def test_a_plain_put_that_drops_the_finalizer_gets_it_again() -> None:
+async def test_an_object_that_lost_its_finalizer_gets_it_again() -> None:
     world = World()
     async with running(Builders(world)) as harness:
         play = await built(harness, "shop")
@@ -347,7 +347,7 @@ async def test_a_plain_put_that_drops_the_finalizer_gets_it_again() -> None:
 
 
 @pytest.mark.parametrize("what", ["recreated", "purged by an administrator", "missing"])
-async def test_what_is_lost_without_a_trace_is_not_cleaned_up(what: str) -> None:
+async def test_an_object_lost_without_a_delete_marker_is_not_cleaned_up(what: str) -> None:
     world = World()
     async with running(Builders(world)) as harness:
         play = await built(harness, "shop")
@@ -363,7 +363,7 @@ async def test_what_is_lost_without_a_trace_is_not_cleaned_up(what: str) -> None
         assert (world.cleaned, world.things) == ([], {"shop": "hi"})
 
 
-async def test_what_apply_returns_is_when_it_is_called_again() -> None:
+async def test_a_delay_returned_by_apply_calls_it_again() -> None:
     class Patient(Builders):
         async def build(self, key: str, app: App) -> float | None:
             await super().build(key, app)
@@ -376,7 +376,7 @@ async def test_what_apply_returns_is_when_it_is_called_again() -> None:
         assert world.applied == [("shop", True)] * 4
 
 
-async def test_a_status_written_while_the_object_goes_revives_nothing() -> None:
+async def test_a_status_write_during_cleanup_does_not_recreate_the_object() -> None:
     class Talkative(Builders):
         async def tear_down(self, key: str, app: App) -> float | None:
             await self.apps.update_status(key, {"phase": "going"})
@@ -392,7 +392,7 @@ async def test_a_status_written_while_the_object_goes_revives_nothing() -> None:
         assert (play.apps.keys(), world.cleaned) == ([], [("shop", "hi")])
 
 
-def test_plain_kinds_cannot_be_held() -> None:
+def test_a_plain_kind_has_no_finalizers() -> None:
     kind: Any = kv(dict, bucket="plain")
     with pytest.raises(UsageError, match="finalizers"):
         kind.require_metadata()

@@ -65,9 +65,7 @@ def idle_sweeps(caplog: pytest.LogCaptureFixture) -> list[str]:
 # ---- what is garbage goes
 
 
-async def test_a_secondary_whose_owner_never_existed_is_planned_and_collected_after_its_grace() -> (
-    None
-):
+async def test_a_secondary_of_an_unknown_owner_is_collected_after_the_grace_period() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "lost", owned_by("nobody"))
@@ -85,7 +83,7 @@ async def test_a_secondary_whose_owner_never_existed_is_planned_and_collected_af
         assert (await plan(harness)).orphans == ()
 
 
-async def test_the_grace_is_that_of_the_object_and_begins_anew_with_every_start() -> None:
+async def test_the_grace_period_restarts_with_every_start() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "lost", owned_by("nobody"))
@@ -97,7 +95,7 @@ async def test_the_grace_is_that_of_the_object_and_begins_anew_with_every_start(
         assert play.parts.keys() == ["shop.main"]
 
 
-async def test_the_grace_begins_anew_when_the_object_gets_another_owner() -> None:
+async def test_the_grace_period_restarts_if_the_object_gets_another_owner() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "lost", owned_by("nobody"))
@@ -107,7 +105,7 @@ async def test_the_grace_begins_anew_when_the_object_gets_another_owner() -> Non
         assert play.parts.keys() == ["lost", "shop.main"]
 
 
-async def test_a_secondary_added_lately_has_its_own_grace() -> None:
+async def test_every_orphan_has_its_own_grace_period() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "lost-1", owned_by("nobody"))
@@ -119,7 +117,7 @@ async def test_a_secondary_added_lately_has_its_own_grace() -> None:
         assert play.parts.keys() == ["shop.main"]
 
 
-async def test_an_orphan_whose_owner_appears_in_time_stays() -> None:
+async def test_an_orphan_whose_owner_appears_within_the_grace_period_is_kept() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "late.main", owned_by("late"))
@@ -130,7 +128,7 @@ async def test_an_orphan_whose_owner_appears_in_time_stays() -> None:
         assert await play.texts() == {"shop.main": "hi", "late.main": "hi"}
 
 
-async def test_owners_purged_one_by_one_lose_their_secondaries_after_the_grace() -> None:
+async def test_the_secondaries_of_a_purged_owner_are_collected_after_the_grace_period() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         play.apps.vanish("shop")
@@ -141,7 +139,7 @@ async def test_owners_purged_one_by_one_lose_their_secondaries_after_the_grace()
         assert play.parts.keys() == ["bar.main"]
 
 
-async def test_what_a_failing_handler_left_of_a_deleted_owner_goes_when_it_recovers() -> None:
+async def test_secondaries_that_a_failing_handler_left_are_collected_once_it_recovers() -> None:
     class Failing(Apps):
         broken = True
 
@@ -167,7 +165,7 @@ async def test_what_a_failing_handler_left_of_a_deleted_owner_goes_when_it_recov
 # ---- what is alive stays
 
 
-async def test_a_stale_cache_of_primaries_condemns_nobody() -> None:
+async def test_a_stale_cache_of_primaries_collects_nothing() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
         play = await converged(harness, "shop")
@@ -179,7 +177,7 @@ async def test_a_stale_cache_of_primaries_condemns_nobody() -> None:
             assert (await plan(harness)).orphans == ()
 
 
-async def test_an_owner_that_comes_back_between_condemnation_and_visit_stays_alive() -> None:
+async def test_an_owner_created_before_the_collecting_sync_keeps_its_secondaries() -> None:
     class Busy(Apps):
         workers = 1
         resync_s = LONG
@@ -203,7 +201,7 @@ async def test_an_owner_that_comes_back_between_condemnation_and_visit_stays_ali
         assert await play.texts() == {"shop.main": "hi", "busy.main": "hi", "back.main": "hi"}
 
 
-async def test_a_word_that_is_out_of_date_condemns_nobody_in_a_recreated_bucket() -> None:
+async def test_an_outdated_gc_request_collects_nothing_in_a_recreated_bucket() -> None:
     class Moody(Apps):
         failing = True
 
@@ -226,7 +224,7 @@ async def test_a_word_that_is_out_of_date_condemns_nobody_in_a_recreated_bucket(
         assert play.parts.keys() == ["back.main", "shop.main"]
 
 
-async def test_an_orphan_of_a_recreated_bucket_waits_out_its_grace_period_again() -> None:
+async def test_the_grace_period_of_an_orphan_restarts_if_the_bucket_is_recreated() -> None:
     class Busy(Apps):
         workers = 1
         resync_s = 10 * LONG
@@ -261,7 +259,7 @@ async def test_an_orphan_of_a_recreated_bucket_waits_out_its_grace_period_again(
         assert "lost.main" not in play.part_keys
 
 
-async def test_a_recreated_bucket_condemns_nobody_and_the_plan_and_the_log_say_why(
+async def test_a_recreated_bucket_collects_nothing_and_plan_and_log_state_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(Apps()) as harness:
@@ -279,7 +277,7 @@ async def test_a_recreated_bucket_condemns_nobody_and_the_plan_and_the_log_say_w
         assert "recreated" in told
 
 
-async def test_a_bucket_recreated_and_empty_condemns_nobody() -> None:
+async def test_a_recreated_empty_bucket_collects_nothing() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         play.apps.recreate()
@@ -289,7 +287,7 @@ async def test_a_bucket_recreated_and_empty_condemns_nobody() -> None:
         assert (await plan(harness)).refused
 
 
-async def test_what_became_anothers_while_its_owner_went_stays() -> None:
+async def test_a_secondary_that_got_another_owner_is_not_deleted_with_the_first() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
         play = await converged(harness, "shop", "bar")
@@ -300,7 +298,7 @@ async def test_what_became_anothers_while_its_owner_went_stays() -> None:
             assert play.part_keys == ["bar.main", "shop.main"]
 
 
-async def test_what_was_changed_while_its_owner_went_goes_too() -> None:
+async def test_a_secondary_edited_before_the_deletion_of_its_owner_is_deleted() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
         play = await converged(harness, "shop", "bar")
@@ -311,7 +309,7 @@ async def test_what_was_changed_while_its_owner_went_goes_too() -> None:
             assert play.part_keys == ["bar.main"]
 
 
-async def test_a_bucket_recreated_while_nobody_ran_condemns_nobody() -> None:
+async def test_a_bucket_recreated_while_no_process_ran_collects_nothing() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
     play.apps.recreate()
@@ -323,7 +321,7 @@ async def test_a_bucket_recreated_while_nobody_ran_condemns_nobody() -> None:
             assert "was recreated since it was last seen" in (await plan(harness)).refused
 
 
-async def test_a_bucket_that_is_empty_where_owners_were_condemns_nobody() -> None:
+async def test_a_bucket_whose_owners_all_vanished_collects_nothing() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         await asyncio.sleep(SWEEP_S)
@@ -335,7 +333,7 @@ async def test_a_bucket_that_is_empty_where_owners_were_condemns_nobody() -> Non
         assert "is empty, although owners were seen in it" in (await plan(harness)).refused
 
 
-async def test_a_bucket_that_became_empty_while_nobody_ran_condemns_nobody() -> None:
+async def test_a_bucket_that_became_empty_while_no_process_ran_collects_nothing() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         await asyncio.sleep(SWEEP_S)
@@ -347,7 +345,7 @@ async def test_a_bucket_that_became_empty_while_nobody_ran_condemns_nobody() -> 
             assert "is empty" in (await plan(harness)).refused
 
 
-async def test_an_empty_bucket_that_no_sweep_ever_saw_condemns_nobody() -> None:
+async def test_an_empty_bucket_without_a_gc_record_collects_nothing() -> None:
     stores = MemoryStores()
     play = Stage(stores)
     await put(play.parts, "shop.main", owned_by("shop"))
@@ -357,7 +355,7 @@ async def test_an_empty_bucket_that_no_sweep_ever_saw_condemns_nobody() -> None:
         assert "nothing is remembered about the bucket" in (await plan(harness)).refused
 
 
-async def test_the_last_owner_deleted_as_it_should_be_takes_its_secondaries() -> None:
+async def test_deleting_the_last_owner_deletes_its_secondaries() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         for key in ("shop", "bar"):
@@ -377,7 +375,7 @@ class Reluctant(Apps):
         return None
 
 
-async def test_a_bucket_recreated_in_the_middle_of_a_sweep_condemns_nobody() -> None:
+async def test_a_bucket_recreated_during_a_gc_cycle_collects_nothing() -> None:
     stores = SlowStores()
     async with running(Reluctant(), stores=stores) as harness:
         play = await converged(harness, "alive", "deleted")
@@ -395,7 +393,7 @@ async def test_a_bucket_recreated_in_the_middle_of_a_sweep_condemns_nobody() -> 
         assert "was recreated" in (await plan(harness)).refused
 
 
-async def test_a_big_bucket_recreated_while_it_is_swept_condemns_nobody() -> None:
+async def test_a_large_bucket_recreated_during_its_listing_collects_nothing() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = await converged(harness, "shop")
@@ -415,7 +413,7 @@ async def test_a_big_bucket_recreated_while_it_is_swept_condemns_nobody() -> Non
         assert "was recreated" in (await plan(harness)).refused
 
 
-async def test_an_unreadable_bucket_condemns_nobody() -> None:
+async def test_an_unreadable_bucket_collects_nothing() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "lost", owned_by("nobody"))
@@ -430,7 +428,7 @@ async def test_an_unreadable_bucket_condemns_nobody() -> None:
         assert play.parts.keys() == ["shop.main"]
 
 
-async def test_a_missing_bucket_is_told_of_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_bucket_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         play.apps.fail(StoreMissingError("apps is missing"))
@@ -440,7 +438,7 @@ async def test_a_missing_bucket_is_told_of_in_the_log(caplog: pytest.LogCaptureF
         assert refusals(caplog) == []
 
 
-async def test_a_store_that_fails_between_two_removals_only_delays() -> None:
+async def test_a_failing_store_delays_the_collection() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         for number in range(5):
@@ -456,7 +454,7 @@ async def test_a_store_that_fails_between_two_removals_only_delays() -> None:
         assert play.parts.keys() == ["shop.main"]
 
 
-async def test_secondaries_of_another_kind_of_owner_are_never_touched() -> None:
+async def test_secondaries_of_another_owner_kind_are_never_collected() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "a", owned_by("nobody", kind="Other.apps"))
@@ -469,7 +467,7 @@ async def test_secondaries_of_another_kind_of_owner_are_never_touched() -> None:
         assert (await plan(harness)).orphans == ()
 
 
-async def test_another_controllers_objects_in_the_same_buckets_are_never_touched() -> None:
+async def test_objects_of_another_controller_in_the_same_bucket_are_never_collected() -> None:
     class Route(Object, frozen=True):
         spec: dict[str, str]
 
@@ -499,7 +497,7 @@ async def test_another_controllers_objects_in_the_same_buckets_are_never_touched
         assert await play.texts() == {"shop.main": "hi"}
 
 
-async def test_an_owner_known_only_by_a_hash_condemns_nobody() -> None:
+async def test_an_object_whose_owner_is_only_a_hash_is_not_collected() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         part = owned_by("x" * 80)
@@ -512,7 +510,7 @@ async def test_an_owner_known_only_by_a_hash_condemns_nobody() -> None:
         assert (await plan(harness)).orphans == ()
 
 
-async def test_an_owner_that_cannot_be_named_holds_up_nobody_elses_garbage() -> None:
+async def test_an_illegal_owner_key_does_not_delay_other_orphans() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "odd", owned_by("not a..key"))
@@ -522,7 +520,7 @@ async def test_an_owner_that_cannot_be_named_holds_up_nobody_elses_garbage() -> 
         assert play.parts.keys() == ["odd", "shop.main"]
 
 
-async def test_an_orphan_overwritten_by_hand_is_no_orphan_any_more() -> None:
+async def test_an_overwritten_orphan_is_not_collected() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "lost-1", owned_by("nobody"))
@@ -544,7 +542,7 @@ async def lost(play: Stage, count: int) -> None:
         await put(play.parts, f"lost-{number}", owned_by(f"nobody-{number}"))
 
 
-async def test_more_than_the_share_of_all_that_is_owned_needs_a_person(
+async def test_more_orphans_than_share_max_need_a_user(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(Apps()) as harness:
@@ -560,7 +558,7 @@ async def test_more_than_the_share_of_all_that_is_owned_needs_a_person(
         assert len(play.parts.keys()) == 20
 
 
-async def test_a_few_are_no_reason_to_ask_whatever_their_share() -> None:
+async def test_a_few_orphans_are_collected_at_any_share() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await lost(play, 10)
@@ -569,7 +567,7 @@ async def test_a_few_are_no_reason_to_ask_whatever_their_share() -> None:
         assert play.parts.keys() == ["shop.main"]
 
 
-async def test_more_than_so_many_need_a_person_whatever_their_share() -> None:
+async def test_more_orphans_than_count_max_need_a_user() -> None:
     class Careful(Apps):
         garbage = GarbageLimits(count_max=3, share_max=1.0)
 
@@ -588,7 +586,7 @@ async def test_more_than_so_many_need_a_person_whatever_their_share() -> None:
 # ---- a person's command
 
 
-async def test_a_plan_is_applied_as_planned_and_nothing_else_is_removed() -> None:
+async def test_an_applied_plan_deletes_only_its_unchanged_orphans() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar", "baz", "qux")
         play.apps.recreate()
@@ -608,7 +606,7 @@ async def test_a_plan_is_applied_as_planned_and_nothing_else_is_removed() -> Non
         assert play.parts.keys() == ["bar.main", "baz.main", "shop.main"]
 
 
-async def test_an_owner_that_comes_while_the_plan_is_applied_has_its_secondaries_at_last() -> None:
+async def test_an_owner_created_while_a_plan_is_applied_gets_its_secondaries_back() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
         play = await converged(harness, "shop", "bar")
@@ -630,7 +628,7 @@ async def test_an_owner_that_comes_while_the_plan_is_applied_has_its_secondaries
         assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
-async def test_an_old_plan_removes_nothing_that_was_made_again() -> None:
+async def test_an_old_plan_does_not_delete_a_recreated_object() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "lost", owned_by("nobody"))
@@ -643,7 +641,7 @@ async def test_an_old_plan_removes_nothing_that_was_made_again() -> None:
         assert play.parts.keys() == ["lost", "shop.main"]
 
 
-async def test_after_a_person_accepted_a_recreated_bucket_sweeps_go_on() -> None:
+async def test_gc_cycles_resume_after_a_user_accepts_a_recreated_bucket() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         play.apps.recreate()
@@ -658,7 +656,7 @@ async def test_after_a_person_accepted_a_recreated_bucket_sweeps_go_on() -> None
         assert (await plan(harness)).refused == ""
 
 
-async def test_a_failing_store_ends_the_command_and_leaves_the_rest() -> None:
+async def test_a_failing_store_ends_garbage_apply() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         await put(play.parts, "lost", owned_by("nobody"))
@@ -670,7 +668,7 @@ async def test_a_failing_store_ends_the_command_and_leaves_the_rest() -> None:
         assert play.parts.keys() == ["lost", "shop.main"]
 
 
-async def test_a_controller_may_sweep_itself() -> None:
+async def test_a_controller_can_override_garbage_secondaries() -> None:
     swept: list[float] = []
 
     class Own(Apps):

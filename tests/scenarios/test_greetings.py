@@ -33,7 +33,7 @@ async def test_a_greeting_becomes_a_route_and_is_ready() -> None:
         assert greeting["status"] == {"ready": True}
 
 
-async def test_its_route_follows_it_and_goes_with_it() -> None:
+async def test_a_route_is_updated_and_deleted_with_its_greeting() -> None:
     async with running(Greetings()) as harness:
         await greet(harness, "shop", text="hi")
         await greet(harness, "shop", text="bye")
@@ -44,7 +44,7 @@ async def test_its_route_follows_it_and_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "edited"])
-async def test_a_route_touched_by_hand_comes_back(*, deleted: bool) -> None:
+async def test_a_route_deleted_or_edited_by_hand_is_restored(*, deleted: bool) -> None:
     async with running(Greetings()) as harness:
         routes = harness.stores.store(ROUTES)
         await greet(harness, "shop", text="hi")
@@ -56,7 +56,7 @@ async def test_a_route_touched_by_hand_comes_back(*, deleted: bool) -> None:
         assert await payload(harness, "shop") == "hi!"
 
 
-async def test_its_own_punctuation_goes_before_its_teams_and_that_before_everybodys() -> None:
+async def test_own_punctuation_overrides_the_team_default_and_that_the_default_of_all() -> None:
     async with running(Greetings()) as harness:
         defaults = harness.stores.store(DEFAULTS)
         await put(defaults, "all", {"spec": {"punctuation": "."}})
@@ -76,7 +76,7 @@ async def test_its_own_punctuation_goes_before_its_teams_and_that_before_everybo
         }
 
 
-async def test_changed_defaults_reach_everybody_at_the_next_resync() -> None:
+async def test_changed_defaults_apply_at_the_next_resync() -> None:
     async with running(Greetings()) as harness:
         await greet(harness, "shop", text="hi")
         await put(harness.stores.store(DEFAULTS), "all", {"spec": {"punctuation": "?"}})

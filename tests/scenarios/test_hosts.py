@@ -52,7 +52,7 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path / "hosts", SlowStores())
 
 
-async def test_every_host_has_a_line_in_the_order_of_names(stage: Stage) -> None:
+async def test_every_host_has_a_line_and_lines_are_sorted_by_name(stage: Stage) -> None:
     await stage.host("shop.berlin", "10.0.0.2")
     await stage.host("gw.berlin", "2001:DB8:0::1", "gw", "router")
     async with stage.running():
@@ -62,7 +62,7 @@ async def test_every_host_has_a_line_in_the_order_of_names(stage: Stage) -> None
         ]
 
 
-async def test_the_file_follows_the_bucket(stage: Stage) -> None:
+async def test_the_file_is_updated_with_the_bucket(stage: Stage) -> None:
     async with stage.running() as hosts:
         assert await stage.block() == []
         assert hosts.synced.is_set()
@@ -76,7 +76,7 @@ async def test_the_file_follows_the_bucket(stage: Stage) -> None:
         assert await stage.block() == []
 
 
-async def test_what_changed_while_nobody_ran_is_there_after_the_start(stage: Stage) -> None:
+async def test_changes_while_no_process_ran_are_written_at_the_start(stage: Stage) -> None:
     for key in ("changed", "gone", "kept"):
         await stage.host(key, "10.0.0.1")
     async with stage.running():
@@ -87,7 +87,7 @@ async def test_what_changed_while_nobody_ran_is_there_after_the_start(stage: Sta
         assert await stage.block() == ["10.0.0.2\tchanged", "10.0.0.1\tkept"]
 
 
-async def test_the_file_is_not_touched_before_every_host_is_known(stage: Stage) -> None:
+async def test_the_file_is_not_written_before_the_cache_is_synced(stage: Stage) -> None:
     await stage.host("a", "10.0.0.1")
     await stage.host("b", "10.0.0.1")
     async with stage.running():
@@ -99,7 +99,7 @@ async def test_the_file_is_not_touched_before_every_host_is_known(stage: Stage) 
             assert not hosts.synced.is_set()
 
 
-async def test_what_others_wrote_stays_as_it_is(stage: Stage) -> None:
+async def test_lines_outside_the_markers_are_kept(stage: Stage) -> None:
     stage.file.write_bytes(FOREIGN.encode("latin-1"))
     stage.file.chmod(0o640)
     await stage.host("a", "10.0.0.1")
@@ -126,7 +126,7 @@ async def test_what_others_wrote_stays_as_it_is(stage: Stage) -> None:
         ("bad_key", "10.0.0.1", (), "'bad_key' is not a valid host name"),
     ],
 )
-async def test_a_host_that_cannot_be_harms_only_itself(  # noqa: PLR0917 - one for each column
+async def test_an_invalid_host_has_no_line_and_does_not_affect_others(  # noqa: PLR0917 - one for each column
     stage: Stage,
     caplog: pytest.LogCaptureFixture,
     key: str,
@@ -143,7 +143,7 @@ async def test_a_host_that_cannot_be_harms_only_itself(  # noqa: PLR0917 - one f
         assert await stage.block() == ["10.0.0.1\tgood"]
 
 
-async def test_a_host_that_becomes_bad_has_no_line_until_it_is_good_again(stage: Stage) -> None:
+async def test_a_host_that_becomes_invalid_has_no_line_until_it_is_valid(stage: Stage) -> None:
     await stage.host("a", "10.0.0.1")
     async with stage.running():
         assert await stage.block() == ["10.0.0.1\ta"]
@@ -153,7 +153,7 @@ async def test_a_host_that_becomes_bad_has_no_line_until_it_is_good_again(stage:
         assert await stage.block() == ["10.0.0.2\ta"]
 
 
-async def test_what_is_no_host_at_all_harms_nothing(stage: Stage) -> None:
+async def test_a_value_that_is_not_a_host_is_skipped(stage: Stage) -> None:
     await stage.host("a", 7)
     await put(stage.store, "b", b"oops")
     await stage.host("c", "10.0.0.1")
@@ -161,7 +161,7 @@ async def test_what_is_no_host_at_all_harms_nothing(stage: Stage) -> None:
         assert await stage.block() == ["10.0.0.1\tc"]
 
 
-async def test_a_file_that_cannot_be_written_is_tried_again(stage: Stage) -> None:
+async def test_a_failed_write_of_the_file_is_retried(stage: Stage) -> None:
     await stage.host("a", "10.0.0.1")
     stage.file.mkdir()
     async with stage.running() as hosts:
@@ -171,7 +171,7 @@ async def test_a_file_that_cannot_be_written_is_tried_again(stage: Stage) -> Non
         assert await stage.block() == ["10.0.0.1\ta"]
 
 
-def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_replacement_leaves_no_temporary_file(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.mkdir()
     with pytest.raises(IsADirectoryError):
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("marks", [(BEGIN,), (END, BEGIN), (BEGIN, END, BEGIN, END)])
-async def test_a_file_whose_marks_are_broken_is_left_alone(
+async def test_a_file_with_broken_markers_is_not_changed(
     stage: Stage, caplog: pytest.LogCaptureFixture, marks: tuple[str, ...]
 ) -> None:
     text = "".join(f"{mark}\n1.1.1.1 foreign\n" for mark in marks)
@@ -197,7 +197,7 @@ async def test_a_file_whose_marks_are_broken_is_left_alone(
         assert await stage.block() == ["10.0.0.1\ta"]
 
 
-async def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
+async def test_a_symbolic_link_to_the_file_is_kept(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("1.1.1.1 foreign\n")
     link.symlink_to(target)
@@ -218,14 +218,14 @@ async def test_an_unchanged_file_is_not_written(stage: Stage) -> None:
         assert stage.file.stat().st_ino == before
 
 
-async def test_the_file_is_named_by_the_environment(
+async def test_hosts_file_sets_the_path_of_the_file(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOSTS_FILE", str(stage.file))
     assert Hosts().path == stage.file
 
 
-async def test_stopped_before_it_began_it_does_nothing(stage: Stage) -> None:
+async def test_a_controller_stopped_before_its_start_does_nothing(stage: Stage) -> None:
     hosts = Hosts(stage.file)
     hosts.use(nats=stage.stores)
     hosts.stop()
@@ -234,14 +234,14 @@ async def test_stopped_before_it_began_it_does_nothing(stage: Stage) -> None:
     assert stage.store.watches == 0
 
 
-async def test_without_a_connection_to_nats_it_says_so(stage: Stage) -> None:
+async def test_a_missing_nats_connection_raises_a_usage_error(stage: Stage) -> None:
     hosts = Hosts(stage.file)
     hosts.stop()
     with pytest.raises(UsageError, match="hosts are kept in NATS"):
         await hosts.run()
 
 
-async def test_an_operator_runs_it_like_any_controller(stage: Stage) -> None:
+async def test_an_operator_can_run_the_hosts_controller(stage: Stage) -> None:
     await stage.host("a", "10.0.0.1")
     operator = Operator([Hosts(stage.file)], nats=stage.stores)
     running = asyncio.create_task(operator.run())

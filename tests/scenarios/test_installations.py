@@ -104,7 +104,7 @@ async def test_the_deletion_of_a_primary_leaves_the_other_installations_object()
         assert configs(one).document("default/shop-main")["data"] == {"text": "hi"}
 
 
-async def test_an_object_of_another_installation_is_refused_by_name() -> None:
+async def test_the_error_about_an_object_of_another_installation_names_that_installation() -> None:
     one, other = two_systems()
     first, second = Sites(), Sites()
     async with both(one, other, first, second) as (production, _):
@@ -120,7 +120,7 @@ async def test_an_object_of_another_installation_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("options", [{"adopt": True}, {"force": True}])
-async def test_neither_adopt_nor_force_takes_another_installations_object(
+async def test_adopt_and_force_do_not_take_an_object_of_another_installation(
     options: dict[str, bool],
 ) -> None:
     one, other = two_systems()
@@ -135,7 +135,7 @@ async def test_neither_adopt_nor_force_takes_another_installations_object(
         assert configs(one).document("default/shop-main")["data"] == {"text": "hi"}
 
 
-async def test_changes_of_another_installations_objects_sync_nothing_here() -> None:
+async def test_changes_of_objects_of_another_installation_sync_nothing() -> None:
     one, other = two_systems()
     first, second = Sites(), Sites()
     async with both(one, other, first, second) as (production, staging):
@@ -171,7 +171,7 @@ async def test_a_handler_cannot_delete_another_installations_object() -> None:
 # ---- objects that carry no installation
 
 
-async def test_an_unmarked_object_is_adopted_with_one_write_and_then_none() -> None:
+async def test_an_object_without_installation_is_adopted_with_one_write() -> None:
     stores = MemoryStores()
     async with running(controller := Sites(), stores=stores) as harness:
         await controller.sites.put("shop", site("hi"))
@@ -188,7 +188,7 @@ async def test_an_unmarked_object_is_adopted_with_one_write_and_then_none() -> N
         assert configs(stores).writes == before + 1
 
 
-async def test_an_unmarked_object_that_the_handler_only_creates_is_adopted_too() -> None:
+async def test_an_object_without_installation_is_adopted_by_a_handler_that_only_creates() -> None:
     class Creating(Sites):
         async def sync_handler(self, key: str) -> float | None:
             if self.sites.get(key) is not None and not self.configs.owned():
@@ -210,7 +210,7 @@ async def test_an_unmarked_object_that_the_handler_only_creates_is_adopted_too()
         assert configs(stores).keys() == []
 
 
-async def test_of_two_installations_the_one_with_the_primary_adopts() -> None:
+async def test_the_installation_that_has_the_primary_adopts_the_object() -> None:
     one, other = two_systems()
     await made_by_01(one, "shop", "shop-main")
     first, second = Sites(force=True), Sites(force=True)
@@ -221,7 +221,7 @@ async def test_of_two_installations_the_one_with_the_primary_adopts() -> None:
         assert marks(one)["default/shop-main"] == (await installation(one)).id
 
 
-async def test_an_unmarked_object_whose_primary_is_not_here_is_never_collected() -> None:
+async def test_an_object_without_installation_and_primary_is_never_collected() -> None:
     stores = MemoryStores()
     await put_site(stores, "bar")
     await made_by_01(stores, "shop", "shop-main")
@@ -230,7 +230,7 @@ async def test_an_unmarked_object_whose_primary_is_not_here_is_never_collected()
         assert "default/shop-main" in configs(stores).keys()  # noqa: SIM118 - a method's list
 
 
-async def test_a_deleted_primary_does_not_free_an_unmarked_object() -> None:
+async def test_an_object_without_installation_is_kept_if_its_primary_was_deleted() -> None:
     stores = MemoryStores()
     await put_site(stores, "bar")
     await put_site(stores, "shop")
@@ -248,7 +248,7 @@ async def put_site(stores: MemoryStores, key: str) -> None:
 # ---- moving, and taking over
 
 
-async def test_a_restored_bucket_keeps_the_id_and_costs_no_write() -> None:
+async def test_a_restored_bucket_keeps_the_installation_id_without_a_write() -> None:
     old = MemoryStores()
     async with running(controller := Sites(), stores=old) as harness:
         await controller.sites.put("shop", site("hi"))
@@ -264,7 +264,7 @@ async def test_a_restored_bucket_keeps_the_id_and_costs_no_write() -> None:
         assert configs(old).writes == before
 
 
-async def test_a_system_that_is_given_the_old_id_continues_without_a_write() -> None:
+async def test_a_system_with_an_assigned_installation_id_needs_no_write() -> None:
     old = MemoryStores()
     async with running(controller := Sites(), stores=old) as harness:
         await controller.sites.put("shop", site("hi"))
@@ -279,7 +279,7 @@ async def test_a_system_that_is_given_the_old_id_continues_without_a_write() -> 
         assert errors(new, "shop") == []
 
 
-async def test_an_adopted_installations_objects_are_taken_over_with_one_write_each() -> None:
+async def test_each_object_of_an_adopted_installation_is_taken_over_with_one_write() -> None:
     lost = MemoryStores()
     async with running(controller := Sites(), stores=lost) as harness:
         await controller.sites.put("shop", site("hi"))
@@ -295,7 +295,7 @@ async def test_an_adopted_installations_objects_are_taken_over_with_one_write_ea
         assert configs(new).writes == before + 1
 
 
-async def test_the_objects_of_a_lost_installation_stay_until_it_is_adopted() -> None:
+async def test_objects_of_a_lost_installation_are_kept_until_it_is_adopted() -> None:
     lost = MemoryStores()
     async with running(controller := Sites(), stores=lost) as harness:
         await controller.sites.put("shop", site("hi"))
@@ -311,7 +311,7 @@ async def test_the_objects_of_a_lost_installation_stay_until_it_is_adopted() -> 
 # ---- NATS secondaries
 
 
-async def test_what_is_made_in_nats_carries_no_installation() -> None:
+async def test_an_object_in_nats_carries_no_installation() -> None:
     class Copies(Controller):
         sites = primary(SITES)
         copies = secondary(kv(Site, bucket="copies"))

@@ -137,7 +137,7 @@ async def fighting(controller: Sites) -> AsyncIterator[Harness]:
 
 class TestTwoWritersOfAField:
     @pytest.mark.parametrize("controller", [Sites, Slim])
-    async def test_ours_writes_less_and_less_often(self, controller: type[Sites]) -> None:
+    async def test_a_contested_field_is_applied_with_backoff(self, controller: type[Sites]) -> None:
         async with fighting(controller()) as harness:
             await asyncio.sleep(60)
             applies = store_of(harness).applies
@@ -154,7 +154,7 @@ class TestTwoWritersOfAField:
             assert {fact in event.message for event in events} == {True}
             assert len({event.message for event in events}) == 1  # so that they are counted
 
-    async def test_status_explanation_and_measures_show_it(self) -> None:
+    async def test_status_explain_and_measures_show_the_contest(self) -> None:
         async with fighting(Sites()) as harness:
             await asyncio.sleep(60)
             runtime = harness.runtime
@@ -167,7 +167,7 @@ class TestTwoWritersOfAField:
             assert upkeep.contested == 1
             assert upkeep.undone > 3
 
-    async def test_another_manifest_is_applied_at_once(self) -> None:
+    async def test_a_changed_manifest_is_applied_at_once(self) -> None:
         async with fighting(controller := Sites()) as harness:
             await asyncio.sleep(60)
             applies = store_of(harness).applies
@@ -175,7 +175,7 @@ class TestTwoWritersOfAField:
             await asyncio.sleep(0.004)
             assert store_of(harness).applies > applies
 
-    async def test_a_person_who_asks_for_a_sync_does_not_wait(self) -> None:
+    async def test_a_manual_resync_is_applied_at_once(self) -> None:
         async with fighting(controller := Sites()) as harness:
             await asyncio.sleep(60)
             applies = store_of(harness).applies
@@ -183,7 +183,7 @@ class TestTwoWritersOfAField:
             await asyncio.sleep(0.004)
             assert store_of(harness).applies > applies
 
-    async def test_once_the_other_stops_ours_is_applied_and_it_is_over(self) -> None:
+    async def test_the_contest_ends_once_the_other_writer_stops(self) -> None:
         async with running(controller := Sites()) as harness:
             await controller.sites.put("shop", site("ours"))
             await harness.run_until_idle()
@@ -196,7 +196,7 @@ class TestTwoWritersOfAField:
             await asyncio.sleep(700)
             assert controller.runtime.status().contested == {}
 
-    async def test_an_object_that_is_deleted_again_and_again_is_created_less_often(self) -> None:
+    async def test_a_repeatedly_deleted_object_is_created_with_backoff(self) -> None:
         async with running(controller := Sites()) as harness:
             await controller.sites.put("shop", site("ours"))
             await harness.run_until_idle()
@@ -211,7 +211,7 @@ class TestTwoWritersOfAField:
 
 
 class TestEditsByHand:
-    async def test_one_is_put_right_at_once_and_is_no_contest(self) -> None:
+    async def test_a_single_edit_is_reverted_at_once_and_is_not_a_contest(self) -> None:
         async with running(controller := Sites()) as harness:
             await controller.sites.put("shop", site("ours"))
             await harness.run_until_idle()
@@ -221,9 +221,7 @@ class TestEditsByHand:
             assert harness.runtime.status().contested == {}
 
     @pytest.mark.parametrize("controller", [Sites, Slim])
-    async def test_twenty_of_a_field_that_is_not_ours_cost_no_apply(
-        self, controller: type[Sites]
-    ) -> None:
+    async def test_edits_of_a_field_of_others_cause_no_apply(self, controller: type[Sites]) -> None:
         async with running(running_one := controller()) as harness:
             await running_one.sites.put("shop", site("ours"))
             await harness.run_until_idle()
@@ -263,7 +261,7 @@ class TestNormalForms:
         assert (store.applies, store.writes) == (applies, writes)
         assert data(store) == {"text": "OURS"}
 
-    async def test_an_edit_while_no_process_ran_is_put_right(self) -> None:
+    async def test_an_edit_while_no_process_ran_is_reverted(self) -> None:
         stores = MemoryStores()
         store = stores.kube.store(CONFIGS)
         store.mutate(self.normal)
@@ -277,7 +275,7 @@ class TestNormalForms:
 
 
 class TestImmutableFields:
-    async def test_a_change_of_one_fails_by_default(self) -> None:
+    async def test_a_change_of_an_immutable_field_fails_by_default(self) -> None:
         async with running(controller := Sites()) as harness:
             await controller.sites.put("shop", site("one", immutable=True))
             await harness.run_until_idle()
@@ -286,7 +284,7 @@ class TestImmutableFields:
             assert ImmutableFieldError.__name__ in harness.runtime.status().failing["shop"]
             assert data(store_of(harness)) == {"text": "one"}
 
-    async def test_the_object_is_recreated_where_the_slot_says_so(self) -> None:
+    async def test_on_immutable_recreate_recreates_the_object(self) -> None:
         async with running(controller := Recreating()) as harness:
             await controller.sites.put("shop", site("one", immutable=True))
             await harness.run_until_idle()
@@ -298,7 +296,7 @@ class TestImmutableFields:
             events = [at for at in harness.stores.events.events if at.reason == "Recreated"]
             assert "deleted and created again to change data" in events[0].message
 
-    async def test_it_is_created_once_its_finalizers_let_it_go(self) -> None:
+    async def test_an_object_with_finalizers_is_recreated_once_they_are_removed(self) -> None:
         async with running(controller := Recreating()) as harness:
             await controller.sites.put("shop", site("one", immutable=True))
             await harness.run_until_idle()
@@ -313,7 +311,7 @@ class TestImmutableFields:
             await harness.run_until_idle()
             assert data(store) == {"text": "two"}
 
-    async def test_an_object_of_somebody_else_is_never_deleted(self) -> None:
+    async def test_an_object_without_our_owner_is_never_recreated(self) -> None:
         class Adopting(Recreating):
             async def sync_handler(self, key: str) -> float | None:
                 if self.sites.get(key) is not None:
@@ -332,7 +330,7 @@ class TestImmutableFields:
             assert ImmutableFieldError.__name__ in harness.runtime.status().failing["shop"]
         assert uid(store) == before
 
-    def test_another_answer_than_fail_or_recreate_is_a_mistake(self) -> None:
+    def test_an_unknown_value_of_on_immutable_is_refused(self) -> None:
         with pytest.raises(UsageError, match="fail or recreate"):
             secondary(CONFIGS, on_immutable="replace")  # type: ignore[call-overload]
 

@@ -120,7 +120,7 @@ async def test_a_primary_becomes_objects_labelled_with_their_owner() -> None:
         assert status.status["configs"] == 2
 
 
-async def test_what_a_manifest_says_no_more_is_taken_away() -> None:
+async def test_a_field_removed_from_the_manifest_is_removed() -> None:
     class Fields(Controller):
         sites = primary(SITES)
         configs = secondary(CONFIGS)
@@ -141,7 +141,7 @@ async def test_what_a_manifest_says_no_more_is_taken_away() -> None:
         assert data(configs(harness), "default/shop") == {"b": "hi", "theirs": "kept"}
 
 
-async def test_after_convergence_nothing_is_written_and_nothing_synced_but_resyncs() -> None:
+async def test_only_resyncs_sync_after_convergence_and_they_write_nothing() -> None:
     async with running(controller := Sites()) as harness:
         for number in range(20):
             await controller.sites.put(f"s{number}", site("hi"))
@@ -152,7 +152,7 @@ async def test_after_convergence_nothing_is_written_and_nothing_synced_but_resyn
         assert set(controller.syncs[syncs:]) == {f"s{number}" for number in range(20)}
 
 
-async def test_an_edit_by_hand_is_put_right() -> None:
+async def test_an_edit_by_hand_is_reverted() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
@@ -161,7 +161,7 @@ async def test_an_edit_by_hand_is_put_right() -> None:
         assert texts(harness) == {"default/shop-main": "hi"}
 
 
-async def test_a_deleted_object_comes_back() -> None:
+async def test_a_deleted_object_is_created_again() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
@@ -170,7 +170,7 @@ async def test_a_deleted_object_comes_back() -> None:
         assert texts(harness) == {"default/shop-main": "hi"}
 
 
-async def test_an_object_that_lost_its_labels_is_put_right_by_what_its_annotations_say() -> None:
+async def test_lost_owner_labels_are_restored_from_the_annotations() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
@@ -180,7 +180,7 @@ async def test_an_object_that_lost_its_labels_is_put_right_by_what_its_annotatio
         assert labels == {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "shop"}
 
 
-async def test_a_label_that_moved_wakes_the_old_owner_and_the_new() -> None:
+async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
     async with running(controller := Sites()) as harness:
         for key in ("old", "new"):
             await controller.sites.put(key, site("hi"))
@@ -193,7 +193,7 @@ async def test_a_label_that_moved_wakes_the_old_owner_and_the_new() -> None:
         assert {"old", "new"} <= set(controller.syncs)
 
 
-async def test_a_label_that_somebody_else_set_is_taken_back() -> None:
+async def test_an_owner_label_changed_by_others_is_restored() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
@@ -205,7 +205,7 @@ async def test_a_label_that_somebody_else_set_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize("key", ["a/b=c", "k" * 200, "h.looks-hashed", "with.dots-and_all"])
-async def test_long_and_odd_keys_find_back(key: str) -> None:
+async def test_the_owner_is_found_for_long_and_unusual_keys(key: str) -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put(key, site("hi"))
         await harness.run_until_idle()
@@ -220,7 +220,7 @@ async def test_long_and_odd_keys_find_back(key: str) -> None:
         assert texts(harness) == {}
 
 
-async def test_equal_hashes_in_labels_are_told_apart_by_the_annotation() -> None:
+async def test_the_annotation_identifies_the_owner_if_label_hashes_collide() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("k" * 100, site("hi"))
         await harness.run_until_idle()
@@ -239,7 +239,7 @@ async def test_equal_hashes_in_labels_are_told_apart_by_the_annotation() -> None
         assert any(key.startswith("default/x") for key in store.keys())  # noqa: SIM118 - likewise
 
 
-async def test_an_object_of_nobody_is_refused_unless_adopted() -> None:
+async def test_an_object_without_an_owner_is_refused_unless_adopted() -> None:
     stores = MemoryStores()
     store = stores.kube.store(CONFIGS)
     theirs = documents.render({"data": {"text": "theirs"}})
@@ -260,7 +260,7 @@ async def test_an_object_of_nobody_is_refused_unless_adopted() -> None:
         assert adopting.configs.owned("shop").keys() == {"default/shop-main"}
 
 
-async def test_a_field_that_another_manager_forced_is_taken_back() -> None:
+async def test_a_field_that_another_manager_forced_is_reverted() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
@@ -270,7 +270,7 @@ async def test_a_field_that_another_manager_forced_is_taken_back() -> None:
         assert harness.runtime.status().failing == {}
 
 
-async def test_without_force_a_conflict_names_the_other_manager_and_force_ends_it() -> None:
+async def test_a_conflict_without_force_names_the_other_manager() -> None:
     async with running(controller := Sites(force=False)) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
@@ -293,7 +293,7 @@ async def force(store: MemoryManifestStore, key: str, text: str, manager: str = 
     await store.apply(theirs, manager=manager, uid=uid, force=True)
 
 
-async def test_a_deleted_primary_takes_its_objects_with_it_and_no_others() -> None:
+async def test_deleting_a_primary_deletes_only_its_objects() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi", "a", "b"))
         await controller.sites.put("bar", site("hi"))
@@ -304,7 +304,7 @@ async def test_a_deleted_primary_takes_its_objects_with_it_and_no_others() -> No
         assert texts(harness) == {"default/bar-main": "hi", "default/theirs": "x"}
 
 
-async def test_an_object_whose_key_label_was_taken_goes_with_its_owner_all_the_same() -> None:
+async def test_an_object_without_its_key_label_is_deleted_with_its_owner() -> None:
     class Slow(Sites):
         go_on = asyncio.Event()
 
@@ -344,7 +344,7 @@ async def test_an_object_held_by_finalizers_is_deleted_once() -> None:
         assert store.keys() == []
 
 
-async def test_the_handler_never_sees_what_it_has_deleted() -> None:
+async def test_a_handler_does_not_see_an_object_that_it_deleted() -> None:
     seen: list[tuple[bool, bool]] = []
 
     class Deleting(Sites):
@@ -365,7 +365,7 @@ async def test_the_handler_never_sees_what_it_has_deleted() -> None:
         assert seen == [(False, False), (True, False)]
 
 
-async def test_a_struct_may_be_applied_and_read() -> None:
+async def test_a_struct_can_be_applied_and_read() -> None:
     class Typed(Controller):
         sites = primary(SITES)
         configs = secondary(kube("v1", "ConfigMap", namespace="default", type=ConfigMap))
@@ -390,7 +390,7 @@ async def test_a_struct_may_be_applied_and_read() -> None:
         assert controller.runtime.decompose_secondary(typed) == (typed, "shop")
 
 
-async def test_text_of_a_secret_is_kept_right_as_data() -> None:
+async def test_string_data_of_a_secret_is_kept_as_data() -> None:
     class Secrets(Controller):
         sites = primary(SITES)
         secrets = secondary(kube("v1", "Secret", namespace="default"))
@@ -413,7 +413,7 @@ async def test_text_of_a_secret_is_kept_right_as_data() -> None:
         assert data(store, "default/shop") == {"password": "aGk="}
 
 
-async def test_what_only_metadata_is_watched_of_is_still_put_right() -> None:
+async def test_an_edit_is_reverted_if_only_metadata_is_watched() -> None:
     class Slim(Sites):
         configs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
 
@@ -457,7 +457,7 @@ async def test_objects_of_other_namespaces_and_kinds_are_refused() -> None:
     ]
 
 
-async def test_events_about_a_sync_name_what_it_touched() -> None:
+async def test_the_event_of_a_sync_refers_to_the_objects_that_it_changed() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi", "a", "b"))
         await harness.run_until_idle()
@@ -469,7 +469,7 @@ async def test_events_about_a_sync_name_what_it_touched() -> None:
         assert {at.kind for at in synced[-1].regarding} == {"ConfigMap"}
 
 
-async def test_other_events_about_a_primary_name_all_that_was_made_for_it() -> None:
+async def test_other_events_of_a_primary_refer_to_all_its_secondaries() -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put("shop", site("hi", "a", "b"))
         await harness.run_until_idle()
@@ -478,7 +478,7 @@ async def test_other_events_about_a_primary_name_all_that_was_made_for_it() -> N
         assert [at.name for at in event.regarding] == ["shop-a", "shop-b"]
 
 
-async def test_tertiaries_of_a_cluster_are_read() -> None:
+async def test_kubernetes_tertiaries_can_be_read() -> None:
     class Reading(Controller):
         sites = primary(SITES)
         nodes = tertiary(kube("v1", "Node", labels="role in (edge)"))
@@ -499,17 +499,17 @@ async def test_tertiaries_of_a_cluster_are_read() -> None:
         assert found.status["nodes"] == ["n1"]
 
 
-async def test_without_a_cluster_a_controller_that_needs_one_says_which_slot_does() -> None:
+async def test_the_error_about_a_missing_cluster_names_the_slot() -> None:
     with pytest.raises(UsageError, match=r"Sites\.configs is stored in Kubernetes.*connect_kube"):
         ControllerRuntime(Sites(), nats=MemoryStores())
 
 
-async def test_a_primary_is_never_of_a_cluster() -> None:
+async def test_a_kubernetes_kind_as_primary_is_refused() -> None:
     with pytest.raises(UsageError, match="primaries are kept in NATS"):
         primary(CONFIGS)  # type: ignore[arg-type]
 
 
-async def test_the_main_seeds_labels_can_be_chosen() -> None:
+async def test_the_owner_label_names_can_be_configured() -> None:
     stores = MemoryStores()
     controller = Sites()
     runtime = ControllerRuntime(controller, nats=stores, kube=stores.kube, owner_names=KUMORI)
@@ -524,7 +524,7 @@ async def test_the_main_seeds_labels_can_be_chosen() -> None:
     assert labels == {"kumori/ownerkind": "Site.sites", "kumori/ownerkey": "shop"}
 
 
-async def test_an_object_without_an_owner_has_none() -> None:
+async def test_decompose_secondary_of_an_object_without_an_owner_raises_not_found() -> None:
     async with running(controller := Sites()):
         with pytest.raises(NotFoundError, match=r"no owner of kind Site\.sites"):
             controller.runtime.decompose_secondary({"apiVersion": "v1", "kind": "ConfigMap"})

@@ -132,7 +132,9 @@ async def play(request: pytest.FixtureRequest, cloud: Cloud) -> AsyncIterator[Pl
             yield play
 
 
-async def test_a_disk_lives_and_goes_as_its_object_says(play: Play, cloud: Cloud) -> None:
+async def test_a_disk_is_created_updated_and_deleted_with_its_object(
+    play: Play, cloud: Cloud
+) -> None:
     await play.put(size=1)
     await asyncio.sleep(5)
     assert cloud.disks == {"disk-1": 1}
@@ -148,7 +150,7 @@ async def test_a_disk_lives_and_goes_as_its_object_says(play: Play, cloud: Cloud
     assert play.reasons[-1] == "DeletedExternalResource"
 
 
-async def test_what_changes_outside_is_found_at_the_next_look(play: Play, cloud: Cloud) -> None:
+async def test_an_external_change_is_reverted_at_the_next_poll(play: Play, cloud: Cloud) -> None:
     await play.put(size=1)
     await asyncio.sleep(5)
     cloud.disks["disk-1"] = 9
@@ -156,7 +158,9 @@ async def test_what_changes_outside_is_found_at_the_next_look(play: Play, cloud:
     assert cloud.disks == {"disk-1": 1}
 
 
-async def test_at_rest_there_is_one_look_a_minute_and_no_write(play: Play, cloud: Cloud) -> None:
+async def test_a_converged_object_is_observed_once_a_minute_and_never_written(
+    play: Play, cloud: Cloud
+) -> None:
     await play.put(size=1)
     await asyncio.sleep(5)
     assert isinstance(play.store, MemoryStore)
@@ -166,7 +170,7 @@ async def test_at_rest_there_is_one_look_a_minute_and_no_write(play: Play, cloud
     assert cloud.calls[calls:] == ["observe"] * 10
 
 
-async def test_a_creation_that_fails_is_tried_less_and_less_often(play: Play, cloud: Cloud) -> None:
+async def test_a_failing_create_is_retried_with_backoff(play: Play, cloud: Cloud) -> None:
     cloud.failures["create"] = PermissionError("no")
     await play.put(size=1)
     await asyncio.sleep(3600)
@@ -177,7 +181,9 @@ async def test_a_creation_that_fails_is_tried_less_and_less_often(play: Play, cl
     assert cloud.created == ["a"]
 
 
-async def test_a_pause_holds_until_it_is_taken_away(play: Play, cloud: Cloud) -> None:
+async def test_a_paused_object_is_not_reconciled_until_it_is_resumed(
+    play: Play, cloud: Cloud
+) -> None:
     await play.put(size=1)
     await play.annotate(paused="true")
     await asyncio.sleep(600)
@@ -191,7 +197,9 @@ async def test_a_pause_holds_until_it_is_taken_away(play: Play, cloud: Cloud) ->
     assert list(cloud.disks.values()) == [2]
 
 
-async def test_one_removed_past_its_finalizer_is_cleaned_up(play: Play, cloud: Cloud) -> None:
+async def test_an_object_purged_despite_its_finalizer_is_cleaned_up(
+    play: Play, cloud: Cloud
+) -> None:
     await play.put(size=1)
     await asyncio.sleep(5)
     await play.store.delete("a", purge=True)
@@ -199,7 +207,7 @@ async def test_one_removed_past_its_finalizer_is_cleaned_up(play: Play, cloud: C
     assert cloud.disks == {}
 
 
-async def test_many_objects_are_kept_apart(play: Play, cloud: Cloud) -> None:
+async def test_each_of_many_objects_gets_its_own_disk(play: Play, cloud: Cloud) -> None:
     for number in range(30):
         await play.put(f"disk.{number}", size=number)
     await asyncio.sleep(30)
@@ -207,7 +215,9 @@ async def test_many_objects_are_kept_apart(play: Play, cloud: Cloud) -> None:
     assert len(cloud.created) == len(set(cloud.created)) == 30
 
 
-async def test_an_outage_of_the_store_is_survived(play: Play, cloud: Cloud) -> None:
+async def test_reconciliation_continues_after_an_outage_of_the_store(
+    play: Play, cloud: Cloud
+) -> None:
     await play.put(size=1)
     await asyncio.sleep(5)
     assert isinstance(play.store, MemoryStore)
@@ -220,7 +230,7 @@ async def test_an_outage_of_the_store_is_survived(play: Play, cloud: Cloud) -> N
     assert cloud.created == ["a"]
 
 
-async def test_what_was_deleted_while_nobody_ran_is_deleted_outside_at_the_start(
+async def test_disks_of_objects_deleted_while_no_process_ran_are_deleted_at_the_start(
     cloud: Cloud,
 ) -> None:
     stores = MemoryStores()
@@ -236,7 +246,7 @@ async def test_what_was_deleted_while_nobody_ran_is_deleted_outside_at_the_start
     assert cloud.disks == {}
 
 
-async def test_an_object_that_is_invalid_is_left_alone_until_it_is_valid_again(
+async def test_an_invalid_object_is_not_reconciled_until_it_is_valid(
     cloud: Cloud, caplog: pytest.LogCaptureFixture
 ) -> None:
     stores = MemoryStores()
@@ -254,7 +264,7 @@ async def test_an_object_that_is_invalid_is_left_alone_until_it_is_valid_again(
         assert cloud.disks == {"disk-1": 3}
 
 
-async def test_an_object_that_was_invalid_while_queued_is_reconciled_once_it_is_valid_again(
+async def test_a_queued_object_that_becomes_invalid_is_reconciled_once_it_is_valid(
     cloud: Cloud,
 ) -> None:
     stores = MemoryStores()
@@ -284,13 +294,15 @@ class TestManagedController:
                 controller.resync("")
             assert controller.idle
 
-    async def test_it_starts_before_and_cleans_after_its_work(self, cloud: Cloud) -> None:
+    async def test_start_is_called_before_and_clean_after_the_reconciliations(
+        self, cloud: Cloud
+    ) -> None:
         controller = NatsDisks(cloud, nats=MemoryStores())
         async with ran(controller):
             assert (controller.started, controller.cleaned) == (1, 0)
         assert (controller.started, controller.cleaned) == (1, 1)
 
-    async def test_what_is_under_way_is_finished_at_a_stop(self, cloud: Cloud) -> None:
+    async def test_a_stop_waits_for_running_reconciliations(self, cloud: Cloud) -> None:
         cloud.takes_s["create"] = 10.0
         stores = MemoryStores()
         play = Play(store=stores.store(DISKS), cloud=cloud)
@@ -300,14 +312,14 @@ class TestManagedController:
         assert cloud.created == ["a"]
         assert "external-create-succeeded" in await play.annotations()
 
-    async def test_it_is_idle_when_nothing_waits(self, cloud: Cloud) -> None:
+    async def test_a_controller_without_queued_keys_is_idle(self, cloud: Cloud) -> None:
         controller = NatsDisks(cloud, nats=MemoryStores())
         assert not controller.idle
         async with ran(controller):
             assert controller.idle
             assert controller.failure is None
 
-    async def test_a_person_may_have_an_object_reconciled_now(self, cloud: Cloud) -> None:
+    async def test_enqueue_key_reconciles_an_object_at_once(self, cloud: Cloud) -> None:
         stores = MemoryStores()
         play = Play(store=stores.store(DISKS), cloud=cloud)
         controller = NatsDisks(cloud, nats=stores)
@@ -319,16 +331,16 @@ class TestManagedController:
             await asyncio.sleep(1)
             assert cloud.disks == {"disk-1": 1}
 
-    async def test_without_its_system_it_says_what_is_missing(self, cloud: Cloud) -> None:
+    async def test_the_error_names_the_missing_connection(self, cloud: Cloud) -> None:
         with pytest.raises(UsageError, match="NATS, and no connection"):
             await NatsDisks(cloud).run()
         with pytest.raises(UsageError, match="Kubernetes, and no cluster"):
             await ClusterDisks(cloud, nats=MemoryStores()).run()
 
-    async def test_its_name_is_its_own_or_its_classes(self, cloud: Cloud) -> None:
+    async def test_the_name_defaults_to_the_class_name(self, cloud: Cloud) -> None:
         assert (NatsDisks(cloud).name, ClusterDisks(cloud).name) == ("natsdisks", "cluster-disks")
 
-    async def test_it_works_with_as_many_workers_as_it_is_told(self, cloud: Cloud) -> None:
+    async def test_settings_set_the_number_of_workers(self, cloud: Cloud) -> None:
         cloud.takes_s["create"] = 10.0
         stores = MemoryStores()
         play = Play(store=stores.store(DISKS), cloud=cloud)
@@ -343,7 +355,7 @@ class TestManagedController:
         operator.stop()
         await task
 
-    async def test_a_stop_before_the_start_is_a_stop(self, cloud: Cloud) -> None:
+    async def test_a_stop_before_the_start_prevents_the_start(self, cloud: Cloud) -> None:
         stores = MemoryStores()
         await Play(store=stores.store(DISKS)).put(size=1)
         controller = NatsDisks(cloud, nats=stores)
@@ -351,7 +363,7 @@ class TestManagedController:
         await controller.run()
         assert cloud.calls == []
 
-    async def test_a_retry_policy_may_end_it(self, cloud: Cloud) -> None:
+    async def test_a_retry_policy_can_stop_the_controller(self, cloud: Cloud) -> None:
         class Short(NatsDisks):
             retry = retry_up_to(2)  # type: ignore[assignment]
 
@@ -363,7 +375,7 @@ class TestManagedController:
         await task
         assert cloud.calls == ["observe"] * 3
 
-    async def test_an_operator_runs_it_beside_others(self, cloud: Cloud) -> None:
+    async def test_an_operator_can_run_several_managed_controllers(self, cloud: Cloud) -> None:
         stores = MemoryStores()
         both = [NatsDisks(cloud), ClusterDisks(cloud)]
         operator = Operator(both, nats=stores, kube=stores.kube)  # type: ignore[arg-type]
@@ -375,7 +387,9 @@ class TestManagedController:
         await task
         assert cloud.created == ["a"]
 
-    async def test_what_it_was_given_stays_where_its_operator_has_none(self, cloud: Cloud) -> None:
+    async def test_a_controller_keeps_its_own_cluster_if_the_operator_has_none(
+        self, cloud: Cloud
+    ) -> None:
         stores = MemoryStores()
         operator = Operator([ClusterDisks(cloud, kube=stores.kube)], nats=stores)
         task = asyncio.create_task(operator.run())
@@ -392,7 +406,7 @@ class TestClusters:
         async with ran(ClusterDisks(cloud, kube=cluster)):
             yield cluster.store(CLUSTER_DISKS)
 
-    async def test_a_custom_resource_lives_and_goes_likewise(
+    async def test_a_disk_is_created_and_deleted_with_a_custom_resource(
         self, store: MemoryManifestStore, cloud: Cloud
     ) -> None:
         value = {"spec": {"size": 1}, "metadata": {"labels": {"mine": "1"}}}
@@ -407,7 +421,7 @@ class TestClusters:
         assert cloud.disks == {}
         assert store.keys() == []
 
-    async def test_its_events_name_it(self, store: MemoryManifestStore) -> None:
+    async def test_events_refer_to_the_custom_resource(self, store: MemoryManifestStore) -> None:
         await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
         await asyncio.sleep(5)
         (event,) = self.events.events
@@ -416,7 +430,7 @@ class TestClusters:
         assert isinstance(about, Reference)
         assert (about.kind, about.namespace, about.name) == ("Disk", "shop", "a")
 
-    async def test_at_rest_there_is_no_write(
+    async def test_a_converged_custom_resource_is_never_written(
         self, store: MemoryManifestStore, cloud: Cloud
     ) -> None:
         await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())

@@ -44,7 +44,7 @@ def counts(harness: Harness) -> Counts:
     return found
 
 
-async def test_before_it_runs_there_is_little_to_tell() -> None:
+async def test_a_runtime_has_measures_before_it_runs() -> None:
     measures = ControllerRuntime(Apps(), nats=MemoryStores()).measures()
     assert (measures.controller, measures.synced, measures.caches) == ("apps", False, ())
     assert [(queue.name, queue.workers, queue.stats.depth) for queue in measures.queues] == [
@@ -52,7 +52,7 @@ async def test_before_it_runs_there_is_little_to_tell() -> None:
     ]
 
 
-async def test_each_slot_says_what_its_cache_holds() -> None:
+async def test_the_measures_of_a_cache_count_its_objects() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop", parts=("a", "b"))
@@ -66,7 +66,7 @@ async def test_each_slot_says_what_its_cache_holds() -> None:
         assert apps.revision == await play.apps.newest_revision()
 
 
-async def test_a_watch_that_breaks_is_counted_and_says_why_until_it_is_back() -> None:
+async def test_the_measures_of_a_cache_have_the_restarts_and_the_failure_of_its_watch() -> None:
     async with running(Apps()) as harness:
         store = stage(harness).apps
         store.fail(StoreError("out of order"))
@@ -80,7 +80,7 @@ async def test_a_watch_that_breaks_is_counted_and_says_why_until_it_is_back() ->
         assert cache(harness.runtime.measures(), "parts").restarts == 0
 
 
-async def test_a_change_is_measured_from_when_it_is_seen_until_it_is_synced() -> None:
+async def test_convergence_is_measured_from_the_change_event_to_the_end_of_the_sync() -> None:
     stores = MemoryStores()
     await put(stores.store(APPS), "old", {"spec": {}})
     async with running(controller := Late(), stores=stores) as harness:
@@ -93,7 +93,7 @@ async def test_a_change_is_measured_from_when_it_is_seen_until_it_is_synced() ->
         assert counts(harness).convergence_s.sum == pytest.approx(3.0, abs=0.1)
 
 
-async def test_retries_are_part_of_the_wait_for_convergence() -> None:
+async def test_retries_count_towards_the_convergence_time() -> None:
     async with running(controller := Late()) as harness:
         controller.failure = StoreError("not now")
         await stage(harness).app("shop")
@@ -107,7 +107,7 @@ async def test_retries_are_part_of_the_wait_for_convergence() -> None:
         assert counts(harness).convergence_s.sum > A_MINUTE
 
 
-async def test_neither_resyncs_nor_a_status_nor_secondaries_are_changes_to_answer() -> None:
+async def test_resyncs_status_writes_and_secondaries_do_not_count_as_changes() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -121,7 +121,7 @@ async def test_neither_resyncs_nor_a_status_nor_secondaries_are_changes_to_answe
         assert counts(harness).convergence_s.count == before.convergence_s.count == 1
 
 
-async def test_what_changed_while_nobody_could_look_is_measured_from_when_it_is_seen() -> None:
+async def test_a_change_during_a_broken_watch_is_measured_from_its_event() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         for name in ("shop", "market"):
@@ -135,7 +135,7 @@ async def test_what_changed_while_nobody_could_look_is_measured_from_when_it_is_
         assert counts(harness).convergence_s.sum < 1.0
 
 
-async def test_a_deletion_converges_too() -> None:
+async def test_the_convergence_of_a_deletion_is_measured() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -146,7 +146,7 @@ async def test_a_deletion_converges_too() -> None:
         assert counts(harness).convergence_s.count == 2
 
 
-async def test_what_fails_for_good_is_told_from_what_is_retried() -> None:
+async def test_permanent_failures_are_counted_separately_from_retried_failures() -> None:
     async with running(controller := Late()) as harness:
         controller.failure = PermanentError("never")
         await stage(harness).app("shop")
@@ -159,7 +159,7 @@ async def test_what_fails_for_good_is_told_from_what_is_retried() -> None:
         assert counts(harness).failed > 2
 
 
-async def test_orphans_of_the_last_sweep_are_counted_until_they_are_gone() -> None:
+async def test_orphans_of_the_last_gc_cycle_are_counted_until_they_are_collected() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         for name in ("shop", "market"):
@@ -177,7 +177,7 @@ async def test_orphans_of_the_last_sweep_are_counted_until_they_are_gone() -> No
         assert (play.part_keys, upkeep.orphans) == (["market.main"], 0)
 
 
-async def test_a_sweep_that_may_not_collect_says_so() -> None:
+async def test_measures_report_a_refused_collection() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -205,7 +205,7 @@ async def test_the_wait_for_own_writes_is_measured() -> None:
         assert upkeep.barrier_timeouts == 0
 
 
-async def test_a_cache_says_by_how_many_revisions_it_is_behind() -> None:
+async def test_lags_returns_the_revisions_that_a_cache_is_behind() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
         play = stage(harness)
@@ -220,13 +220,13 @@ async def test_a_cache_says_by_how_many_revisions_it_is_behind() -> None:
         assert await harness.runtime.lags() == {"apps": 0, "parts": 0}
 
 
-async def test_of_a_store_that_refuses_the_lag_is_not_known() -> None:
+async def test_lags_omits_a_store_that_fails() -> None:
     async with running(Apps()) as harness:
         stage(harness).apps.fail(StoreError("out of order"))
         assert await harness.runtime.lags() == {"parts": 0}
 
 
-async def test_watchers_have_a_queue_and_a_cache_for_each_resource_kind() -> None:
+async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> None:
     stores, notes = MemoryStores(), Notes()
     await stores.store(SITES).create("athens", site("one"))
     watching = InformerController(name="watching", nats=stores, workers=2)
@@ -256,7 +256,7 @@ class Disks(ManagedController[Disk]):
         return ManagedReconciler(managed)
 
 
-async def test_managed_objects_are_measured_as_syncs() -> None:
+async def test_reconciliations_of_managed_objects_are_measured_as_syncs() -> None:
     stores = MemoryStores()
     await stores.store(DISKS).create("one", b'{"spec": {"size": 1}}')
     controller = Disks(nats=stores)

@@ -88,7 +88,7 @@ async def test_a_handler_that_returns_anything_but_seconds_fails_with_the_value(
         assert len(failure) < 300
 
 
-async def test_zero_asks_for_no_other_sync() -> None:
+async def test_a_returned_zero_does_not_requeue() -> None:
     controller = Answers()
     async with running(controller) as harness:
         for zero in (0, 0.0, -0.0):
@@ -98,7 +98,7 @@ async def test_zero_asks_for_no_other_sync() -> None:
         assert controller.syncs == ["shop"] * 3
 
 
-async def test_a_forgotten_await_is_named() -> None:
+async def test_the_error_names_a_coroutine_that_was_not_awaited() -> None:
     async def later() -> float:
         return 5.0
 
@@ -107,19 +107,19 @@ async def test_a_forgotten_await_is_named() -> None:
 
 
 @pytest.mark.parametrize("delay", ["soon", -1, math.nan, math.inf, None, True])
-def test_a_delay_that_is_none_is_refused_where_it_is_asked_for(delay: Any) -> None:
+def test_retry_after_refuses_an_invalid_delay(delay: Any) -> None:
     with pytest.raises(UsageError, match="RetryAfter needs seconds, 0 or more, and got"):
         RetryAfter(delay)
 
 
-async def test_a_key_is_not_enqueued_after_what_is_no_delay() -> None:
+async def test_enqueue_key_after_refuses_an_invalid_delay() -> None:
     async with running(Answers()) as harness:
         with pytest.raises(UsageError, match="a delay is seconds, 0 or more, not inf"):
             harness.runtime.enqueue_key_after("shop", Operation.MANUAL, math.inf)
 
 
 @on("managed", "dynamic")
-async def test_every_surface_refuses_what_is_no_delay(
+async def test_every_surface_refuses_an_invalid_returned_delay(
     surface: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(key: str) -> object:
@@ -180,13 +180,13 @@ class Sync(Apps):
         """Do something without waiting."""
 
 
-async def test_a_program_of_its_own_is_refused_a_controller_that_cannot_run() -> None:
+async def test_a_sync_handler_that_is_not_async_is_refused() -> None:
     with pytest.raises(UsageError, match=r"Sync\.sync_handler is not `async def`: write"):
         async with running(Sync()):
             """Never get here."""
 
 
-async def test_a_function_of_a_watcher_that_is_not_async_fails_with_what_to_do() -> None:
+async def test_the_error_about_a_watcher_function_names_async_def() -> None:
     def added(_new: Snapshot[Any]) -> None:
         """Do something without waiting."""
 
@@ -203,7 +203,7 @@ async def test_a_function_of_a_watcher_that_is_not_async_fails_with_what_to_do()
     assert str(errors[0]).endswith("added returned None at once: write it with `async def`")
 
 
-async def test_a_retry_policy_that_fails_or_decides_nothing_is_replaced_by_backoff(
+async def test_a_retry_policy_that_fails_or_returns_garbage_is_replaced_by_backoff(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     decisions: Iterator[Any] = iter(["soon", Retry(math.nan), LookupError("no")])
@@ -329,7 +329,7 @@ async def test_a_traceback_is_logged_once_and_each_retry_is_a_line_with_the_coun
     assert "failures=3" in failures[2].getMessage()
 
 
-async def test_after_a_success_failures_are_counted_from_one_again(
+async def test_a_success_resets_the_failure_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     controller = Answers()
@@ -348,7 +348,7 @@ async def test_after_a_success_failures_are_counted_from_one_again(
 
 
 @on()
-async def test_a_function_that_blocks_runs_in_a_thread_and_its_result_comes_back(
+async def test_blocking_runs_a_function_in_a_thread_and_returns_its_result(
     surface: Open,
 ) -> None:
     results: list[tuple[int, bool]] = []
@@ -366,7 +366,7 @@ async def test_a_function_that_blocks_runs_in_a_thread_and_its_result_comes_back
 
 
 @on()
-async def test_virtual_time_stands_still_while_a_thread_works(surface: Open) -> None:
+async def test_virtual_time_does_not_advance_while_a_thread_works(surface: Open) -> None:
     took_s: list[float] = []
 
     async def handle(_key: str) -> None:
@@ -457,7 +457,7 @@ def test_a_stop_waits_for_the_thread_of_a_cancelled_sync() -> None:
     asyncio.run(play())
 
 
-async def test_a_function_that_waits_for_a_free_thread_is_not_begun_once_it_is_cancelled() -> None:
+async def test_a_cancelled_function_that_waits_for_a_thread_is_not_started() -> None:
     go, begun = threading.Event(), list[int]()
     waiting = [asyncio.create_task(blocking(go.wait, 30)) for _ in range(THREADS_MAX)]
     late = asyncio.create_task(blocking(begun.append, 1))
@@ -471,7 +471,7 @@ async def test_a_function_that_waits_for_a_free_thread_is_not_begun_once_it_is_c
     assert begun == [2]
 
 
-async def test_an_async_function_needs_no_thread() -> None:
+async def test_blocking_refuses_an_async_function() -> None:
     async def fetch() -> None:
         """Wait for nothing."""
 
@@ -479,7 +479,7 @@ async def test_an_async_function_needs_no_thread() -> None:
         await blocking(fetch)  # type: ignore[unused-coroutine]
 
 
-async def test_a_task_that_outlives_its_handler_begins_no_thread() -> None:
+async def test_a_task_that_outlives_its_handler_cannot_start_a_thread() -> None:
     failures: Future[BaseException] = Future()
     go = asyncio.Event()
 
@@ -531,7 +531,7 @@ class Hooked(Apps):
 @pytest.mark.parametrize(
     ("name", "failure"), [("start", "ValueError: no luck"), ("clean", "SystemExit: 3")]
 )
-async def test_a_hook_that_fails_ends_the_controller_with_one_line_and_its_own_frames(
+async def test_a_failed_hook_ends_the_controller_with_its_error_and_the_users_frames(
     name: str, failure: str
 ) -> None:
     controller = Hooked()

@@ -99,7 +99,7 @@ async def test_every_primary_is_synced_when_the_optional_kind_appears(
         assert controller.synced == ["blog", "shop", "blog", "shop"]
 
 
-async def test_a_controller_goes_on_without_an_optional_kind_that_disappears(
+async def test_a_controller_continues_without_an_optional_kind_that_disappears(
     stores: MemoryStores,
 ) -> None:
     add_kind(stores)

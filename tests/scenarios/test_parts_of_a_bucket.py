@@ -16,7 +16,7 @@ class West(Apps):
     apps = primary(kv(App, bucket="apps", keys="west.>"))
 
 
-async def test_each_is_asked_for_its_own_keys_only() -> None:
+async def test_each_controller_syncs_only_keys_that_match_its_filter() -> None:
     stores = MemoryStores()
     play, east, west = Stage(stores), East(), West()
     async with running(east, stores=stores) as one, running(west, stores=stores) as other:
@@ -33,7 +33,7 @@ async def test_each_is_asked_for_its_own_keys_only() -> None:
         assert one.runtime.status().failing == other.runtime.status().failing == {}
 
 
-async def test_neither_collects_what_the_other_made() -> None:
+async def test_no_controller_collects_objects_of_the_other() -> None:
     stores = MemoryStores()
     play = Stage(stores)
     async with running(East(), stores=stores) as one, running(West(), stores=stores):
@@ -47,7 +47,7 @@ async def test_neither_collects_what_the_other_made() -> None:
         assert play.part_keys == ["east.bar.main", "east.shop.main"]
 
 
-async def test_one_that_starts_alone_leaves_alone_what_the_other_made() -> None:
+async def test_a_controller_that_runs_alone_keeps_objects_of_the_other() -> None:
     stores = MemoryStores()
     play, east = Stage(stores), East()
     async with running(West(), stores=stores):

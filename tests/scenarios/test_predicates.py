@@ -67,7 +67,7 @@ async def change_spec(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(("wake_on", "syncs"), [("any", 1), ("spec", 0)])
-async def test_a_change_of_status_alone_enqueues_the_owner_unless_spec_is_asked_for(
+async def test_a_status_change_enqueues_the_owner_unless_wake_on_is_spec(
     wake_on: WakeOn, syncs: int
 ) -> None:
     async with running(controller := controller_of(wake_on)) as harness:
@@ -78,7 +78,7 @@ async def test_a_change_of_status_alone_enqueues_the_owner_unless_spec_is_asked_
         assert controller.synced - before == syncs
 
 
-async def test_a_change_of_the_spec_is_put_right_with_wake_on_spec() -> None:
+async def test_a_spec_change_is_reverted_with_wake_on_spec() -> None:
     async with running(controller := controller_of("spec")) as harness:
         await controller.apps.put("shop", App(spec=AppSpec(80)))
         await harness.run_until_idle()
@@ -87,7 +87,7 @@ async def test_a_change_of_the_spec_is_put_right_with_wake_on_spec() -> None:
         assert document["spec"] == {"ports": [{"port": 80}]}
 
 
-async def test_a_deleted_secondary_is_made_again_with_wake_on_spec() -> None:
+async def test_a_deleted_secondary_is_created_again_with_wake_on_spec() -> None:
     async with running(controller := controller_of("spec")) as harness:
         await controller.apps.put("shop", App(spec=AppSpec(80)))
         await harness.run_until_idle()
@@ -121,7 +121,7 @@ async def test_a_predicate_that_raises_enqueues_the_owner(caplog: pytest.LogCapt
         assert f"a predicate failed; enqueuing the owner kind=Service key={KEY}" in caplog.text
 
 
-async def test_both_conditions_hold_for_a_change_that_enqueues_the_owner() -> None:
+async def test_a_change_must_pass_wake_on_and_the_predicate() -> None:
     asked: list[str] = []
 
     def never(change: Change[Any]) -> bool:
@@ -144,6 +144,6 @@ def test_an_unknown_wake_on_is_refused(wake_on: Any) -> None:
         secondary(SERVICES, wake_on=wake_on)
 
 
-def test_a_predicate_that_is_no_function_is_refused() -> None:
+def test_a_predicate_that_is_not_a_function_is_refused() -> None:
     with pytest.raises(UsageError, match="predicate='x': give a function"):
         secondary(SERVICES, predicate="x")  # type: ignore[call-overload]

@@ -92,7 +92,7 @@ def buckets(harness: Harness) -> MemoryStore:
     return harness.stores.store(LIMITS)
 
 
-async def test_a_change_of_what_was_read_wakes_the_key_that_read_it() -> None:
+async def test_a_change_of_a_read_object_syncs_the_key() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await put(buckets(harness), "eu", limits(1))
@@ -102,7 +102,7 @@ async def test_a_change_of_what_was_read_wakes_the_key_that_read_it() -> None:
         assert readers.seen == [("shop", 1), ("shop", 2)]
 
 
-async def test_an_object_that_comes_where_none_was_read_wakes_the_key() -> None:
+async def test_the_creation_of_an_object_that_was_read_as_missing_syncs_the_key() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await app(harness, "shop")
@@ -113,7 +113,7 @@ async def test_an_object_that_comes_where_none_was_read_wakes_the_key() -> None:
         assert [seen for _, seen in readers.seen] == [None, 1, None]
 
 
-async def test_a_change_of_anything_else_wakes_nobody() -> None:
+async def test_a_change_of_an_unread_object_syncs_no_key() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await app(harness, "shop")
@@ -123,7 +123,7 @@ async def test_a_change_of_anything_else_wakes_nobody() -> None:
         assert readers.keys() == ["shop"]
 
 
-async def test_all_keys_that_read_an_object_share_one_watch_and_are_woken() -> None:
+async def test_all_keys_that_read_an_object_share_one_watch_and_are_synced() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         for number in range(20):
@@ -135,7 +135,7 @@ async def test_all_keys_that_read_an_object_share_one_watch_and_are_woken() -> N
         assert sorted(readers.keys()) == sorted(f"shop-{number}" for number in range(20))
 
 
-async def test_what_the_next_sync_does_not_read_is_watched_no_more() -> None:
+async def test_an_object_that_the_next_sync_does_not_read_is_no_longer_watched() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await app(harness, "shop")
@@ -152,7 +152,7 @@ async def test_what_the_next_sync_does_not_read_is_watched_no_more() -> None:
         assert readers.seen == [("shop", 1)]
 
 
-async def test_a_key_that_is_gone_reads_nothing_and_leaves_no_watch() -> None:
+async def test_a_deleted_key_leaves_no_watch() -> None:
     readers = Readers()
 
     async def read(self: Readers, key: str) -> object:
@@ -167,7 +167,7 @@ async def test_a_key_that_is_gone_reads_nothing_and_leaves_no_watch() -> None:
         assert (readers.reads.watch_count, buckets(harness).watches) == (0, 0)
 
 
-async def test_a_sync_that_fails_lets_go_of_nothing() -> None:
+async def test_a_failed_sync_keeps_the_watches_of_its_key() -> None:
     readers = Readers(limit_called("eu"))
 
     async def fail(_readers: Readers, _key: str) -> object:
@@ -183,7 +183,7 @@ async def test_a_sync_that_fails_lets_go_of_nothing() -> None:
         await harness.run_until_idle()
 
 
-async def test_a_selection_wakes_when_an_object_comes_into_it_changes_in_it_and_leaves_it() -> None:
+async def test_a_label_selection_syncs_the_key_if_an_object_enters_changes_or_leaves() -> None:
     readers = Readers(limits_labelled("tier=gold"))
     async with running(readers) as harness:
         await put(buckets(harness), "eu", limits(1, tier="tin"))
@@ -211,7 +211,7 @@ async def test_a_change_while_a_sync_reads_is_never_lost() -> None:
         assert readers.last("shop") == 7
 
 
-async def test_objects_of_a_cluster_are_read_alike() -> None:
+async def test_kubernetes_objects_can_be_read() -> None:
     readers = Readers()
 
     async def read(self: Readers, key: str) -> object:
@@ -228,7 +228,7 @@ async def test_objects_of_a_cluster_are_read_alike() -> None:
         assert readers.seen == [("shop", None), ("shop", {"a": "1"})]
 
 
-async def test_what_is_read_is_a_copy() -> None:
+async def test_changing_a_read_object_does_not_change_the_cache() -> None:
     readers = Readers()
 
     async def read(self: Readers, key: str) -> object:
@@ -246,9 +246,7 @@ async def test_what_is_read_is_a_copy() -> None:
         assert readers.last("shop") == readers.last("cafe") == "{'a': '1'}"
 
 
-async def test_a_permission_taken_away_is_met_by_the_sync_and_healed_when_it_is_given_back() -> (
-    None
-):
+async def test_a_revoked_permission_fails_the_sync_until_it_is_granted_again() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await put(buckets(harness), "eu", limits(1))
@@ -264,7 +262,7 @@ async def test_a_permission_taken_away_is_met_by_the_sync_and_healed_when_it_is_
         assert readers.reads.watch_count == 1
 
 
-async def test_a_watch_that_breaks_goes_on_and_tells_what_changed_meanwhile() -> None:
+async def test_a_broken_watch_restarts_and_syncs_missed_changes() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await put(buckets(harness), "eu", limits(1))
@@ -275,7 +273,7 @@ async def test_a_watch_that_breaks_goes_on_and_tells_what_changed_meanwhile() ->
         assert [seen for _, seen in readers.seen] == [1, 2]
 
 
-async def test_an_object_that_never_was_valid_is_no_object_that_is_not_there() -> None:
+async def test_reading_an_object_that_was_never_valid_raises_invalid_object() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await put(buckets(harness), "eu", b"junk")
@@ -287,7 +285,7 @@ async def test_an_object_that_never_was_valid_is_no_object_that_is_not_there() -
         assert readers.seen == [("shop", 1)]
 
 
-async def test_a_last_valid_state_is_read_while_the_newest_is_none() -> None:
+async def test_the_last_valid_state_of_an_invalid_object_is_read() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await put(buckets(harness), "eu", limits(1))
@@ -301,7 +299,7 @@ async def test_a_last_valid_state_is_read_while_the_newest_is_none() -> None:
     ("kind", "key"),
     [(LIMITS, "e*"), (LIMITS, "eu.>"), (LIMITS, ""), (SECRETS, "other/one"), (SECRETS, "one")],
 )
-async def test_a_key_that_names_no_object_of_the_kind_is_refused(kind: Kind[Any], key: str) -> None:
+async def test_an_illegal_key_or_namespace_is_refused(kind: Kind[Any], key: str) -> None:
     readers = Readers()
 
     async def read(self: Readers, _key: str) -> object:
@@ -317,14 +315,14 @@ async def test_a_key_that_names_no_object_of_the_kind_is_refused(kind: Kind[Any]
         assert readers.reads.watch_count == 0
 
 
-async def test_outside_a_sync_nothing_is_read() -> None:
+async def test_a_read_outside_a_sync_is_refused() -> None:
     readers = Readers()
     async with running(readers):
         with pytest.raises(UsageError, match="within a sync"):
             await readers.reads.get(LIMITS, "eu")
 
 
-async def test_labels_of_what_has_none_are_refused() -> None:
+async def test_a_label_selector_is_refused_for_a_kind_without_labels() -> None:
     readers = Readers()
 
     async def read(self: Readers, _key: str) -> object:
@@ -338,7 +336,7 @@ async def test_labels_of_what_has_none_are_refused() -> None:
         assert readers.last("shop") == "refused"
 
 
-async def test_nothing_is_watched_any_more_after_the_end() -> None:
+async def test_no_watch_is_left_after_the_stop() -> None:
     stores = MemoryStores()
     async with running(Readers(limit_called("eu")), stores=stores) as harness:
         await app(harness, "shop")
@@ -346,7 +344,7 @@ async def test_nothing_is_watched_any_more_after_the_end() -> None:
     assert stores.store(LIMITS).watches == 0
 
 
-async def test_reading_writes_nothing_and_settles() -> None:
+async def test_a_read_writes_nothing_and_causes_no_further_sync() -> None:
     readers = Readers(limits_labelled(""))
     async with running(readers) as harness:
         await app(harness, "shop")
@@ -356,7 +354,7 @@ async def test_reading_writes_nothing_and_settles() -> None:
         assert await document(harness.stores.store(APPS), "shop") == before
 
 
-async def test_a_key_that_another_process_gets_is_watched_for_no_more() -> None:
+async def test_a_key_assigned_to_another_process_leaves_no_watch() -> None:
     readers = Readers(limit_called("eu"))
     async with running(readers) as harness:
         await put(buckets(harness), "eu", limits(1))
@@ -366,7 +364,7 @@ async def test_a_key_that_another_process_gets_is_watched_for_no_more() -> None:
         assert readers.reads.watch_count == 0
 
 
-async def test_a_key_that_is_being_synced_keeps_what_it_reads() -> None:
+async def test_a_running_sync_keeps_the_watches_of_its_key() -> None:
     async def read(readers: Readers, _key: str) -> int | None:
         found = await readers.reads.get(LIMITS, "eu")
         readers.reads.keep(lambda _key: False)

@@ -43,7 +43,7 @@ async def fail(events: EventStream[Thing], times: int = 1) -> list[str]:
     return seen
 
 
-async def test_a_failed_event_is_told_again_later_and_later_until_it_is_handled() -> None:
+async def test_a_failed_event_is_redelivered_with_backoff_until_it_succeeds() -> None:
     async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
         await fail(events)
         await handled(events, 1)
@@ -70,7 +70,7 @@ async def test_a_token_bucket_limits_all_retries_of_its_stream() -> None:
             assert clock() == pytest.approx(60 * minute)
 
 
-async def test_success_begins_the_backoff_anew() -> None:
+async def test_a_success_resets_the_backoff() -> None:
     async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
         await fail(events)
         await synced(events)
@@ -82,7 +82,7 @@ async def test_success_begins_the_backoff_anew() -> None:
         assert clock() - begun == 1
 
 
-async def test_a_subscriber_that_fails_delays_no_other_key_and_no_other_subscriber() -> None:
+async def test_a_failing_subscriber_does_not_delay_other_keys_or_subscribers() -> None:
     async with (
         staged("a", "b") as stage,
         stage.resource.events(rate_limiter=quick()) as failing,
@@ -94,7 +94,7 @@ async def test_a_subscriber_that_fails_delays_no_other_key_and_no_other_subscrib
         assert clock() < 1
 
 
-async def test_what_is_told_again_is_the_object_as_it_is_by_then() -> None:
+async def test_a_redelivered_event_has_the_newest_object() -> None:
     async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
         await fail(events)
         await handled(events, 1)
@@ -103,7 +103,7 @@ async def test_what_is_told_again_is_the_object_as_it_is_by_then() -> None:
         assert await is_silent(events)
 
 
-async def test_a_failed_upsert_whose_object_is_gone_is_a_delete() -> None:
+async def test_a_failed_upsert_of_a_deleted_object_becomes_a_delete() -> None:
     async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
         await fail(events)
         await handled(events, 1)
@@ -112,7 +112,7 @@ async def test_a_failed_upsert_whose_object_is_gone_is_a_delete() -> None:
         assert await is_silent(events)
 
 
-async def test_a_failed_delete_whose_object_is_back_is_an_upsert() -> None:
+async def test_a_failed_delete_of_a_recreated_object_without_uid_becomes_an_upsert() -> None:
     async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
         await synced(events)
         await stage.delete("a")
@@ -123,7 +123,7 @@ async def test_a_failed_delete_whose_object_is_back_is_an_upsert() -> None:
         assert await handled(events, 1) == [("delete", "a", "back")]
 
 
-async def test_a_failed_delete_of_an_object_made_anew_is_told_until_it_is_handled() -> None:
+async def test_a_failed_delete_of_a_replaced_object_is_redelivered_before_the_upsert() -> None:
     async with staged("a", uid="1") as stage, stage.resource.events(rate_limiter=quick()) as events:
         await synced(events)
         await stage.recreate("a", "second", uid="2")
@@ -133,14 +133,14 @@ async def test_a_failed_delete_of_an_object_made_anew_is_told_until_it_is_handle
         assert await is_silent(events)
 
 
-async def test_a_failed_sync_is_told_again() -> None:
+async def test_a_failed_sync_event_is_redelivered() -> None:
     async with staged() as stage, stage.resource.events(rate_limiter=quick()) as events:
         assert await fail(events, 2) == ["sync"] * 2
         assert await handled(events, 1) == [("sync", "", "")]
         assert await is_silent(events)
 
 
-async def test_a_key_that_is_given_up_is_told_again_when_it_changes() -> None:
+async def test_a_dropped_key_is_delivered_again_if_it_changes() -> None:
     async with (
         staged("a", "b") as stage,
         stage.resource.events(error_handler=give_up_after(2), rate_limiter=quick()) as events,
@@ -153,7 +153,7 @@ async def test_a_key_that_is_given_up_is_told_again_when_it_changes() -> None:
         assert await handled(events, 1) == [("upsert", "a", "changed")]
 
 
-async def test_a_delete_that_is_given_up_is_over() -> None:
+async def test_a_dropped_delete_is_never_redelivered() -> None:
     async with (
         staged("a", uid="1") as stage,
         stage.resource.events(error_handler=give_up_after(0)) as events,
@@ -186,7 +186,7 @@ async def test_a_key_that_fails_too_often_ends_its_stream_and_no_other() -> None
         assert [event async for event in events] == []
 
 
-async def test_who_waits_for_the_next_event_is_told_that_the_stream_ended() -> None:
+async def test_a_pending_read_returns_if_the_stream_ends() -> None:
     async with staged() as stage, stage.resource.events(error_handler=retry_up_to(0)) as events:
         sync = await anext(events)
 
@@ -200,7 +200,7 @@ async def test_who_waits_for_the_next_event_is_told_that_the_stream_ended() -> N
         assert await waiting == []
 
 
-async def test_what_follows_may_depend_on_the_key() -> None:
+async def test_the_error_handler_can_depend_on_the_key() -> None:
     per_key = PerKey(lambda key: give_up_after(0) if key == "a" else always_retry)
     async with (
         staged("a", "b") as stage,
@@ -211,7 +211,7 @@ async def test_what_follows_may_depend_on_the_key() -> None:
         assert await is_silent(events)
 
 
-async def test_what_follows_depends_on_the_error_and_on_how_often_the_key_failed() -> None:
+async def test_the_error_handler_gets_the_error_and_the_failures_of_the_key() -> None:
     asked: list[tuple[str, int]] = []
 
     def handler(error: Exception, failures: int) -> ErrorAction:
@@ -229,7 +229,7 @@ async def test_what_follows_depends_on_the_error_and_on_how_often_the_key_failed
         assert asked == [("one", 1), ("two", 2)]
 
 
-async def test_a_failure_may_say_when_to_come_back_or_never() -> None:
+async def test_retry_after_delays_and_permanent_error_drops_the_event() -> None:
     async with staged("a") as stage, stage.resource.events() as events:
         (await anext(events)).done(RetryAfter(600))
         await handled(events, 1)
@@ -243,14 +243,14 @@ async def test_a_failure_may_say_when_to_come_back_or_never() -> None:
         assert await handled(events, 1) == [("delete", "a", "hi")]
 
 
-async def test_a_block_that_ends_well_marks_its_event_handled() -> None:
+async def test_a_block_that_returns_marks_its_event_done() -> None:
     async with staged() as stage, stage.resource.events() as events:
         async with await anext(events) as event:
             assert told(event) == ("sync", "", "")
         assert await is_silent(events)
 
 
-async def test_a_block_that_raises_marks_its_event_failed_and_goes_on(
+async def test_a_block_that_raises_marks_its_event_failed_and_does_not_propagate(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
@@ -264,7 +264,7 @@ async def test_a_block_that_raises_marks_its_event_failed_and_goes_on(
     )
 
 
-async def test_people_are_told_what_failed_what_is_given_up_and_what_ended(
+async def test_failed_dropped_and_stream_ending_events_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     per_key = PerKey(lambda key: give_up_after(0) if key else retry_up_to(0))
@@ -284,7 +284,7 @@ async def test_people_are_told_what_failed_what_is_given_up_and_what_ended(
     ]
 
 
-async def test_a_delay_that_was_asked_for_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+async def test_retry_after_is_not_logged_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     async with staged() as stage, stage.resource.events() as events:
         (await anext(events)).done(RetryAfter(1))
         await handled(events, 1)
@@ -301,7 +301,7 @@ async def test_a_block_that_awaits_something_cancelled_marks_its_event_failed() 
         assert clock() == 1
 
 
-async def test_a_block_may_mark_its_event_by_hand() -> None:
+async def test_a_block_can_mark_its_event_explicitly() -> None:
     async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
         async with await anext(events) as event:
             event.done(FAILURE)
@@ -316,7 +316,7 @@ async def test_a_block_may_mark_its_event_by_hand() -> None:
         assert await handled(events, 1) == [("upsert", "a", "hi")]
 
 
-async def test_an_event_whose_handler_is_cancelled_is_told_to_the_next_as_if_never_told() -> None:
+async def test_an_event_of_a_cancelled_handler_is_delivered_again_at_once() -> None:
     async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
 
         async def hang() -> None:
@@ -335,7 +335,7 @@ async def test_an_event_whose_handler_is_cancelled_is_told_to_the_next_as_if_nev
 
 
 class TestLosing:
-    async def test_an_event_that_is_dropped_fails_its_stream_and_names_the_line(self) -> None:
+    async def test_a_lost_event_fails_its_stream_and_the_error_names_the_line(self) -> None:
         async def forgetful() -> None:
             async with stage.resource.events() as events:  # this line is named
                 async for event in events:
@@ -347,7 +347,7 @@ class TestLosing:
         file, _, line = str(caught.value).rpartition(" ")[2].partition(":")
         assert "this line is named" in linecache.getline(file, int(line))
 
-    async def test_who_waits_for_the_next_event_is_told(self) -> None:
+    async def test_a_lost_event_fails_a_pending_read(self) -> None:
         async def waiting() -> None:
             async with stage.resource.events() as events:
                 lost = [await anext(events)]
@@ -360,7 +360,7 @@ class TestLosing:
                 await waiting()
             assert clock() == 60
 
-    async def test_who_reads_no_more_is_told_at_leaving(self) -> None:
+    async def test_a_lost_event_fails_the_exit_of_the_stream(self) -> None:
         async def leaving() -> None:
             async with stage.resource.events() as events:
                 await anext(events)
@@ -369,14 +369,16 @@ class TestLosing:
             with pytest.raises(EventNotDoneError):
                 await leaving()
 
-    async def test_no_other_stream_is_harmed(self) -> None:
+    async def test_a_lost_event_does_not_affect_other_streams(self) -> None:
         async with staged("a") as stage, stage.resource.events() as other:
             with pytest.raises(EventNotDoneError):
                 async with stage.resource.events() as events:
                     await anext(events)
             assert len(await synced(other)) == 2
 
-    async def test_one_that_the_garbage_collector_finds_in_another_thread_counts_too(self) -> None:
+    async def test_an_event_lost_in_a_garbage_collection_of_another_thread_fails_its_stream(
+        self,
+    ) -> None:
         async def losing() -> None:
             async with stage.resource.events() as events:
                 cycle: list[object] = [await anext(events)]
@@ -391,7 +393,7 @@ class TestLosing:
             with pytest.raises(EventNotDoneError):
                 await losing()
 
-    async def test_an_event_that_outlives_its_stream_need_not_be_done(self) -> None:
+    async def test_an_event_that_outlives_its_stream_needs_no_done(self) -> None:
         asked: list[Exception] = []
 
         def handler(error: Exception, failures: int) -> ErrorAction:

@@ -36,7 +36,7 @@ def left_behind(stage: Stage) -> tuple[int, int]:
 
 
 class TestLeaving:
-    async def test_a_stream_that_is_left_is_told_nothing_more_and_others_go_on(self) -> None:
+    async def test_a_closed_stream_gets_no_events_and_others_continue(self) -> None:
         async with staged("a") as stage, stage.resource.events() as other:
             async with stage.resource.events() as left:
                 await synced(left)
@@ -45,7 +45,7 @@ class TestLeaving:
             assert [event async for event in left] == []
             assert await synced(other) == [("upsert", "a", "new"), ("sync", "", "")]
 
-    async def test_a_stream_that_is_left_is_forgotten(self) -> None:
+    async def test_a_closed_stream_is_released(self) -> None:
         async def subscribe() -> weakref.ref[RetryPolicy]:
             handler = retry_up_to(3)
             async with stage.resource.events(error_handler=handler) as events:
@@ -59,19 +59,19 @@ class TestLeaving:
             gc.collect()
             assert handler() is None
 
-    async def test_a_resource_that_is_left_has_no_watch_and_no_task(self) -> None:
+    async def test_a_closed_resource_has_no_watch_and_no_task(self) -> None:
         async with staged("a") as stage, stage.resource.events() as events:
             await synced(events)
             assert left_behind(stage) == (1, 1)
         assert left_behind(stage) == (0, 0)
 
-    async def test_a_resource_that_nobody_needed_has_none_either(self) -> None:
+    async def test_an_unused_resource_has_no_watch_and_no_task(self) -> None:
         async with staged("a") as stage:
             assert left_behind(stage) == (0, 0)
         assert left_behind(stage) == (0, 0)
 
     @pytest.mark.parametrize("after_s", [0, 0.001, 5, 15])
-    async def test_a_cancelled_subscriber_leaves_nothing_behind(self, after_s: float) -> None:
+    async def test_a_cancelled_subscriber_leaves_no_watch_and_no_task(self, after_s: float) -> None:
         stores = MemoryStores()
         store = stores.store(THINGS)
         await put(store, "a", value())
@@ -89,7 +89,7 @@ class TestLeaving:
         assert subscribing.cancelled()
         assert (store.watches, len(asyncio.all_tasks())) == (0, 1)
 
-    async def test_a_subscriber_that_raises_ends_the_block_with_what_it_raised(self) -> None:
+    async def test_an_exception_of_a_subscriber_propagates_out_of_the_resource(self) -> None:
         async def fail() -> None:
             async with staged("a") as stage, stage.resource.events() as events:
                 async for event in events:
@@ -100,7 +100,7 @@ class TestLeaving:
             await fail()
         assert len(asyncio.all_tasks()) == 1
 
-    async def test_streams_end_with_their_resource_wherever_they_are_read(self) -> None:
+    async def test_closing_a_resource_ends_streams_in_other_tasks(self) -> None:
         seen: list[Event[Thing]] = []
 
         async def read(resource: Resource[Thing]) -> None:
@@ -116,7 +116,7 @@ class TestLeaving:
         await reading
         assert len(seen) == 2
 
-    async def test_a_resource_that_is_stopped_ends_its_streams_once_they_have_finished(
+    async def test_a_stopped_resource_ends_its_streams_after_their_pending_events(
         self,
     ) -> None:
         async with staged("a") as stage, stage.resource.events() as events:
@@ -129,7 +129,7 @@ class TestLeaving:
             assert seen == ["a"]
             assert left_behind(stage) == (0, 0)
 
-    async def test_a_resource_that_was_left_gives_no_more(self) -> None:
+    async def test_a_closed_resource_raises_stopped(self) -> None:
         async with staged("a") as stage:
             pass
         with pytest.raises(StoppedError, match=r"Thing\.things was stopped"):
@@ -137,7 +137,7 @@ class TestLeaving:
         with pytest.raises(StoppedError):
             await stage.resource.events().__aenter__()
 
-    async def test_who_waits_for_the_store_is_told_that_the_resource_was_left(self) -> None:
+    async def test_a_pending_store_call_raises_stopped_if_the_resource_is_closed(self) -> None:
         stores = SlowStores()
         with stores.store(THINGS).held_up():
             async with Resource(THINGS, stores) as resource:
@@ -149,7 +149,7 @@ class TestLeaving:
 
 
 class TestBeginning:
-    async def test_a_resource_is_used_only_after_it_was_entered_and_entered_once(self) -> None:
+    async def test_a_resource_must_be_entered_exactly_once(self) -> None:
         resource = Resource(THINGS, MemoryStores())
         stream = resource.events()
         with pytest.raises(UsageError, match="used inside `async with`"):
@@ -159,7 +159,7 @@ class TestBeginning:
             with pytest.raises(UsageError, match="cannot be entered twice"):
                 await resource.__aenter__()
 
-    async def test_a_store_that_cannot_be_opened_ends_the_block(self) -> None:
+    async def test_a_failed_open_of_the_store_propagates_out_of_the_resource(self) -> None:
         async def subscribe() -> None:
             async with Resource(THINGS, Refusing()) as resource, resource.events() as events:
                 await synced(events)
@@ -168,7 +168,7 @@ class TestBeginning:
             await subscribe()
         assert clock() == 1
 
-    async def test_the_store_is_given_when_every_object_is_there(self) -> None:
+    async def test_store_returns_once_the_listing_is_complete(self) -> None:
         stores = SlowStores()
         await put(stores.store(THINGS), "a", value())
         stores.store(THINGS).lag_s = 10
@@ -177,7 +177,7 @@ class TestBeginning:
             assert clock() == 30  # the listing's begin, its object, its end
             assert [thing.spec.text for thing in store.list()] == ["hi"]
 
-    async def test_no_sync_is_told_before_a_large_listing_was_told_all_of_it(self) -> None:
+    async def test_the_sync_event_follows_all_objects_of_a_large_listing(self) -> None:
         count = 3000  # more than an informer tells at once
         async with staged(*(f"key-{number}" for number in range(count))) as stage:
             early = stage.resource.events()
@@ -192,7 +192,7 @@ class TestBeginning:
 
 
 class TestTrouble:
-    async def test_what_changed_while_the_watch_was_broken_is_told_and_no_second_sync(self) -> None:
+    async def test_changes_during_a_broken_watch_are_events_without_a_second_sync(self) -> None:
         keys = ("kept", "changed", "deleted", "vanished")
         async with staged(*keys) as stage, stage.resource.events() as events:
             await synced(events)
@@ -209,7 +209,7 @@ class TestTrouble:
             ]
             assert await is_silent(events)
 
-    async def test_of_a_bucket_made_anew_everything_is_told_as_it_is_there(self) -> None:
+    async def test_a_recreated_bucket_is_deletes_and_upserts(self) -> None:
         async with staged("kept", "lost", uid="1") as stage, stage.resource.events() as events:
             await synced(events)
             stage.store.recreate()
@@ -222,7 +222,7 @@ class TestTrouble:
             assert ("delete", "lost", "hi") in seen
             assert await is_silent(events)
 
-    async def test_a_store_that_is_lost_is_waited_for(self) -> None:
+    async def test_a_stream_continues_after_an_outage_of_the_store(self) -> None:
         async with staged("a") as stage, stage.resource.events() as events:
             stage.store.fail(StoreMissingError("gone"))
             await asyncio.sleep(3600)
@@ -230,7 +230,9 @@ class TestTrouble:
             assert await synced(events) == [("upsert", "a", "hi"), ("sync", "", "")]
             assert stage.store.watches == 1
 
-    async def test_a_stream_entered_while_the_watch_is_broken_has_what_was_last_seen(self) -> None:
+    async def test_a_stream_opened_while_the_watch_is_broken_has_the_last_known_objects(
+        self,
+    ) -> None:
         async with staged("a") as stage, stage.resource.events() as early:
             await synced(early)
             stage.store.fail(StoreMissingError("gone"))

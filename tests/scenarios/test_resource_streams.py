@@ -8,7 +8,7 @@ from tests.support.controllers.resource_subscribers import clock, handled, is_si
 from tests.support.stores.sample_objects import value
 
 
-async def test_nothing_is_watched_before_the_first_stream_is_entered() -> None:
+async def test_a_resource_has_no_watch_before_its_first_stream() -> None:
     async with staged("a") as stage:
         stream = stage.resource.events()
         await asyncio.sleep(60)
@@ -18,7 +18,7 @@ async def test_nothing_is_watched_before_the_first_stream_is_entered() -> None:
             assert stage.store.watches == 1
 
 
-async def test_nothing_is_watched_before_the_store_is_asked_for() -> None:
+async def test_a_resource_has_no_watch_before_the_first_store_call() -> None:
     async with staged("a") as stage:
         await asyncio.sleep(60)
         assert stage.store.watches == 0
@@ -26,7 +26,7 @@ async def test_nothing_is_watched_before_the_store_is_asked_for() -> None:
         assert stage.store.watches == 1
 
 
-async def test_every_object_is_told_and_then_one_sync() -> None:
+async def test_a_stream_has_an_upsert_for_every_object_and_then_a_sync() -> None:
     async with staged("a", "b") as stage, stage.resource.events() as events:
         assert await handled(events, 3) == [
             ("upsert", "a", "hi"),
@@ -36,7 +36,7 @@ async def test_every_object_is_told_and_then_one_sync() -> None:
         assert await is_silent(events)
 
 
-async def test_where_there_is_no_object_the_sync_comes_at_once() -> None:
+async def test_the_first_event_of_an_empty_bucket_is_the_sync() -> None:
     async with staged() as stage, stage.resource.events() as events:
         assert await handled(events, 1) == [("sync", "", "")]
 
@@ -49,7 +49,7 @@ async def test_the_sync_does_not_wait_until_events_are_done() -> None:
             event.done()
 
 
-async def test_what_changes_after_the_sync_is_told() -> None:
+async def test_changes_after_the_sync_are_events() -> None:
     async with staged("a") as stage, stage.resource.events() as events:
         await synced(events)
         await stage.put("b", "new")
@@ -61,7 +61,7 @@ async def test_what_changes_after_the_sync_is_told() -> None:
         assert await is_silent(events)
 
 
-async def test_a_change_goes_before_the_rest_of_the_replay_and_the_sync_behind_it() -> None:
+async def test_a_change_precedes_the_rest_of_the_replay_and_the_sync() -> None:
     async with staged("a", "b", "c") as stage, stage.resource.events() as events:
         first = await handled(events, 1)
         await stage.put("new")
@@ -70,7 +70,7 @@ async def test_a_change_goes_before_the_rest_of_the_replay_and_the_sync_behind_i
     assert [key for _, key, _ in first + rest] == ["a", "new", "b", "c", ""]
 
 
-async def test_a_late_subscriber_is_told_everything_from_the_beginning() -> None:
+async def test_a_late_subscriber_gets_every_object_and_a_sync() -> None:
     async with staged("a", "b") as stage, stage.resource.events() as early:
         await synced(early)
         await stage.delete("a")
@@ -85,7 +85,7 @@ async def test_a_late_subscriber_is_told_everything_from_the_beginning() -> None
         assert await is_silent(early)
 
 
-async def test_subscribers_share_one_watch_and_none_waits_for_another() -> None:
+async def test_subscribers_share_one_watch_and_do_not_block_each_other() -> None:
     async with (
         staged("a") as stage,
         stage.resource.events() as slow,
@@ -100,7 +100,7 @@ async def test_subscribers_share_one_watch_and_none_waits_for_another() -> None:
         assert await synced(slow) == [("upsert", "a", "changed"), ("sync", "", "")]
 
 
-async def test_while_a_key_is_out_only_others_are_told() -> None:
+async def test_a_key_with_an_unfinished_event_gets_no_other_event() -> None:
     async with staged("a") as stage, stage.resource.events() as events:
         held = await anext(events)
         await handled(events, 1)
@@ -114,7 +114,7 @@ async def test_while_a_key_is_out_only_others_are_told() -> None:
         assert await is_silent(events)
 
 
-async def test_what_came_and_went_unseen_is_not_told() -> None:
+async def test_an_object_created_and_deleted_between_reads_is_no_event() -> None:
     async with staged() as stage, stage.resource.events() as events:
         await synced(events)
         await stage.put("a")
@@ -127,7 +127,7 @@ async def test_what_came_and_went_unseen_is_not_told() -> None:
         assert await is_silent(events)
 
 
-async def test_what_was_deleted_before_a_subscriber_came_is_not_told_to_it() -> None:
+async def test_an_object_deleted_before_the_subscription_is_no_event() -> None:
     async with staged("a") as stage, stage.resource.events() as early:
         await synced(early)
         await stage.delete("a")
@@ -138,7 +138,7 @@ async def test_what_was_deleted_before_a_subscriber_came_is_not_told_to_it() -> 
             assert await handled(early, 1) == [("delete", "a", "hi")]
 
 
-async def test_a_deleted_object_is_told_as_this_subscriber_last_knew_it() -> None:
+async def test_a_delete_event_has_the_last_object_that_the_subscriber_got() -> None:
     async with staged("a") as stage, stage.resource.events() as events:
         held = await anext(events)
         await stage.put("a", "never told")
@@ -148,7 +148,7 @@ async def test_a_deleted_object_is_told_as_this_subscriber_last_knew_it() -> Non
         assert await synced(events) == [("delete", "a", "hi"), ("sync", "", "")]
 
 
-async def test_an_object_made_anew_is_a_delete_and_then_an_upsert() -> None:
+async def test_a_replaced_object_is_a_delete_and_then_an_upsert() -> None:
     async with staged("a", uid="1") as stage, stage.resource.events() as events:
         await synced(events)
         await stage.recreate("a", "second", uid="2")
@@ -157,7 +157,7 @@ async def test_an_object_made_anew_is_a_delete_and_then_an_upsert() -> None:
         assert await is_silent(events)
 
 
-async def test_an_object_made_anew_while_its_key_is_out_is_a_delete_and_then_an_upsert() -> None:
+async def test_an_object_replaced_during_its_upsert_is_a_delete_and_then_an_upsert() -> None:
     async with staged("a", uid="1") as stage, stage.resource.events() as events:
         held = await anext(events)
         await handled(events, 1)
@@ -167,7 +167,7 @@ async def test_an_object_made_anew_while_its_key_is_out_is_a_delete_and_then_an_
         assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
 
 
-async def test_an_object_made_anew_while_its_delete_is_out_is_an_upsert_after_it() -> None:
+async def test_an_object_recreated_during_its_delete_is_an_upsert_after_it() -> None:
     async with staged("a", uid="1") as stage, stage.resource.events() as events:
         await synced(events)
         await stage.delete("a")
@@ -180,7 +180,9 @@ async def test_an_object_made_anew_while_its_delete_is_out_is_an_upsert_after_it
         assert await handled(events, 1) == [("delete", "a", "second")]
 
 
-async def test_an_object_made_anew_twice_unseen_is_told_as_its_first_and_its_last() -> None:
+async def test_an_object_replaced_twice_is_a_delete_of_the_first_and_an_upsert_of_the_last() -> (
+    None
+):
     async with staged("a", uid="1") as stage, stage.resource.events() as events:
         await synced(events)
         await stage.recreate("a", "second", uid="2")
@@ -189,7 +191,7 @@ async def test_an_object_made_anew_twice_unseen_is_told_as_its_first_and_its_las
         assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "third")]
 
 
-async def test_an_object_that_does_not_say_its_uid_is_the_same_as_its_key() -> None:
+async def test_a_change_of_an_object_without_a_uid_is_an_upsert() -> None:
     async with staged("a", uid="1") as stage, stage.resource.events() as events:
         await synced(events)
         await stage.put("a", "by hand")
@@ -212,7 +214,7 @@ async def test_a_subscriber_that_never_waits_lets_others_run() -> None:
             assert len(turns) == 1
 
 
-async def test_what_no_thing_can_be_is_not_told_until_it_is_one() -> None:
+async def test_an_invalid_object_is_no_event_until_it_is_valid() -> None:
     async with staged("a") as stage, stage.resource.events() as events:
         await stage.store.create("b", b"oops")
         assert await synced(events) == [("upsert", "a", "hi"), ("sync", "", "")]
@@ -226,7 +228,7 @@ async def test_what_no_thing_can_be_is_not_told_until_it_is_one() -> None:
         assert await handled(events, 1) == [("delete", "a", "hi")]
 
 
-async def test_several_tasks_may_read_one_stream() -> None:
+async def test_several_tasks_can_read_one_stream() -> None:
     seen: list[str] = []
     async with staged("a", "b", "c") as stage, stage.resource.events() as events:
 

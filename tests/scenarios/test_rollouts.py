@@ -62,7 +62,7 @@ async def fleet() -> AsyncIterator[Fleet]:
         yield fleet
 
 
-async def test_the_next_site_gets_it_when_the_last_is_ready(fleet: Fleet) -> None:
+async def test_the_next_site_gets_the_version_once_the_last_is_ready(fleet: Fleet) -> None:
     await fleet.roll_out("eu", "1")
     assert await fleet.versions() == {"athens": "1"}
     await asyncio.sleep(3600)
@@ -76,14 +76,16 @@ async def test_the_next_site_gets_it_when_the_last_is_ready(fleet: Fleet) -> Non
     assert await fleet.status("eu") == {"sites": 3, "given": 3, "ready": 3, "failed": []}
 
 
-async def test_as_many_are_under_way_at_once_as_it_says(fleet: Fleet) -> None:
+async def test_at_once_sets_the_number_of_concurrent_sites(fleet: Fleet) -> None:
     await fleet.roll_out("eu", "1", at_once=2)
     assert await fleet.versions() == {"athens": "1", "berlin": "1"}
     await fleet.report("berlin", ready=True)
     assert await fleet.versions() == {"athens": "1", "berlin": "1", "calais": "1"}
 
 
-async def test_it_stops_where_a_site_fails_and_goes_on_when_that_recovers(fleet: Fleet) -> None:
+async def test_a_rollout_stops_at_a_failed_site_and_continues_once_it_recovers(
+    fleet: Fleet,
+) -> None:
     await fleet.roll_out("eu", "1", at_once=2)
     await fleet.report("athens", error="the disk is full")
     await fleet.report("berlin", ready=True)
@@ -95,7 +97,7 @@ async def test_it_stops_where_a_site_fails_and_goes_on_when_that_recovers(fleet:
     assert (await fleet.status("eu"))["failed"] == []
 
 
-async def test_a_new_version_begins_anew_and_the_others_keep_the_old(fleet: Fleet) -> None:
+async def test_a_new_version_starts_over_and_other_sites_keep_the_old_one(fleet: Fleet) -> None:
     await fleet.roll_out("eu", "1", at_once=3)
     for site in ("athens", "berlin", "calais"):
         await fleet.report(site, ready=True)
@@ -116,14 +118,14 @@ async def test_a_failed_version_is_replaced_by_the_next(fleet: Fleet) -> None:
     assert await fleet.versions() == {"athens": "2", "berlin": "2"}
 
 
-async def test_nothing_more_is_given_while_it_is_held(fleet: Fleet) -> None:
+async def test_a_rollout_with_at_once_zero_is_paused(fleet: Fleet) -> None:
     await fleet.roll_out("eu", "1")
     await fleet.roll_out("eu", "1", at_once=0)
     await fleet.report("athens", ready=True)
     assert await fleet.versions() == {"athens": "1"}
 
 
-async def test_a_site_that_comes_later_gets_it_too(fleet: Fleet) -> None:
+async def test_a_site_added_later_gets_the_version(fleet: Fleet) -> None:
     await fleet.roll_out("us", "1", sites=US)
     await fleet.report("dallas", ready=True)
     await fleet.site("eugene", US)
@@ -131,7 +133,7 @@ async def test_a_site_that_comes_later_gets_it_too(fleet: Fleet) -> None:
     assert await fleet.versions() == {"dallas": "1", "eugene": "1"}
 
 
-async def test_a_site_that_is_chosen_no_more_loses_it_and_one_that_is_not_known_keeps_it(
+async def test_a_deselected_site_loses_its_config_and_a_deleted_site_keeps_it(
     fleet: Fleet,
 ) -> None:
     await fleet.roll_out("eu", "1", at_once=3)
@@ -141,7 +143,7 @@ async def test_a_site_that_is_chosen_no_more_loses_it_and_one_that_is_not_known_
     assert await fleet.versions() == {"berlin": "1", "calais": "1"}
 
 
-async def test_two_rollouts_cannot_have_one_site(fleet: Fleet) -> None:
+async def test_a_site_of_another_rollout_is_refused(fleet: Fleet) -> None:
     await fleet.roll_out("first", "1")
     await fleet.roll_out("second", "2")
     assert await fleet.versions() == {"athens": "1"}
@@ -149,7 +151,7 @@ async def test_two_rollouts_cannot_have_one_site(fleet: Fleet) -> None:
     assert "owned by Rollout.rollouts first" in failing["second"]
 
 
-async def test_a_deleted_rollout_takes_its_configurations_with_it(fleet: Fleet) -> None:
+async def test_deleting_a_rollout_deletes_its_configurations(fleet: Fleet) -> None:
     await fleet.roll_out("eu", "1", at_once=3)
     await fleet.roll_out("us", "1", sites=US)
     await fleet.rollouts.delete("eu")
@@ -157,7 +159,7 @@ async def test_a_deleted_rollout_takes_its_configurations_with_it(fleet: Fleet) 
     assert await fleet.versions() == {"dallas": "1"}
 
 
-async def test_a_configuration_changed_by_hand_is_put_right_and_is_under_way_again(
+async def test_a_configuration_edited_by_hand_is_restored(
     fleet: Fleet,
 ) -> None:
     await fleet.roll_out("eu", "1", at_once=3)

@@ -22,7 +22,7 @@ from tests.support.controllers.app_controller import (
 A_SECOND = 1.0
 
 
-async def test_a_primary_becomes_its_secondaries_and_its_status_says_so() -> None:
+async def test_a_primary_gets_its_secondaries_a_status_and_an_event() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop", "hello", ("a", "b"))
@@ -58,7 +58,7 @@ async def test_a_changed_primary_changes_its_secondaries() -> None:
         assert (await document(play.parts, "shop.b"))["metadata"]["generation"] == 2
 
 
-async def test_a_deleted_primary_takes_its_secondaries_with_it_and_no_others() -> None:
+async def test_deleting_a_primary_deletes_only_its_secondaries() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop", parts=("a", "b"))
@@ -72,7 +72,7 @@ async def test_a_deleted_primary_takes_its_secondaries_with_it_and_no_others() -
         assert play.events("shop")[-1] == ("Synced", '"shop" synced successfully (deleted)')
 
 
-async def test_secondaries_of_a_deleted_primary_stay_where_the_policy_is_orphan() -> None:
+async def test_secondaries_of_a_deleted_primary_are_kept_with_the_orphan_policy() -> None:
     class Lenient(Apps):
         deletion_policy = "orphan"
 
@@ -89,7 +89,7 @@ async def test_secondaries_of_a_deleted_primary_stay_where_the_policy_is_orphan(
         assert "policy" in plan.refused
 
 
-async def test_a_deleted_secondary_comes_back_within_a_second() -> None:
+async def test_a_deleted_secondary_is_created_again_within_a_second() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -100,7 +100,7 @@ async def test_a_deleted_secondary_comes_back_within_a_second() -> None:
         assert await play.texts() == {"shop.main": "hi"}
 
 
-async def test_a_purged_secondary_comes_back() -> None:
+async def test_a_purged_secondary_is_created_again() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -111,7 +111,7 @@ async def test_a_purged_secondary_comes_back() -> None:
         assert await play.texts() == {"shop.main": "hi"}
 
 
-async def test_an_edited_secondary_is_put_right_within_a_second() -> None:
+async def test_an_edited_secondary_is_restored_within_a_second() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -123,7 +123,7 @@ async def test_an_edited_secondary_is_put_right_within_a_second() -> None:
         assert play.events("shop")[-1] == ("Synced", '"shop" synced successfully (updated)')
 
 
-async def test_a_field_that_nobody_here_knows_survives_on_a_secondary() -> None:
+async def test_unknown_fields_of_a_secondary_are_kept() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -150,7 +150,7 @@ async def test_a_field_that_nobody_here_knows_survives_on_a_secondary() -> None:
         pytest.param(b"[" * 100_000, id="what overflows a parser"),
     ],
 )
-async def test_a_secondary_overwritten_by_hand_comes_back_within_a_second(
+async def test_an_overwritten_secondary_is_restored_within_a_second(
     value: bytes | dict[str, Any],
 ) -> None:
     async with running(Apps()) as harness:
@@ -165,7 +165,7 @@ async def test_a_secondary_overwritten_by_hand_comes_back_within_a_second(
         assert part["metadata"]["labels"]["natsctl.io/owner-key"] == "shop"
 
 
-async def test_a_secondary_overwritten_while_nobody_ran_comes_back() -> None:
+async def test_a_secondary_overwritten_while_no_process_ran_is_restored() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -177,7 +177,7 @@ async def test_a_secondary_overwritten_while_nobody_ran_comes_back() -> None:
         assert await play.texts() == {"shop.main": "hi"}
 
 
-async def test_an_object_put_where_a_secondary_was_deleted_is_not_taken() -> None:
+async def test_an_object_put_in_place_of_a_deleted_secondary_is_not_adopted() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -191,7 +191,7 @@ async def test_an_object_put_where_a_secondary_was_deleted_is_not_taken() -> Non
         assert "ErrResourceExists" in play.reasons("shop")
 
 
-async def test_an_owner_label_that_moved_wakes_the_old_owner_and_the_new() -> None:
+async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -214,7 +214,7 @@ async def test_an_owner_label_that_moved_wakes_the_old_owner_and_the_new() -> No
         ] == "old"
 
 
-async def test_an_object_of_nobody_is_not_taken_over() -> None:
+async def test_an_object_without_an_owner_is_not_adopted() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         await put(play.parts, "shop.main", {"spec": {"text": "theirs"}})
@@ -230,7 +230,7 @@ async def test_an_object_of_nobody_is_not_taken_over() -> None:
         assert "shop" in harness.runtime.status().failing
 
 
-async def test_an_object_of_nobody_is_taken_over_where_that_is_asked_for() -> None:
+async def test_adopt_takes_over_an_object_without_an_owner() -> None:
     class Adopting(Apps):
         async def sync_handler(self, key: str) -> float | None:
             if self.apps.get(key) is not None:
@@ -248,7 +248,7 @@ async def test_an_object_of_nobody_is_taken_over_where_that_is_asked_for() -> No
         assert part["metadata"]["labels"]["natsctl.io/owner-key"] == "shop"
 
 
-async def test_an_owner_whose_secondary_another_takes_over_is_told() -> None:
+async def test_an_owner_whose_secondary_is_adopted_by_another_is_synced() -> None:
     class Greedy(Apps):
         async def sync_handler(self, key: str) -> float | None:
             self.syncs.append(key)
@@ -281,7 +281,7 @@ class Rivals(Apps):
         return None
 
 
-async def test_of_two_owners_that_want_one_secondary_the_first_keeps_it() -> None:
+async def test_the_first_of_two_owners_keeps_a_secondary() -> None:
     async with running(Rivals()) as harness:
         play = stage(harness)
         await play.app("first", "first")
@@ -295,7 +295,7 @@ async def test_of_two_owners_that_want_one_secondary_the_first_keeps_it() -> Non
         assert "owned by App.apps first" in play.events("second")[0][1]
 
 
-async def test_the_second_owner_gets_a_secondary_that_the_first_gives_up() -> None:
+async def test_the_second_owner_gets_a_secondary_once_the_first_is_deleted() -> None:
     async with running(Rivals()) as harness:
         play = stage(harness)
         await play.app("first", "first")
@@ -308,7 +308,7 @@ async def test_the_second_owner_gets_a_secondary_that_the_first_gives_up() -> No
         assert await play.texts() == {"it": "second"}
 
 
-async def test_a_controller_may_say_itself_whom_a_secondary_wakes() -> None:
+async def test_handle_secondary_sets_the_keys_that_a_secondary_enqueues() -> None:
     class Watchful(Apps):
         def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
             return ("watchtower", change.key)
@@ -325,7 +325,7 @@ async def test_a_controller_may_say_itself_whom_a_secondary_wakes() -> None:
         assert set(controller.syncs) == {"watchtower", "shop.main"}
 
 
-async def test_where_that_fails_the_owner_is_woken() -> None:
+async def test_the_owner_is_enqueued_if_handle_secondary_fails() -> None:
     class Broken(Apps):
         def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
             yield "watchtower"
@@ -342,14 +342,14 @@ async def test_where_that_fails_the_owner_is_woken() -> None:
         assert await play.texts() == {"shop.main": "hi"}
 
 
-async def test_a_secondary_is_written_only_within_a_sync() -> None:
+async def test_a_write_of_a_secondary_outside_a_sync_is_refused() -> None:
     controller = Apps()
     async with running(controller):
         with pytest.raises(UsageError, match="within a sync handler"):
             await controller.parts.apply("shop.main", Part(spec=PartSpec("hi")))
 
 
-async def test_decompose_secondary_says_whose_it_is() -> None:
+async def test_decompose_secondary_returns_the_owner_key() -> None:
     controller = Apps()
     async with running(controller) as harness:
         await stage(harness).app("shop")
@@ -359,7 +359,7 @@ async def test_decompose_secondary_says_whose_it_is() -> None:
         assert harness.runtime.decompose_secondary(part) == (part, "shop")
 
 
-async def test_a_key_too_long_for_a_label_owns_all_the_same() -> None:
+async def test_a_key_too_long_for_a_label_owns_its_secondaries() -> None:
     key = "region=eu/" + "x" * 80
     async with running(Apps()) as harness:
         play = stage(harness)
@@ -381,7 +381,7 @@ class DefaultSpec(msgspec.Struct, frozen=True):
     text: str
 
 
-async def test_a_tertiary_is_read_and_wakes_nobody() -> None:
+async def test_a_tertiary_can_be_read_and_enqueues_no_key() -> None:
     defaults = kv(dict[str, str], bucket="defaults")
 
     class Reading(Controller):
@@ -407,7 +407,7 @@ async def test_a_tertiary_is_read_and_wakes_nobody() -> None:
         assert controller.seen == [None, {"text": "hello"}]
 
 
-async def test_two_secondary_kinds_are_kept_apart() -> None:
+async def test_secondaries_of_two_kinds_can_have_the_same_key() -> None:
     class Pairs(Apps):
         others = secondary(kv(Part, bucket="others"))
 

@@ -72,7 +72,7 @@ async def running(controller: Controller | Runnable, stores: MemoryStores) -> Ru
     return found
 
 
-async def test_watchers_of_a_standby_are_told_when_it_leads() -> None:
+async def test_the_watchers_of_a_standby_are_called_once_it_leads() -> None:
     stores, one, two = MemoryStores(), Notes("one"), Notes("two")
     await put(stores.store(SITES), "a", site())
     first = await running(watching(one), stores)
@@ -85,7 +85,7 @@ async def test_watchers_of_a_standby_are_told_when_it_leads() -> None:
     await second.stop()
 
 
-async def test_a_watcher_that_was_cut_short_is_told_again_and_so_are_those_after_it() -> None:
+async def test_an_interrupted_watcher_and_later_watchers_are_called_again() -> None:
     stores, one, two = MemoryStores(), Notes("one"), Notes("two")
     one.takes_s = TTL_S
     controller = watching(one)
@@ -103,7 +103,7 @@ async def test_a_watcher_that_was_cut_short_is_told_again_and_so_are_those_after
     await process.stop()
 
 
-async def test_a_process_that_was_stopped_amid_a_telling_tells_it_again() -> None:
+async def test_a_watcher_call_interrupted_by_a_process_pause_is_repeated() -> None:
     stores, one = MemoryStores(), Notes("one")
     one.takes_s = 2.0
     failures: list[Exception] = []
@@ -132,7 +132,7 @@ async def test_only_the_leader_applies_to_a_cluster() -> None:
     await second.stop()
 
 
-async def test_a_leader_sees_first_what_the_one_before_it_wrote() -> None:
+async def test_a_new_leader_sees_the_writes_of_the_previous_leader() -> None:
     seen: list[int] = []
 
     class Counts(Controller):
@@ -165,7 +165,7 @@ async def test_a_leader_sees_first_what_the_one_before_it_wrote() -> None:
     await task
 
 
-async def test_a_store_that_does_not_say_how_far_it_is_holds_up_no_leader(
+async def test_a_store_without_a_newest_revision_does_not_block_a_leader(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Silent(MemoryStore):
@@ -184,7 +184,7 @@ async def test_a_store_that_does_not_say_how_far_it_is_holds_up_no_leader(
     await process.stop()
 
 
-async def test_every_write_of_a_standby_is_refused_and_no_read_is() -> None:
+async def test_writes_of_a_standby_are_refused_and_reads_are_not() -> None:
     leadership = Leadership("sites", asyncio.get_running_loop().time)
     stores = MemoryStores()
     stored = await stores.store(SITES).create("a", site())
@@ -205,7 +205,7 @@ async def test_every_write_of_a_standby_is_refused_and_no_read_is() -> None:
         await store.delete("a")
 
 
-async def test_a_write_that_waits_is_not_sent_after_its_term() -> None:
+async def test_a_waiting_write_is_not_sent_after_its_term() -> None:
     sent: list[str] = []
 
     async def busy(key: str) -> None:
@@ -226,7 +226,7 @@ async def test_a_write_that_waits_is_not_sent_after_its_term() -> None:
     assert sent == ["early"]
 
 
-async def test_a_request_to_a_cluster_that_waits_is_not_sent_after_its_term() -> None:
+async def test_a_waiting_kubernetes_request_is_not_sent_after_its_term() -> None:
     sent: list[str] = []
 
     class Busy:
@@ -244,7 +244,7 @@ async def test_a_request_to_a_cluster_that_waits_is_not_sent_after_its_term() ->
     assert sent == ["GET"]
 
 
-async def test_events_are_recorded_of_keys_that_this_process_has() -> None:
+async def test_events_are_recorded_only_within_the_term() -> None:
     leadership = Leadership("sites", asyncio.get_running_loop().time)
     stores = MemoryStores()
     async with stores.guarded(TermGuard(leadership)).recorder("sites") as recorder:

@@ -67,7 +67,7 @@ async def test_every_key_is_synced_again_within_an_interval_after_the_start(
         assert min(controller.syncs.values()) == 2
 
 
-async def test_the_periodic_resync_begins_although_the_queue_never_keeps_up(
+async def test_the_periodic_resync_begins_even_if_the_queue_is_never_empty(
     stores: MemoryStores,
 ) -> None:
     class Endless(Slow):

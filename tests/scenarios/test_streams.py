@@ -33,7 +33,7 @@ async def test_a_stream_deleted_by_hand_is_created_again(memory_stores: MemorySt
         await harness.run_until(jetstream.streams)
 
 
-async def test_a_stream_of_somebody_else_is_left_alone(memory_stores: MemoryStores) -> None:
+async def test_a_stream_created_by_others_is_not_changed(memory_stores: MemoryStores) -> None:
     controller, jetstream = Streams(), memory_stores.jetstream
     await jetstream.api("STREAM.CREATE.orders", {"name": "orders", "max_msgs": 7})
     async with running(controller, stores=memory_stores) as harness:
@@ -45,7 +45,7 @@ async def test_a_stream_of_somebody_else_is_left_alone(memory_stores: MemoryStor
     assert jetstream.streams() == ["orders"]
 
 
-async def test_an_api_that_fails_is_asked_again(memory_stores: MemoryStores) -> None:
+async def test_a_failed_api_request_is_retried(memory_stores: MemoryStores) -> None:
     controller, jetstream = Streams(), memory_stores.jetstream
     jetstream.fail(StoreError("JetStream not enabled"))
     async with running(controller, stores=memory_stores) as harness:

@@ -62,7 +62,7 @@ class Moody(Apps):
 # ---- how fast
 
 
-async def test_syncs_begin_no_faster_than_the_rate_limit() -> None:
+async def test_the_rate_limit_bounds_the_start_of_syncs() -> None:
     class Slow(Moody):
         rate_limit = RateLimit(qps=10, burst=5)
         workers = 20
@@ -93,7 +93,7 @@ async def test_a_rate_limit_of_another_type_is_refused_when_the_controller_is_lo
     ("qps", "burst"),
     [(0, 1), (-1, 1), (float("inf"), 1), (float("nan"), 1), (1, 0), (1, 1.5), ("1", 1), (True, 1)],
 )
-def test_a_rate_limit_that_limits_nothing_or_all_is_refused(qps: float, burst: int) -> None:
+def test_an_invalid_rate_limit_is_refused(qps: float, burst: int) -> None:
     with pytest.raises(UsageError, match="a rate limit needs"):
         RateLimit(qps=qps, burst=burst)
 
@@ -101,7 +101,7 @@ def test_a_rate_limit_that_limits_nothing_or_all_is_refused(qps: float, burst: i
 # ---- what is a reason, and what is none
 
 
-async def test_one_put_is_one_sync() -> None:
+async def test_one_put_causes_one_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -112,7 +112,7 @@ async def test_one_put_is_one_sync() -> None:
         assert play.writes == 1 + 3 + 1  # the user's put, the parts, the status
 
 
-async def test_after_convergence_an_hour_has_no_write_and_no_sync_but_resyncs() -> None:
+async def test_only_resyncs_sync_after_convergence_and_they_write_nothing() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -133,7 +133,7 @@ async def test_after_convergence_an_hour_has_no_write_and_no_sync_but_resyncs() 
         assert [at.operation for at in last] == ["resync"] * 5
 
 
-async def test_a_change_of_a_secondary_that_a_sync_makes_twice_is_still_its_own() -> None:
+async def test_several_writes_of_a_secondary_in_a_sync_cause_no_further_sync() -> None:
     class Thorough(Apps):
         async def sync_handler(self, key: str) -> float | None:
             self.syncs.append(key)
@@ -153,7 +153,7 @@ async def test_a_change_of_a_secondary_that_a_sync_makes_twice_is_still_its_own(
         assert controller.syncs == ["shop"]
 
 
-async def test_after_a_restart_each_key_is_synced_once_and_nothing_is_written() -> None:
+async def test_a_restart_syncs_each_key_once_and_writes_nothing() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         for number in range(20):
@@ -166,7 +166,7 @@ async def test_after_a_restart_each_key_is_synced_once_and_nothing_is_written() 
         assert (len(controller.syncs), play.writes) == (20, writes)
 
 
-async def test_a_status_written_by_somebody_wakes_nobody() -> None:
+async def test_a_status_written_by_others_causes_no_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -181,7 +181,7 @@ async def test_a_status_written_by_somebody_wakes_nobody() -> None:
         assert shop.status == {"parts": 1, "seen-by": "somebody"}
 
 
-async def test_bookkeeping_written_by_somebody_wakes_nobody() -> None:
+async def test_finalizers_and_generation_written_by_others_cause_no_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -194,7 +194,7 @@ async def test_bookkeeping_written_by_somebody_wakes_nobody() -> None:
         assert controller.syncs == ["shop"]
 
 
-async def test_the_same_spec_put_again_wakes_nobody() -> None:
+async def test_a_put_of_the_same_spec_causes_no_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -205,7 +205,7 @@ async def test_the_same_spec_put_again_wakes_nobody() -> None:
         assert controller.syncs == ["shop"]
 
 
-async def test_a_status_that_a_plain_writer_wiped_is_written_again_at_the_next_sync() -> None:
+async def test_a_status_removed_by_a_put_is_written_at_the_next_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -217,7 +217,7 @@ async def test_a_status_that_a_plain_writer_wiped_is_written_again_at_the_next_s
         assert (await document(play.apps, "shop"))["status"] == {"parts": 1}
 
 
-async def test_a_spec_rewritten_without_a_new_generation_is_served() -> None:
+async def test_a_changed_spec_without_a_new_generation_is_synced() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -231,7 +231,7 @@ async def test_a_spec_rewritten_without_a_new_generation_is_served() -> None:
         assert shop["metadata"]["generation"] == shop["status"]["observedGeneration"] == 1
 
 
-async def test_a_field_that_the_type_does_not_know_is_a_reason_and_survives_the_sync() -> None:
+async def test_a_change_of_an_unknown_field_is_synced_and_the_field_is_kept() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -246,7 +246,7 @@ async def test_a_field_that_the_type_does_not_know_is_a_reason_and_survives_the_
         assert (shop["spec"]["note"], shop["status"]["parts"]) == ("of another version", 1)
 
 
-async def test_changes_during_a_sync_are_one_more_sync_of_the_newest_state() -> None:
+async def test_changes_during_a_sync_cause_one_sync_of_the_newest_state() -> None:
     controller = Moody()
     controller.delay_s = 10.0
     async with running(controller) as harness:
@@ -264,7 +264,7 @@ async def test_changes_during_a_sync_are_one_more_sync_of_the_newest_state() -> 
 # ---- what follows a sync
 
 
-async def test_a_failing_handler_is_tried_again_later_and_later_and_recovers() -> None:
+async def test_a_failing_handler_is_retried_with_backoff() -> None:
     controller = Moody()
     controller.failure = RuntimeError("not yet")
     async with running(controller) as harness:
@@ -287,7 +287,7 @@ async def test_a_failing_handler_is_tried_again_later_and_later_and_recovers() -
         assert harness.runtime.status().failing == {}
 
 
-async def test_a_failing_key_harms_no_other() -> None:
+async def test_a_failing_key_does_not_affect_other_keys() -> None:
     class Picky(Apps):
         workers = 1
 
@@ -307,7 +307,7 @@ async def test_a_failing_key_harms_no_other() -> None:
         assert len(play.parts.keys()) == 101
 
 
-async def test_retry_after_is_obeyed_and_counts_as_no_failure() -> None:
+async def test_retry_after_requeues_without_a_failure() -> None:
     controller = Moody()
     controller.failure = RetryAfter(30.0)
     async with running(controller) as harness:
@@ -320,7 +320,7 @@ async def test_retry_after_is_obeyed_and_counts_as_no_failure() -> None:
         assert play.reasons("shop") == []
 
 
-async def test_seconds_returned_are_when_the_handler_is_called_again() -> None:
+async def test_a_returned_delay_requeues_the_key() -> None:
     controller = Moody()
     controller.back_after_s = 25.0
     async with running(controller) as harness:
@@ -330,7 +330,7 @@ async def test_seconds_returned_are_when_the_handler_is_called_again() -> None:
         assert controller.gaps == [25.0] * 4
 
 
-async def test_a_handler_that_takes_too_long_fails_and_is_tried_again() -> None:
+async def test_a_handler_that_times_out_fails_and_is_retried() -> None:
     class Hasty(Moody):
         sync_timeout_s = 5.0
 
@@ -352,7 +352,7 @@ async def test_a_handler_that_takes_too_long_fails_and_is_tried_again() -> None:
         assert harness.runtime.status().failing == {}
 
 
-async def test_a_handler_that_waits_for_something_cancelled_fails_like_any_other() -> None:
+async def test_a_cancelled_error_of_a_handler_is_a_failure() -> None:
     controller = Moody()
     controller.failure = asyncio.CancelledError()
     async with running(controller) as harness:
@@ -367,7 +367,7 @@ async def test_a_handler_that_waits_for_something_cancelled_fails_like_any_other
         assert harness.runtime.status().failing == {}
 
 
-async def test_what_failed_for_good_is_not_tried_again_until_the_object_changes() -> None:
+async def test_a_permanent_failure_is_not_retried_until_the_object_changes() -> None:
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
@@ -388,7 +388,7 @@ async def test_what_failed_for_good_is_not_tried_again_until_the_object_changes(
         assert harness.runtime.status().failing == {}
 
 
-async def test_what_failed_for_good_is_tried_again_when_a_person_asks() -> None:
+async def test_a_manual_sync_retries_a_permanent_failure() -> None:
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
@@ -412,7 +412,7 @@ async def test_an_empty_key_cannot_be_enqueued() -> None:
         assert harness.runtime.idle
 
 
-async def test_what_a_person_asks_for_is_not_forgotten_over_a_lesser_reason() -> None:
+async def test_a_manual_sync_is_kept_if_a_resync_is_added() -> None:
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
@@ -427,7 +427,7 @@ async def test_what_a_person_asks_for_is_not_forgotten_over_a_lesser_reason() ->
         assert [at.operation for at in harness.runtime.explain("shop").syncs] == ["put", "manual"]
 
 
-async def test_what_was_asked_for_later_is_no_reason_now() -> None:
+async def test_a_delayed_manual_sync_does_not_retry_a_permanent_failure_before_its_time() -> None:
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
@@ -442,7 +442,7 @@ async def test_what_was_asked_for_later_is_no_reason_now() -> None:
         assert [at.operation for at in harness.runtime.explain("shop").syncs] == ["put", "manual"]
 
 
-async def test_a_change_made_while_its_sync_fails_for_good_is_synced() -> None:
+async def test_a_change_during_a_permanently_failing_sync_is_synced() -> None:
     controller = Moody()
     controller.failure, controller.delay_s = PermanentError("no such region"), 10.0
     async with running(controller) as harness:
@@ -458,7 +458,7 @@ async def test_a_change_made_while_its_sync_fails_for_good_is_synced() -> None:
         assert harness.runtime.status().failing == {}
 
 
-async def test_what_failed_for_good_is_cleared_away_when_its_primary_goes() -> None:
+async def test_deleting_the_primary_clears_a_permanent_failure() -> None:
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
@@ -473,7 +473,7 @@ async def test_what_failed_for_good_is_cleared_away_when_its_primary_goes() -> N
         assert harness.runtime.status().failing == {}
 
 
-async def test_a_retry_policy_may_give_a_key_up() -> None:
+async def test_a_retry_policy_can_drop_a_key() -> None:
     class Impatient(Moody):
         retry = give_up_after(2)  # type: ignore[assignment]
 
@@ -491,7 +491,7 @@ async def test_a_retry_policy_may_give_a_key_up() -> None:
         assert harness.runtime.status().failing == {}
 
 
-async def test_a_retry_policy_may_stop_everything() -> None:
+async def test_a_retry_policy_can_stop_the_runtime() -> None:
     class Strict(Moody):
         retry = staticmethod(lambda error, failures: Stop())
 
@@ -504,7 +504,7 @@ async def test_a_retry_policy_may_stop_everything() -> None:
         assert play.apps.watches == 0  # the runtime has ended by itself
 
 
-async def test_a_store_that_fails_for_a_while_only_delays() -> None:
+async def test_a_failing_store_delays_the_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = stage(harness)
@@ -519,7 +519,7 @@ async def test_a_store_that_fails_for_a_while_only_delays() -> None:
         assert harness.runtime.status().failing == {}
 
 
-async def test_an_unforeseen_failure_is_logged_with_its_traceback_and_a_foreseen_one_without(
+async def test_only_unexpected_errors_are_logged_with_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     controller = Moody()
@@ -542,7 +542,7 @@ async def test_an_unforeseen_failure_is_logged_with_its_traceback_and_a_foreseen
 @pytest.mark.parametrize(
     ("purge", "operation"), [(False, Operation.DELETE), (True, Operation.PURGE)]
 )
-async def test_a_purge_is_told_from_a_deletion(purge: bool, operation: Operation) -> None:  # noqa: FBT001 - a parameter
+async def test_purge_and_delete_are_different_operations(purge: bool, operation: Operation) -> None:  # noqa: FBT001 - a parameter
     async with running(Apps()) as harness:
         play = stage(harness)
         await play.app("shop")
@@ -553,7 +553,7 @@ async def test_a_purge_is_told_from_a_deletion(purge: bool, operation: Operation
         assert play.part_keys == []
 
 
-async def test_a_key_that_was_deleted_and_put_again_has_no_older_last_state() -> None:
+async def test_the_last_state_of_a_recreated_key_is_the_new_object() -> None:
     class Busy(Apps):
         workers = 1
 

@@ -71,7 +71,7 @@ class Idle(Apps):
         return None
 
 
-async def test_a_standby_keeps_nothing_of_keys_that_come_and_go_and_then_misses_nothing() -> None:
+async def test_a_standby_holds_no_state_of_deleted_keys_and_misses_nothing_as_leader() -> None:
     stores = MemoryStores()
     stage = Stage(stores)
     one = await process(stores, Apps())
@@ -104,7 +104,7 @@ async def test_a_standby_keeps_nothing_of_keys_that_come_and_go_and_then_misses_
     await two.stop()
 
 
-async def test_what_was_deleted_under_a_dead_leader_is_visited_by_the_next() -> None:
+async def test_a_key_purged_while_no_leader_ran_is_synced_by_the_next_leader() -> None:
     stores = MemoryStores()
     stage = Stage(stores)
     one, two = await process(stores, Apps()), await process(stores, Idle())
@@ -166,7 +166,7 @@ def sharing(
     return Operator([controller], nats=stores, shard=make)
 
 
-async def test_watchers_of_each_member_are_told_of_its_own_objects() -> None:
+async def test_the_watchers_of_a_member_are_called_only_for_its_keys() -> None:
     stores, told = MemoryStores(), list[str]()
     sites = stores.store(SITES)
     operators = [sharing(stores, Notes(name, told)) for name in ("one", "two")]
@@ -189,7 +189,7 @@ async def test_watchers_of_each_member_are_told_of_its_own_objects() -> None:
     await tasks[1]
 
 
-async def test_an_object_that_changes_while_it_comes_is_not_told_of_as_it_was() -> None:
+async def test_an_object_changed_during_a_rebalance_is_added_and_updated_once() -> None:
     stores, told = SlowStores(), list[str]()
     sites = stores.store(SITES)
     one, two = (sharing(stores, Notes(name, told)) for name in ("one", "two"))
@@ -217,7 +217,7 @@ async def test_an_object_that_changes_while_it_comes_is_not_told_of_as_it_was() 
     await tasks[1]
 
 
-async def test_deletions_are_listed_once_and_only_by_who_gets_keys() -> None:
+async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() -> None:
     stores, told, listings = SlowStores(), list[str](), list[int]()
     for number in range(20):
         await put(stores.store(SITES), f"s{number}", site())
@@ -238,7 +238,7 @@ async def test_deletions_are_listed_once_and_only_by_who_gets_keys() -> None:
     await second
 
 
-async def test_what_changes_while_a_member_prepares_was_added_before() -> None:
+async def test_an_object_changed_during_the_start_is_added_and_then_updated() -> None:
     stores, told = MemoryStores(), list[str]()
     await put(stores.store(SITES), "a", site())
     one = sharing(stores, Notes(told=told), SlowToStart)
@@ -270,7 +270,9 @@ class Readers(Controller):
 
 
 @pytest.mark.parametrize("pause_s", [0.0, TTL_S])
-async def test_what_a_key_read_is_watched_only_where_the_key_is(pause_s: float) -> None:
+async def test_objects_read_by_a_key_are_watched_only_by_the_member_of_the_key(
+    pause_s: float,
+) -> None:
     stores = MemoryStores()
     stage, make = Stage(stores), shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
     keys = [f"a{number}" for number in range(20)]
@@ -292,7 +294,7 @@ async def test_what_a_key_read_is_watched_only_where_the_key_is(pause_s: float) 
         await task
 
 
-async def test_managed_objects_are_shared_and_move_with_their_members() -> None:
+async def test_managed_objects_are_assigned_to_members_and_reassigned() -> None:
     stores, clouds = MemoryStores(), [Cloud(), Cloud()]
     operators = [
         Operator(
@@ -319,7 +321,7 @@ async def test_managed_objects_are_shared_and_move_with_their_members() -> None:
     await tasks[1]
 
 
-async def test_managed_objects_that_come_do_not_wait_for_those_that_are_gone() -> None:
+async def test_gained_managed_objects_do_not_wait_for_the_listing_of_deletions() -> None:
     stores, cloud = SlowStores(), Cloud()
     stores.way.delay_s = 2 * TTL_S  # to list the objects, and again to list the deletions
     await stores.store(DISKS).create("a", b'{"spec": {"size": 1}}')
@@ -365,14 +367,14 @@ class Plain:
         pass
 
 
-async def test_what_has_no_keys_is_not_shared() -> None:
+async def test_a_runnable_without_keys_cannot_be_sharded() -> None:
     stores = MemoryStores()
     make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S)
     with pytest.raises(UsageError, match="plain cannot be sharded"):
         Operator([Plain()], nats=stores, shard=make)
 
 
-async def test_either_one_leads_or_all_share() -> None:
+async def test_an_operator_refuses_election_and_sharding_together() -> None:
     stores = MemoryStores()
     leases = stores.store(kv(bytes, bucket=LEASES.bucket))
     with pytest.raises(UsageError, match="not both"):

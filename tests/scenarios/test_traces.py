@@ -48,7 +48,7 @@ class Traced(Apps):
         return await super().sync_handler(key)
 
 
-async def test_a_sync_says_of_what_it_is_and_holds_what_the_handler_records(
+async def test_the_span_of_a_sync_has_its_key_and_contains_the_spans_of_the_handler(
     recorded: Recording,
 ) -> None:
     controller = Traced(recorded)
@@ -66,7 +66,7 @@ async def test_a_sync_says_of_what_it_is_and_holds_what_the_handler_records(
     assert [span.name for span in recorded.below(first)] == ["mine"]
 
 
-async def test_a_failure_is_in_its_attempt_only(recorded: Recording) -> None:
+async def test_a_failure_is_only_in_the_span_of_its_attempt(recorded: Recording) -> None:
     controller = Traced(recorded)
     async with running(controller) as harness:
         controller.fail = ValueError("not today")
@@ -82,7 +82,7 @@ async def test_a_failure_is_in_its_attempt_only(recorded: Recording) -> None:
     assert failed.context.trace_id != succeeded.context.trace_id
 
 
-async def test_to_come_back_later_is_no_failure(recorded: Recording) -> None:
+async def test_retry_after_is_not_an_error_in_the_span(recorded: Recording) -> None:
     controller = Traced(recorded)
     async with running(controller) as harness:
         controller.fail = RetryAfter(5)
@@ -92,7 +92,7 @@ async def test_to_come_back_later_is_no_failure(recorded: Recording) -> None:
     assert first.status.status_code is StatusCode.UNSET
 
 
-async def test_the_time_limit_of_a_sync_cuts_what_is_recorded_too(recorded: Recording) -> None:
+async def test_a_timed_out_sync_ends_the_spans_of_the_handler(recorded: Recording) -> None:
     class Slow(Traced):
         sync_timeout_s = 0.5
 
@@ -107,7 +107,7 @@ async def test_the_time_limit_of_a_sync_cuts_what_is_recorded_too(recorded: Reco
     assert [span.name for span in recorded.below(first)] == ["mine"]
 
 
-async def test_who_must_lead_records_the_same(recorded: Recording) -> None:
+async def test_a_leader_records_the_same_spans(recorded: Recording) -> None:
     stores = MemoryStores()
     clock = asyncio.get_running_loop().time
     leases = stores.store(kv(Claim, bucket="leases", history=1))
@@ -163,7 +163,7 @@ async def test_establishing_a_watch_is_a_trace_and_its_restarts_are(recorded: Re
     assert all(span.parent is None for span in recorded.spans)
 
 
-async def test_telling_a_watcher_is_a_trace(recorded: Recording) -> None:
+async def test_the_call_of_a_watcher_is_a_trace(recorded: Recording) -> None:
     failures = [ValueError("not today")]
 
     async def add(_: object) -> None:

@@ -87,7 +87,7 @@ async def test_a_resync_is_spread_over_its_interval_and_never_all_at_once() -> N
         assert max(per_second.values()) < 50  # ten on average
 
 
-async def test_every_interval_visits_every_key_about_an_interval_after_its_last_visit() -> None:
+async def test_every_key_is_resynced_one_interval_after_its_last_resync() -> None:
     controller = Resynced()
     async with running(controller, stores=await filled(100)) as harness:
         await harness.run_until_idle()
@@ -103,7 +103,7 @@ async def test_every_interval_visits_every_key_about_an_interval_after_its_last_
     assert gaps == {controller.resync_s}
 
 
-async def test_two_runtimes_take_different_turns() -> None:
+async def test_two_runtimes_resync_in_different_orders() -> None:
     turns = []
     for _ in range(2):
         controller = Resynced()
@@ -116,7 +116,7 @@ async def test_two_runtimes_take_different_turns() -> None:
     assert turns[0] != turns[1]
 
 
-async def test_a_users_change_overtakes_ten_thousand_keys_of_the_first_listing() -> None:
+async def test_a_change_overtakes_ten_thousand_keys_of_the_first_listing() -> None:
     controller = Slow(delay_s=0.002)
     async with running(controller, stores=await filled(10_000)) as harness:
         await asyncio.sleep(1)
@@ -130,7 +130,7 @@ async def test_a_users_change_overtakes_ten_thousand_keys_of_the_first_listing()
         assert at - changed < 0.005
 
 
-async def test_users_changes_go_before_changes_of_secondaries_and_those_before_resyncs() -> None:
+async def test_changes_precede_secondary_changes_and_those_precede_resyncs() -> None:
     class Deliberate(Apps):
         workers = 1
 
@@ -156,7 +156,7 @@ async def test_users_changes_go_before_changes_of_secondaries_and_those_before_r
         assert controller.syncs == ["busy", "changed", "tampered", "resynced"]
 
 
-async def test_keys_that_come_back_by_themselves_do_not_hold_up_a_users_change() -> None:
+async def test_requeued_keys_do_not_delay_a_change() -> None:
     class Polling(Slow):
         async def sync_handler(self, key: str) -> float | None:
             await super().sync_handler(key)
@@ -174,7 +174,7 @@ async def test_keys_that_come_back_by_themselves_do_not_hold_up_a_users_change()
         assert "key-00400" in [key for at, key in controller.begun if at >= changed]
 
 
-async def test_no_key_starves_under_a_flood_of_more_urgent_ones() -> None:
+async def test_a_resync_does_not_starve_under_higher_priority_keys() -> None:
     controller = Slow(delay_s=0.1)
     async with running(controller, stores=await filled(30)) as harness:
         await harness.run_until_idle()
@@ -187,7 +187,7 @@ async def test_no_key_starves_under_a_flood_of_more_urgent_ones() -> None:
         assert Counter(controller.keys())["key-00000"] == 1
 
 
-async def test_one_key_is_never_with_two_workers() -> None:
+async def test_a_key_is_never_synced_by_two_workers_at_once() -> None:
     inside: Counter[str] = Counter()
     most: Counter[str] = Counter()
 
@@ -211,7 +211,7 @@ async def test_one_key_is_never_with_two_workers() -> None:
         assert most == {"key-0": 1, "key-1": 1, "key-2": 1}
 
 
-async def test_as_many_keys_are_synced_at_once_as_there_are_workers() -> None:
+async def test_the_number_of_workers_is_the_number_of_concurrent_syncs() -> None:
     class Wide(Slow):
         workers = 3
 
@@ -223,7 +223,7 @@ async def test_as_many_keys_are_synced_at_once_as_there_are_workers() -> None:
         assert Counter(round(at) for at, _ in controller.begun) == {0: 3, 1: 3, 2: 1}
 
 
-async def test_a_key_asked_for_later_comes_then_whatever_was_before() -> None:
+async def test_a_delayed_key_is_synced_at_its_time_even_if_synced_earlier() -> None:
     controller = Slow()
     async with running(controller, stores=await filled(1)) as harness:
         await harness.run_until_idle()
@@ -241,7 +241,7 @@ async def test_a_key_asked_for_later_comes_then_whatever_was_before() -> None:
 # ---- starting and stopping
 
 
-async def test_syncs_under_way_are_finished_and_no_other_is_begun() -> None:
+async def test_a_stop_finishes_running_syncs_and_starts_no_other() -> None:
     controller = Slow(delay_s=10.0)
     async with running(controller, stores=await filled(5)):
         await asyncio.sleep(1)
@@ -250,7 +250,7 @@ async def test_syncs_under_way_are_finished_and_no_other_is_begun() -> None:
     assert (controller.cut, controller.cleaned) == ([], 1)
 
 
-async def test_syncs_that_take_too_long_are_cut_short_and_the_store_is_left(
+async def test_a_stop_cancels_syncs_after_stop_timeout_s_and_closes_the_watches(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     controller, stores = Slow(delay_s=50.0), await filled(5)
@@ -267,7 +267,7 @@ async def test_syncs_that_take_too_long_are_cut_short_and_the_store_is_left(
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_sync_that_was_cut_short_is_done_by_the_next_runtime() -> None:
+async def test_a_cancelled_sync_is_repeated_by_the_next_runtime() -> None:
     controller, stores = Slow(delay_s=50.0), await filled(1)
     runtime = ControllerRuntime(controller, nats=stores, stop_timeout_s=1.0)
     task = asyncio.create_task(runtime.run())
@@ -281,7 +281,7 @@ async def test_a_sync_that_was_cut_short_is_done_by_the_next_runtime() -> None:
     assert following.keys() == ["key-00000"]
 
 
-async def test_stopping_twice_or_before_anything_began_is_fine() -> None:
+async def test_a_runtime_can_be_stopped_twice_and_before_it_is_synced() -> None:
     stores = SlowStores()
     controller = Apps()
     runtime = ControllerRuntime(controller, nats=stores)
@@ -296,7 +296,7 @@ async def test_stopping_twice_or_before_anything_began_is_fine() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_cancelled_runtime_cleans_up_too() -> None:
+async def test_a_cancelled_runtime_calls_clean() -> None:
     controller, stores = Slow(delay_s=50.0), await filled(1)
     task = asyncio.create_task(ControllerRuntime(controller, nats=stores).run())
     await asyncio.sleep(1)
@@ -308,7 +308,7 @@ async def test_a_cancelled_runtime_cleans_up_too() -> None:
     assert stores.store(Numbers).watches == 0
 
 
-async def test_start_comes_after_the_caches_and_before_the_first_sync() -> None:
+async def test_start_is_called_after_the_caches_are_synced_and_before_the_first_sync() -> None:
     class Prepared(Slow):
         seen: int | None = None
 
@@ -324,7 +324,7 @@ async def test_start_comes_after_the_caches_and_before_the_first_sync() -> None:
         assert [at for at, _ in controller.begun] == [10.0] * 3
 
 
-async def test_a_start_that_fails_ends_the_runtime_with_its_error() -> None:
+async def test_a_failed_start_ends_the_runtime_with_its_error() -> None:
     class Broken(Slow):
         async def start(self) -> None:
             raise NotFoundError("there is no world")
@@ -349,7 +349,7 @@ async def test_a_controller_needs_exactly_one_primary() -> None:
         ControllerRuntime(Two(), nats=MemoryStores())
 
 
-async def test_a_slot_cannot_be_used_before_a_runtime_opened_it() -> None:
+async def test_a_slot_cannot_be_used_before_a_runtime_opens_it() -> None:
     with pytest.raises(UsageError, match="a ControllerRuntime opens it"):
         Slow().numbers.get("a")
 
@@ -357,7 +357,7 @@ async def test_a_slot_cannot_be_used_before_a_runtime_opened_it() -> None:
 # ---- what people are told
 
 
-async def test_explain_says_why_a_key_is_as_it_is() -> None:
+async def test_explain_has_the_last_sync_and_the_owned_objects_of_a_key() -> None:
     async with running(Apps()) as harness:
         play = stage(harness)
         revision = await play.app("shop", parts=("a", "b"))
@@ -398,7 +398,7 @@ async def test_explain_keeps_the_last_five_syncs_with_their_reasons() -> None:
         assert explanation.owned == {"Part.parts": []}
 
 
-async def test_explain_says_where_a_key_is() -> None:
+async def test_explain_has_the_place_of_a_key_in_the_queue() -> None:
     controller = Slow(delay_s=10.0)
     async with running(controller, stores=await filled(2)) as harness:
         await asyncio.sleep(1)
@@ -406,13 +406,13 @@ async def test_explain_says_where_a_key_is() -> None:
         assert [at and at.place for at in queued] == ["held", "ready"]
 
 
-async def test_a_key_of_which_nothing_is_known_is_explained_too() -> None:
+async def test_an_unknown_key_can_be_explained() -> None:
     async with running(Apps()) as harness:
         explanation = harness.runtime.explain("nobody")
         assert (explanation.exists, explanation.syncs, explanation.queued) == (False, [], None)
 
 
-async def test_status_says_how_it_goes_as_a_whole() -> None:
+async def test_status_has_failing_and_invalid_keys_counts_and_queue() -> None:
     class Picky(Apps):
         async def sync_handler(self, key: str) -> float | None:
             await super().sync_handler(key)
@@ -438,7 +438,7 @@ async def test_status_says_how_it_goes_as_a_whole() -> None:
         assert (status.queue.depth, status.queue.waiting, status.queue.held) == (0, 1, 0)  # type: ignore[union-attr]
 
 
-async def test_a_controller_may_tell_people_of_its_keys() -> None:
+async def test_a_controller_can_record_events_of_its_keys() -> None:
     class Talkative(Apps):
         async def sync_handler(self, key: str) -> float | None:
             self.runtime.event(key, EventType.NORMAL, "Noted", f"{key} was noted")
@@ -451,14 +451,14 @@ async def test_a_controller_may_tell_people_of_its_keys() -> None:
         assert play.events("shop") == [("Noted", "shop was noted")]
 
 
-async def test_names_of_a_controller_are_its_own_or_its_class() -> None:
+async def test_the_name_defaults_to_the_class_name() -> None:
     class Named(Slow):
         name = "something-else"
 
     assert (Slow().name, Named().name) == ("slow", "something-else")
 
 
-async def test_resync_asks_for_every_primary() -> None:
+async def test_resync_enqueues_every_primary() -> None:
     controller = Slow()
     async with running(controller, stores=await filled(10)) as harness:
         await harness.run_until_idle()
@@ -468,7 +468,7 @@ async def test_resync_asks_for_every_primary() -> None:
         assert len(controller.keys()) == 10
 
 
-async def test_two_controllers_share_stores_and_do_not_disturb_each_other() -> None:
+async def test_two_controllers_that_share_stores_do_not_affect_each_other() -> None:
     stores = MemoryStores()
     first, second = Apps(), Slow()
     async with running(first, stores=stores) as one, running(second, stores=stores) as other:
@@ -480,7 +480,7 @@ async def test_two_controllers_share_stores_and_do_not_disturb_each_other() -> N
         assert isinstance(one, Harness)
 
 
-async def test_the_log_says_when_syncing_begins(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_start_of_syncing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         async with running(Slow(), stores=await filled(3)):
             pass

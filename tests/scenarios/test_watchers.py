@@ -56,7 +56,7 @@ def now() -> float:
 
 
 class TestTelling:
-    async def test_what_is_there_is_added_and_what_happens_is_told_one_by_one(
+    async def test_a_watcher_gets_an_add_for_existing_objects_and_then_every_change(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
@@ -74,7 +74,7 @@ class TestTelling:
         ]
         assert [seen.revision for seen in notes.seen] == [1, 2, 3, 3]
 
-    async def test_each_change_goes_to_every_watcher_in_the_order_they_were_added(
+    async def test_every_change_calls_the_watchers_in_the_order_they_were_added(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         told: list[str] = []
@@ -91,7 +91,7 @@ class TestTelling:
             "second update athens one two",
         ]
 
-    async def test_a_watcher_that_fails_holds_up_no_other(
+    async def test_a_failing_watcher_does_not_delay_another(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         failing, other = Notes(), Notes()
@@ -105,7 +105,7 @@ class TestTelling:
         assert failing.told == ["add athens one fails", "add athens one"]
         assert other.told == ["add athens one"]
 
-    async def test_an_object_is_never_with_a_watcher_twice_at_once(
+    async def test_a_watcher_is_never_called_concurrently_for_one_object(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         inside = most = 0
@@ -129,7 +129,7 @@ class TestTelling:
         assert most == 1
         assert text(slow.seen[-1]) == "3"
 
-    async def test_objects_that_are_not_valid_go_to_the_error_handler(
+    async def test_an_invalid_object_calls_the_error_handler(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes, errors = Notes(), list[Exception]()
@@ -139,7 +139,7 @@ class TestTelling:
         assert notes.told == []
         assert [type(error).__name__ for error in errors] == ["InvalidObjectError"]
 
-    async def test_a_broken_watch_tells_nothing_twice_and_misses_nothing(
+    async def test_a_broken_watch_repeats_no_call_and_misses_no_change(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
@@ -154,7 +154,7 @@ class TestTelling:
 
 
 class TestAddingAndRemoving:
-    async def test_a_watcher_added_later_is_told_what_is_there_by_then(
+    async def test_a_watcher_added_later_gets_an_add_of_the_newest_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
@@ -169,7 +169,7 @@ class TestAddingAndRemoving:
         assert late.told == ["add athens two", "update athens two three"]
         assert early.told[-1] == "update athens two three"
 
-    async def test_a_removed_watcher_is_told_nothing_more_not_even_what_it_failed_on(
+    async def test_a_removed_watcher_gets_no_calls_and_no_retries(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         removed, staying = Notes(), Notes()
@@ -185,7 +185,7 @@ class TestAddingAndRemoving:
         assert removed.told == ["add athens one fails"]
         assert staying.told == ["add athens one", "update athens one two"]
 
-    async def test_one_removed_while_another_is_told_is_not_told_after_it(
+    async def test_a_watcher_removed_during_the_call_of_another_gets_no_call(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         slow, removed = Notes(), Notes()
@@ -199,7 +199,7 @@ class TestAddingAndRemoving:
         assert slow.told == ["add athens one"]
         assert removed.told == []
 
-    async def test_a_watcher_added_twice_is_told_twice_and_removed_once(
+    async def test_a_watcher_added_twice_is_called_twice_and_removed_once(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -235,11 +235,11 @@ class TestAddingAndRemoving:
             assert [queue.name for queue in made.measures().queues] == [SITE]
 
     @pytest.mark.parametrize("watcher", [None, "watcher", object()])
-    async def test_an_object_that_is_no_watcher_is_refused(self, watcher: Any) -> None:
+    async def test_a_watcher_without_the_three_methods_is_refused(self, watcher: Any) -> None:
         with pytest.raises(UsageError, match="add, update and delete"):
             controller().add_watcher(watcher, SITE)
 
-    async def test_an_unknown_resource_kind_is_refused_at_once_while_the_controller_runs(
+    async def test_an_unknown_resource_kind_is_refused_while_the_controller_runs(
         self, stores: MemoryStores
     ) -> None:
         made = controller(Notes())
@@ -254,7 +254,7 @@ class TestAddingAndRemoving:
 
 
 class TestRetries:
-    async def test_the_delays_double_and_then_it_is_given_up(
+    async def test_the_retry_delays_double_until_the_retries_end(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         times: list[float] = []
@@ -294,7 +294,7 @@ class TestRetries:
         assert done["athens"] - began == pytest.approx(55, abs=1)
         assert done["berlin"] - began == pytest.approx(5, abs=1)
 
-    async def test_a_failed_add_survives_a_status_write_and_a_new_listing(
+    async def test_the_retry_of_an_add_survives_a_status_write_and_a_relist(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -310,7 +310,7 @@ class TestRetries:
         assert notes.told == ["add athens one fails", "add athens one fails", "add athens one"]
         assert notes.seen[-1].revision == 2  # it is told what there is, not what there was
 
-    async def test_a_failed_add_of_an_object_that_changed_is_an_add_of_what_it_is(
+    async def test_a_change_after_a_failed_add_is_an_add_of_the_newest_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -324,7 +324,7 @@ class TestRetries:
             await asyncio.sleep(1000)
         assert notes.told == ["add athens one fails", "add athens two"]  # and never back
 
-    async def test_a_failed_update_is_told_even_if_everything_is_as_it_was(
+    async def test_a_failed_update_is_retried_even_if_the_object_is_back_to_its_old_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -338,7 +338,7 @@ class TestRetries:
             await asyncio.sleep(1)
         assert notes.told[1:] == ["update athens one two fails", "update athens two one"]
 
-    async def test_a_newer_desire_replaces_the_retry_of_an_update(
+    async def test_a_newer_change_replaces_the_retry_of_an_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -364,7 +364,7 @@ class TestRetries:
             await asyncio.sleep(1000)
         assert notes.told == ["add athens one fails", "delete athens one"]
 
-    async def test_a_failed_delete_comes_before_the_add_of_what_was_made_anew(
+    async def test_the_retry_of_a_delete_precedes_the_add_of_the_recreated_object(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
@@ -382,7 +382,7 @@ class TestRetries:
             "add athens three",
         ]
 
-    async def test_failures_are_counted_anew_for_what_comes_after(
+    async def test_the_failure_count_restarts_for_the_next_action(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         counted: list[int] = []
@@ -407,7 +407,7 @@ class TestRetries:
         assert notes.told[1:] == [*deleted, "add athens two fails", "add athens two"]
         assert counted == [1, 2, 1]
 
-    async def test_the_dequeue_policy_is_given_the_last_error_every_time(
+    async def test_the_dequeue_policy_gets_the_last_error(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         asked: list[tuple[str, str, str]] = []
@@ -450,7 +450,7 @@ class TestRetries:
             await asyncio.sleep(1000)
         assert notes.told == ["add athens one fails", "update athens one one"]
 
-    async def test_the_policy_may_leave_the_delay_to_the_controller(
+    async def test_a_retry_without_a_delay_uses_the_delay_of_the_controller(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -462,7 +462,7 @@ class TestRetries:
             await asyncio.sleep(0.1)
         assert notes.told == [*["add athens one fails"] * 3, "add athens one"]
 
-    async def test_a_policy_that_says_stop_ends_the_controller_with_that_error(
+    async def test_a_policy_that_returns_stop_ends_the_controller_with_the_error(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
@@ -474,7 +474,7 @@ class TestRetries:
             await stopping.run()
         assert sites.watches == 0
 
-    async def test_a_watcher_may_ask_for_a_delay_or_for_no_retry(
+    async def test_retry_after_and_permanent_error_of_a_watcher_set_its_retry(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         errors: list[Exception] = []
@@ -491,7 +491,7 @@ class TestRetries:
             await sites.delete("athens")
         assert [type(error) for error in errors] == [PermanentError]  # asking is no failure
 
-    async def test_a_call_that_takes_too_long_fails_and_is_made_again(
+    async def test_a_call_that_times_out_is_retried(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes, errors = Notes(), list[Exception]()
@@ -506,7 +506,7 @@ class TestRetries:
             await asyncio.sleep(10)
         assert notes.told == ["add athens one"]
 
-    async def test_an_error_handler_that_fails_harms_nothing(
+    async def test_a_failing_error_handler_does_not_prevent_the_retry(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         def fails(error: Exception) -> None:
@@ -519,7 +519,7 @@ class TestRetries:
             await asyncio.sleep(10)
         assert notes.told == ["add athens one fails", "add athens one"]
 
-    async def test_what_failed_because_of_a_store_is_never_given_up_and_told_once_it_is_back(
+    async def test_a_store_error_is_retried_after_a_relist_even_if_the_policy_drops_it(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -535,7 +535,7 @@ class TestRetries:
             await asyncio.sleep(1)
         assert notes.told == ["add athens one fails", "add athens one"]
 
-    async def test_a_watcher_that_waited_for_what_was_cancelled_has_failed(
+    async def test_a_cancelled_error_of_a_watcher_is_a_failure(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         errors: list[Exception] = []
@@ -558,7 +558,7 @@ class TestRetries:
             "the handler waited for something that was cancelled"
         ]
 
-    async def test_a_retry_policy_that_fails_is_logged_and_the_call_is_made_again(
+    async def test_a_failing_retry_policy_is_logged_and_the_call_is_retried(
         self, stores: MemoryStores, sites: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fails(error: Exception, failures: int) -> Drop:
@@ -575,7 +575,7 @@ class TestRetries:
 
 
 class TestParts:
-    async def test_objects_whose_labels_nobody_can_read_are_not_meant(
+    async def test_an_object_with_unreadable_labels_does_not_match_a_selector(
         self, stores: MemoryStores
     ) -> None:
         class Odd(Object, frozen=True):
@@ -593,7 +593,7 @@ class TestParts:
             await asyncio.sleep(1)
         assert notes.told == ["add b b"]
 
-    async def test_labels_are_for_objects_that_have_them(self) -> None:
+    async def test_a_label_selector_is_refused_for_a_kind_without_labels(self) -> None:
         with pytest.raises(UsageError, match="no labels, finalizers or status"):
             InformerController().add_informer(kv(dict, bucket="plain"), labels={"a": "b"})
 
@@ -612,7 +612,7 @@ class TestParts:
             await asyncio.sleep(1)
         assert sorted(notes.told) == ["add eu.berlin one", "add us.dallas one"]
 
-    async def test_an_informer_may_be_limited_to_labels(
+    async def test_an_informer_with_a_selector_adds_updates_and_deletes_matching_objects(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -634,7 +634,7 @@ class TestParts:
             "add delhi two",
         ]
 
-    async def test_an_object_that_moves_between_parts_is_there_in_the_end(
+    async def test_an_object_that_moves_between_informers_ends_with_an_add(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -653,7 +653,7 @@ class TestParts:
 
 
 class TestRunning:
-    async def test_a_controller_prepares_before_it_tells_and_lets_go_after_it(
+    async def test_start_is_called_before_the_first_watcher_and_clean_after_the_last(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         told: list[str] = []
@@ -675,7 +675,7 @@ class TestRunning:
         assert told == ["start", "add athens one", "clean"]
         assert sites.watches == 0
 
-    async def test_what_is_under_way_is_finished_but_not_for_ever(
+    async def test_a_stop_waits_for_running_calls_up_to_stop_timeout_s(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         for stop_timeout_s, finished in ((30, True), (5, False)):
@@ -687,7 +687,7 @@ class TestRunning:
             assert bool(notes.told) is finished
             await sites.delete("athens")
 
-    async def test_one_that_has_not_begun_stops_at_once(
+    async def test_a_controller_that_is_not_synced_stops_at_once(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         sites.fail(StoreTimeoutError("no answer"))
@@ -702,7 +702,9 @@ class TestRunning:
         await task
         assert now() == stopped_at
 
-    async def test_what_cannot_be_meant_is_refused(self, stores: MemoryStores) -> None:
+    async def test_a_controller_without_informers_kinds_or_connection_is_refused(
+        self, stores: MemoryStores
+    ) -> None:
         nothing = InformerController(nats=stores)
         with pytest.raises(UsageError, match="nothing to watch"):
             await nothing.run()
@@ -714,14 +716,16 @@ class TestRunning:
         with pytest.raises(UsageError, match="stored in NATS"):
             await nowhere.run()
 
-    async def test_the_same_part_of_a_kind_cannot_be_added_twice(self) -> None:
+    async def test_the_same_informer_cannot_be_added_twice(self) -> None:
         made = controller(Notes())
         with pytest.raises(InformerAlreadyAddedError, match="exactly these objects"):
             made.add_informer(SITES)
         made.add_informer(SITES, labels={"region": "eu"})
         made.add_informer(SITES, "other")
 
-    async def test_informers_are_added_before_it_runs(self, stores: MemoryStores) -> None:
+    async def test_add_informer_is_refused_while_the_controller_runs(
+        self, stores: MemoryStores
+    ) -> None:
         made = controller(Notes())
         async with running(made, stores):
             with pytest.raises(UsageError, match="add informers before"):

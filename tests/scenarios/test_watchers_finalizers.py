@@ -63,7 +63,7 @@ async def settled() -> None:
 
 
 class TestAdding:
-    async def test_the_object_is_held_before_the_add_and_says_afterwards_that_it_was_added(
+    async def test_add_runs_with_the_in_progress_finalizer_and_ends_with_the_final_one(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         held: list[list[str]] = []
@@ -81,7 +81,7 @@ class TestAdding:
         assert held == [["another's", IN_PROGRESS]]
         assert await finalizers(sites, KEY) == ["another's", FINALIZER]
 
-    async def test_own_writes_are_no_updates_and_the_add_is_not_told_twice(
+    async def test_own_finalizer_writes_cause_no_update_and_no_second_add(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -92,7 +92,7 @@ class TestAdding:
             assert sites.writes == 3
         assert notes.told == ["add athens one"]
 
-    async def test_an_add_that_fails_leaves_the_object_held_and_is_told_again_as_an_add(
+    async def test_a_failed_add_keeps_the_in_progress_finalizer_and_is_retried_as_an_add(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -105,7 +105,7 @@ class TestAdding:
         assert notes.told == ["add athens one fails", "add athens one fails", "add athens one"]
         assert await finalizers(sites, KEY) == [FINALIZER]
 
-    async def test_an_add_is_told_with_the_object_as_it_is_once_held(
+    async def test_add_gets_the_object_with_the_in_progress_finalizer(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -115,7 +115,7 @@ class TestAdding:
         assert notes.seen[0].revision == 2
         assert notes.seen[0].metadata.finalizers == (IN_PROGRESS,)
 
-    async def test_an_object_that_changes_while_it_is_added_is_added_and_then_updated(
+    async def test_an_object_that_changes_during_its_add_is_updated_afterwards(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         class Meddled(Notes):
@@ -131,7 +131,7 @@ class TestAdding:
         assert notes.told == ["add athens one", "update athens one two"]
         assert await finalizers(sites, KEY) == [FINALIZER]
 
-    async def test_a_finalizer_that_another_adds_meanwhile_stays(
+    async def test_a_finalizer_that_others_add_during_the_add_is_kept(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         class Meddled(Notes):
@@ -145,7 +145,7 @@ class TestAdding:
             await settled()
         assert await finalizers(sites, KEY) == ["another's", FINALIZER]
 
-    async def test_an_object_that_is_gone_before_it_is_held_is_never_told(
+    async def test_an_object_deleted_before_it_has_the_finalizer_is_never_added(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes, first = Notes(), Notes()
@@ -163,7 +163,7 @@ class TestAdding:
         assert notes.told == []
         assert made.failing == {SITES.name: {}}
 
-    async def test_an_object_that_is_marked_deleted_before_it_is_held_gets_no_finalizer(
+    async def test_an_object_marked_deleted_before_its_add_gets_no_finalizer(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes, first = Notes(), Notes()
@@ -180,7 +180,7 @@ class TestAdding:
         assert notes.told == []
         assert await finalizers(sites, KEY) == ["another's"]
 
-    async def test_an_object_that_is_marked_deleted_while_it_is_added_is_deleted_afterwards(
+    async def test_an_object_marked_deleted_during_its_add_is_deleted_afterwards(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -195,7 +195,7 @@ class TestAdding:
 
 
 class TestUpdating:
-    async def test_only_what_desires_something_else_is_told(
+    async def test_only_a_change_of_spec_or_labels_is_an_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -208,7 +208,7 @@ class TestUpdating:
             await settled()
         assert notes.told == ["add athens one", "update athens one two", "update athens two two"]
 
-    async def test_a_change_after_a_failed_add_is_told_once_and_as_an_add(
+    async def test_a_change_after_a_failed_add_is_one_add(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -220,7 +220,7 @@ class TestUpdating:
             await settled()
         assert notes.told == ["add athens one fails", "add athens two"]
 
-    async def test_an_object_written_over_by_hand_is_held_again_and_updated(
+    async def test_an_overwritten_object_gets_the_finalizer_again_and_an_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -232,7 +232,7 @@ class TestUpdating:
         assert notes.told == ["add athens one", "update athens one two"]
         assert await finalizers(sites, KEY) == [FINALIZER]
 
-    async def test_a_failed_update_is_not_lost_to_a_status_write(
+    async def test_a_failed_update_is_retried_after_a_status_write(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -248,7 +248,7 @@ class TestUpdating:
 
 
 class TestDeleting:
-    async def test_an_object_that_is_going_is_told_as_deleted_once_and_then_goes(
+    async def test_an_object_marked_deleted_gets_one_delete_and_is_removed(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -260,7 +260,7 @@ class TestDeleting:
         assert notes.told == ["add athens one", "delete athens one"]
         assert sites.keys() == []
 
-    async def test_an_object_that_is_going_is_never_told_as_an_update(
+    async def test_an_object_marked_deleted_gets_no_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -274,7 +274,7 @@ class TestDeleting:
             assert await finalizers(sites, KEY) == ["another's"]
         assert notes.told == ["add athens one", "delete athens one"]
 
-    async def test_what_changes_while_it_is_let_go_is_not_deleted_twice(
+    async def test_an_object_that_changes_during_its_delete_gets_one_delete(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         class Meddled(Notes):
@@ -291,7 +291,7 @@ class TestDeleting:
         assert notes.told == ["add athens one", "delete athens one"]
         assert await finalizers(sites, KEY) == ["another's"]
 
-    async def test_a_failed_delete_keeps_the_object_and_is_told_again(
+    async def test_a_failed_delete_keeps_the_object_and_is_retried(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -306,7 +306,7 @@ class TestDeleting:
         assert notes.told[1:] == ["delete athens one fails", "delete athens one"]
         assert sites.keys() == []
 
-    async def test_an_object_held_by_others_only_is_left_alone(
+    async def test_an_object_with_finalizers_of_others_only_is_not_changed(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         going = site("one", finalizers=["another's"], deletionTimestamp="2026-01-01T00:00:00Z")
@@ -317,7 +317,7 @@ class TestDeleting:
         assert notes.told == []
         assert sites.writes == 1
 
-    async def test_an_object_that_nobody_holds_any_more_goes(
+    async def test_an_object_marked_deleted_without_finalizers_is_removed(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, KEY, site("one", deletionTimestamp="2026-01-01T00:00:00Z"))
@@ -327,7 +327,7 @@ class TestDeleting:
         assert notes.told == []
         assert sites.keys() == []
 
-    async def test_one_deleted_past_its_finalizer_is_cleaned_up_with_its_last_state(
+    async def test_an_object_deleted_despite_its_finalizer_gets_a_delete_of_its_last_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -343,7 +343,7 @@ class TestDeleting:
             await settled()
         assert again.told == []
 
-    async def test_one_written_over_and_deleted_is_cleaned_up_though_its_finalizer_is_not_on_it(
+    async def test_an_overwritten_and_deleted_object_gets_a_delete_without_its_finalizer(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         for away in (False, True):
@@ -363,7 +363,7 @@ class TestDeleting:
             assert [*notes.told, *again.told][-1] == "delete athens two"
             assert again.told == (["delete athens two"] if away else [])
 
-    async def test_one_never_held_is_not_cleaned_up_whoever_had_its_name_before(
+    async def test_a_recreated_object_without_the_finalizer_gets_no_delete(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         async with running(controller(Notes()), stores):
@@ -378,7 +378,7 @@ class TestDeleting:
             await settled()
         assert notes.told == []
 
-    async def test_one_lost_without_a_trace_is_not_cleaned_up(
+    async def test_an_object_lost_without_a_delete_marker_gets_no_delete(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -390,7 +390,7 @@ class TestDeleting:
             await settled()
         assert notes.told == ["add athens one"]
 
-    async def test_one_that_was_lost_with_its_bucket_and_made_anew_is_added(
+    async def test_an_object_created_in_a_recreated_bucket_is_added(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -405,7 +405,7 @@ class TestDeleting:
 
 
 class TestRestarts:
-    async def test_what_was_handled_before_is_synced_and_what_is_new_is_added(
+    async def test_a_restart_syncs_known_objects_and_adds_new_ones(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, KEY, site("one"))
@@ -417,7 +417,7 @@ class TestRestarts:
             await settled()
         assert sorted(notes.told) == ["add berlin new", "sync athens one"]
 
-    async def test_an_add_that_never_succeeded_is_told_as_an_add(
+    async def test_an_unfinished_add_is_an_add_after_a_restart(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         failing = Notes()
@@ -431,7 +431,7 @@ class TestRestarts:
         assert notes.told == ["add athens one"]
         assert await finalizers(sites, KEY) == [FINALIZER]
 
-    async def test_a_failed_sync_is_told_again_as_a_sync(
+    async def test_a_failed_sync_is_retried_as_a_sync(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, KEY, site("one", finalizers=[FINALIZER]))
@@ -442,7 +442,7 @@ class TestRestarts:
         assert notes.told == ["sync athens one fails", "sync athens one"]
 
     @pytest.mark.parametrize("name", [FINALIZER, IN_PROGRESS])
-    async def test_one_marked_deleted_meanwhile_is_deleted(
+    async def test_an_object_marked_deleted_during_a_stop_is_deleted(
         self, stores: MemoryStores, sites: MemoryStore, name: str
     ) -> None:
         marked = "2026-01-01T00:00:00Z"
@@ -453,7 +453,7 @@ class TestRestarts:
         assert notes.told == ["delete athens one"]
         assert sites.keys() == []
 
-    async def test_one_deleted_meanwhile_past_its_finalizer_is_deleted_once(
+    async def test_an_object_deleted_during_a_stop_despite_its_finalizer_gets_one_delete(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, KEY, site("one", finalizers=[FINALIZER]))
@@ -470,7 +470,7 @@ class TestRestarts:
 
 class TestWrapping:
     @pytest.mark.parametrize("told", [["add athens one"], []])
-    async def test_what_was_handled_before_is_told_to_the_wrapped_add_where_asked_for(
+    async def test_sync_to_add_calls_the_wrapped_add_for_known_objects(
         self, stores: MemoryStores, sites: MemoryStore, told: list[str]
     ) -> None:
         await put(sites, KEY, site("one", finalizers=[FINALIZER]))
@@ -510,7 +510,7 @@ class TestWrapping:
 
 
 class TestTrouble:
-    async def test_a_store_that_is_away_for_long_loses_no_add(
+    async def test_an_add_is_made_after_a_long_outage_of_the_store(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes, first = Notes(), Notes()
@@ -534,7 +534,7 @@ class TestTrouble:
             made.add_watcher(opinionated(Notes()), SITES)
         made.add_watcher(opinionated(Notes(), finalizer_supplier=lambda _kind: "another"), SITES)
 
-    async def test_two_watchers_hold_and_let_go_each_for_itself(
+    async def test_two_watchers_add_and_remove_their_own_finalizers(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         one, other = Notes(), Notes()
@@ -574,7 +574,7 @@ class TestCluster:
         made.add_watcher(watcher, WIDGETS)
         return made
 
-    async def test_it_is_added_updated_and_deleted_once(
+    async def test_a_kubernetes_object_is_added_updated_and_deleted_once(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
         notes = Notes()
@@ -589,7 +589,7 @@ class TestCluster:
         assert notes.told == ["add ns/one one", "update ns/one one two", "delete ns/one two"]
         assert widgets.keys() == []
 
-    async def test_what_changes_while_it_is_let_go_is_not_deleted_twice(
+    async def test_a_kubernetes_object_that_changes_during_its_delete_gets_one_delete(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
         class Meddled(Notes):
@@ -606,7 +606,7 @@ class TestCluster:
         assert notes.told == ["add ns/one one", "delete ns/one one"]
         assert widgets.keys() == []
 
-    async def test_one_made_anew_under_the_same_name_is_another(
+    async def test_a_recreated_kubernetes_object_is_added_and_deleted_separately(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
         notes = Notes()
@@ -620,7 +620,7 @@ class TestCluster:
         told = [what.split()[0::2] for what in notes.told]
         assert told == [[what, number] for number in "123" for what in ("add", "delete")]
 
-    async def test_finalizers_taken_off_by_hand_are_heeded(
+    async def test_finalizers_removed_by_hand_end_the_retries_of_a_delete(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
         notes = Notes()
@@ -635,7 +635,7 @@ class TestCluster:
         assert notes.told == ["add ns/one one", "delete ns/one one fails"]
         assert widgets.keys() == []
 
-    async def test_a_part_of_it_by_labels_is_selected_by_the_cluster(
+    async def test_an_informer_selects_kubernetes_objects_by_labels(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
         notes = Notes()
@@ -654,7 +654,7 @@ class TestCluster:
             await asyncio.sleep(1)
         assert sorted(notes.told) == ["add ns/a one", "add ns/c one", "delete ns/a one"]
 
-    async def test_where_no_cluster_is_given_kinds_of_one_are_refused(
+    async def test_a_kubernetes_kind_without_a_cluster_is_refused(
         self, stores: MemoryStores
     ) -> None:
         made = self.watching(Notes())

@@ -24,7 +24,7 @@ async def converged(harness: Harness, *keys: str) -> Stage:
     return play
 
 
-async def test_what_changed_while_the_watch_was_broken_is_synced() -> None:
+async def test_changes_during_a_broken_watch_are_synced() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = await converged(harness, "kept", "changed", "deleted")
@@ -40,7 +40,7 @@ async def test_what_changed_while_the_watch_was_broken_is_synced() -> None:
         assert harness.runtime.status().watch_restarts == 1
 
 
-async def test_what_was_done_to_secondaries_while_their_watch_was_broken_is_put_right() -> None:
+async def test_secondaries_edited_during_a_broken_watch_are_restored() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         play.parts.break_watches()
@@ -51,7 +51,7 @@ async def test_what_was_done_to_secondaries_while_their_watch_was_broken_is_put_
         assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
-async def test_a_change_by_hand_that_is_told_together_with_our_own_write_is_put_right() -> None:
+async def test_an_edit_in_the_same_listing_as_our_own_write_is_reverted() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
         play = stage(harness)
@@ -65,9 +65,7 @@ async def test_a_change_by_hand_that_is_told_together_with_our_own_write_is_put_
         assert await play.texts() == {"shop.main": "hi"}
 
 
-async def test_a_watch_broken_in_the_middle_of_a_listing_loses_nothing_and_invents_nothing() -> (
-    None
-):
+async def test_a_watch_broken_during_a_listing_causes_only_the_necessary_syncs() -> None:
     stores, controller = SlowStores(), Apps()
     async with running(controller, stores=stores) as harness:
         play = await converged(harness, *(f"app-{number}" for number in range(20)))
@@ -85,7 +83,7 @@ async def test_a_watch_broken_in_the_middle_of_a_listing_loses_nothing_and_inven
             assert (await play.texts())["app-3.main"] == f"broken after {halfway}"
 
 
-async def test_of_a_listing_that_broke_nothing_is_remembered() -> None:
+async def test_an_interrupted_listing_leaves_no_objects_in_the_cache() -> None:
     stores, controller = SlowStores(), Apps()
     async with running(controller, stores=stores) as harness:
         play = await converged(harness, *(f"app-{number}" for number in range(10)))
@@ -100,7 +98,7 @@ async def test_of_a_listing_that_broke_nothing_is_remembered() -> None:
         assert len(controller.apps.keys()) == 9
 
 
-async def test_syncing_waits_until_every_cache_has_seen_a_whole_listing() -> None:
+async def test_syncing_begins_once_every_cache_is_synced() -> None:
     stores = SlowStores()
     play = Stage(stores)
     await play.app("shop")
@@ -120,7 +118,7 @@ async def test_syncing_waits_until_every_cache_has_seen_a_whole_listing() -> Non
     await context.__aexit__(None, None, None)
 
 
-async def test_deletes_that_no_watch_told_are_found_by_the_next_listing() -> None:
+async def test_a_relist_finds_deletions_without_an_event() -> None:
     controller = Apps()
     async with running(controller) as harness:
         play = await converged(harness, "shop", "bar")
@@ -134,7 +132,7 @@ async def test_deletes_that_no_watch_told_are_found_by_the_next_listing() -> Non
         assert (await play.texts())["bar.main"] == "hi"
 
 
-async def test_a_primary_deleted_while_nobody_ran_takes_its_secondaries_at_the_next_start() -> None:
+async def test_secondaries_of_a_primary_deleted_offline_are_deleted_at_the_next_start() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
     await play.apps.delete("shop")
@@ -147,7 +145,7 @@ async def test_a_primary_deleted_while_nobody_ran_takes_its_secondaries_at_the_n
         assert sorted(controller.syncs) == ["bar", "shop"]
 
 
-async def test_a_primary_deleted_and_made_again_while_nobody_ran_is_only_synced() -> None:
+async def test_a_primary_recreated_offline_is_synced_and_keeps_its_secondaries() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
     await play.apps.delete("shop")
@@ -161,9 +159,7 @@ async def test_a_primary_deleted_and_made_again_while_nobody_ran_is_only_synced(
         assert [state.revision for state in states] == [revision, revision + 1]  # never gone
 
 
-async def test_what_was_done_to_secondaries_while_nobody_ran_is_put_right_at_the_next_start() -> (
-    None
-):
+async def test_secondaries_edited_while_no_process_ran_are_restored_at_the_next_start() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
     await play.parts.delete("shop.main")
@@ -174,7 +170,7 @@ async def test_what_was_done_to_secondaries_while_nobody_ran_is_put_right_at_the
         assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
-async def test_a_primary_deleted_and_made_again_in_a_blink_keeps_its_secondaries_right() -> None:
+async def test_a_primary_recreated_quickly_keeps_correct_secondaries() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         for number in range(5):
@@ -185,7 +181,7 @@ async def test_a_primary_deleted_and_made_again_in_a_blink_keeps_its_secondaries
         assert await play.texts() == {"shop.main": "4"}
 
 
-async def test_a_primary_deleted_while_it_is_synced_leaves_nothing_behind() -> None:
+async def test_a_primary_deleted_during_its_sync_leaves_no_secondaries() -> None:
     class Slow(Apps):
         async def sync_handler(self, key: str) -> float | None:
             await asyncio.sleep(5)
@@ -204,7 +200,7 @@ async def test_a_primary_deleted_while_it_is_synced_leaves_nothing_behind() -> N
             assert play.parts.keys() == []
 
 
-async def test_a_missing_bucket_ends_nothing_and_is_told_of() -> None:
+async def test_a_missing_bucket_is_reported_and_the_runtime_continues() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         play.apps.fail(StoreMissingError("the bucket apps does not exist"))
@@ -219,7 +215,7 @@ async def test_a_missing_bucket_ends_nothing_and_is_told_of() -> None:
         assert await play.texts() == {"shop.main": "bye"}
 
 
-async def test_recreated_buckets_are_filled_again_from_the_primaries_that_are_left() -> None:
+async def test_a_recreated_bucket_of_secondaries_is_filled_again() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         play.parts.recreate()
@@ -228,7 +224,7 @@ async def test_recreated_buckets_are_filled_again_from_the_primaries_that_are_le
         assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
-async def test_a_recreated_bucket_of_primaries_is_synced_anew() -> None:
+async def test_the_primaries_of_a_recreated_bucket_are_synced() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop", "bar")
         play.apps.recreate()
@@ -239,7 +235,7 @@ async def test_a_recreated_bucket_of_primaries_is_synced_anew() -> None:
         assert await play.texts() == {"shop.main": "new shop", "bar.main": "new bar"}
 
 
-async def test_leaving_closes_every_watch() -> None:
+async def test_stopping_closes_every_watch() -> None:
     async with running(Apps()) as harness:
         play = await converged(harness, "shop")
         assert (play.apps.watches, play.parts.watches) == (1, 1)

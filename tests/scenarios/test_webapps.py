@@ -74,7 +74,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield Cluster(harness)
 
 
-async def test_an_app_becomes_three_objects_that_fit_each_other() -> None:
+async def test_an_app_gets_a_config_map_a_deployment_and_a_service() -> None:
     async with cluster() as shown:
         await shown.app("shop", port=3000, replicas=2, env={"MODE": "demo"})
 
@@ -92,7 +92,7 @@ async def test_an_app_becomes_three_objects_that_fit_each_other() -> None:
         assert listening["containerPort"] == 3000
 
 
-async def test_it_is_ready_when_the_cluster_has_seen_its_newest_state_and_runs_it() -> None:
+async def test_an_app_is_ready_once_its_deployment_is_observed_and_ready() -> None:
     async with cluster() as shown:
         await shown.app("shop", replicas=2)
         assert (await shown.status("shop"))["ready"] is False
@@ -114,7 +114,7 @@ async def test_it_is_ready_when_the_cluster_has_seen_its_newest_state_and_runs_i
         assert (await shown.status("shop"))["ready"] is False
 
 
-async def test_an_app_whose_environment_changes_runs_anew() -> None:
+async def test_a_changed_environment_changes_the_pod_template() -> None:
     async with cluster() as shown:
         await shown.app("shop", env={"MODE": "a"})
         before = shown.deployment("default/shop")["template"]
@@ -122,7 +122,7 @@ async def test_an_app_whose_environment_changes_runs_anew() -> None:
         assert shown.deployment("default/shop")["template"] != before
 
 
-async def test_what_an_app_does_not_say_its_namespace_says_or_everybody() -> None:
+async def test_unset_fields_default_to_those_of_the_namespace_or_of_all() -> None:
     async with cluster() as shown:
         await shown.defaults("all", replicas=2, env={"TEAM": "all", "LOG": "info"})
         await shown.defaults("shops", replicas=3, env={"TEAM": "shops"})
@@ -137,7 +137,7 @@ async def test_what_an_app_does_not_say_its_namespace_says_or_everybody() -> Non
         assert [shown.deployment(key)["replicas"] for key in keys] == [2, 3, 0]
 
 
-async def test_a_changed_default_is_taken_at_the_next_resync() -> None:
+async def test_a_changed_default_applies_at_the_next_resync() -> None:
     async with cluster() as shown:
         await shown.app("shop")
         await shown.defaults("all", replicas=4)
@@ -147,7 +147,7 @@ async def test_a_changed_default_is_taken_at_the_next_resync() -> None:
         assert shown.deployment("default/shop")["replicas"] == 4
 
 
-async def test_a_wrong_default_is_not_taken() -> None:
+async def test_an_invalid_default_is_ignored() -> None:
     async with cluster() as shown:
         await shown.defaults("all", replicas=3)
         await shown.defaults("all", replicas=-1)
@@ -159,7 +159,7 @@ async def test_a_wrong_default_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("at", range(3), ids=["config", "deployment", "service"])
-async def test_what_is_deleted_by_hand_comes_back(at: int) -> None:
+async def test_an_object_deleted_by_hand_is_created_again(at: int) -> None:
     async with cluster() as shown:
         await shown.app("shop")
         await (shown.configs, shown.deployments, shown.services)[at].delete("default/shop")
@@ -167,7 +167,7 @@ async def test_what_is_deleted_by_hand_comes_back(at: int) -> None:
         assert shown.keys() == [["default/shop"]] * 3
 
 
-async def test_what_is_edited_or_taken_by_hand_is_put_right() -> None:
+async def test_an_edit_or_forced_apply_by_others_is_reverted() -> None:
     async with cluster() as shown:
         await shown.app("shop", replicas=2)
         await shown.edit(shown.deployments, "default/shop", spec={"replicas": 9})
@@ -184,7 +184,7 @@ async def test_what_is_edited_or_taken_by_hand_is_put_right() -> None:
         assert shown.deployment("default/shop")["replicas"] == 2
 
 
-async def test_a_deleted_app_takes_its_objects_with_it_and_no_others() -> None:
+async def test_deleting_an_app_deletes_only_its_objects() -> None:
     async with cluster() as shown:
         await shown.app("shop")
         await shown.app("pier")
@@ -193,7 +193,7 @@ async def test_a_deleted_app_takes_its_objects_with_it_and_no_others() -> None:
         assert shown.keys() == [["default/pier"]] * 3
 
 
-async def test_an_app_that_moves_to_another_namespace_leaves_nothing_behind() -> None:
+async def test_an_app_that_changes_its_namespace_leaves_no_objects_in_the_old_one() -> None:
     async with cluster() as shown:
         await shown.app("shop")
         await shown.app("shop", namespace="shops")
@@ -213,7 +213,7 @@ async def test_an_app_that_moves_to_another_namespace_leaves_nothing_behind() ->
         ({"image": "", "port": -1}, "image is empty; port -1 is not between 1 and 65535"),
     ],
 )
-async def test_a_wrong_spec_is_told_in_the_status_and_harms_nothing(
+async def test_an_invalid_spec_is_a_condition_and_changes_no_object(
     spec: dict[str, object], told: str
 ) -> None:
     async with cluster() as shown:
@@ -236,7 +236,7 @@ async def test_a_wrong_spec_is_told_in_the_status_and_harms_nothing(
         assert accepted["status"] == "True"
 
 
-async def test_what_the_cluster_calls_invalid_is_not_tried_again_until_the_app_changes() -> None:
+async def test_an_invalid_manifest_is_not_retried_until_the_app_changes() -> None:
     async with cluster() as shown:
         shown.configs.fail(InvalidObjectError("spec.what: no such thing"))
         await put(shown.harness.stores.store(APPS), "shop", {"spec": {"image": WEB}})
@@ -252,7 +252,7 @@ async def test_what_the_cluster_calls_invalid_is_not_tried_again_until_the_app_c
         assert shown.keys() == [["default/shop"]] * 3
 
 
-async def test_a_namespace_that_is_missing_is_waited_for() -> None:
+async def test_an_app_waits_for_a_missing_namespace() -> None:
     async with cluster() as shown:
         shown.configs.fail(StoreMissingError("there is no namespace 'shops'"))
         await put(shown.harness.stores.store(APPS), "shop", {"spec": {"image": WEB}})
@@ -264,7 +264,7 @@ async def test_a_namespace_that_is_missing_is_waited_for() -> None:
         assert shown.keys() == [["default/shop"]] * 3
 
 
-async def test_a_deletion_by_hand_is_all_that_a_settled_app_writes_for() -> None:
+async def test_a_converged_app_is_written_only_after_a_deletion() -> None:
     async with cluster() as shown:
         await shown.app("shop", replicas=1)
         await shown.runs("default/shop", ready=1)
@@ -279,7 +279,7 @@ async def test_a_deletion_by_hand_is_all_that_a_settled_app_writes_for() -> None
         assert [store.writes for store in stores] == deleted_and_made
 
 
-def test_a_key_that_can_name_a_service_does() -> None:
+def test_a_key_that_is_a_legal_service_name_is_the_name() -> None:
     assert [name_of(key) for key in ("shop", "a", "team-a", "x" * 63)] == [
         "shop",
         "a",
@@ -300,18 +300,18 @@ def test_a_key_that_can_name_a_service_does() -> None:
         ("shop-", "shop-"),
     ],
 )
-def test_what_is_legal_of_another_key_can_be_read_in_its_name(key: str, begins: str) -> None:
+def test_the_name_for_another_key_begins_with_its_legal_characters(key: str, begins: str) -> None:
     assert name_of(key).startswith(begins)
     assert name_of(key) != name_of(name_of(key))
 
 
-def test_keys_that_look_alike_have_other_names() -> None:
+def test_similar_keys_have_different_names() -> None:
     keys = ("a.b", "a/b", "a-b", "A.b", "a_b", "a=b", "a..b", "-a-b", "a-b-")
     assert len({name_of(key) for key in keys}) == len(keys)
 
 
 @given(st.text(alphabet="abAB01-_=./", min_size=1, max_size=250))
-def test_every_name_is_legal_for_a_service_and_no_other_keys(key: str) -> None:
+def test_every_name_is_legal_for_a_service_and_unique(key: str) -> None:
     name = name_of(key)
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)
     assert name == key or name_of(name) != name  # a name that was made up is no key's own
