@@ -39,10 +39,9 @@ coverage: setup  ## run the fast tests, and measure which branches they take
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-mutants: setup  ## change core/ and controller/ in small ways, and see whether a test fails
+mutants: setup  ## run mutation tests, for example: make mutants MODULES=natsctl/core/sync
 	$(BIN)/python -m pip install --quiet --group mutants
-	nice $(BIN)/mutmut run
-	$(BIN)/mutmut results
+	nice $(BIN)/python tools/mutants.py $(MODULES)
 
 lint: setup  ## style, types, import contracts
 	$(BIN)/ruff check .
