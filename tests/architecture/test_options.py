@@ -9,6 +9,7 @@ import pytest
 
 from natsctl import (
     Controller,
+    ControllerRuntime,
     DynamicOptions,
     GarbageLimits,
     InformerController,
@@ -69,3 +70,10 @@ def test_every_keyword_is_listed_with_its_default(function: Any, page: str) -> N
         if isinstance(each.default, bool | int | float | str) and each.default != ""
     }
     assert {name: rows[name] for name in plain} == plain
+
+
+def test_every_method_of_the_runtime_that_a_page_names_exists() -> None:
+    text = "\n".join(page.read_text() for page in DOCS.glob("*.md"))
+    named = set(re.findall(r"self\.runtime\.(\w+)", text))
+    assert named
+    assert {name for name in named if not hasattr(ControllerRuntime, name)} == set()
