@@ -660,7 +660,7 @@ class TestCluster:
         made = self.watching(Notes())
         assert made.kinds == [WIDGETS]
         made.use(nats=stores)
-        with pytest.raises(UsageError, match="kept in Kubernetes"):
+        with pytest.raises(UsageError, match="stored in Kubernetes"):
             await made.run()
 
 
