@@ -189,7 +189,7 @@ class InformerController(Hosted):
         resynced = set[str]()
         for deliveries, sources in self._coupling.lines():
             cached = (source.informer.cache.keys() for source in sources)
-            wanted = keys or sorted({key for found in cached for key in found})
+            wanted = keys or sorted(set().union(*cached))
             for key in filter(deliveries.holds, wanted):
                 changes = [change for source in sources for change in source.create(key)]
                 deliveries.resync(key, changes, priority=priority)

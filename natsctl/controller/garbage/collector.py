@@ -96,8 +96,8 @@ class GarbageCollector:
             incarnation = self._primary.cache.incarnation
             owners = await self._confirm({suspect.owner for suspect in first})
             grace_s = 0.0 if at_once else self._limits.grace_s
-            found = [orphan async for orphan in self._orphans(first, owners, grace_s)]
-            orphans = tuple(sorted(found, key=lambda orphan: (orphan.kind, orphan.key)))
+            confirmed = [orphan async for orphan in self._orphans(first, owners, grace_s)]
+            orphans = tuple(sorted(confirmed, key=lambda orphan: (orphan.kind, orphan.key)))
             if incarnation != self._primary.cache.incarnation:
                 return GarbagePlan(orphans, "the bucket of primaries was recreated just now")
             refused = await self._refusal(orphans, more)
@@ -143,7 +143,7 @@ class GarbageCollector:
                 kept.append(Kept(orphan, reason))
             else:
                 removed.append(orphan)
-        remaining = {(at.secondary.kind.name, at.stored.key) for at in self._suspects()}
+        remaining = {suspect.name[:2] for suspect in self._suspects()}
         if remaining <= {(orphan.kind, orphan.key) for orphan in removed}:
             await self.evidence.accept()
         return Removed(tuple(removed), tuple(kept))
@@ -179,7 +179,7 @@ class GarbageCollector:
 
     def _owned(self) -> int:
         """Count the secondaries that name an owner of this controller's kind."""
-        return sum(at.informer.cache.indexed(OWNER_INDEX) for at in self._secondaries)
+        return sum(slot.informer.cache.indexed(OWNER_INDEX) for slot in self._secondaries)
 
     def _stores(self) -> dict[str, str]:
         caches = (secondary.informer.cache for secondary in self._secondaries)
@@ -195,7 +195,7 @@ class GarbageCollector:
                 )
 
     def _incomplete(self) -> str:
-        for informer in (self._primary, *(at.informer for at in self._secondaries)):
+        for informer in (self._primary, *(slot.informer for slot in self._secondaries)):
             if not informer.cache.complete.is_set():
                 return f"{informer.cache.kind.name} has not been listed completely yet"
             if isinstance(informer.failure, StoreMissingError):
@@ -218,13 +218,15 @@ class GarbageCollector:
                 await claims.read_histories()
             self._histories_read = True
         cache = self._primary.cache
-        found = []
+        suspects: list[_Suspect] = []
         for claims in self._claims:
             for owner in claims.owners:
                 if owner not in cache and await self._is_deleted(owner):
-                    at = claims.secondary
-                    found += [_Suspect(at, stored, owner) for stored in claims.claimed(owner)]
-        return found
+                    suspects += [
+                        _Suspect(claims.secondary, stored, owner)
+                        for stored in claims.claimed(owner)
+                    ]
+        return suspects
 
     async def _is_deleted(self, owner: str) -> bool:
         try:
@@ -237,7 +239,11 @@ class GarbageCollector:
 
     def claimed(self, owner: str) -> list[tuple[Owned[Any], Stored]]:
         """Return the objects without labels that the primary *owner* owned, by their history."""
-        return [(at.secondary, stored) for at in self._claims for stored in at.claimed(owner)]
+        return [
+            (claims.secondary, stored)
+            for claims in self._claims
+            for stored in claims.claimed(owner)
+        ]
 
     def _remember_suspects(self, suspects: Sequence[_Suspect]) -> None:
         now = asyncio.get_running_loop().time()

@@ -211,7 +211,7 @@ class KubeSecondary(Owned[T]):
     async def owns(self, owner: Owner, stored: Stored) -> bool:
         """See `Owned.owns`.
 
-        Another installation's object is nobody's here. An object that carries no installation,
+        An object of another installation has no owner here. An object that carries no installation,
         as natsctl 0.1 made it, belongs to the owner only while the primary exists.
         """
         metadata = self.metadata(stored)
@@ -276,8 +276,8 @@ class KubeSecondary(Owned[T]):
     ) -> None:
         """Raise `ExistsError` if the object is not *owner*'s, or may not be adopted.
 
-        An object with the digest of this very manifest is the owner's, whatever its labels name:
-        the owner is part of the manifest.
+        An object with the digest of this manifest belongs to the owner, even if its labels name
+        another one: the owner is part of the manifest.
         """
         ours = adopt or self._last.carries(wanted, current)
         if ours and not self._mark.foreign(self.metadata(current)):

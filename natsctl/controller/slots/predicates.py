@@ -33,7 +33,7 @@ def predicate_of(wake_on: WakeOn, predicate: Predicate | None) -> Predicate | No
 
 
 def desired_changed(change: Change[Any]) -> bool:
-    """Return whether the object came, went, or changed in more than its status.
+    """Return whether the object was created, deleted, or changed in more than its status.
 
     Fields that the server keeps up to date, such as `resourceVersion`, do not count.
     """
