@@ -302,7 +302,7 @@ async def test_a_restarted_dynamic_watcher_has_no_watchers() -> None:
     assert await play.taken() == []
     await play.watcher.add_watcher(A, secret("one"))
     assert await play.taken() == ["a"]
-    with pytest.raises(UsageError, match="started before"):
+    with pytest.raises(UsageError, match="runs already"):
         await play.watcher.start()
     again.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -332,9 +332,9 @@ class TestManagedController:
             assert cloud.disks == {"disk-1": 1}
 
     async def test_the_error_names_the_missing_connection(self, cloud: Cloud) -> None:
-        with pytest.raises(UsageError, match="NATS, and no connection"):
+        with pytest.raises(UsageError, match="NATS, but no connection"):
             await NatsDisks(cloud).run()
-        with pytest.raises(UsageError, match="Kubernetes, and no cluster"):
+        with pytest.raises(UsageError, match="Kubernetes, but no cluster"):
             await ClusterDisks(cloud, nats=MemoryStores()).run()
 
     async def test_the_name_defaults_to_the_class_name(self, cloud: Cloud) -> None:
