@@ -71,7 +71,7 @@ class Enqueuer:
         return Listeners(
             changed=self._secondary_changed,
             invalid=self._secondary_invalid,
-            undone=self.sync_again,
+            undone=self._sync_again,
             # a failed key is retried at once: its store may have been lost, and is back
             listed=self._keys.queue.hasten_retries,
             appeared=self._kind_appeared,
@@ -132,15 +132,15 @@ class Enqueuer:
         if invalid.last is not None:
             owner = self._secondaries.owner_of(kind, invalid.last)
             if owner is not None and self._has(owner):
-                self.sync_again(owner.key)
+                self._sync_again(owner.key)
 
     def _kind_appeared(self) -> None:
         """Enqueue every primary: it may want objects of the optional kind that exists now."""
         for key in list(self._primary.informer.cache.keys()):
             self._keys.enqueue(key, Operation.RESYNC)
 
-    def sync_again(self, key: str) -> None:
-        """Enqueue a key whose writes were undone, or one that read an object which changed."""
+    def _sync_again(self, key: str) -> None:
+        """Enqueue a key whose write was undone or overwritten."""
         self._keys.enqueue(key, Operation.SECONDARY)
 
     def _has(self, owner: Owner) -> bool:
