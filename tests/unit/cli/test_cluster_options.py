@@ -1,4 +1,4 @@
-"""How a command is told where the cluster is."""
+"""Flags, the environment and a settings file name the Kubernetes cluster of a command."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from natsctl.daemon.settings.settings import KubeSettings
 from natsctl.errors import UsageError
 from natsctl.kubernetes.access.options import KubeOptions
 
-OURS = {"NATSCTL_KUBECONFIG": "env.yaml", "NATSCTL_KUBE_CONTEXT": "lab"}
+ENVIRON = {"NATSCTL_KUBECONFIG": "env.yaml", "NATSCTL_KUBE_CONTEXT": "lab"}
 
 
 def cluster(
@@ -18,24 +18,24 @@ def cluster(
     return load_settings(flags, environ, config=str(config)).settings.cluster
 
 
-def test_nothing_said_is_the_cluster_that_kubectl_would_speak_to() -> None:
+def test_the_default_is_the_cluster_of_kubectl() -> None:
     assert cluster({"KUBECONFIG": "k.yaml"}) == KubeSettings()
 
 
-def test_our_own_variables_name_a_kubeconfig_and_a_context() -> None:
-    assert cluster(OURS) == KubeSettings(kubeconfig="env.yaml", context="lab")
+def test_natsctl_variables_name_a_kubeconfig_and_a_context() -> None:
+    assert cluster(ENVIRON) == KubeSettings(kubeconfig="env.yaml", context="lab")
 
 
 def test_an_option_wins_over_the_environment() -> None:
-    found = cluster(OURS, kube_context="live")
-    assert found == KubeSettings(kubeconfig="env.yaml", context="live")
+    options = cluster(ENVIRON, kube_context="live")
+    assert options == KubeSettings(kubeconfig="env.yaml", context="live")
 
 
-def test_a_kubeconfig_on_the_command_line_is_meant_with_its_own_context() -> None:
-    assert cluster(OURS, kubeconfig="k.yaml") == KubeSettings(kubeconfig="k.yaml")
+def test_a_kubeconfig_flag_ignores_the_context_of_the_environment() -> None:
+    assert cluster(ENVIRON, kubeconfig="k.yaml") == KubeSettings(kubeconfig="k.yaml")
 
 
-def test_a_context_on_the_command_line_is_meant_with_its_own_cluster(tmp_path: Path) -> None:
+def test_a_context_flag_ignores_the_cluster_of_the_settings_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("[kube]\nserver = 'https://a'\ntoken = 't'\ntimeout_s = 7\nenabled = false")
     assert cluster({}, file) is None
@@ -43,12 +43,12 @@ def test_a_context_on_the_command_line_is_meant_with_its_own_cluster(tmp_path: P
 
 
 @pytest.mark.parametrize("word", ["false", "no", "0", "FALSE"])
-def test_no_cluster_is_looked_for_where_none_is_wanted(word: str) -> None:
-    assert cluster(OURS, no_kube=True) is None
-    assert cluster({**OURS, "NATSCTL_KUBE_ENABLED": word}) is None
+def test_a_disabled_cluster_is_none(word: str) -> None:
+    assert cluster(ENVIRON, no_kube=True) is None
+    assert cluster({**ENVIRON, "NATSCTL_KUBE_ENABLED": word}) is None
 
 
 @pytest.mark.parametrize("given", [{"kubeconfig": "k"}, {"kube_context": "c"}])
-def test_a_cluster_cannot_be_named_and_refused(given: dict[str, str]) -> None:
+def test_no_kube_excludes_flags_that_name_a_cluster(given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="--no-kube excludes"):
         cluster({}, no_kube=True, **given)  # type: ignore[arg-type]

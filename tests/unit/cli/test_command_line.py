@@ -1,4 +1,4 @@
-"""What `natsctl` says without a server: help, versions, and what was typed wrong."""
+"""The command line without a server: help, completion, the version and usage errors."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ WEBAPPS = "controllers.webapps:WebApps"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_says_of_itself_what_the_overview_says(
+def test_the_help_of_a_command_begins_with_its_line_of_the_overview(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([name, "--help"]) == 0
@@ -29,7 +29,7 @@ def test_a_command_says_of_itself_what_the_overview_says(
         *(["gc", "plan"], ["gc", "apply"], ["external", "list"], ["external", "resolve"]),
     ],
 )
-def test_help_shows_examples_and_where_nats_is(
+def test_help_shows_examples_and_connection_options(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*words, "--help"]) == 0
@@ -38,11 +38,11 @@ def test_help_shows_examples_and_where_nats_is(
     assert ("NATSCTL_SERVER" in shown) is (
         words not in (["dev"], ["rbac"], ["new"], ["example"], ["health"], ["help"])
     )
-    of_controllers = (
+    with_cluster = (
         *(["run"], ["dev"], ["resync"], ["gc", "plan"], ["gc", "apply"], ["rbac"]),
         *(["config"], ["doctor"]),
     )
-    assert ("--kubeconfig" in shown) is (words in of_controllers)
+    assert ("--kubeconfig" in shown) is (words in with_cluster)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_help_shows_examples_and_where_nats_is(
         (["external", "resolve"], "[OPTIONS] KEY"),
     ],
 )
-def test_the_usage_shows_what_has_to_be_typed(
+def test_the_usage_line_shows_the_arguments(
     words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*words, "--help"]) == 0
@@ -64,7 +64,7 @@ def test_the_usage_shows_what_has_to_be_typed(
 
 
 @pytest.mark.parametrize("words", [[], ["-h"], ["help"], ["help", "help", "--help"]])
-def test_every_way_to_ask_for_help_is_understood(
+def test_every_help_flag_and_command_shows_the_usage(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(words) == 0
@@ -72,7 +72,7 @@ def test_every_way_to_ask_for_help_is_understood(
 
 
 @pytest.mark.parametrize("words", [["get"], ["gc"], ["gc", "apply"], ["run"]])
-def test_help_names_a_command_before_or_after_it(
+def test_help_gives_the_same_page_before_and_after_a_command(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*words, "--help"]) == 0
@@ -83,7 +83,7 @@ def test_help_names_a_command_before_or_after_it(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_shown_for_the_shell_that_asks(
+def test_show_completion_prints_the_script_of_the_detected_shell(
     shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shellingham.detect_shell", lambda: (shell, f"/bin/{shell}"))
@@ -119,13 +119,13 @@ def test_a_shell_completes_commands_options_and_values(
     assert set(capsys.readouterr().out.split()) == completed
 
 
-def test_no_command_is_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_shows_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
     assert "Commands:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_a_group_without_a_command_shows_those_it_has(
+def test_a_group_without_a_command_shows_its_commands(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([name]) == 0
@@ -135,13 +135,13 @@ def test_a_group_without_a_command_shows_those_it_has(
     assert capsys.readouterr().out == shown
 
 
-def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("natsctl 0.")
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         (["gte"], "there is no command 'gte'; did you mean get?"),
         (["get", "b"], "Missing argument 'KEY'. (see natsctl get --help)"),
@@ -190,17 +190,17 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
         (["get", "b", "k", "--user", "ann"], "without a password"),
     ],
 )
-def test_wrong_usage_is_one_line_and_2(
-    typed: list[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_a_usage_error_is_one_line_and_exit_code_2(
+    typed: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(typed) == 2
     output, error = capsys.readouterr()
     assert output == ""
     assert error.startswith("natsctl: error: ")
-    assert told in error
+    assert message in error
 
 
-def test_no_secret_is_shown_where_nothing_can_be_reached(
+def test_a_failed_connection_shows_no_secret(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert (

@@ -1,4 +1,4 @@
-"""What is set for controllers holds for those that an operator runs."""
+"""The controller settings apply to the controllers that an operator runs."""
 
 import asyncio
 
@@ -21,8 +21,8 @@ class Shops(Controller):
         return None
 
 
-async def ran(settings: ControllerSettings, stores: MemoryStores) -> ControllerRuntime:
-    """Run it for ten seconds beside one primary."""
+async def run_controller(settings: ControllerSettings, stores: MemoryStores) -> ControllerRuntime:
+    """Run the controller for ten seconds with one primary."""
     await stores.store(THINGS).create("a", value())
     operator = Operator([Shops()], nats=stores, settings=settings)
     running = asyncio.create_task(operator.run())
@@ -34,22 +34,22 @@ async def ran(settings: ControllerSettings, stores: MemoryStores) -> ControllerR
     return runtime
 
 
-async def test_a_sync_takes_no_longer_than_is_set() -> None:
-    runtime = await ran(ControllerSettings(sync_timeout_s=3), MemoryStores())
+async def test_the_sync_timeout_setting_limits_a_sync() -> None:
+    runtime = await run_controller(ControllerSettings(sync_timeout_s=3), MemoryStores())
     first = runtime.explain("a").syncs[0]
     assert first.error.startswith("SyncTimeoutError")
     assert first.duration_s == 3
 
 
-async def test_a_controller_s_own_limit_holds_where_none_is_set() -> None:
-    runtime = await ran(ControllerSettings(), MemoryStores())
+async def test_the_timeout_of_the_controller_applies_without_a_setting() -> None:
+    runtime = await run_controller(ControllerSettings(), MemoryStores())
     assert [sync.error for sync in runtime.explain("a").syncs] == [""]
 
 
-async def test_secondaries_are_labelled_in_the_domain_that_is_set() -> None:
+async def test_secondaries_have_labels_of_the_owner_domain_setting() -> None:
     for domain, label in (("example.com", "example.com/owner-key"), ("kumori", "kumori/ownerkey")):
         stores = MemoryStores()
-        await ran(ControllerSettings(owner_domain=domain), stores)
-        made = document(await stores.store(SIGNS).get("a"))
-        assert made["metadata"]["labels"][label] == "a"
-        assert made["metadata"]["annotations"][label] == "a"
+        await run_controller(ControllerSettings(owner_domain=domain), stores)
+        sign = document(await stores.store(SIGNS).get("a"))
+        assert sign["metadata"]["labels"][label] == "a"
+        assert sign["metadata"]["annotations"][label] == "a"

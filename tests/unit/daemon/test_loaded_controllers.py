@@ -1,4 +1,4 @@
-"""A controller that cannot run as it is written is refused when it is loaded."""
+"""The loader rejects a controller with wrong options, methods or constructor arguments."""
 
 import itertools
 from pathlib import Path
@@ -10,7 +10,7 @@ from natsctl.errors import UsageError
 
 _numbers = itertools.count()
 
-WRITTEN = """
+SOURCE = """
 from natsctl import (
     Controller, InformerController, ManagedController, ManagedReconciler, Object, kv, primary,
     secondary,
@@ -24,7 +24,7 @@ def boom():
 
 class Apps(Controller):
     apps = primary(kv(App, bucket="apps"))
-    names = secondary(kv(App, bucket="names"))  # its name is like that of an option
+    names = secondary(kv(App, bucket="names"))  # similar to the name of an option
     image = "nginx"
     retries = 3
 
@@ -51,10 +51,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"loaded{next(_numbers)}"
 
 
-def refusal(module: str, folder: Path, base: str, *lines: str) -> str:
-    """Load a subclass with these lines in its body, and return why it is refused."""
+def load_error(module: str, folder: Path, base: str, *lines: str) -> str:
+    """Load a subclass with these lines in its body, and return the error."""
     body = "".join(f"    {line}\n" for line in lines)
-    (folder / f"{module}.py").write_text(f"{WRITTEN}\nclass Mine({base}):\n{body}")
+    (folder / f"{module}.py").write_text(f"{SOURCE}\nclass Mine({base}):\n{body}")
     path = f"{module}:Mine"
     with pytest.raises(UsageError) as caught:
         make(load_runnable(path), path)
@@ -62,8 +62,8 @@ def refusal(module: str, folder: Path, base: str, *lines: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["Apps", "Disks", "Watching"])
-def test_a_good_controller_is_made(module: str, tmp_path: Path, name: str) -> None:
-    (tmp_path / f"{module}.py").write_text(WRITTEN)
+def test_a_valid_controller_is_created(module: str, tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{module}.py").write_text(SOURCE)
     path = f"{module}:{name}"
     assert type(make(load_runnable(path), path)).__name__ == name
 
@@ -103,10 +103,10 @@ def test_a_good_controller_is_made(module: str, tmp_path: Path, name: str) -> No
         ("Watching", "options = {'worker': 1}", "unexpected keyword argument 'worker'"),
     ],
 )
-def test_an_option_that_is_wrong_is_named_with_what_it_must_be(
+def test_the_error_of_a_wrong_option_has_its_name_and_its_type(
     module: str, tmp_path: Path, base: str, line: str, message: str
 ) -> None:
-    assert message in refusal(module, tmp_path, base, line)
+    assert message in load_error(module, tmp_path, base, line)
 
 
 @pytest.mark.parametrize(
@@ -132,25 +132,27 @@ def test_an_option_that_is_wrong_is_named_with_what_it_must_be(
         ),
     ],
 )
-def test_a_method_that_is_written_in_another_way_is_named_with_how(
+def test_the_error_of_a_wrong_method_has_the_expected_signature(
     module: str, tmp_path: Path, lines: tuple[str, ...], message: str
 ) -> None:
-    assert message in refusal(module, tmp_path, "Apps", *lines)
+    assert message in load_error(module, tmp_path, "Apps", *lines)
 
 
 @pytest.mark.parametrize("base", ["Apps", "Disks", "Watching"])
-def test_arguments_of_the_constructor_are_named(module: str, tmp_path: Path, base: str) -> None:
+def test_the_error_of_required_constructor_arguments_names_them(
+    module: str, tmp_path: Path, base: str
+) -> None:
     lines = ("def __init__(self, region, *, zone, size=1):", "    pass")
-    assert refusal(module, tmp_path, base, *lines) == (
+    assert load_error(module, tmp_path, base, *lines) == (
         f"{module}:Mine needs constructor arguments (region, zone): give them defaults, or write a "
         "subclass without arguments"
     )
 
 
-def test_an_exception_of_the_constructor_is_one_line_and_the_users_own_frames(
+def test_a_constructor_exception_is_one_line_and_the_frames_of_the_user(
     module: str, tmp_path: Path
 ) -> None:
-    lines = refusal(module, tmp_path, "Apps", "def __init__(self):", "    boom()").splitlines()
+    lines = load_error(module, tmp_path, "Apps", "def __init__(self):", "    boom()").splitlines()
     file = tmp_path / f"{module}.py"
     assert lines[0] == f"{module}:Mine cannot be created: ValueError: no luck"
     assert [line.split(",")[0].strip() for line in lines if "File" in line] == [
@@ -159,12 +161,10 @@ def test_an_exception_of_the_constructor_is_one_line_and_the_users_own_frames(
     assert lines[-1].strip() == 'raise ValueError("no luck")'
 
 
-def test_an_exception_of_a_library_shows_only_the_users_own_frames(
-    module: str, tmp_path: Path
-) -> None:
-    found = refusal(
+def test_a_library_exception_shows_only_the_frames_of_the_user(module: str, tmp_path: Path) -> None:
+    error = load_error(
         module, tmp_path, "Apps", "import json", "def __init__(self):", "    self.json.loads('{')"
     )
-    assert "cannot be created: json.decoder.JSONDecodeError: Expecting property name" in found
-    assert found.count("File") == 1
-    assert "self.json.loads('{')" in found
+    assert "cannot be created: json.decoder.JSONDecodeError: Expecting property name" in error
+    assert error.count("File") == 1
+    assert "self.json.loads('{')" in error

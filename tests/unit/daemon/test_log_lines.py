@@ -1,4 +1,4 @@
-"""What controllers log says by itself which controller, key, operation and attempt it is about."""
+"""Log lines of a handler have the controller, the key, the operation and the attempt."""
 
 import asyncio
 import json
@@ -33,14 +33,14 @@ class Shops(Controller):
 async def logged(
     capsys: pytest.CaptureFixture[str], stores: MemoryStores, lines: int
 ) -> list[dict[str, Any]]:
-    """Return what a controller logs, up to so many lines of its own."""
+    """Run the controller until its handler has logged `lines` lines, and return all lines."""
     log_to_stderr(LogSettings(format="json"))
     operator = Operator([Shops()], nats=stores)
-    told: list[str] = []
+    output: list[str] = []
 
     def done() -> bool:
-        told.extend(capsys.readouterr().err.splitlines())
-        return sum('"looking"' in line for line in told) >= lines
+        output.extend(capsys.readouterr().err.splitlines())
+        return sum('"looking"' in line for line in output) >= lines
 
     running = asyncio.create_task(operator.run())
     try:
@@ -48,32 +48,34 @@ async def logged(
     finally:
         operator.stop()
         await running
-    assert "hush" not in "".join(told)
-    return [json.loads(line) for line in told]
+    assert "hush" not in "".join(output)
+    return [json.loads(line) for line in output]
 
 
-def of(facts: Sequence[dict[str, Any]], message: str) -> list[tuple[object, ...]]:
+def sync_fields(records: Sequence[dict[str, Any]], message: str) -> list[tuple[object, ...]]:
     names = ("controller", "key", "operation", "attempt")
     return [
-        tuple(fact.get(name) for name in names)
-        for fact in facts
-        if fact["message"].startswith(message)
+        tuple(record.get(name) for name in names)
+        for record in records
+        if record["message"].startswith(message)
     ]
 
 
-async def test_a_handler_s_lines_say_which_sync_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_lines_of_a_handler_have_the_fields_of_their_sync(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     stores = MemoryStores()
     await stores.store(THINGS).create("broken", value())
-    facts = await logged(capsys, stores, 2)
-    assert of(facts, "looking") == [
+    records = await logged(capsys, stores, 2)
+    assert sync_fields(records, "looking") == [
         ("shops", "broken", "put", 1),
         ("shops", "broken", "retry", 2),
     ]
-    assert of(facts, "sync failed") == [("shops", "broken", "put", 1)]
+    assert sync_fields(records, "sync failed") == [("shops", "broken", "put", 1)]
 
 
-async def test_what_is_about_no_key_says_its_controller(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_line_without_a_key_has_its_controller(capsys: pytest.CaptureFixture[str]) -> None:
     stores = MemoryStores()
     await stores.store(THINGS).create("a", value())
-    facts = await logged(capsys, stores, 1)
-    assert of(facts, "primaries listed") == [("shops", None, None, None)]
+    records = await logged(capsys, stores, 1)
+    assert sync_fields(records, "primaries listed") == [("shops", None, None, None)]

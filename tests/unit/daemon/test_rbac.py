@@ -1,4 +1,4 @@
-"""Permissions follow from slots: all that they need, and nothing else."""
+"""The RBAC rules of a controller grant exactly the permissions that its slots need."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,7 +24,7 @@ from natsctl.daemon.resource_names import names_of
 
 ALL = ("get", "list", "watch", "create", "patch", "delete")
 READ = ("get", "list", "watch")
-TELL = Rule(("events.k8s.io",), ("events",), ("create", "patch"))
+EVENTS = Rule(("events.k8s.io",), ("events",), ("create", "patch"))
 
 
 class App(Object, frozen=True):
@@ -34,19 +34,19 @@ class App(Object, frozen=True):
 def controller(
     *, made: Iterable[Kind[Any]] = (), read: Iterable[Kind[Any]] = ()
 ) -> type[Controller]:
-    """Return a controller that makes objects of some kinds, and reads those of others."""
+    """Return a controller with secondaries of the kinds `made` and tertiaries of `read`."""
     slots: dict[str, object] = {"apps": primary(kv(App, bucket="apps"))}
-    slots |= {f"made{at}": secondary(kind) for at, kind in enumerate(made)}  # type: ignore[call-overload]
-    slots |= {f"read{at}": tertiary(kind) for at, kind in enumerate(read)}
+    slots |= {f"made{number}": secondary(kind) for number, kind in enumerate(made)}  # type: ignore[call-overload]
+    slots |= {f"read{number}": tertiary(kind) for number, kind in enumerate(read)}
     return type("Apps", (Controller,), slots)
 
 
 async def roles_of(*controllers: type[Controller]) -> list[Role]:
-    needed = needs([made() for made in controllers])
+    needed = needs([controller_type() for controller_type in controllers])
     return list(roles(needed, await names_of((need.kind for need in needed), None)))
 
 
-async def test_what_is_made_is_applied_deleted_and_told_of_and_what_is_read_is_only_read() -> None:
+async def test_secondaries_need_all_verbs_and_events_and_tertiaries_need_read_verbs() -> None:
     made, read = kube("v1", "ConfigMap"), kube("v1", "Node")
     assert await roles_of(controller(made=[made], read=[read])) == [
         Role(
@@ -54,40 +54,40 @@ async def test_what_is_made_is_applied_deleted_and_told_of_and_what_is_read_is_o
             (
                 Rule(("",), ("configmaps",), ALL),
                 Rule(("",), ("nodes",), READ),
-                TELL,
+                EVENTS,
             ),
         )
     ]
 
 
-async def test_what_is_only_read_needs_no_events() -> None:
+async def test_a_tertiary_needs_no_events() -> None:
     assert await roles_of(controller(read=[kube("v1", "Secret", namespace="a")])) == [
         Role("a", (Rule(("",), ("secrets",), READ),))
     ]
 
 
-async def test_a_slot_with_a_namespace_needs_a_role_there_only() -> None:
-    found = await roles_of(
+async def test_a_slot_with_a_namespace_needs_a_role_in_that_namespace() -> None:
+    roles_needed = await roles_of(
         controller(
             made=[kube("v1", "Service", namespace="b"), kube("apps/v1", "Deployment")],
             read=[kube("v1", "ConfigMap", namespace="a")],
         )
     )
-    assert found == [
-        Role(None, (Rule(("apps",), ("deployments",), ALL), TELL)),
+    assert roles_needed == [
+        Role(None, (Rule(("apps",), ("deployments",), ALL), EVENTS)),
         Role("a", (Rule(("",), ("configmaps",), READ),)),
         Role("b", (Rule(("",), ("services",), ALL),)),
     ]
 
 
-async def test_what_is_allowed_everywhere_is_not_allowed_once_more_in_a_namespace() -> None:
-    found = await roles_of(
+async def test_a_role_does_not_repeat_a_verb_of_the_cluster_role() -> None:
+    roles_needed = await roles_of(
         controller(made=[kube("v1", "Service", namespace="a")]),
         controller(read=[kube("v1", "Service")]),
     )
-    assert found == [
+    assert roles_needed == [
         Role(None, (Rule(("",), ("services",), READ),)),
-        Role("a", (Rule(("",), ("services",), ("create", "patch", "delete")), TELL)),
+        Role("a", (Rule(("",), ("services",), ("create", "patch", "delete")), EVENTS)),
     ]
     everything = controller(made=[kube("v1", "Service")])
     assert [role.namespace for role in await roles_of(everything, everything)] == [None]
@@ -99,13 +99,13 @@ async def test_resources_with_the_same_verbs_share_a_rule_in_order() -> None:
     assert role.rules == (
         Rule(("",), ("configmaps", "secrets"), ALL),
         Rule(("",), ("services",), READ),
-        TELL,
+        EVENTS,
     )
     (merged,) = await roles_of(controller(made=kinds[1:], read=kinds))
     assert merged == role
 
 
-async def test_a_slot_with_a_name_needs_no_more_than_the_object_of_that_name() -> None:
+async def test_a_slot_with_a_name_needs_a_rule_for_that_name() -> None:
     named = kube("v1", "ConfigMap", namespace="a", name="settings")
     other = kube("v1", "Secret", namespace="a", name="password")
     assert await roles_of(controller(read=[named, other])) == [
@@ -128,58 +128,61 @@ async def test_a_slot_with_a_name_needs_no_more_than_the_object_of_that_name() -
     )
 
 
-async def test_events_about_what_lives_in_no_namespace_are_kept_in_default() -> None:
+async def test_events_of_cluster_scoped_objects_need_a_role_in_default() -> None:
     assert await roles_of(controller(made=[kube("v1", "Namespace")])) == [
         Role(None, (Rule(("",), ("namespaces",), ALL),)),
-        Role("default", (TELL,)),
+        Role("default", (EVENTS,)),
     ]
 
 
-async def test_a_namespace_for_a_kind_that_lives_in_none_is_wrong_usage() -> None:
+async def test_a_namespace_for_a_cluster_scoped_kind_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="Namespace is cluster-scoped"):
         await roles_of(controller(made=[kube("v1", "Namespace", namespace="a")]))
 
 
-async def test_without_kinds_of_a_cluster_no_permissions_are_needed() -> None:
+async def test_a_controller_without_kubernetes_kinds_needs_no_roles() -> None:
     assert await roles_of(controller(made=[kv(App, bucket="others")])) == []
 
 
-async def test_a_role_and_what_gives_it_to_a_service_account_belong_together() -> None:
+async def test_each_role_has_a_binding_to_the_service_account() -> None:
     slots = [kube("v1", "Service"), kube("v1", "Secret", namespace="a")]
-    found = await roles_of(controller(read=slots))
-    everywhere, given, within, given_there = manifests(
-        found, "it", ServiceAccount(name="natsctl", namespace="ops")
+    roles_needed = await roles_of(controller(read=slots))
+    cluster_role, cluster_binding, role_manifest, binding = manifests(
+        roles_needed, "it", ServiceAccount(name="natsctl", namespace="ops")
     )
     subjects = [{"kind": "ServiceAccount", "name": "natsctl", "namespace": "ops"}]
-    assert (everywhere["kind"], everywhere["metadata"]) == ("ClusterRole", {"name": "it"})
-    assert everywhere["rules"] == [
+    assert (cluster_role["kind"], cluster_role["metadata"]) == ("ClusterRole", {"name": "it"})
+    assert cluster_role["rules"] == [
         {"apiGroups": [""], "resources": ["services"], "verbs": list(READ)}
     ]
-    assert (given["kind"], given["metadata"]) == ("ClusterRoleBinding", {"name": "it"})
-    assert given["roleRef"]["kind"] == "ClusterRole"
-    assert given["subjects"] == subjects
-    assert within["metadata"] == given_there["metadata"] == {"name": "it", "namespace": "a"}
-    assert (within["kind"], given_there["kind"]) == ("Role", "RoleBinding")
-    assert given_there["roleRef"] == {
+    assert (cluster_binding["kind"], cluster_binding["metadata"]) == (
+        "ClusterRoleBinding",
+        {"name": "it"},
+    )
+    assert cluster_binding["roleRef"]["kind"] == "ClusterRole"
+    assert cluster_binding["subjects"] == subjects
+    assert role_manifest["metadata"] == binding["metadata"] == {"name": "it", "namespace": "a"}
+    assert (role_manifest["kind"], binding["kind"]) == ("Role", "RoleBinding")
+    assert binding["roleRef"] == {
         "apiGroup": "rbac.authorization.k8s.io",
         "kind": "Role",
         "name": "it",
     }
-    assert given_there["subjects"] == subjects
-    assert manifests(found, "it", None) == [everywhere, within]
+    assert binding["subjects"] == subjects
+    assert manifests(roles_needed, "it", None) == [cluster_role, role_manifest]
 
 
-async def test_a_kind_that_not_every_cluster_has_is_guessed_where_none_may_be_asked() -> None:
+async def test_the_resource_name_of_a_custom_kind_is_guessed_without_a_cluster() -> None:
     kind = kube("example.com/v1", "Gateway")
     names = await names_of([kind, kube("v1", "Pod")], None)
     assert names["v1", "Pod"].guess == ""
     assert names["example.com/v1", "Gateway"].guess == "no cluster was asked"
     (role,) = await roles_of(controller(made=[kind]))
-    assert role.rules[0] == TELL
+    assert role.rules[0] == EVENTS
     assert role.rules[1] == Rule(("example.com",), ("gateways",), ALL)
 
 
-async def test_what_watchers_watch_is_read_and_what_they_hold_is_updated() -> None:
+async def test_watched_kinds_need_read_verbs_and_opinionated_watchers_need_update() -> None:
     watched, held = kube("v1", "ConfigMap"), kube("v1", "Node")
 
     class Watching(InformerController):
@@ -198,7 +201,7 @@ async def test_what_watchers_watch_is_read_and_what_they_hold_is_updated() -> No
     ]
 
 
-async def test_what_a_sync_may_read_beside_its_slots_is_read() -> None:
+async def test_kinds_beside_the_slots_need_read_verbs() -> None:
     class Reading(Controller):
         apps = primary(kv(App, bucket="apps"))
         kinds = (kube("v1", "Secret", namespace="shop"),)

@@ -1,4 +1,4 @@
-"""Controllers of watchers and of managed objects explain their keys as any other does."""
+"""The API of informer controllers and managed controllers: status, explain, tree, resync."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,32 +24,34 @@ from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient,
 from tests.support.controllers.recording_watcher import SITES, Notes, put, running, site
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
-TELLING = ["status", "explain", "tree", "resync"]
+VERBS = ["status", "explain", "tree", "resync"]
 
 
-class Asked:
-    """A desk, and what it answers."""
+class Client:
+    """Calls the endpoints of one runnable and decodes the responses."""
 
     def __init__(self, runnable: Any) -> None:
-        self.desk = ControllerEndpoints(
+        self.endpoints = ControllerEndpoints(
             runnable, PROCESS, Connection(NatsOptions()), lambda _: True
         )
 
-    async def __call__(self, verb: Verb, asked: str, of: type[Any]) -> Any:
-        handlers = {each.metadata["verb"]: each.handler for each in self.desk.endpoints()}
-        return msgspec.json.decode(await handlers[verb](asked.encode()), type=of)
+    async def __call__(self, verb: Verb, request: str, response_type: type[Any]) -> Any:
+        handlers = {
+            endpoint.metadata["verb"]: endpoint.handler for endpoint in self.endpoints.endpoints()
+        }
+        return msgspec.json.decode(await handlers[verb](request.encode()), type=response_type)
 
     async def explain(self, key: str) -> KeyExplanation:
-        found: KeyExplanation = await self(Verb.EXPLAIN, key, KeyExplanation)
-        return found
+        explanation: KeyExplanation = await self(Verb.EXPLAIN, key, KeyExplanation)
+        return explanation
 
     async def status(self) -> ControllerStatus:
-        found: ControllerStatus = await self(Verb.STATUS, "", ControllerStatus)
-        return found
+        status: ControllerStatus = await self(Verb.STATUS, "", ControllerStatus)
+        return status
 
     async def resync(self, *keys: str) -> Queuing:
-        found: Queuing = await self(Verb.RESYNC, " ".join(keys), Queuing)
-        return found
+        response: Queuing = await self(Verb.RESYNC, " ".join(keys), Queuing)
+        return response
 
 
 @pytest.fixture
@@ -64,21 +66,21 @@ class TestWatchers:
 
     @staticmethod
     def controller(*watchers: Notes, kinds: tuple[Kind[Any], ...] = (SITES,)) -> InformerController:
-        made = InformerController(name="sites")
+        controller = InformerController(name="sites")
         for kind in kinds:
-            made.add_informer(kind)
+            controller.add_informer(kind)
             for watcher in watchers:
-                made.add_watcher(watcher, kind)
-        return made
+                controller.add_watcher(watcher, kind)
+        return controller
 
-    async def test_before_they_have_begun_they_say_that(self) -> None:
-        asked = Asked(self.controller(Notes()))
-        assert [each.name for each in asked.desk.endpoints()] == TELLING
-        assert (await asked.status()).state == "starting"
+    async def test_a_controller_that_has_not_synced_is_starting(self) -> None:
+        client = Client(self.controller(Notes()))
+        assert [endpoint.name for endpoint in client.endpoints.endpoints()] == VERBS
+        assert (await client.status()).state == "starting"
         with pytest.raises(NatsctlError, match="sites is starting: try again"):
-            await asked.explain("athens")
+            await client.explain("athens")
 
-    async def test_an_object_on_which_a_watcher_fails_is_explained_with_its_next_try(
+    async def test_an_explanation_has_the_next_retry_of_a_failed_watcher(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -89,27 +91,30 @@ class TestWatchers:
             await put(sites, "oslo", site("one"))
             await put(sites, "rome", b"5")
             await asyncio.sleep(6)  # the first retries come after five seconds
-            asked = Asked(controller)
-            found = await asked.explain("athens")
-            assert (found.exists, found.revision, found.failures) == (True, 1, 0)
-            assert [(each.operation, each.error) for each in found.syncs] == [
+            client = Client(controller)
+            explanation = await client.explain("athens")
+            assert (explanation.exists, explanation.revision, explanation.failures) == (True, 1, 0)
+            assert [(sync.operation, sync.error) for sync in explanation.syncs] == [
                 ("create", "Notes: ValueError: told to"),
                 ("create", ""),
             ]
-            assert "not a valid Site" in (await asked.explain("rome")).invalid
+            assert "not a valid Site" in (await client.explain("rome")).invalid
             notes.failures = 1
             await put(sites, "athens", site("two"))
             await asyncio.sleep(1)
-            found = await asked.explain("athens")
-            assert found.failures == 1
-            assert found.queued is not None
-            assert (found.queued.place, found.queued.s) == ("waiting", pytest.approx(4, abs=0.1))  # type: ignore[comparison-overlap]
-            status = await asked.status()
+            explanation = await client.explain("athens")
+            assert explanation.failures == 1
+            assert explanation.queued is not None
+            assert (explanation.queued.place, explanation.queued.s) == (
+                "waiting",
+                pytest.approx(4, abs=0.1),
+            )  # type: ignore[comparison-overlap]
+            status = await client.status()
             assert (status.state, status.primaries, status.invalid_count) == ("syncing", 2, 1)
             assert status.failing == {"athens": "ValueError: told to"}
             assert (status.syncs, status.failures) == (5, 3)
 
-    async def test_a_resync_tells_what_is_there_as_at_a_start(
+    async def test_a_resync_notifies_watchers_of_existing_objects_as_at_a_start(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -118,20 +123,20 @@ class TestWatchers:
             for key in ("athens", "oslo"):
                 await put(sites, key, site("one"))
             await asyncio.sleep(1)
-            asked = Asked(controller)
-            found = await asked.resync("oslo", "nowhere")
-            assert (found.queued, found.unknown) == (1, ["nowhere"])
+            client = Client(controller)
+            response = await client.resync("oslo", "nowhere")
+            assert (response.queued, response.unknown) == (1, ["nowhere"])
             await asyncio.sleep(1)
             assert notes.told[2:] == ["add oslo one"]
-            assert (await asked.resync()).queued == 2
+            assert (await client.resync()).queued == 2
             await asyncio.sleep(1)
             assert notes.told[3:] == ["add athens one", "add oslo one"]
 
-    async def test_a_resync_tells_a_watcher_that_failed_at_once_what_it_has_not_taken(
+    async def test_a_resync_retries_a_failed_watcher_immediately(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        told: list[str] = []
-        first, second = Notes("first", told), Notes("second", told)
+        calls: list[str] = []
+        first, second = Notes("first", calls), Notes("second", calls)
         controller = self.controller(first, second)
         async with running(controller, stores):
             await put(sites, "athens", site("one"))
@@ -139,12 +144,12 @@ class TestWatchers:
             first.failures = 1
             await put(sites, "athens", site("two"))
             await asyncio.sleep(1)
-            del told[:]
-            await Asked(controller).resync("athens")
+            del calls[:]
+            await Client(controller).resync("athens")
             await asyncio.sleep(1)
-            assert sorted(told) == ["first update athens one two", "second add athens two"]
+            assert sorted(calls) == ["first update athens one two", "second add athens two"]
 
-    async def test_a_deletion_that_failed_can_be_told_again_though_the_object_is_gone(
+    async def test_a_resync_retries_a_failed_deletion_of_a_deleted_object(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         notes = Notes()
@@ -155,11 +160,11 @@ class TestWatchers:
             notes.failures = 1
             await sites.delete("athens")
             await asyncio.sleep(1)
-            assert (await Asked(controller).resync("athens")).queued == 1
+            assert (await Client(controller).resync("athens")).queued == 1
             await asyncio.sleep(1)
             assert notes.told[-2:] == ["delete athens one fails", "delete athens one"]
 
-    async def test_several_resource_kinds_are_one_status(self, stores: MemoryStores) -> None:
+    async def test_a_status_covers_all_kinds_of_a_controller(self, stores: MemoryStores) -> None:
         class Room(Object, frozen=True):
             pass
 
@@ -170,28 +175,31 @@ class TestWatchers:
             for key in ("hall", "attic"):
                 await put(stores.store(rooms), key, site("x"))
             await asyncio.sleep(1)
-            asked = Asked(controller)
-            status = await asked.status()
+            client = Client(controller)
+            status = await client.status()
             assert status.queue is not None
             assert (status.primaries, status.queue.adds, status.queue.latency_s.count) == (3, 3, 3)
-            assert (await asked.explain("hall")).revision == 1
-            top = await asked(Verb.TREE, "hall", Branch)
+            assert (await client.explain("hall")).revision == 1
+            top = await client(Verb.TREE, "hall", Branch)
             assert (top.kind, top.key, top.revision) == ("Room.rooms", "hall", 1)
-            assert (await asked(Verb.TREE, "nobody", Branch)).ready == "Missing"
+            assert (await client(Verb.TREE, "nobody", Branch)).ready == "Missing"
 
-    async def test_what_was_told_to_stop_takes_no_requests(self, stores: MemoryStores) -> None:
+    async def test_a_stopping_controller_rejects_a_resync(self, stores: MemoryStores) -> None:
         notes = Notes()
         notes.takes_s = 10
         controller = self.controller(notes)
         async with running(controller, stores):
             await put(stores.store(SITES), "athens", site("one"))
             await asyncio.sleep(1)
-            asked = Asked(controller)
-            before = {each.metadata["verb"]: each.handler for each in asked.desk.endpoints()}
+            client = Client(controller)
+            before = {
+                endpoint.metadata["verb"]: endpoint.handler
+                for endpoint in client.endpoints.endpoints()
+            }
             controller.stop()
-            assert (await asked.status()).state == "stopping"
-            assert (await asked.explain("athens")).queued is not None
-            assert "resync" not in {each.name for each in asked.desk.endpoints()}
+            assert (await client.status()).state == "stopping"
+            assert (await client.explain("athens")).queued is not None
+            assert "resync" not in {endpoint.name for endpoint in client.endpoints.endpoints()}
             with pytest.raises(NatsctlError, match="sites is stopping: try again"):
                 await before["resync"](b"athens")
 
@@ -215,7 +223,9 @@ class TestManaged:
         return Cloud()
 
     @asynccontextmanager
-    async def ran(self, cloud: Cloud, stores: MemoryStores) -> AsyncIterator["TestManaged.Disks"]:
+    async def running_disks(
+        self, cloud: Cloud, stores: MemoryStores
+    ) -> AsyncIterator["TestManaged.Disks"]:
         controller = self.Disks(cloud)
         controller.use(nats=stores)
         task = asyncio.create_task(controller.run())
@@ -224,40 +234,44 @@ class TestManaged:
         controller.stop()
         await task
 
-    async def test_before_they_have_begun_they_say_that(self, cloud: Cloud) -> None:
-        asked = Asked(self.Disks(cloud))
-        assert [each.name for each in asked.desk.endpoints()] == TELLING
-        assert (await asked.status()).state == "starting"
+    async def test_a_controller_that_has_not_synced_is_starting(self, cloud: Cloud) -> None:
+        client = Client(self.Disks(cloud))
+        assert [endpoint.name for endpoint in client.endpoints.endpoints()] == VERBS
+        assert (await client.status()).state == "starting"
 
-    async def test_an_object_is_explained_and_shown_with_what_is_outside(
+    async def test_explain_and_tree_show_the_external_resource(
         self, cloud: Cloud, stores: MemoryStores
     ) -> None:
-        async with self.ran(cloud, stores) as controller:
+        async with self.running_disks(cloud, stores) as controller:
             await stores.store(DISKS).create("data", b'{"spec": {"size": 5}}')
             await asyncio.sleep(30)
-            asked = Asked(controller)
-            found = await asked.explain("data")
-            assert (found.exists, found.failures, found.invalid) == (True, 0, "")
-            assert found.syncs
-            assert {each.error for each in found.syncs} == {""}
-            assert found.queued is not None
-            assert found.queued.place == "waiting"  # it is looked at again
-            top = await asked(Verb.TREE, "data", Branch)
-            assert [(each.kind, each.key) for each in top.branches] == [("External", "disk-1")]
-            status = await asked.status()
+            client = Client(controller)
+            explanation = await client.explain("data")
+            assert (explanation.exists, explanation.failures, explanation.invalid) == (True, 0, "")
+            assert explanation.syncs
+            assert {sync.error for sync in explanation.syncs} == {""}
+            assert explanation.queued is not None
+            assert (
+                explanation.queued.place == "waiting"
+            )  # the reconciler polls the external resource
+            top = await client(Verb.TREE, "data", Branch)
+            assert [(branch.kind, branch.key) for branch in top.branches] == [
+                ("External", "disk-1")
+            ]
+            status = await client.status()
             assert (status.state, status.primaries, status.failing_count) == ("syncing", 1, 0)
-            assert status.syncs >= len(found.syncs)
+            assert status.syncs >= len(explanation.syncs)
 
-    async def test_a_resync_reconciles_and_says_so(
+    async def test_a_resync_reconciles_with_the_operation_of_its_cause(
         self, cloud: Cloud, stores: MemoryStores
     ) -> None:
-        async with self.ran(cloud, stores) as controller:
+        async with self.running_disks(cloud, stores) as controller:
             await stores.store(DISKS).create("data", b'{"spec": {"size": 5}}')
             await asyncio.sleep(10)
-            asked = Asked(controller)
-            assert (await asked.resync("data", "nobody")).unknown == ["nobody"]
+            client = Client(controller)
+            assert (await client.resync("data", "nobody")).unknown == ["nobody"]
             await asyncio.sleep(1)
-            assert (await asked.explain("data")).syncs[-1].operation == "manual"
-            assert (await asked.resync()).queued == 1
+            assert (await client.explain("data")).syncs[-1].operation == "manual"
+            assert (await client.resync()).queued == 1
             await asyncio.sleep(1)
-            assert (await asked.explain("data")).syncs[-1].operation == "resync"
+            assert (await client.explain("data")).syncs[-1].operation == "resync"

@@ -1,4 +1,4 @@
-"""A setting in a file has a line."""
+"""`lines_of` gives the line number of each setting in a TOML file."""
 
 import tomllib
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from natsctl.daemon.settings.toml_file import STATEMENT_MAX, lines_of
 
 
-def test_sections_and_what_is_in_them_have_lines() -> None:
+def test_sections_and_their_settings_have_lines() -> None:
     text = """# a comment
 [nats]   # another
 
@@ -47,7 +47,7 @@ def test_dotted_names_and_inline_tables_have_lines() -> None:
     }
 
 
-def test_what_ends_a_line_elsewhere_ends_none_here() -> None:
+def test_only_toml_line_breaks_end_a_line() -> None:
     assert lines_of('[nats]\r\nuser = "a\u2028b"\r\ntoken = "c"\r\n') == {
         ("nats",): 1,
         ("nats", "user"): 2,
@@ -55,16 +55,16 @@ def test_what_ends_a_line_elsewhere_ends_none_here() -> None:
     }
 
 
-def test_after_a_value_that_is_very_long_lines_are_not_told() -> None:
+def test_settings_after_a_very_long_value_have_no_lines() -> None:
     text = '[nats]\nuser = "ann"\nname = """\n' + "x\n" * STATEMENT_MAX + '"""\ntoken = "t"\n'
     assert lines_of(text) == {("nats",): 1, ("nats", "user"): 2}
 
 
 @given(st.lists(st.sampled_from(["", "# note", "x = 1", 'y = """\na\n\nb"""', "z = [\n1,\n]"])))
-def test_every_setting_has_the_line_on_which_it_begins(blocks: list[str]) -> None:
+def test_every_setting_has_the_line_of_its_first_character(blocks: list[str]) -> None:
     numbered = [block.replace(" =", f"{n} =", 1) for n, block in enumerate(blocks)]
     text = "\n".join(["[section]", *numbered])
-    found = lines_of(text)
+    numbers = lines_of(text)
     lines = text.split("\n")
     for name in tomllib.loads(text)["section"]:
-        assert lines[found["section", name] - 1].startswith(f"{name} =")
+        assert lines[numbers["section", name] - 1].startswith(f"{name} =")

@@ -1,4 +1,4 @@
-"""The page about settings has the default and the meaning of each setting."""
+"""The settings page of the documentation matches the settings."""
 
 import re
 import tomllib
@@ -30,27 +30,29 @@ def row(setting: Setting) -> tuple[str, str, str, str, str, str]:
     )
 
 
-def test_the_table_has_every_setting_as_it_is() -> None:
+def test_the_table_matches_the_settings() -> None:
     assert [row(setting) for setting in SETTINGS] == ROWS
 
 
-def test_the_defaults_of_controllers_are_those_of_the_class() -> None:
+def test_the_defaults_of_controllers_match_the_controller_class() -> None:
     for name in ("workers", "resync_s", "sync_timeout_s"):
         default = BY_NAME[f"controllers.{name}"].default
         assert default == f"{getattr(Controller, name):g}, unless the controller sets it"
 
 
-def test_the_file_is_a_good_one(tmp_path: Path) -> None:
+def test_the_example_file_is_valid(tmp_path: Path) -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     file = tmp_path / "natsctl.toml"
     file.write_text(text)
-    found = load_settings({}, {}, config=str(file))
-    said = {f"{section}.{name}" for section, at in tomllib.loads(text).items() for name in at}
-    assert set(found.sources) == said
+    effective = load_settings({}, {}, config=str(file))
+    names = {
+        f"{section}.{name}" for section, table in tomllib.loads(text).items() for name in table
+    }
+    assert set(effective.sources) == names
 
 
 @pytest.mark.parametrize(("line", "text"), [(10, "workers = 'ten'"), (11, "resync = 60")])
-def test_the_errors_are_those_that_are_shown(
+def test_the_errors_on_the_page_match_the_raised_errors(
     line: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Every exception has one meaning for a sync."""
+"""`classify` gives each exception of a sync handler one error class."""
 
 import asyncio
 
@@ -39,11 +39,11 @@ def test_an_exception_has_one_class(error: BaseException, expected: ErrorClass) 
     assert classify(error) is expected
 
 
-def test_a_delay_and_a_cancellation_are_no_failures() -> None:
-    failed = {found for found in ErrorClass if found.failed}
+def test_delays_and_cancellations_are_not_failures() -> None:
+    failed = {error_class for error_class in ErrorClass if error_class.failed}
     assert failed == {ErrorClass.PERMANENT, ErrorClass.EXPECTED, ErrorClass.UNEXPECTED}
 
 
 def test_only_failures_that_are_not_permanent_are_retried() -> None:
-    retried = {found for found in ErrorClass if found.retried}
+    retried = {error_class for error_class in ErrorClass if error_class.retried}
     assert retried == {ErrorClass.EXPECTED, ErrorClass.UNEXPECTED}

@@ -1,4 +1,4 @@
-"""No text of a stranger controls a terminal, and no document changes its meaning."""
+"""Control and invisible characters are escaped without changing a document's meaning."""
 
 import json
 
@@ -40,7 +40,7 @@ def test_a_character_that_controls_or_hides_becomes_a_visible_escape(text: str) 
 
 
 @pytest.mark.parametrize("text", ["plain", "größer", "日本語", "a b", "…→└─", "🙂", "\xa0", "٣"])
-def test_visible_text_stays_as_it_is(text: str) -> None:
+def test_visible_text_is_unchanged(text: str) -> None:
     assert escaped(text) == text
 
 
@@ -53,14 +53,14 @@ def test_further_lines_of_a_text_are_indented() -> None:
 
 
 @given(st.dictionaries(TEXTS, TEXTS | st.lists(TEXTS)))
-def test_json_keeps_its_meaning_and_controls_nothing(found: dict[str, object]) -> None:
-    text = json_text(found)
-    assert json.loads(text) == found
+def test_escaped_json_keeps_its_meaning(document: dict[str, object]) -> None:
+    text = json_text(document)
+    assert json.loads(text) == document
     assert escaped(text, keep="\n") == text
 
 
 @given(st.dictionaries(TEXTS, TEXTS | st.lists(TEXTS) | st.integers() | st.none()))
-def test_yaml_keeps_its_meaning_and_controls_nothing(found: dict[str, object]) -> None:
-    text = yaml_text(found)
-    assert yaml.safe_load(text) == found
+def test_escaped_yaml_keeps_its_meaning(document: dict[str, object]) -> None:
+    text = yaml_text(document)
+    assert yaml.safe_load(text) == document
     assert escaped(text, keep="\n") == text

@@ -27,7 +27,7 @@ HOSTILE = [
 ]
 
 
-def test_what_is_held_is_hidden_by_everybody_until_it_is_let_go() -> None:
+def test_a_registered_secret_is_hidden_everywhere_until_it_is_released() -> None:
     hide = Hider(["known"])
     with Secrets(["correct horse"]) as secrets:
         secrets.keep("battery")
@@ -36,7 +36,7 @@ def test_what_is_held_is_hidden_by_everybody_until_it_is_let_go() -> None:
     assert hidden("correct horse, battery") == "correct horse, battery"
 
 
-def test_a_secret_that_two_hold_is_hidden_until_both_let_go() -> None:
+def test_a_secret_registered_twice_is_hidden_until_both_release_it() -> None:
     with Secrets(["correct horse"]):
         with Secrets(["correct horse"]):
             pass
@@ -44,13 +44,13 @@ def test_a_secret_that_two_hold_is_hidden_until_both_let_go() -> None:
     assert hidden("correct horse") == "correct horse"
 
 
-def test_nothing_is_no_secret() -> None:
+def test_empty_and_blank_texts_are_not_secrets() -> None:
     with Secrets(["", " "]) as secrets:
         secrets.keep("")
         assert hidden("a b") == "a b"
 
 
-def test_the_newest_of_many_are_kept() -> None:
+def test_only_the_newest_secrets_are_kept() -> None:
     with Secrets() as secrets:
         for number in range(1000):
             secrets.keep(f"token-number-{number}")
@@ -66,17 +66,19 @@ def test_the_newest_of_many_are_kept() -> None:
         ("eyJhbGciOiJIUzI1NiJ9.part.dGhl", "***"),
     ],
 )
-def test_a_secret_within_what_looks_like_one_leaves_nothing_of_it(text: str, shown: str) -> None:
+def test_a_secret_within_a_credential_is_hidden_with_the_whole_credential(
+    text: str, shown: str
+) -> None:
     with Secrets(["part"]):
         assert hidden(text) == shown
 
 
-def test_an_error_is_told_by_its_type_and_text_without_secrets() -> None:
+def test_the_text_of_an_error_is_its_type_and_message_without_secrets() -> None:
     assert error_text(ValueError("at nats://ann:hush@hub")) == "ValueError: at nats://***@hub"
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-def test_eight_times_the_text_takes_about_eight_times_as_long(piece: str) -> None:
+def test_hiding_takes_time_in_proportion_to_the_length_of_the_text(piece: str) -> None:
     hide = Hider(["correct horse"])
     text = piece * (1_000_000 // len(piece) + 1)
 
@@ -89,7 +91,7 @@ def test_eight_times_the_text_takes_about_eight_times_as_long(piece: str) -> Non
             rounds.append(time.process_time() - begun)
         return min(rounds)
 
-    assert spent_s(1_000_000, 2) / spent_s(125_000, 4) < 24  # 64 if it were quadratic
+    assert spent_s(1_000_000, 2) / spent_s(125_000, 4) < 24  # quadratic time would be 64
 
 
 @pytest.mark.parametrize(
@@ -100,20 +102,20 @@ def test_a_secret_at_the_cut_is_hidden_as_a_whole(secret: str, shown: int) -> No
     before = "x " * 50
     with Secrets(["held secret"]):
         text = hidden(before + secret + " and more" * 1000, limit=len(before) + shown)
-    for at in range(len("nats://"), len(secret) - 6):
-        assert secret[at : at + 6] not in text.replace("PRIVATE KEY", "")
+    for start in range(len("nats://"), len(secret) - 6):
+        assert secret[start : start + 6] not in text.replace("PRIVATE KEY", "")
 
 
-def test_a_url_that_is_longer_than_what_is_looked_at_is_hidden() -> None:
+def test_a_url_longer_than_the_limit_is_hidden() -> None:
     assert "hush" not in hidden("nats://" + "hush" * 10_000 + "@hub", limit=100)
 
 
-def test_a_long_text_is_its_beginning_and_how_much_was_left_out() -> None:
+def test_a_long_text_is_cut_with_a_count_of_the_other_characters() -> None:
     assert hidden("a" * TEXT_MAX) == "a" * TEXT_MAX
     assert hidden("a " * TEXT_MAX) == "a " * (TEXT_MAX // 2) + f"… ({TEXT_MAX} more characters)"
 
 
-def test_an_error_with_a_long_text_is_cut() -> None:
+def test_a_long_error_message_is_cut() -> None:
     assert len(error_text(ValueError("a" * 1_000_000))) < ERROR_MAX + 100
 
 
@@ -153,7 +155,7 @@ def test_a_shortened_text_keeps_its_beginning_and_its_end(limit: int) -> None:
         ("authorization: basic YW5uOnA=", "authorization: basic ***"),
     ],
 )
-def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
+def test_credentials_and_keys_are_hidden_by_their_form(text: str, shown: str) -> None:
     assert Hider()(text) == shown
 
 
@@ -167,20 +169,20 @@ def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
         "",
     ],
 )
-def test_anything_else_is_shown(text: str) -> None:
+def test_other_text_is_shown(text: str) -> None:
     assert Hider()(text) == text
 
 
-def test_secrets_that_are_known_are_hidden_wherever_they_are() -> None:
+def test_known_secrets_are_hidden_within_words() -> None:
     hide = Hider(["correct horse", "correct horse battery", "", " "])
     assert hide("xcorrect horse batteryx, correct horse") == "x***x, ***"
 
 
-def test_a_secret_is_hidden_as_it_stands_in_a_repr_and_in_a_url() -> None:
+def test_a_secret_is_hidden_in_a_repr_and_in_a_url() -> None:
     secret = "it's \\ 100% @home"
     hide = Hider([secret])
     assert hide(f"{secret} {secret!r} nats:u:{quote(secret, safe='')}") == '*** "***" nats:u:***'
 
 
-def test_a_short_secret_is_hidden_as_a_word() -> None:
+def test_a_short_secret_is_hidden_only_as_a_whole_word() -> None:
     assert Hider(["s3t"])("s3t: set s3t3 of (s3t)") == "***: set s3t3 of (***)"

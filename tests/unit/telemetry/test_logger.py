@@ -1,4 +1,4 @@
-"""A log line is an event with fields, those of its task among them."""
+"""A log line is an event with its own fields and those of its task."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from natsctl.testing.memory import MemoryStore
 from tests.support.stores.sample_objects import THINGS, informed
 
 
-async def test_a_task_hands_on_what_it_is_about_and_keeps_its_own_apart() -> None:
+async def test_a_task_inherits_the_log_context_and_does_not_change_its_parents() -> None:
     async def child() -> Mapping[str, object]:
         inherited = log_context()
         bind_log_context(key="b")
@@ -35,18 +35,18 @@ async def test_a_task_hands_on_what_it_is_about_and_keeps_its_own_apart() -> Non
     assert log_context() == {"controller": "c", "key": "a"}
 
 
-async def test_what_outlives_a_visit_is_about_its_controller_only() -> None:
+async def test_unbind_sync_keeps_only_the_controller_in_the_log_context() -> None:
     bind_log_context(controller="c", key="a", attempt=1)
     unbind_sync()
     assert log_context() == {"controller": "c"}
 
 
-async def test_a_worker_is_about_its_key_and_how_often_it_was_tried() -> None:
-    seen: list[Mapping[str, object]] = []
+async def test_the_log_context_of_a_sync_has_the_key_and_the_attempt() -> None:
+    contexts: list[Mapping[str, object]] = []
 
     async def handler(key: str) -> None:
-        seen.append(log_context())
-        if len(seen) > 2:
+        contexts.append(log_context())
+        if len(contexts) > 2:
             loop.queue.shut_down(drain=False)
         elif key == "a":
             raise ValueError
@@ -58,26 +58,26 @@ async def test_a_worker_is_about_its_key_and_how_often_it_was_tried() -> None:
     loop.queue.add("a")
     loop.queue.add("b")
     await loop.run(ready)
-    assert seen == [
+    assert contexts == [
         {"key": "a", "attempt": 1},
         {"key": "b", "attempt": 1},
         {"key": "a", "attempt": 2},
     ]
 
 
-async def test_a_watch_that_a_visit_began_is_not_about_its_key() -> None:
-    seen: list[Mapping[str, object]] = []
+async def test_a_watch_opened_by_a_sync_has_no_key_in_its_log_context() -> None:
+    contexts: list[Mapping[str, object]] = []
 
-    class Noting(MemoryStore):
+    class RecordingStore(MemoryStore):
         @asynccontextmanager
         async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-            seen.append(log_context())
+            contexts.append(log_context())
             async with super().watch() as events:
                 yield events
 
     bind_log_context(controller="c", key="a")
-    async with informed(Informer(Noting(THINGS), THINGS)):
-        assert seen == [{"controller": "c"}]
+    async with informed(Informer(RecordingStore(THINGS), THINGS)):
+        assert contexts == [{"controller": "c"}]
 
 
 def test_a_record_has_the_event_and_its_fields(caplog: pytest.LogCaptureFixture) -> None:
@@ -96,7 +96,7 @@ def test_a_record_has_the_event_and_its_fields(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_an_error_is_a_field_and_a_traceback_an_option(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_is_a_field_and_a_traceback_is_optional(caplog: pytest.LogCaptureFixture) -> None:
     log = get_logger("some")
     log.error("sync failed", error=StoreError(), exc_info=ValueError("no luck"))
     assert caplog.messages == ["sync failed error=StoreError"]
@@ -111,7 +111,7 @@ def test_a_logger_formats_nothing_below_its_level() -> None:
     get_logger("some").debug("cache synced", kind=Unread())
 
 
-def test_a_formatter_hides_in_messages_and_tracebacks() -> None:
+def test_the_formatter_hides_secrets_in_messages_and_tracebacks() -> None:
     formatter = HidingFormatter("natsctl: %(message)s")
     error = OSError("nats://u:hush@b")
     record = logging.makeLogRecord(

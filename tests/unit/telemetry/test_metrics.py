@@ -1,4 +1,4 @@
-"""Numbers are read when they are asked for, and written as Prometheus reads them."""
+"""A metric table reads numbers at each scrape and writes them in the Prometheus format."""
 
 from collections.abc import Iterator
 
@@ -22,8 +22,8 @@ class Pump:
 
 PUMPS = MetricTable[Pump](
     ("pump", "site"),
-    counters={"pump_litres_total": ("How much was pumped.", lambda pump: pump.litres)},
-    gauges={"pump_pressure": ("What it holds up to.", lambda pump: pump.pressure)},
+    counters={"pump_litres_total": ("Pumped litres.", lambda pump: pump.litres)},
+    gauges={"pump_pressure": ("The highest pressure.", lambda pump: pump.pressure)},
     histograms={"pump_stroke_seconds": ("Strokes.", lambda pump: pump.strokes_s.read())},
 )
 
@@ -36,26 +36,24 @@ def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
     }
 
 
-def test_each_number_is_under_its_name_and_the_labels_of_its_thing() -> None:
+def test_each_number_has_its_name_and_labels() -> None:
     pumps = {("a", "hill"): Pump(litres=3, pressure=1.5), ("b", "hill"): Pump(litres=4)}
     page, _ = exposition(PUMPS.families(pumps))  # type: ignore[arg-type]
-    found = samples(page)
+    values = samples(page)
     hill_a, hill_b = (("pump", "a"), ("site", "hill")), (("pump", "b"), ("site", "hill"))
-    assert found["pump_litres_total", hill_a] == 3
-    assert found["pump_litres_total", hill_b] == 4
-    assert found["pump_pressure", hill_a] == 1.5
-    assert (
-        b"# HELP pump_litres_total How much was pumped.\n# TYPE pump_litres_total counter" in page
-    )
+    assert values["pump_litres_total", hill_a] == 3
+    assert values["pump_litres_total", hill_b] == 4
+    assert values["pump_pressure", hill_a] == 1.5
+    assert b"# HELP pump_litres_total Pumped litres.\n# TYPE pump_litres_total counter" in page
 
 
-def test_a_number_that_there_is_not_is_left_out() -> None:
+def test_a_number_that_is_none_is_left_out() -> None:
     page, _ = exposition(PUMPS.families({("b", "hill"): Pump()}))
     assert b"# TYPE pump_pressure gauge" in page
     assert b"pump_pressure{" not in page
 
 
-def test_without_things_there_are_names_and_no_numbers() -> None:
+def test_an_empty_table_has_names_and_no_samples() -> None:
     families = PUMPS.families({})
     assert [family.name for family in families] == [
         "pump_litres",
@@ -65,23 +63,23 @@ def test_without_things_there_are_names_and_no_numbers() -> None:
     assert not any(family.samples for family in families)
 
 
-def test_a_histogram_counts_each_value_in_every_bucket_that_it_fits_into() -> None:
+def test_a_histogram_counts_a_value_in_every_bucket_above_the_value() -> None:
     pump = Pump()
     for stroke_s in (0.05, 0.1, 0.5, 20):
         pump.strokes_s.observe(stroke_s)
-    found = samples(exposition(PUMPS.families({("a", "hill"): pump}))[0])
+    values = samples(exposition(PUMPS.families({("a", "hill"): pump}))[0])
     counts = {
         dict(labels)["le"]: value
-        for (name, labels), value in found.items()
+        for (name, labels), value in values.items()
         if name == "pump_stroke_seconds_bucket"
     }
     assert counts == {"0.1": 2, "1.0": 3, "+Inf": 4}
     hill_a = (("pump", "a"), ("site", "hill"))
-    assert found["pump_stroke_seconds_count", hill_a] == 4
-    assert found["pump_stroke_seconds_sum", hill_a] == pytest.approx(20.65)
+    assert values["pump_stroke_seconds_count", hill_a] == 4
+    assert values["pump_stroke_seconds_sum", hill_a] == pytest.approx(20.65)
 
 
-def test_a_number_is_read_anew_at_every_scrape() -> None:
+def test_a_number_is_read_at_every_scrape() -> None:
     pump = Pump(litres=1)
     labels = (("pump", "a"), ("site", "hill"))
     assert (
@@ -95,7 +93,7 @@ def test_a_number_is_read_anew_at_every_scrape() -> None:
     )
 
 
-def test_who_scrapes_chooses_the_format() -> None:
+def test_the_accept_header_chooses_the_format() -> None:
     families = PUMPS.families({("a", "hill"): Pump(litres=1)})
     text, text_type = exposition(families)
     assert text_type.startswith("text/plain; version=0.0.4")
@@ -106,16 +104,16 @@ def test_who_scrapes_chooses_the_format() -> None:
 
 
 @pytest.fixture
-def visits() -> Iterator[OwnCounter]:
-    counter = OwnCounter("visits_of_a_handler", "What a user counts.")
+def user_counter() -> Iterator[OwnCounter]:
+    counter = OwnCounter("user_syncs", "Syncs that a user counts.")
     yield counter
     REGISTRY.unregister(counter)
 
 
-def test_what_handlers_count_with_the_clients_own_registry_is_there_too(
-    visits: OwnCounter,
+def test_metrics_of_the_default_prometheus_registry_are_included(
+    user_counter: OwnCounter,
 ) -> None:
-    visits.inc(5)
-    found = samples(exposition(())[0])
-    assert found["visits_of_a_handler_total", ()] == 5
-    assert found["process_resident_memory_bytes", ()] > 0
+    user_counter.inc(5)
+    values = samples(exposition(())[0])
+    assert values["user_syncs_total", ()] == 5
+    assert values["process_resident_memory_bytes", ()] > 0

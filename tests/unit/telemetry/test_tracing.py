@@ -1,4 +1,4 @@
-"""Spans say what was done because of what, where somebody records them."""
+"""Syncs, calls and watches make spans if an OpenTelemetry SDK records them."""
 
 import asyncio
 import subprocess
@@ -27,8 +27,8 @@ ABOUT = {"key": "shop", "attempt": 2}
 
 @pytest.fixture
 def recorded() -> Iterator[Recording]:
-    with recording() as found:
-        yield found
+    with recording() as recording_spans:
+        yield recording_spans
 
 
 def describe() -> tuple[str, dict[str, object]]:
@@ -36,10 +36,10 @@ def describe() -> tuple[str, dict[str, object]]:
 
 
 def never() -> dict[str, object]:
-    raise AssertionError("nobody records")
+    raise AssertionError("attributes of an unrecorded span were read")
 
 
-def test_what_ended_before_it_is_cut_short_is_left_as_it_was(
+def test_a_cancellation_does_not_change_a_span_that_ended(
     recorded: Recording, caplog: pytest.LogCaptureFixture
 ) -> None:
     with suppress(asyncio.CancelledError), watch_span("Shop.shops", dict) as span:
@@ -50,7 +50,7 @@ def test_what_ended_before_it_is_cut_short_is_left_as_it_was(
     assert caplog.text == ""
 
 
-def test_a_call_is_part_of_the_sync_that_makes_it(recorded: Recording) -> None:
+def test_the_parent_of_a_call_is_its_sync(recorded: Recording) -> None:
     with sync_span("shops", lambda: ABOUT), call_span(describe):
         pass
     call, sync = recorded.spans
@@ -65,14 +65,14 @@ def test_a_call_is_part_of_the_sync_that_makes_it(recorded: Recording) -> None:
     assert call.attributes == {"a": 1, "b": True, "c": 0.5, "d": "None"}
 
 
-def test_a_call_outside_of_any_span_is_nobodys(recorded: Recording) -> None:
+def test_a_call_outside_of_a_span_is_not_recorded(recorded: Recording) -> None:
     with call_span(lambda: ("ask", never())):
         assert trace_ids() == {}
         assert trace_headers() == ()
     assert recorded.spans == []
 
 
-async def test_tasks_have_spans_of_their_own_and_what_they_make_is_part_of_them(
+async def test_each_task_has_a_span_with_the_calls_of_its_subtasks(
     recorded: Recording,
 ) -> None:
     async def call() -> None:
@@ -85,11 +85,11 @@ async def test_tasks_have_spans_of_their_own_and_what_they_make_is_part_of_them(
 
     await asyncio.gather(sync("a"), sync("b"))
     assert len(recorded.named("sync shops")) == 2
-    for each in recorded.named("sync shops"):
-        assert [span.name for span in recorded.below(each)] == ["ask", "ask"]
+    for sync_parent in recorded.named("sync shops"):
+        assert [span.name for span in recorded.below(sync_parent)] == ["ask", "ask"]
 
 
-async def test_what_outlives_a_span_is_no_part_of_it(recorded: Recording) -> None:
+async def test_a_task_that_outlives_a_span_has_no_parent_span(recorded: Recording) -> None:
     async def later() -> None:
         await asyncio.sleep(1)
         assert trace_ids() == {}
@@ -102,22 +102,22 @@ async def test_what_outlives_a_span_is_no_part_of_it(recorded: Recording) -> Non
     assert [span.name for span in recorded.spans] == ["sync shops"]
 
 
-def test_a_watch_is_no_part_of_what_caused_it(recorded: Recording) -> None:
+def test_a_watch_has_no_parent_span(recorded: Recording) -> None:
     with sync_span("shops", dict), watch_span("Route.routes", lambda: {"a": 1}) as watch:
         with call_span(describe):
             pass
         watch.end()
         with call_span(describe):
             pass
-    first, found, second, sync = recorded.spans
-    assert (found.name, found.parent) == ("watch Route.routes", None)
-    assert found.attributes == {"natsctl.kind": "Route.routes", "a": 1}
-    assert first.parent == found.context
+    first, watched, second, sync = recorded.spans
+    assert (watched.name, watched.parent) == ("watch Route.routes", None)
+    assert watched.attributes == {"natsctl.kind": "Route.routes", "a": 1}
+    assert first.parent == watched.context
     assert second.parent == sync.context
 
 
 @pytest.mark.parametrize("error", [ValueError("at nats://ann:hush@hub"), StoreError("away")])
-def test_a_failure_is_told_without_secrets(error: Exception, recorded: Recording) -> None:
+def test_a_failure_is_recorded_without_secrets(error: Exception, recorded: Recording) -> None:
     with pytest.raises(type(error)), sync_span("shops", dict):
         raise error
     (span,) = recorded.spans
@@ -135,26 +135,26 @@ def test_a_failure_is_told_without_secrets(error: Exception, recorded: Recording
         assert str(traced).endswith("ValueError: at nats://***@hub\n")
     else:
         assert event.attributes["exception.type"] == "natsctl.errors.StoreError"
-        assert traced is None  # it was foreseen
+        assert traced is None  # an expected error has no traceback
 
 
-def asking() -> Span:
-    """A call for which it is fine to find nothing."""
+def get_span() -> Span:
+    """Return the span of a call for which NotFoundError is an expected result."""
     return call_span(describe, expected=(NotFoundError,))
 
 
-def test_what_is_fine_is_no_failure(recorded: Recording) -> None:
+def test_expected_errors_and_delays_are_not_failures(recorded: Recording) -> None:
     with pytest.raises(RetryAfter), sync_span("doors", dict):
         raise RetryAfter(5)
-    with pytest.raises(NotFoundError), sync_span("shops", dict), asking():
+    with pytest.raises(NotFoundError), sync_span("shops", dict), get_span():
         raise NotFoundError("no")
     doors, call, shops = recorded.spans
     assert [span.status.status_code for span in (call, doors)] == [StatusCode.UNSET] * 2
     assert [span.events for span in (call, doors)] == [(), ()]
-    assert shops.status.status_code is StatusCode.ERROR  # to a sync it is one
+    assert shops.status.status_code is StatusCode.ERROR  # the error is a failure of the sync
 
 
-async def test_what_is_cancelled_has_not_failed(recorded: Recording) -> None:
+async def test_a_cancelled_sync_is_not_a_failure(recorded: Recording) -> None:
     async def sync() -> None:
         with sync_span("shops", dict):
             await asyncio.sleep(3600)
@@ -168,7 +168,7 @@ async def test_what_is_cancelled_has_not_failed(recorded: Recording) -> None:
     assert span.attributes == {"natsctl.cancelled": True, "natsctl.controller": "shops"}
 
 
-def test_who_is_under_way_can_be_told_to_others(recorded: Recording) -> None:
+def test_a_running_span_gives_trace_ids_and_headers(recorded: Recording) -> None:
     with sync_span("shops", dict):
         ids, headers = trace_ids(), trace_headers()
     (span,) = recorded.spans
@@ -180,7 +180,7 @@ def test_who_is_under_way_can_be_told_to_others(recorded: Recording) -> None:
     assert (trace_ids(), trace_headers()) == ({}, ())
 
 
-def test_of_what_is_not_sampled_nothing_is_told() -> None:
+def test_an_unsampled_span_has_no_ids_and_no_headers() -> None:
     with recording(sampler=ALWAYS_OFF) as recorded:
         with sync_span("shops", dict) as span, call_span(lambda: ("ask", never())):
             span.fail(ValueError("no"))
@@ -188,7 +188,7 @@ def test_of_what_is_not_sampled_nothing_is_told() -> None:
         assert recorded.spans == []
 
 
-def test_one_recorder_in_the_place_of_another_is_for_a_while_only(recorded: Recording) -> None:
+def test_collected_by_replaces_the_recorder_until_the_end_of_its_block(recorded: Recording) -> None:
     with recording() as inner, collected_by(inner.provider), sync_span("shops", dict):
         pass
     with sync_span("doors", dict):
@@ -224,18 +224,18 @@ print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
 """
 
 
-def said_by(program: str) -> str:
-    """What a program says in a process of its own, where nothing is set up yet."""
-    found = subprocess.run(
+def output_of(program: str) -> str:
+    """Run the program in a new process, and return its output."""
+    completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert (found.returncode, found.stderr) == (0, "")
-    return found.stdout
+    assert (completed.returncode, completed.stderr) == (0, "")
+    return completed.stdout
 
 
-def test_a_programs_own_sdk_is_found_once_it_is_set_up() -> None:
-    assert len(said_by(OWN_SDK).strip()) == 32
+def test_the_sdk_of_a_program_records_after_its_setup() -> None:
+    assert len(output_of(OWN_SDK).strip()) == 32
 
 
-def test_without_an_sdk_nothing_is_imported_and_nothing_asked() -> None:
-    assert said_by(WITHOUT) == "[]\n"
+def test_without_an_sdk_nothing_is_imported_or_evaluated() -> None:
+    assert output_of(WITHOUT) == "[]\n"

@@ -1,4 +1,4 @@
-"""`natsctl example`: every example is listed, printed, and part of the wheel."""
+"""`natsctl example` lists and prints the examples, and the wheel contains them."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def test_every_example_is_listed_with_a_description(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_printed_example_is_the_checkout_s_with_commands_for_the_current_folder(
+def test_a_printed_example_is_the_source_file_with_commands_for_the_current_folder(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["example", name]) == 0
@@ -44,12 +44,14 @@ def test_a_printed_example_can_be_run(
     assert issubclass(load("printed_greetings:Greetings"), Controller)
 
 
-def test_an_unknown_example_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_example_is_an_error_with_a_suggestion(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["example", "greting"]) == 3
     assert "there is no example 'greting'; did you mean greetings?" in capsys.readouterr().err
 
 
-def test_the_wheel_is_declared_to_have_every_example() -> None:
+def test_pyproject_includes_every_example_in_the_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"]["force-include"] == {
         f"controllers/{name}.py": f"natsctl/examples/{name}.py" for name in ["__init__", *EXAMPLES]
@@ -75,4 +77,4 @@ def test_an_installed_wheel_prints_and_runs_the_examples(tmp_path: Path) -> None
     assert [row.split()[0] for row in natsctl("example").splitlines()[1:]] == EXAMPLES
     (folder / "greetings.py").write_text(natsctl("example", "greetings"))
     for controller in ("greetings:Greetings", "natsctl.examples.webapps:WebApps"):
-        natsctl("rbac", "--no-kube", "--controller", controller)  # it loads the class
+        natsctl("rbac", "--no-kube", "--controller", controller)  # the command loads the class

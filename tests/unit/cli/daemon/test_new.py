@@ -1,4 +1,4 @@
-"""`natsctl new`: what is written is named as its objects are, and nothing is ever written over."""
+"""`natsctl new` writes a project that is named after its kind and never overwrites a file."""
 
 import ast
 import subprocess
@@ -31,76 +31,76 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("x25", "x_25s:X25s", ["x_25s.py", "test_x_25s.py", "x-25.yaml"]),
     ],
 )
-def test_everything_is_called_after_its_objects(
+def test_modules_classes_and_files_are_named_after_the_kind(
     name: str, controller: str, files: list[str]
 ) -> None:
-    made = project(name)
-    assert made.controller == controller
-    assert list(made.files)[: len(files)] == files
+    written_project = project(name)
+    assert written_project.controller == controller
+    assert list(written_project.files)[: len(files)] == files
 
 
 @pytest.mark.parametrize("kube", [False, True], ids=["nats", "kube"])
 @pytest.mark.parametrize("name", ["site", "import", "b", "edge-site", "policy"])
-def test_what_is_written_is_python_that_a_formatter_and_a_linter_leave_as_it_is(
+def test_written_modules_pass_the_linter_and_the_formatter(
     name: str, folder: Path, *, kube: bool
 ) -> None:
     for file, text in project(name, kube=kube).files.items():
         assert "$" not in text
         (folder / file).write_text(text)
     for words in (["check", "--select", "E,F,I,W,UP,B,ANN"], ["format", "--check"]):
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "ruff", *words, "--isolated", "."],
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout
+        assert completed.returncode == 0, completed.stdout
 
 
 @pytest.mark.parametrize(
     "name", ["none", "a", "object", "controller", "note", "note-spec", "worker", "read", "o"]
 )
-def test_what_is_called_so_already_is_not_hidden(name: str) -> None:
+def test_a_name_of_python_or_natsctl_is_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="is taken by Python or natsctl"):
         project(name)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a--b", "a b", "a/b", "../a", "9a", "ä", "a" * 41])
-def test_what_can_be_no_name_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_name_is_rejected(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["new", "--", name]) == 2
     assert "cannot name a controller" in capsys.readouterr().err
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_it_says_what_was_written_and_what_to_do_next(
+def test_the_output_lists_the_written_files_and_the_next_steps(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["new", "edge-site"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     written = sorted(path.name for path in folder.iterdir())
     assert written == ["edge-site.yaml", "edge_sites.py", "test_edge_sites.py"]
-    assert all(f"wrote {name}\n" in said for name in written)
+    assert all(f"wrote {name}\n" in output for name in written)
     for step in (
         "python -m pytest test_edge_sites.py",
         "natsctl run --embedded --controller edge_sites:EdgeSites",
         "natsctl apply -f edge-site.yaml",
         "natsctl list edge-site-notes",
     ):
-        assert f"\n  {step} " in said
+        assert f"\n  {step} " in output
 
 
-@pytest.mark.parametrize("there", ["sites.py", "test_sites.py", "site.yaml"])
-def test_where_one_of_its_files_is_there_nothing_is_written(
-    folder: Path, there: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("existing", ["sites.py", "test_sites.py", "site.yaml"])
+def test_an_existing_file_prevents_every_write(
+    folder: Path, existing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / there).write_text("mine")
+    (folder / existing).write_text("mine")
     assert run(["new", "site"]) == 4
-    assert f"nothing was written, because {there} exists already\n" in capsys.readouterr().err
-    assert [path.name for path in folder.iterdir()] == [there]
-    assert (folder / there).read_text() == "mine"
+    assert f"nothing was written, because {existing} exists already\n" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == [existing]
+    assert (folder / existing).read_text() == "mine"
 
 
-def test_where_one_of_its_files_cannot_be_written_none_is(
+def test_a_failed_write_leaves_no_new_file(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "site.yaml").symlink_to("nowhere/site.yaml")
@@ -109,8 +109,8 @@ def test_where_one_of_its_files_cannot_be_written_none_is(
     assert [path.name for path in folder.iterdir()] == ["site.yaml"]
 
 
-def test_its_modules_say_what_they_are() -> None:
+def test_written_modules_have_docstrings() -> None:
     for kube in (False, True):
-        made = project("site", kube=kube)
+        written_project = project("site", kube=kube)
         for file in ("sites.py", "test_sites.py"):
-            assert ast.get_docstring(ast.parse(made.files[file]))
+            assert ast.get_docstring(ast.parse(written_project.files[file]))

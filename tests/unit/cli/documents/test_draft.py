@@ -1,4 +1,4 @@
-"""The file that a person edits says in comments what is wrong, and only there."""
+"""The draft that a person edits reports errors and clashes only in comments."""
 
 import yaml
 
@@ -9,7 +9,7 @@ from natsctl.model.store import Stored
 STORED = Stored("shop", 3, b'{"spec": {"text": "\\u001b[2J\xe2\x80\xae"}}')
 
 
-def test_a_field_s_name_cannot_leave_its_comment() -> None:
+def test_a_field_name_cannot_leave_its_comment() -> None:
     clash = Clash("spec.a\nspec: {text: forged}\n", theirs="\x1b[2J")
     text = editor_text("shops", Draft.of(STORED), str(clash))
     assert yaml.safe_load(text) == {"spec": {"text": "\x1b[2J\u202e"}}

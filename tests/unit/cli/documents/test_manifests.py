@@ -1,4 +1,4 @@
-"""Files that say what should be in which bucket under which key."""
+"""`read_documents` reads manifests of buckets and keys from files and folders."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from natsctl.cli.documents.values import DesiredObject, RawValue
 from natsctl.errors import UsageError
 
 
-def names(found: list[KeyDocument]) -> list[str]:
-    return [f"{manifest.bucket}/{manifest.key}" for manifest in found]
+def names(documents: list[KeyDocument]) -> list[str]:
+    return [f"{manifest.bucket}/{manifest.key}" for manifest in documents]
 
 
 def test_documents_lists_files_and_folders_are_read_in_order(tmp_path: Path) -> None:
@@ -19,10 +19,10 @@ def test_documents_lists_files_and_folders_are_read_in_order(tmp_path: Path) -> 
     )
     (tmp_path / "a.json").write_text('[{"bucket": "y", "key": "three", "value": "text"}]')
     (tmp_path / "notes.txt").write_text("no manifest")
-    found = read_documents([str(tmp_path), str(tmp_path / "a.json")])
-    assert names(found) == ["y/three", "x/one", "x/two", "y/three"]
-    assert found[0].new == RawValue(b"text")
-    assert found[1].new == DesiredObject({"spec": {"a": 1}})
+    manifests = read_documents([str(tmp_path), str(tmp_path / "a.json")])
+    assert names(manifests) == ["y/three", "x/one", "x/two", "y/three"]
+    assert manifests[0].new == RawValue(b"text")
+    assert manifests[1].new == DesiredObject({"spec": {"a": 1}})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_documents_lists_files_and_folders_are_read_in_order(tmp_path: Path) -> 
         ("", "there is no document in"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, wrong: str) -> None:
+def test_an_error_names_the_file_and_the_document(tmp_path: Path, text: str, wrong: str) -> None:
     file = tmp_path / "some.yaml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -49,6 +49,6 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, wrong: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.yaml cannot be read: No such file"):
         read_documents([str(tmp_path / "none.yaml")])

@@ -1,4 +1,4 @@
-"""What two have made of a document: all of both, unless it is the same field."""
+"""A three-way merge keeps the changes of both sides and reports clashing fields."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,37 +18,37 @@ def test_changes_of_different_fields_are_all_kept() -> None:
     base = {"spec": {"a": 1, "b": 1, "c": 1}, "metadata": {"labels": {"x": "1"}}}
     ours = {"spec": {"a": 2, "b": 1, "c": 1, "d": 1}, "metadata": {"labels": {"x": "1"}}}
     theirs = {"spec": {"a": 1, "b": 3}, "metadata": {"labels": {"x": "1", "y": "2"}}}
-    both = merged(base, ours, theirs)
-    assert both.clashes == ()
-    assert both.document == {
+    result = merged(base, ours, theirs)
+    assert result.clashes == ()
+    assert result.document == {
         "spec": {"a": 2, "b": 3, "d": 1},
         "metadata": {"labels": {"x": "1", "y": "2"}},
     }
 
 
-def test_a_field_that_both_changed_is_ours_and_theirs_is_told() -> None:
-    both = merged({"a": 1, "b": [1]}, {"a": 2, "b": [2]}, {"a": "x", "b": [1, 2]})
-    assert both.document == {"a": 2, "b": [2]}
-    assert [str(clash) for clash in both.clashes] == ['a is "x"', "b is [1,2]"]
+def test_a_field_that_both_changed_keeps_our_value_and_reports_theirs() -> None:
+    result = merged({"a": 1, "b": [1]}, {"a": 2, "b": [2]}, {"a": "x", "b": [1, 2]})
+    assert result.document == {"a": 2, "b": [2]}
+    assert [str(clash) for clash in result.clashes] == ['a is "x"', "b is [1,2]"]
 
 
-def test_true_is_another_value_than_one() -> None:
+def test_true_and_one_are_different_values() -> None:
     assert render(merged({"a": 1}, {"a": True}, {"a": 1}).document) == b'{"a":true}'
     assert render(merged({"a": [1]}, {"a": [1]}, {"a": [True]}).document) == b'{"a":[true]}'
     assert merged({"a": 0}, {"a": 1}, {"a": True}).clashes == (Clash("a", theirs=True),)
 
 
 def test_a_field_that_they_removed_and_we_changed_is_a_clash() -> None:
-    both = merged({"a": {"b": 1}}, {"a": {"b": 2}}, {"a": {}})
-    assert both.document == {"a": {"b": 2}}
-    assert both.clashes == (Clash("a.b", MISSING),)
-    assert str(both.clashes[0]) == "a.b is removed"
+    result = merged({"a": {"b": 1}}, {"a": {"b": 2}}, {"a": {}})
+    assert result.document == {"a": {"b": 2}}
+    assert result.clashes == (Clash("a.b", MISSING),)
+    assert str(result.clashes[0]) == "a.b is removed"
 
 
-def test_a_field_that_we_removed_and_they_changed_is_a_clash_and_stays_away() -> None:
-    both = merged({"a": {"b": 1}}, {"a": {}}, {"a": {"b": 2}})
-    assert both.document == {"a": {}}
-    assert both.clashes == (Clash("a.b", 2),)
+def test_a_field_that_we_removed_and_they_changed_is_a_clash_and_stays_removed() -> None:
+    result = merged({"a": {"b": 1}}, {"a": {}}, {"a": {"b": 2}})
+    assert result.document == {"a": {}}
+    assert result.clashes == (Clash("a.b", 2),)
 
 
 def test_a_null_is_a_value() -> None:
@@ -56,23 +56,21 @@ def test_a_null_is_a_value() -> None:
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_who_changed_nothing_takes_what_the_other_has(
+def test_an_unchanged_side_takes_the_other_side(
     base: dict[str, object], changed: dict[str, object]
 ) -> None:
-    for both in (merged(base, base, changed), merged(base, changed, base)):
-        assert (both.document, both.clashes) == (changed, ())
+    for result in (merged(base, base, changed), merged(base, changed, base)):
+        assert (result.document, result.clashes) == (changed, ())
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_who_changed_the_same_does_not_clash(
-    base: dict[str, object], changed: dict[str, object]
-) -> None:
-    both = merged(base, changed, changed)
-    assert (both.document, both.clashes) == (changed, ())
+def test_equal_changes_do_not_clash(base: dict[str, object], changed: dict[str, object]) -> None:
+    result = merged(base, changed, changed)
+    assert (result.document, result.clashes) == (changed, ())
 
 
 @given(DOCUMENTS, DOCUMENTS, DOCUMENTS)
-def test_the_two_clash_whichever_is_ours(
+def test_clashes_do_not_depend_on_the_order_of_the_sides(
     base: dict[str, object], one: dict[str, object], other: dict[str, object]
 ) -> None:
     first, second = merged(base, one, other), merged(base, other, one)

@@ -1,4 +1,4 @@
-"""What a person wants stored, and what becomes of what is stored already."""
+"""`put` and `apply` compute the new value of a key from the stored and the given one."""
 
 import msgspec
 import pytest
@@ -47,34 +47,34 @@ def annotated(annotations: dict[str, str | None]) -> dict[str, object]:
     return {"spec": {}, "metadata": {"annotations": annotations}}
 
 
-def test_reserved_annotations_stay_when_an_object_is_replaced() -> None:
+def test_replace_keeps_reserved_annotations() -> None:
     current = stored(annotated({**RESERVED, "mine": "1"}))
     new = keep_reserved(current, DesiredObject({"spec": {"a": 1}}))
     assert decoded(replace(current, new))["metadata"]["annotations"] == RESERVED
 
 
-def test_a_reserved_annotation_that_is_given_is_the_one_that_is_stored() -> None:
+def test_a_given_reserved_annotation_replaces_the_stored_one() -> None:
     given = annotated({"natsctl.io/external-name": "disk-2", "natsctl.io/paused": None, "b": "1"})
     current = stored(annotated(dict(RESERVED)))
     new = keep_reserved(current, DesiredObject(given))
-    found = decoded(replace(current, new))["metadata"]["annotations"]
+    stored_annotations = decoded(replace(current, new))["metadata"]["annotations"]
     expected = {**RESERVED, "natsctl.io/external-name": "disk-2", "b": "1"}
     del expected["natsctl.io/paused"]
-    assert found == expected
+    assert stored_annotations == expected
 
 
 @pytest.mark.parametrize("data", [b'{"spec": {"a": 1}}', b"spec: {a: 1}", b"spec:\n  a: 1\n"])
-def test_an_object_is_json_or_yaml(data: bytes) -> None:
+def test_json_and_yaml_are_parsed_as_objects(data: bytes) -> None:
     assert parse_value(data) == DesiredObject({"spec": {"a": 1}})
 
 
 @pytest.mark.parametrize("data", [b"text", b"a: 1", b'{"a": 1}', b"[1]", b"", b"\xff", b"{{{"])
-def test_what_is_no_object_is_kept_to_the_byte(data: bytes) -> None:
+def test_a_value_that_is_no_object_is_kept_byte_by_byte(data: bytes) -> None:
     assert parse_value(data) == RawValue(data)
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b'{"spec": {"text": "hi"}', "but got '<stream end>' in line 1"),
         (b"spec:\n  text: hi\n text: ho\n", "in line 3"),
@@ -82,10 +82,12 @@ def test_what_is_no_object_is_kept_to_the_byte(data: bytes) -> None:
         (b"{'spec': \xff", "it is not text"),
     ],
 )
-def test_an_object_that_was_mistyped_is_not_kept_as_a_text(data: bytes, told: str) -> None:
+def test_a_malformed_object_is_rejected_instead_of_stored_as_text(
+    data: bytes, message: str
+) -> None:
     with pytest.raises(UsageError, match="begins like an object") as caught:
         parse_value(data)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).endswith("; correct it, or store it as it is with --raw")
 
 
@@ -93,18 +95,18 @@ def test_a_yaml_file_becomes_json() -> None:
     assert parse_value(b"a: 1", file="x.yaml") == RawValue(b'{"a":1}')
 
 
-def test_dates_of_yaml_become_text() -> None:
+def test_yaml_dates_become_text() -> None:
     assert parse_value(b"spec: {from: 2026-01-31}") == DesiredObject(
         {"spec": {"from": "2026-01-31"}}
     )
 
 
-def test_a_document_for_apply_is_not_put() -> None:
+def test_put_rejects_a_document_for_apply() -> None:
     with pytest.raises(UsageError, match="natsctl apply"):
         parse_value(b"{bucket: b, key: k, spec: 1}")
 
 
-def test_a_put_replaces_what_was_desired_and_keeps_the_bookkeeping() -> None:
+def test_put_replaces_labels_and_spec_and_keeps_the_bookkeeping() -> None:
     new = DesiredObject({"metadata": {"labels": {"team": "b"}}, "spec": {"text": "ho"}})
     assert msgspec.json.decode(replace(stored(CURRENT), new)) == {
         "metadata": {**BOOKKEEPING, "generation": 4, "labels": {"team": "b"}},
@@ -113,17 +115,17 @@ def test_a_put_replaces_what_was_desired_and_keeps_the_bookkeeping() -> None:
     }
 
 
-def test_bookkeeping_in_what_is_put_is_not_believed() -> None:
+def test_put_ignores_bookkeeping_in_the_given_object() -> None:
     new = DesiredObject(
         {"metadata": {"generation": 99, "uid": "z"}, "spec": {}, "status": {"ready": True}}
     )
-    made = decoded(replace(None, new))
-    assert made["metadata"]["generation"] == 1
-    assert made["metadata"]["uid"] not in {"z", ""}
-    assert "status" not in made
+    created = decoded(replace(None, new))
+    assert created["metadata"]["generation"] == 1
+    assert created["metadata"]["uid"] not in {"z", ""}
+    assert "status" not in created
 
 
-def test_an_apply_adds_to_labels_and_keeps_other_fields() -> None:
+def test_apply_adds_labels_and_keeps_other_fields() -> None:
     new = DesiredObject(
         {"metadata": {"labels": {"team": "b", "tier": None}}, "spec": {"text": "ho"}}
     )
@@ -135,7 +137,7 @@ def test_an_apply_adds_to_labels_and_keeps_other_fields() -> None:
 
 
 @pytest.mark.parametrize("change", [replace, apply])
-def test_the_same_once_more_changes_nothing(change: type) -> None:
+def test_an_equal_object_changes_nothing(change: type) -> None:
     current = stored(CURRENT)
     same = DesiredObject({**CURRENT, "status": {"ready": False}})
     assert change(current, same) is current.value
@@ -144,27 +146,27 @@ def test_the_same_once_more_changes_nothing(change: type) -> None:
 
 
 @pytest.mark.parametrize("change", [replace, apply])
-def test_no_value_replaces_an_object(change: type) -> None:
+def test_a_value_cannot_replace_an_object(change: type) -> None:
     with pytest.raises(UsageError, match="shop is an object"):
         change(stored(CURRENT), RawValue(b"text"))
 
 
 @pytest.mark.parametrize("change", [replace, apply])
-def test_an_object_may_replace_a_value(change: type) -> None:
-    made = decoded(change(stored(b"text"), DesiredObject({"spec": {"a": 1}})))
-    assert made["spec"] == {"a": 1}
-    assert made["metadata"]["generation"] == 1
+def test_an_object_can_replace_a_value(change: type) -> None:
+    created = decoded(change(stored(b"text"), DesiredObject({"spec": {"a": 1}})))
+    assert created["spec"] == {"a": 1}
+    assert created["metadata"]["generation"] == 1
 
 
 @pytest.mark.parametrize("change", [replace, apply])
-def test_json_that_says_the_same_otherwise_is_the_same(change: type) -> None:
+def test_json_with_other_formatting_is_the_same_value(change: type) -> None:
     current = stored(b'{"a": 1,  "b": 2}')
     assert change(current, RawValue(b'{"b":2,"a":1}')) is current.value
     assert change(stored(b"5"), RawValue(b"5.0")) == b"5.0"
 
 
 @pytest.mark.parametrize("metadata", [{"labels": {"a": 1}}, {"annotations": ["x"]}])
-def test_an_object_that_no_controller_could_read_is_refused(metadata: object) -> None:
+def test_an_object_with_invalid_metadata_is_rejected(metadata: object) -> None:
     with pytest.raises(UsageError, match="would not be valid"):
         replace(None, DesiredObject({"metadata": metadata, "spec": 1}))
 
@@ -178,7 +180,7 @@ def test_a_document_has_a_spec_or_a_value(document: dict[str, object]) -> None:
         value_of_document(document)
 
 
-def test_base64_that_is_none_is_told() -> None:
+def test_invalid_base64_is_rejected() -> None:
     with pytest.raises(UsageError, match="base64"):
         value_of_document({"base64": "!"})
 
@@ -186,7 +188,7 @@ def test_base64_that_is_none_is_told() -> None:
 ODD = b'{"metadata":{"annotations":{}},"spec":{"a":1},"odd":[12345678901234567890.5,1e400,1.0,1]}'
 
 
-def test_numbers_that_a_float_cannot_hold_survive_every_write() -> None:
+def test_numbers_beyond_the_range_of_a_float_survive_every_write() -> None:
     current = Stored("shop", 1, ODD)
     kept = b'"odd":[12345678901234567890.5,1e400,1.0,1]'
     assert kept in apply(current, parse_value(b'{"spec":{"a":2}}'))
@@ -194,7 +196,7 @@ def test_numbers_that_a_float_cannot_hold_survive_every_write() -> None:
     assert kept in replace(None, parse_value(yaml_text(documents.parse(ODD)).encode()))
 
 
-def test_a_number_that_differs_only_beyond_a_float_is_a_change() -> None:
+def test_a_difference_beyond_the_precision_of_a_float_is_a_change() -> None:
     current = Stored(
         "shop", 1, replace(None, parse_value(b'{"spec":{"a":12345678901234567890.5}}'))
     )

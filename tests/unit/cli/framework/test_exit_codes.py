@@ -1,4 +1,4 @@
-"""Errors are told without the secrets in them."""
+"""Errors are reported without secrets and give the exit code of the command."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from natsctl.cli.framework.exit_codes import FAILED, USAGE, report, report_error
 from natsctl.errors import UsageError
 
 
-def test_a_url_in_an_error_is_told_without_who_we_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_url_in_an_error_is_shown_without_credentials(capsys: pytest.CaptureFixture[str]) -> None:
     report_error("nats://ann:hush@hub:4222 is down")
     assert capsys.readouterr().err == "natsctl: error: nats://***@hub:4222 is down\n"
 
 
-def test_a_traceback_is_shown_to_whoever_wrote_the_code_and_no_secret_in_it(
+def test_an_unexpected_error_is_reported_with_a_traceback_without_secrets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = ExceptionGroup(
@@ -19,9 +19,9 @@ def test_a_traceback_is_shown_to_whoever_wrote_the_code_and_no_secret_in_it(
     )
     error.exceptions[0].__cause__ = ValueError("Bearer hushhush")
     assert report(error) == FAILED
-    told = capsys.readouterr().err
-    assert "OSError: at nats://***@hub\n" in told
-    assert "ValueError: Bearer ***\n" in told
-    assert "natsctl: error: tls://***@hub is wrong\n" in told
-    assert "hush" not in told
+    reported = capsys.readouterr().err
+    assert "OSError: at nats://***@hub\n" in reported
+    assert "ValueError: Bearer ***\n" in reported
+    assert "natsctl: error: tls://***@hub is wrong\n" in reported
+    assert "hush" not in reported
     assert report(error.exceptions[1]) == USAGE

@@ -1,4 +1,4 @@
-"""A command is handed what its flags, the environment and a file come to."""
+"""A command receives the settings of its flags, the environment and a settings file."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ from natsctl.daemon.settings.settings import Settings
 
 
 def called(*typed: str) -> tuple[Effective, bool, str]:
-    """Return what a command is handed by two decorators, and its own argument."""
-    found: list[tuple[Effective, bool, str]] = []
+    """Return the arguments that a command with two option decorators receives."""
+    received: list[tuple[Effective, bool, str]] = []
     app = typer.Typer()
 
     @app.command()
     @with_cluster
     @with_options("effective", "nats", "controllers.workers", value=lambda effective: effective)
     def command(*, effective: Effective, cluster: object, name: str) -> None:
-        found.append((effective, cluster is None, name))
+        received.append((effective, cluster is None, name))
 
     get_command(app).main(list(typed), standalone_mode=False)
-    return found[0]
+    return received[0]
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_decorators_hand_their_parts_of_the_same_settings() -> None:
+def test_decorators_pass_their_parts_of_the_same_settings() -> None:
     effective, no_cluster, name = called("x", "--workers", "3", "--no-kube", "-s", "a")
     assert (no_cluster, name) == (True, "x")
     assert effective.settings.nats.servers == ("a",)
@@ -39,26 +39,26 @@ def test_decorators_hand_their_parts_of_the_same_settings() -> None:
     assert not effective.settings.kube.enabled
 
 
-def test_a_command_has_the_flags_that_it_asks_for_and_no_others() -> None:
+def test_a_command_has_only_the_declared_flags() -> None:
     with pytest.raises(typer.TyperException, match="--resync"):
         called("x", "--resync", "3")
 
 
-def test_a_command_is_told_of_a_file() -> None:
+def test_a_command_receives_the_settings_of_a_file() -> None:
     Path("mine.toml").write_text("[controllers]\nworkers = 7")
     effective, *_ = called("x", "--config", "mine.toml")
     assert effective.settings == load_settings({}, {"NATSCTL_WORKERS": "7"}).settings
 
 
-def test_the_words_for_another_process_are_those_that_were_typed() -> None:
+def test_typed_options_repeats_the_typed_flags_without_secrets() -> None:
     Path("mine.toml").write_text("[controllers]\nresync_s = 7")
     typed = {"workers": "3", "no_kube": True, "server": "a,b", "log_level": "debug"}
-    found = load_settings(typed, {"NATSCTL_TOKEN": "hush"}, config="mine.toml")  # type: ignore[arg-type]
-    told = typed_options(found)
-    assert told[:2] == ["--config", "mine.toml"]
-    assert "hush" not in told
+    effective = load_settings(typed, {"NATSCTL_TOKEN": "hush"}, config="mine.toml")  # type: ignore[arg-type]
+    words = typed_options(effective)
+    assert words[:2] == ["--config", "mine.toml"]
+    assert "hush" not in words
     pairs = ["--server", "a,b", "--no-kube", "--workers", "3", "--log-level", "debug"]
-    assert sorted(told[2:]) == sorted(pairs)
-    assert told[told.index("--workers") + 1] == "3"
+    assert sorted(words[2:]) == sorted(pairs)
+    assert words[words.index("--workers") + 1] == "3"
     assert typed_options(load_settings({}, {}, config=None)) == []
     assert Settings() == load_settings({}, {}).settings

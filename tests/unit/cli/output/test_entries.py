@@ -1,4 +1,4 @@
-"""What an entry of a bucket looks like."""
+"""Entries of a bucket as rows of a table and as documents."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -25,7 +25,7 @@ def test_json_with_a_spec_or_metadata_is_an_object(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"text", b"5", b"[]", b"{}", b'{"metadata":"x"}', b"\xff"])
-def test_anything_else_is_whole(value: bytes) -> None:
+def test_other_values_are_not_objects(value: bytes) -> None:
     assert object_in(value) is None
 
 
@@ -46,7 +46,9 @@ def test_anything_else_is_whole(value: bytes) -> None:
         (None, "-"),
     ],
 )
-def test_ready_says_how_an_object_is(document: dict[str, object] | None, shown: str) -> None:
+def test_the_ready_column_shows_the_readiness_of_an_object(
+    document: dict[str, object] | None, shown: str
+) -> None:
     assert ready(document) == shown
 
 
@@ -64,7 +66,7 @@ def test_ready_says_how_an_object_is(document: dict[str, object] | None, shown: 
         (80 * 86400, "80d"),
     ],
 )
-def test_an_age_says_no_more_than_matters(seconds: int, shown: str) -> None:
+def test_an_age_has_at_most_two_units(seconds: int, shown: str) -> None:
     assert age((NOW - timedelta(seconds=seconds)).isoformat(), NOW) == shown
 
 
@@ -72,36 +74,36 @@ def test_an_unknown_age_is_a_dash() -> None:
     assert age("", NOW) == "-"
 
 
-def test_an_age_is_read_with_nanoseconds() -> None:
+def test_an_age_is_computed_from_a_time_with_nanoseconds() -> None:
     assert age("2026-03-01T11:59:50.123456789Z", NOW) == "9s"
 
 
-def test_a_table_of_objects_has_no_values() -> None:
+def test_a_table_of_objects_has_no_value_column() -> None:
     headings = columns([entry({"spec": 1})])
     assert headings == ["KEY", "REVISION", "GENERATION", "READY", "AGE"]
     document = {"metadata": {"generation": 2}, "spec": 1, "status": {"ready": True}}
     assert cells_of(entry(document), headings, NOW) == ["a", "7", "2", "True", "3m20s"]
 
 
-def test_a_table_of_values_has_no_generation() -> None:
+def test_a_table_of_values_has_no_generation_column() -> None:
     headings = columns([entry(b"some\ntext")])
     assert headings == ["KEY", "REVISION", "AGE", "VALUE"]
     assert cells_of(entry(b"some\ntext"), headings, NOW)[-1] == "some text"
 
 
-def test_a_table_of_both_has_both() -> None:
+def test_a_table_of_objects_and_values_has_the_columns_of_both() -> None:
     headings = columns([entry({"spec": 1}), entry(b"x")], wide=True)
     assert headings[-4:] == ["LABELS", "FINALIZERS", "UID", "VALUE"]
     labelled = entry({"metadata": {"labels": {"a": "b"}, "finalizers": ["x/y"], "uid": "u"}})
     assert cells_of(labelled, headings, NOW)[-4:] == ["a=b", "x/y", "u", "-"]
 
 
-def test_a_long_value_is_cut_and_bytes_are_counted() -> None:
+def test_a_long_value_is_cut_and_binary_data_is_shown_as_a_count() -> None:
     assert preview(b"x" * 100) == "x" * 59 + "…"
     assert preview(b"\xff\xfe") == "(2 bytes)"
 
 
-def test_an_object_stands_beside_its_bucket_key_and_revision() -> None:
+def test_a_described_object_has_its_bucket_key_and_revision() -> None:
     assert described("b", entry({"spec": {"x": 1}, "other": 2})) == {
         "bucket": "b",
         "key": "a",
@@ -115,7 +117,7 @@ def test_an_object_stands_beside_its_bucket_key_and_revision() -> None:
     "value",
     [b"", b"text", b'"quoted"', b"5", b"[1,2]", b'{"a":1}', b"\xff\x00", b'{"spec":1,"key":"x"}'],
 )
-def test_what_is_described_can_be_applied_again(value: bytes) -> None:
+def test_a_described_value_can_be_applied_again(value: bytes) -> None:
     given = value_of_document(described("b", entry(value)))
     assert isinstance(given, RawValue)
     assert given.value == value

@@ -1,4 +1,4 @@
-"""What a command has found is written for people, or the same for every sort of program."""
+"""The result of a command is written as a table, as names, as JSON, as YAML or as raw bytes."""
 
 import io
 import json
@@ -17,32 +17,34 @@ class Shop(msgspec.Struct):
     tags: tuple[str, ...] = ()
 
 
-FOUND = [Shop("one", ("a", "b")), Shop("two")]
+SHOPS = [Shop("one", ("a", "b")), Shop("two")]
 
 
-def written(capsys: pytest.CaptureFixture[str], output: Output, found: object = FOUND) -> str:
-    write_result(found, output, names=["one", "two"], table=lambda: write_line("a table"))
+def written(capsys: pytest.CaptureFixture[str], output: Output, result: object = SHOPS) -> str:
+    write_result(result, output, names=["one", "two"], table=lambda: write_line("a table"))
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("found", [FOUND, [], FOUND[0]], ids=["several", "none", "one"])
-def test_json_and_yaml_say_the_same(capsys: pytest.CaptureFixture[str], found: object) -> None:
-    from_json = json.loads(written(capsys, Output.JSON, found))
-    assert from_json == yaml.safe_load(written(capsys, Output.YAML, found))
-    assert from_json == json.loads(msgspec.json.encode(found))
+@pytest.mark.parametrize("result", [SHOPS, [], SHOPS[0]], ids=["several", "none", "one"])
+def test_json_and_yaml_hold_the_same_data(
+    capsys: pytest.CaptureFixture[str], result: object
+) -> None:
+    from_json = json.loads(written(capsys, Output.JSON, result))
+    assert from_json == yaml.safe_load(written(capsys, Output.YAML, result))
+    assert from_json == json.loads(msgspec.json.encode(result))
 
 
 @pytest.mark.parametrize("output", [Output.NAME, Output.VALUE])
-def test_names_are_a_line_each(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+def test_each_name_is_on_its_own_line(capsys: pytest.CaptureFixture[str], output: Output) -> None:
     assert written(capsys, output) == "one\ntwo\n"
 
 
 @pytest.mark.parametrize("output", [Output.TABLE, Output.WIDE])
-def test_people_read_a_table(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+def test_table_output_writes_the_table(capsys: pytest.CaptureFixture[str], output: Output) -> None:
     assert written(capsys, output) == "a table\n"
 
 
-def test_a_cell_of_a_table_is_one_line_whatever_is_in_it(
+def test_a_cell_of_a_table_is_one_line_without_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_table(["KEY", "REASON"], [["a\nb", "\x1b[2J\t\u202e"], ["long-key", "ok"]])
@@ -53,7 +55,7 @@ def test_a_cell_of_a_table_is_one_line_whatever_is_in_it(
     ]
 
 
-def test_a_name_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     write_result([], Output.NAME, names=["a\x1b[2Jb\nc"], table=lambda: None)
     assert capsys.readouterr().out == "a\\x1b[2Jb\\nc\n"
 
@@ -71,7 +73,7 @@ class Terminal(io.TextIOWrapper):
     ],
     ids=["terminal", "file"],
 )
-def test_a_value_is_exact_in_a_file_and_safe_on_a_terminal(
+def test_a_value_is_exact_in_a_file_and_escaped_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, stream: type[io.TextIOWrapper], shown: bytes
 ) -> None:
     written_bytes = io.BytesIO()

@@ -1,4 +1,4 @@
-"""What only a terminal gets."""
+"""Colours, progress bars and confirmations are for terminals only."""
 
 import io
 import sys
@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_needs_a_terminal_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert coloured("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"
@@ -24,7 +24,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
-def test_progress_is_shown_on_a_terminal_and_taken_away(
+def test_progress_is_shown_on_a_terminal_and_then_cleared(
     monkeypatch: pytest.MonkeyPatch, stream: io.StringIO
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
@@ -41,7 +41,7 @@ def test_progress_is_shown_on_a_terminal_and_taken_away(
         assert stream.getvalue() == ""
 
 
-def test_nobody_to_ask_is_no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confirm_without_a_terminal_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError, match=r"Really\? There is no terminal to ask on: give --yes"):
         confirm("Really?", yes=False)

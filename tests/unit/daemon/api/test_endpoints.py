@@ -1,4 +1,4 @@
-"""What a daemon answers for each of its controllers, and what only the one that leads does."""
+"""The API endpoints of a controller: status, explain, tree, resync and garbage collection."""
 
 import asyncio
 from collections.abc import Callable
@@ -78,8 +78,8 @@ def app(**spec: str) -> bytes:
     return msgspec.json.encode({"spec": spec})
 
 
-class Asked:
-    """A desk, and what it answers."""
+class Client:
+    """Calls the endpoints of one controller and decodes the responses."""
 
     def __init__(
         self,
@@ -89,29 +89,31 @@ class Asked:
         election: Election | None = None,
     ) -> None:
         unconnected = Connection(NatsOptions())
-        self.desk = ControllerEndpoints(
+        self.endpoints = ControllerEndpoints(
             runtime, PROCESS, unconnected, leads, shard=shard, election=election
         )
 
-    async def __call__(self, verb: Verb, asked: str | bytes, of: type[Any]) -> Any:
-        handlers = {each.metadata["verb"]: each.handler for each in self.desk.endpoints()}
-        text = asked if isinstance(asked, bytes) else asked.encode()
-        return msgspec.json.decode(await handlers[verb](text), type=of)
+    async def __call__(self, verb: Verb, request: str | bytes, response_type: type[Any]) -> Any:
+        handlers = {
+            endpoint.metadata["verb"]: endpoint.handler for endpoint in self.endpoints.endpoints()
+        }
+        text = request if isinstance(request, bytes) else request.encode()
+        return msgspec.json.decode(await handlers[verb](text), type=response_type)
 
     async def status(self) -> ControllerStatus:
-        found: ControllerStatus = await self(Verb.STATUS, "", ControllerStatus)
-        return found
+        status: ControllerStatus = await self(Verb.STATUS, "", ControllerStatus)
+        return status
 
     async def explain(self, key: str) -> KeyExplanation:
-        found: KeyExplanation = await self(Verb.EXPLAIN, key, KeyExplanation)
-        return found
+        explanation: KeyExplanation = await self(Verb.EXPLAIN, key, KeyExplanation)
+        return explanation
 
 
-async def test_every_daemon_tells_and_only_one_that_leads_acts() -> None:
+async def test_every_daemon_serves_status_and_only_the_leader_serves_changes() -> None:
     led = {"apps"}
     runtime = ControllerRuntime(Apps(), nats=MemoryStores())
-    desk = Asked(runtime, led.__contains__).desk
-    assert {each.subject: each.group for each in desk.endpoints()} == {
+    controller_endpoints = Client(runtime, led.__contains__).endpoints
+    assert {endpoint.subject: endpoint.group for endpoint in controller_endpoints.endpoints()} == {
         "natsctl.api.status.apps": "",
         "natsctl.api.explain.apps": "",
         "natsctl.api.tree.apps": "natsctl",
@@ -121,31 +123,35 @@ async def test_every_daemon_tells_and_only_one_that_leads_acts() -> None:
         "natsctl.api.gc.accept.apps": "natsctl",
     }
     led.clear()
-    assert [each.name for each in desk.endpoints()] == ["status", "explain", "tree"]
-    assert desk.status().state == "standby"
+    assert [endpoint.name for endpoint in controller_endpoints.endpoints()] == [
+        "status",
+        "explain",
+        "tree",
+    ]
+    assert controller_endpoints.status().state == "standby"
 
 
-async def test_before_its_slots_are_open_a_controller_says_that_it_starts() -> None:
-    asked = Asked(ControllerRuntime(Apps(), nats=MemoryStores()))
-    found = await asked.status()
-    assert (found.state, found.primaries, found.queue) == ("starting", None, None)
+async def test_a_controller_without_opened_slots_is_starting() -> None:
+    client = Client(ControllerRuntime(Apps(), nats=MemoryStores()))
+    status = await client.status()
+    assert (status.state, status.primaries, status.queue) == ("starting", None, None)
     with pytest.raises(NatsctlError, match="apps is starting: try again"):
-        await asked.explain("a")
+        await client.explain("a")
 
 
-async def test_what_is_no_controller_of_ours_tells_only_whether_it_runs() -> None:
+async def test_a_runnable_that_is_no_controller_serves_only_its_status() -> None:
     class Guest:
         name = "guest"
         synced = asyncio.Event()
 
-    asked = Asked(Guest())
-    assert [each.name for each in asked.desk.endpoints()] == ["status"]
-    assert (await asked.status()).state == "starting"
+    client = Client(Guest())
+    assert [endpoint.name for endpoint in client.endpoints.endpoints()] == ["status"]
+    assert (await client.status()).state == "starting"
     Guest.synced.set()
-    assert (await asked.status()).state == "syncing"
+    assert (await client.status()).state == "syncing"
 
 
-async def test_a_status_counts_all_that_is_wrong_and_names_the_beginning() -> None:
+async def test_a_status_counts_all_invalid_and_failing_keys_and_names_the_first() -> None:
     async with running(Apps()) as harness:
         store = harness.stores.store(Apps.apps.kind)
         for number in range(SHOWN_MAX + 5):
@@ -153,108 +159,108 @@ async def test_a_status_counts_all_that_is_wrong_and_names_the_beginning() -> No
         await store.create("bad", app(do="fail"))
         await store.create("good", app())
         await asyncio.sleep(60)
-        found = await Asked(harness.runtime).status()
-        assert (found.state, found.controller, found.daemon) == ("syncing", "apps", PROCESS)
-        assert (found.invalid_count, len(found.invalid)) == (SHOWN_MAX + 5, SHOWN_MAX)
-        assert list(found.invalid)[-1] == f"odd-{SHOWN_MAX - 1:03}"
-        assert (found.failing_count, found.failing) == (1, {"bad": "ValueError: no\nluck"})
-        assert found.queue is not None
-        assert (found.queue.depth, found.queue.held, found.queue.waiting) == (0, 0, 1)
-        assert found.failures == found.queue.retries > 1
+        status = await Client(harness.runtime).status()
+        assert (status.state, status.controller, status.daemon) == ("syncing", "apps", PROCESS)
+        assert (status.invalid_count, len(status.invalid)) == (SHOWN_MAX + 5, SHOWN_MAX)
+        assert list(status.invalid)[-1] == f"odd-{SHOWN_MAX - 1:03}"
+        assert (status.failing_count, status.failing) == (1, {"bad": "ValueError: no\nluck"})
+        assert status.queue is not None
+        assert (status.queue.depth, status.queue.held, status.queue.waiting) == (0, 0, 1)
+        assert status.failures == status.queue.retries > 1
 
 
-async def test_an_explanation_says_when_a_failing_key_is_tried_again() -> None:
+async def test_an_explanation_has_the_time_of_the_next_retry() -> None:
     async with running(Apps()) as harness:
         await harness.stores.store(Apps.apps.kind).create("bad", app(do="fail"))
         await asyncio.sleep(100)
-        asked = Asked(harness.runtime)
-        first = await asked.explain("bad")
+        client = Client(harness.runtime)
+        first = await client.explain("bad")
         assert first.queued is not None
         assert (first.queued.place, first.queued.priority) == ("waiting", "")
         assert first.failures > len(first.syncs) == 5
-        assert {each.error for each in first.syncs} == {"ValueError: no\nluck"}
+        assert {sync.error for sync in first.syncs} == {"ValueError: no\nluck"}
         await asyncio.sleep(first.queued.s - 1)
-        later = await asked.explain("bad")
+        later = await client.explain("bad")
         assert later.queued is not None
         assert later.queued.s == pytest.approx(1)
         await asyncio.sleep(1.1)
-        assert (await asked.explain("bad")).failures == first.failures + 1
+        assert (await client.explain("bad")).failures == first.failures + 1
 
 
-async def test_an_explanation_says_what_is_under_way_what_is_owned_and_what_was_read() -> None:
+async def test_an_explanation_has_the_running_sync_the_owned_objects_and_the_reads() -> None:
     async with running(Apps()) as harness:
         store = harness.stores.store(Apps.apps.kind)
         await store.create("slow", app(do="sleep"))
         await asyncio.sleep(2)
-        asked = Asked(harness.runtime)
-        held = (await asked.explain("slow")).queued
+        client = Client(harness.runtime)
+        held = (await client.explain("slow")).queued
         assert held is not None
         assert (held.place, held.priority) == ("held", "user")
         assert held.s == pytest.approx(2, abs=0.1)
         await harness.run_until_idle()
-        done = await asked.explain("slow")
+        done = await client.explain("slow")
         assert (done.exists, done.revision, done.queued, done.failures) == (True, 1, None, 0)
         assert done.owned == {"App.parts": ["slow"]}
         assert done.reads == ["App.defaults all"]
-        assert [(each.operation, each.created, each.revision) for each in done.syncs] == [
+        assert [(sync.operation, sync.created, sync.revision) for sync in done.syncs] == [
             ("put", 1, 1)
         ]
         assert "not connected to NATS" in done.events_error
 
 
-async def test_of_a_key_that_nobody_knows_there_is_nothing_to_explain() -> None:
+async def test_an_explanation_of_an_unknown_key_is_empty() -> None:
     async with running(Apps()) as harness:
-        found = await Asked(harness.runtime).explain("nobody")
-        assert (found.exists, found.queued, found.syncs) == (False, None, [])
-        assert found.owned == {"App.parts": []}
+        explanation = await Client(harness.runtime).explain("nobody")
+        assert (explanation.exists, explanation.queued, explanation.syncs) == (False, None, [])
+        assert explanation.owned == {"App.parts": []}
 
 
-async def test_resync_queues_what_is_named_and_says_what_it_does_not() -> None:
+async def test_resync_enqueues_known_keys_and_reports_unknown_and_invalid_keys() -> None:
     async with running(Apps()) as harness:
         store = harness.stores.store(Apps.apps.kind)
         await store.create("doomed", app(do="give up"))
         await store.create("odd", b"5")
         await harness.run_until_idle()
-        asked = Asked(harness.runtime)
+        client = Client(harness.runtime)
         syncs = harness.runtime.status().syncs
-        found = await asked(Verb.RESYNC, "doomed  odd nobody doomed\n", Queuing)
-        assert (found.controller, found.queued, found.unknown) == ("apps", 1, ["nobody"])
-        assert list(found.invalid) == ["odd"]
+        response = await client(Verb.RESYNC, "doomed  odd nobody doomed\n", Queuing)
+        assert (response.controller, response.queued, response.unknown) == ("apps", 1, ["nobody"])
+        assert list(response.invalid) == ["odd"]
         await harness.run_until_idle()
         assert harness.runtime.status().syncs == syncs + 1
-        operations = [each.operation for each in (await asked.explain("doomed")).syncs]
+        operations = [sync.operation for sync in (await client.explain("doomed")).syncs]
         assert operations[-1] == "manual"
 
 
-async def test_resync_without_keys_queues_all_of_them() -> None:
+async def test_resync_without_keys_enqueues_all_keys() -> None:
     async with running(Apps()) as harness:
         store = harness.stores.store(Apps.apps.kind)
         for key in ("a", "b", "c"):
             await store.create(key, app())
         await harness.run_until_idle()
-        found = await Asked(harness.runtime)(Verb.RESYNC, "", Queuing)
-        assert found.queued == 3
+        response = await Client(harness.runtime)(Verb.RESYNC, "", Queuing)
+        assert response.queued == 3
         await harness.run_until_idle()
         assert harness.runtime.status().syncs == 6
 
 
-@pytest.mark.parametrize("asked", ["", "a b"])
-async def test_one_key_is_explained_at_a_time(asked: str) -> None:
+@pytest.mark.parametrize("request_text", ["", "a b"])
+async def test_explain_and_tree_need_exactly_one_key(request_text: str) -> None:
     async with running(Apps()) as harness:
         for verb in (Verb.EXPLAIN, Verb.TREE):
             with pytest.raises(UsageError, match="send one key"):
-                await Asked(harness.runtime)(verb, asked, object)
+                await Client(harness.runtime)(verb, request_text, object)
 
 
-async def test_what_is_no_key_is_refused() -> None:
+async def test_an_invalid_key_is_rejected() -> None:
     async with running(Apps()) as harness:
         with pytest.raises(InvalidKeyError):
-            await Asked(harness.runtime).explain("a..b")
+            await Client(harness.runtime).explain("a..b")
         with pytest.raises(UsageError, match="keys as UTF-8 text"):
-            await Asked(harness.runtime)(Verb.RESYNC, b"\xff", object)
+            await Client(harness.runtime)(Verb.RESYNC, b"\xff", object)
 
 
-async def test_a_tree_is_the_primary_with_what_was_made_for_it() -> None:
+async def test_a_tree_has_the_primary_its_secondaries_and_its_external_resource() -> None:
     async with running(Apps()) as harness:
         store = harness.stores.store(Apps.apps.kind)
         managed = {
@@ -270,7 +276,7 @@ async def test_a_tree_is_the_primary_with_what_was_made_for_it() -> None:
         }
         await store.create("disk", msgspec.json.encode(managed))
         await harness.run_until_idle()
-        top = await Asked(harness.runtime)(Verb.TREE, "disk", Branch)
+        top = await Client(harness.runtime)(Verb.TREE, "disk", Branch)
         assert (top.kind, top.key, top.ready, top.reason) == (
             "App.apps",
             "disk",
@@ -282,23 +288,23 @@ async def test_a_tree_is_the_primary_with_what_was_made_for_it() -> None:
         assert (external.kind, external.key, external.ready) == ("External", "vol-1", "False")
 
 
-async def test_a_tree_shows_what_is_left_of_a_primary_that_is_gone_or_invalid() -> None:
+async def test_a_tree_shows_the_secondaries_of_a_missing_or_invalid_primary() -> None:
     async with running(Apps()) as harness:
         store = harness.stores.store(Apps.apps.kind)
         await store.create("a", app())
         await harness.run_until_idle()
         await store.update("a", b'{"spec": 5}', revision=1)
         await harness.run_until_idle()
-        asked = Asked(harness.runtime)
-        top = await asked(Verb.TREE, "a", Branch)
+        client = Client(harness.runtime)
+        top = await client(Verb.TREE, "a", Branch)
         assert (top.ready, top.revision) == ("Invalid", 2)
         assert "not a valid App" in top.reason
         assert [branch.key for branch in top.branches] == ["a"]
-        top = await asked(Verb.TREE, "nobody", Branch)
+        top = await client(Verb.TREE, "nobody", Branch)
         assert (top.ready, top.revision, top.branches) == ("Missing", None, ())
 
 
-async def test_a_plan_has_no_grace_and_what_it_says_is_removed() -> None:
+async def test_gc_apply_removes_the_orphans_of_the_plan_without_a_grace_period() -> None:
     async with running(Apps()) as harness:
         apps, parts = [harness.stores.store(slot.kind) for slot in (Apps.apps, Apps.parts)]
         await apps.create("a", app())
@@ -307,28 +313,30 @@ async def test_a_plan_has_no_grace_and_what_it_says_is_removed() -> None:
         lost = msgspec.json.encode({"metadata": {"labels": labels}, "spec": {}})
         await parts.create("lost", lost)
         await harness.run_until_idle()
-        asked = Asked(harness.runtime)
-        plan = await asked(Verb.GC_PLAN, "", ControllerPlan)
-        assert [(at.key, at.owner, at.due) for at in plan.orphans] == [("lost", "nobody", True)]
+        client = Client(harness.runtime)
+        plan = await client(Verb.GC_PLAN, "", ControllerPlan)
+        assert [(orphan.key, orphan.owner, orphan.due) for orphan in plan.orphans] == [
+            ("lost", "nobody", True)
+        ]
         others = msgspec.structs.replace(plan, controller="others")
         with pytest.raises(UsageError, match="a plan of others, not of apps"):
-            await asked(Verb.GC_APPLY, msgspec.json.encode(others), Removed)
+            await client(Verb.GC_APPLY, msgspec.json.encode(others), Removed)
         with pytest.raises(UsageError, match=r"send the plan that gc\.plan returned"):
-            await asked(Verb.GC_APPLY, "", Removed)
+            await client(Verb.GC_APPLY, "", Removed)
         assert parts.keys() == ["a", "lost"]
-        removed = await asked(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
+        removed = await client(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
         assert removed.orphans == plan.orphans
         assert parts.keys() == ["a"]
 
 
-async def test_more_keys_than_one_request_may_have_are_refused() -> None:
+async def test_resync_rejects_too_many_keys() -> None:
     async with running(Apps()) as harness:
         many = " ".join(f"k{number}" for number in range(KEYS_MAX + 1))
         with pytest.raises(UsageError, match="at most 10000 keys at a time"):
-            await Asked(harness.runtime)(Verb.RESYNC, many, object)
+            await Client(harness.runtime)(Verb.RESYNC, many, object)
 
 
-async def test_a_bucket_is_accepted_only_for_the_reason_that_the_plan_shows() -> None:
+async def test_gc_accept_needs_the_current_reason_of_the_plan() -> None:
     async with running(Apps()) as harness:
         apps = harness.stores.store(Apps.apps.kind)
         for key in ("a", "b"):
@@ -337,19 +345,19 @@ async def test_a_bucket_is_accepted_only_for_the_reason_that_the_plan_shows() ->
         apps.recreate()
         await asyncio.sleep(1)
         await harness.runtime.collect_garbage()
-        asked = Asked(harness.runtime)
+        client = Client(harness.runtime)
         held = harness.runtime.garbage_held
-        plan = await asked(Verb.GC_PLAN, "", ControllerPlan)
+        plan = await client(Verb.GC_PLAN, "", ControllerPlan)
         assert held
         assert plan.refused == held
-        for nothing in ("", "{", "[" * 100_000):
+        for invalid_plan in ("", "{", "[" * 100_000):
             with pytest.raises(UsageError, match=r"send the plan that gc\.plan returned"):
-                await asked(Verb.GC_ACCEPT, nothing, ControllerPlan)
+                await client(Verb.GC_ACCEPT, invalid_plan, ControllerPlan)
         other = msgspec.structs.replace(plan, refused="another reason")
         with pytest.raises(UsageError, match="held for another reason than the plan shows"):
-            await asked(Verb.GC_ACCEPT, msgspec.json.encode(other), ControllerPlan)
+            await client(Verb.GC_ACCEPT, msgspec.json.encode(other), ControllerPlan)
         assert harness.runtime.garbage_held == held
-        await asked(Verb.GC_ACCEPT, msgspec.json.encode(plan), ControllerPlan)
+        await client(Verb.GC_ACCEPT, msgspec.json.encode(plan), ControllerPlan)
         assert harness.runtime.garbage_held == ""
 
 
@@ -362,21 +370,21 @@ async def test_status_and_explain_show_why_garbage_collection_is_held() -> None:
         apps.recreate()
         await asyncio.sleep(1)
         await harness.runtime.collect_garbage()
-        asked = Asked(harness.runtime)
-        status = await asked(Verb.STATUS, "", ControllerStatus)
-        known = await asked(Verb.EXPLAIN, "a", KeyExplanation)
+        client = Client(harness.runtime)
+        status = await client(Verb.STATUS, "", ControllerStatus)
+        explanation = await client(Verb.EXPLAIN, "a", KeyExplanation)
         assert "was recreated" in status.garbage_held
-        assert known.garbage_held == status.garbage_held
+        assert explanation.garbage_held == status.garbage_held
         for key in ("a", "b"):
             await apps.create(key, app())
         await harness.run_until_idle()
-        seen = await asked(Verb.GC_PLAN, "", ControllerPlan)
-        plan = await asked(Verb.GC_ACCEPT, msgspec.json.encode(seen), ControllerPlan)
+        held_plan = await client(Verb.GC_PLAN, "", ControllerPlan)
+        plan = await client(Verb.GC_ACCEPT, msgspec.json.encode(held_plan), ControllerPlan)
         assert (plan.refused, plan.orphans) == ("", ())
-        assert (await asked(Verb.STATUS, "", ControllerStatus)).garbage_held == ""
+        assert (await client(Verb.STATUS, "", ControllerStatus)).garbage_held == ""
 
 
-async def test_of_very_much_garbage_a_plan_shows_the_beginning_and_counts_the_rest() -> None:
+async def test_a_large_plan_lists_the_first_orphans_and_counts_the_others() -> None:
     async with running(Apps()) as harness:
         apps, parts = [harness.stores.store(slot.kind) for slot in (Apps.apps, Apps.parts)]
         await apps.create("a", app())
@@ -385,24 +393,22 @@ async def test_of_very_much_garbage_a_plan_shows_the_beginning_and_counts_the_re
             lost = {"metadata": {"labels": owner}, "spec": {}}
             await parts.create(f"p{number:05}", msgspec.json.encode(lost))
         await harness.run_until_idle()
-        asked = Asked(harness.runtime)
-        plan = await asked(Verb.GC_PLAN, "", ControllerPlan)
-        assert ([at.key for at in plan.orphans[:2]], len(plan.orphans)) == (
+        client = Client(harness.runtime)
+        plan = await client(Verb.GC_PLAN, "", ControllerPlan)
+        assert ([orphan.key for orphan in plan.orphans[:2]], len(plan.orphans)) == (
             ["p00000", "p00001"],
             ORPHANS_MAX,
         )
         assert plan.more == 500
         assert f"{ORPHANS_MAX + 500} objects would go" in plan.refused
-        removed = await asked(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
+        removed = await client(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
         assert len(removed.orphans) == ORPHANS_MAX
         await asyncio.sleep(1)  # the cache sees the last deletion
-        again = await asked(Verb.GC_PLAN, "", ControllerPlan)
+        again = await client(Verb.GC_PLAN, "", ControllerPlan)
         assert (len(again.orphans), again.more) == (500, 0)
 
 
-async def test_a_primary_that_owns_very_much_is_explained_and_shown_as_far_as_a_message_goes() -> (
-    None
-):
+async def test_explain_and_tree_fit_into_a_message_for_a_primary_with_20000_secondaries() -> None:
     async with running(Apps()) as harness:
         apps, parts = [harness.stores.store(slot.kind) for slot in (Apps.apps, Apps.parts)]
         await apps.create("a", app())
@@ -411,50 +417,58 @@ async def test_a_primary_that_owns_very_much_is_explained_and_shown_as_far_as_a_
         for number in range(20_000):
             await parts.create(f"{number:0200}", mine)
         await harness.run_until_idle()
-        asked = Asked(harness.runtime)
-        found = await asked.explain("a")
-        assert len(found.owned["App.parts"]) + found.owned_more == 20_001
-        assert len(found.owned["App.parts"]) == OWNED_MAX
-        top = await asked(Verb.TREE, "a", Branch)
+        client = Client(harness.runtime)
+        explanation = await client.explain("a")
+        assert len(explanation.owned["App.parts"]) + explanation.owned_more == 20_001
+        assert len(explanation.owned["App.parts"]) == OWNED_MAX
+        top = await client(Verb.TREE, "a", Branch)
         assert len(top.branches) + top.more == 20_001
         assert len(msgspec.json.encode(top)) <= PAYLOAD_MAX
 
 
-async def test_of_members_that_share_the_keys_each_answers_for_its_own() -> None:
+async def test_each_shard_member_answers_for_its_own_keys() -> None:
     stores = MemoryStores()
     clock = asyncio.get_running_loop().time
-    make = [shards(stores.store, LEASES.bucket, ttl_s=10, clock=clock) for _ in range(2)]
-    operators = [Operator([Apps()], nats=stores, shard=each) for each in make]
+    shard_factories = [shards(stores.store, LEASES.bucket, ttl_s=10, clock=clock) for _ in range(2)]
+    operators = [Operator([Apps()], nats=stores, shard=shard) for shard in shard_factories]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
-    await eventually(lambda: all(len(at.shards["apps"].state().members) > 1 for at in operators))
+    await eventually(
+        lambda: all(len(each.shards["apps"].state().members) > 1 for each in operators)
+    )
     keys = [f"a{number}" for number in range(20)]
     for key in keys:
         await stores.store(Apps.apps.kind).create(key, app())
     await asyncio.sleep(20)
-    desks = [Asked(at.runtimes[0], at.leads, shard=at.shards["apps"]) for at in operators]
+    clients = [
+        Client(each.runtimes[0], each.leads, shard=each.shards["apps"]) for each in operators
+    ]
 
-    found = [await asked.status() for asked in desks]
-    assert [(len(each.members), each.state) for each in found] == [(2, "syncing")] * 2
-    assert sorted(each.mode for each in found) == ["shard 1 of 2", "shard 2 of 2"]
-    assert sum(each.keys or 0 for each in found) == len(keys)
-    assert [each.primaries for each in found] == [len(keys)] * 2
+    statuses = [await client.status() for client in clients]
+    assert [(len(status.members), status.state) for status in statuses] == [(2, "syncing")] * 2
+    assert sorted(status.mode for status in statuses) == ["shard 1 of 2", "shard 2 of 2"]
+    assert sum(status.keys or 0 for status in statuses) == len(keys)
+    assert [status.primaries for status in statuses] == [len(keys)] * 2
 
     for key in keys:
-        told = [await asked.explain(key) for asked in desks]
-        (has,) = (each for each in told if each.here)
-        assert has.syncs
-        assert {each.member for each in told} == {has.member}
-        assert [each.syncs for each in told if not each.here] == [[]]
+        explanations = [await client.explain(key) for client in clients]
+        (local,) = (explanation for explanation in explanations if explanation.here)
+        assert local.syncs
+        assert {explanation.member for explanation in explanations} == {local.member}
+        assert [explanation.syncs for explanation in explanations if not explanation.here] == [[]]
 
-    named = [await asked(Verb.RESYNC, " ".join([*keys, "none"]), Queuing) for asked in desks]
-    assert [each.queued for each in named] == [each.keys for each in found]
-    assert [each.unknown for each in named] == [["none"]] * 2
-    assert sorted(key for each in named for key in each.elsewhere) == sorted(keys)
-    everything = [await asked(Verb.RESYNC, "", Queuing) for asked in desks]
-    assert sum(each.queued for each in everything) == len(keys)
+    responses = [
+        await client(Verb.RESYNC, " ".join([*keys, "none"]), Queuing) for client in clients
+    ]
+    assert [response.queued for response in responses] == [status.keys for status in statuses]
+    assert [response.unknown for response in responses] == [["none"]] * 2
+    assert sorted(key for response in responses for key in response.elsewhere) == sorted(keys)
+    responses = [await client(Verb.RESYNC, "", Queuing) for client in clients]
+    assert sum(response.queued for response in responses) == len(keys)
 
-    for asked in desks:
-        groups = {each.metadata["verb"]: each.group for each in asked.desk.endpoints()}
+    for client in clients:
+        groups = {
+            endpoint.metadata["verb"]: endpoint.group for endpoint in client.endpoints.endpoints()
+        }
         assert {verb for verb, group in groups.items() if group} == {"tree", "gc.plan"}
     for operator, task in zip(operators, tasks, strict=True):
         operator.stop()
@@ -464,10 +478,12 @@ async def test_of_members_that_share_the_keys_each_answers_for_its_own() -> None
 async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     stores = MemoryStores()
     clock = asyncio.get_running_loop().time
-    make = [shards(stores.store, LEASES.bucket, ttl_s=10, clock=clock) for _ in range(2)]
-    operators = [Operator([Apps()], nats=stores, shard=each) for each in make]
+    shard_factories = [shards(stores.store, LEASES.bucket, ttl_s=10, clock=clock) for _ in range(2)]
+    operators = [Operator([Apps()], nats=stores, shard=shard) for shard in shard_factories]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
-    await eventually(lambda: all(len(at.shards["apps"].state().members) > 1 for at in operators))
+    await eventually(
+        lambda: all(len(each.shards["apps"].state().members) > 1 for each in operators)
+    )
     apps, parts = stores.store(Apps.apps.kind), stores.store(Apps.parts.kind)
     keys = [f"a{number}" for number in range(20)]
     for key in keys:
@@ -477,13 +493,17 @@ async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     apps.vanish(*keys)
     apps.break_watches()
     await asyncio.sleep(1)
-    desks = [Asked(at.runtimes[0], at.leads, shard=at.shards["apps"]) for at in operators]
-    plan = await desks[0](Verb.GC_PLAN, "", ControllerPlan)
+    clients = [
+        Client(each.runtimes[0], each.leads, shard=each.shards["apps"]) for each in operators
+    ]
+    plan = await clients[0](Verb.GC_PLAN, "", ControllerPlan)
     assert {orphan.key for orphan in plan.orphans} == set(keys)
-    removed = [await asked(Verb.GC_APPLY, msgspec.json.encode(plan), Removed) for asked in desks]
-    gone = [orphan.key for each in removed for orphan in each.orphans]
-    assert sorted(gone) == sorted(keys)
-    assert all(each.orphans for each in removed)
+    removed = [
+        await client(Verb.GC_APPLY, msgspec.json.encode(plan), Removed) for client in clients
+    ]
+    removed_keys = [orphan.key for part in removed for orphan in part.orphans]
+    assert sorted(removed_keys) == sorted(keys)
+    assert all(part.orphans for part in removed)
     assert parts.keys() == []
     for operator, task in zip(operators, tasks, strict=True):
         operator.stop()
@@ -491,25 +511,29 @@ async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
 
 
 async def test_a_daemon_without_an_election_or_shards_runs_alone() -> None:
-    assert (await Asked(ControllerRuntime(Apps(), nats=MemoryStores())).status()).mode == "alone"
+    assert (await Client(ControllerRuntime(Apps(), nats=MemoryStores())).status()).mode == "alone"
 
 
-async def test_one_leads_and_the_other_stands_by() -> None:
+async def test_one_daemon_is_the_leader_and_the_other_is_standby() -> None:
     stores, clock = MemoryStores(), asyncio.get_running_loop().time
     leases = stores.store(kv(bytes, bucket=LEASES.bucket, history=1))
-    make = [elections(leases, ttl_s=10, clock=clock) for _ in range(2)]
-    operators = [Operator([Apps()], nats=stores, election=each) for each in make]
+    election_factories = [elections(leases, ttl_s=10, clock=clock) for _ in range(2)]
+    operators = [
+        Operator([Apps()], nats=stores, election=election) for election in election_factories
+    ]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await asyncio.sleep(5)
-    desks = [Asked(at.runtimes[0], at.leads, election=at.elections["apps"]) for at in operators]
-    assert sorted([(await asked.status()).mode for asked in desks]) == ["leader", "standby"]
+    clients = [
+        Client(each.runtimes[0], each.leads, election=each.elections["apps"]) for each in operators
+    ]
+    assert sorted([(await client.status()).mode for client in clients]) == ["leader", "standby"]
     for operator, task in zip(operators, tasks, strict=True):
         operator.stop()
         await task
 
 
-async def test_a_daemon_that_introduces_itself_is_answered_likewise() -> None:
-    asked = Asked(ControllerRuntime(Apps(), nats=MemoryStores()))
+async def test_the_status_response_to_a_presence_is_a_presence() -> None:
+    client = Client(ControllerRuntime(Apps(), nats=MemoryStores()))
     other = Presence(daemon=PROCESS, mode=Mode.SHARED, work=Workload("App.apps"))
-    answer = await asked(Verb.STATUS, msgspec.json.encode(other), Presence)
+    answer = await client(Verb.STATUS, msgspec.json.encode(other), Presence)
     assert (answer.mode, answer.work) == (Mode.ALONE, Workload("App.apps"))

@@ -1,4 +1,4 @@
-"""Whatever there is to tell, an answer fits into a message."""
+"""Responses of the daemon API fit into one NATS message."""
 
 import msgspec
 import pytest
@@ -31,17 +31,17 @@ def fail() -> None:
     raise ValueError("x" * 10_000)
 
 
-def test_what_fits_is_told_whole() -> None:
+def test_a_response_that_fits_is_complete() -> None:
     assert msgspec.json.decode(fitting(1000, 5, listed), type=Listed) == listed(5)
 
 
-def test_of_what_does_not_fit_the_beginning_is_told() -> None:
-    told = fitting(1000, MANY, listed)
-    assert len(told) <= 1000
-    assert 40 < len(msgspec.json.decode(told, type=Listed).names) < 100
+def test_a_response_that_does_not_fit_keeps_the_beginning_of_its_lists() -> None:
+    response = fitting(1000, MANY, listed)
+    assert len(response) <= 1000
+    assert 40 < len(msgspec.json.decode(response, type=Listed).names) < 100
 
 
-def test_what_fits_in_no_way_is_told_without_its_lists() -> None:
+def test_a_response_that_never_fits_has_empty_lists() -> None:
     assert fitting(1, 10, listed) == b'{"names":[]}'
 
 
@@ -52,15 +52,15 @@ async def test_many_failing_keys_are_counted_and_some_are_named() -> None:
             fail()
     failing = {key: record.error for key, record in journal.failing().items()}
     assert all(len(error) <= ERROR_MAX + CUT_NOTE_MAX for error in failing.values())
-    found = ControllerStatus.of(Status(controller="apps", failing=failing), PROCESS).limited()
-    assert found.failing_count == many
-    assert list(found.failing) == [f"k{number:06}" for number in range(SHOWN_MAX)]
-    assert {len(why) for why in found.failing.values()} == {TEXT_MAX}
+    status = ControllerStatus.of(Status(controller="apps", failing=failing), PROCESS).limited()
+    assert status.failing_count == many
+    assert list(status.failing) == [f"k{number:06}" for number in range(SHOWN_MAX)]
+    assert {len(error) for error in status.failing.values()} == {TEXT_MAX}
 
 
 async def test_a_status_names_contested_keys_with_both_ends_of_a_long_text() -> None:
     contested = {"shop": f"ConfigMap default/shop: {'x' * 1000} waits 5 s"}
-    found = ControllerStatus.of(Status(controller="apps", contested=contested), PROCESS).limited()
-    assert found.contested_count == 1
-    assert found.contested["shop"].startswith("ConfigMap default/shop: ")
-    assert found.contested["shop"].endswith(" waits 5 s")
+    status = ControllerStatus.of(Status(controller="apps", contested=contested), PROCESS).limited()
+    assert status.contested_count == 1
+    assert status.contested["shop"].startswith("ConfigMap default/shop: ")
+    assert status.contested["shop"].endswith(" waits 5 s")

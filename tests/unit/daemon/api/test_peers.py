@@ -1,4 +1,4 @@
-"""Daemons that run one controller in each other's way warn, once for each that comes."""
+"""A daemon logs a warning for each other daemon that runs the same controller in conflict."""
 
 import json
 
@@ -38,12 +38,14 @@ def meet(peers: Peers, other: Presence) -> bytes | None:
         (Mode.ELECTED, Mode.UNKNOWN, False),
     ],
 )
-def test_modes_that_disturb_each_other(one: Mode, other: Mode, *, disturbs: bool) -> None:
+def test_mixed_or_unshared_modes_disturb_each_other(
+    one: Mode, other: Mode, *, disturbs: bool
+) -> None:
     assert presence("a", one).disturbs(presence("b", other)) is disturbs
     assert presence("a", other).disturbs(presence("b", one)) is disturbs
 
 
-def test_a_second_daemon_that_runs_alone_is_warned_of_once(
+def test_a_second_daemon_in_mode_alone_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     peers = Peers("apps", presence("a"), SUBJECT)
@@ -55,32 +57,34 @@ def test_a_second_daemon_that_runs_alone_is_warned_of_once(
     assert caplog.text.count("b/1 (without --leader-elect or --shard), c/1") == 1
 
 
-def test_another_mode_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warning_names_the_mode_of_each_daemon(caplog: pytest.LogCaptureFixture) -> None:
     meet(Peers("apps", presence("a", Mode.ELECTED), SUBJECT), presence("b", Mode.SHARED))
     assert "daemons='b/1 (with --shard)' this_daemon='with --leader-elect'" in caplog.text
 
 
-def test_daemons_in_the_same_mode_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_elected_daemons_do_not_warn(caplog: pytest.LogCaptureFixture) -> None:
     meet(Peers("apps", presence("a", Mode.ELECTED), SUBJECT), presence("b", Mode.ELECTED))
     assert caplog.text == ""
 
 
-def test_another_application_of_the_same_name_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warning_names_another_controller_of_the_same_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     meet(Peers("apps", presence("a"), SUBJECT), presence("b", owner="Site.sites"))
     assert "b/1 runs another controller that is named apps too" in caplog.text
 
 
-def test_its_own_introduction_is_no_other_daemon(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_daemon_ignores_its_own_presence(caplog: pytest.LogCaptureFixture) -> None:
     meet(Peers("apps", presence("a"), SUBJECT), presence("a"))
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("asked", [b"", b"?", b"{}", b"[1]", b"\xff", b"[" * 100_000])
-def test_anything_else_is_no_introduction(asked: bytes) -> None:
-    assert Peers("apps", presence("a"), SUBJECT).meet(asked) is None
+@pytest.mark.parametrize("data", [b"", b"?", b"{}", b"[1]", b"\xff", b"[" * 100_000])
+def test_an_invalid_presence_is_ignored(data: bytes) -> None:
+    assert Peers("apps", presence("a"), SUBJECT).meet(data) is None
 
 
-def test_a_flood_of_daemons_is_not_remembered(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_about_many_daemons_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     peers = Peers("apps", presence("a"), SUBJECT)
     for number in range(1000):
         meet(peers, presence(f"b{number}"))
@@ -106,9 +110,9 @@ def test_a_daemon_of_version_0_1_answers_with_its_status() -> None:
         (["standby", "shard 1 of 1"], "different modes"),
     ],
 )
-def test_what_several_daemons_say_shows_a_conflict(modes: list[str], why: str) -> None:
-    found = [
+def test_conflict_describes_daemons_in_conflicting_modes(modes: list[str], why: str) -> None:
+    statuses = [
         ControllerStatus(controller="apps", daemon=process(mode), state="syncing", mode=mode)
         for mode in modes
     ]
-    assert (why in conflict(found)) if why else conflict(found) == ""
+    assert (why in conflict(statuses)) if why else conflict(statuses) == ""

@@ -1,4 +1,4 @@
-"""What a managed object's annotations tell of its external resource."""
+"""The tree shows an external resource from the annotations of its managed object."""
 
 import pytest
 
@@ -20,21 +20,23 @@ NAMED = {"natsctl.io/external-name": "vol-1"}
         ({"natsctl.io/external-name": 5}, []),
     ],
 )
-def test_an_external_resource_is_shown_as_it_is_known(
+def test_annotations_give_the_name_and_the_state_of_the_external_resource(
     annotations: dict[str, object], shown: list[tuple[str, ...]]
 ) -> None:
     ready = {"type": "Ready", "status": "True", "reason": "Available"}
     document = {"metadata": {"annotations": annotations}, "status": {"conditions": [ready]}}
-    found = [(each.key, each.ready, each.reason, each.created) for each in externals(document)]
-    assert found == shown
+    branches = [
+        (branch.key, branch.ready, branch.reason, branch.created) for branch in externals(document)
+    ]
+    assert branches == shown
 
 
-def test_every_domain_of_annotations_is_read() -> None:
+def test_annotations_of_every_domain_are_read() -> None:
     annotations = {"acme.io/external-name": "x", "b.io/external-name": "y"}
-    found = externals({"metadata": {"annotations": annotations}})
-    assert [(each.key, each.ready) for each in found] == [("x", "-"), ("y", "-")]
+    branches = externals({"metadata": {"annotations": annotations}})
+    assert [(branch.key, branch.ready) for branch in branches] == [("x", "-"), ("y", "-")]
 
 
-def test_what_is_no_annotation_tells_nothing() -> None:
+def test_a_document_without_annotations_has_no_external_resource() -> None:
     assert list(externals({})) == []
     assert list(externals({"metadata": {"annotations": "odd"}})) == []

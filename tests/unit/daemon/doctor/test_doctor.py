@@ -1,4 +1,4 @@
-"""What the doctor makes of what it measures, and of what controllers say that they use."""
+"""The doctor reports clock skew and probes the buckets that controllers use."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,34 +19,40 @@ def after(seconds: float) -> datetime:
 
 
 @pytest.mark.parametrize("theirs", [-2.0, 0.0, 0.5, 1.0, 3.0])
-def test_a_clock_that_may_be_as_ours_is_well(theirs: float) -> None:
-    found = skew("clock", NOON, after(theirs), after(1), 2.0)
-    assert (found.result, found.found, found.advice) == (Result.OK, "equal to the local clock", "")
+def test_a_clock_within_the_measurement_error_is_ok(theirs: float) -> None:
+    finding = skew("clock", NOON, after(theirs), after(1), 2.0)
+    assert (finding.result, finding.found, finding.advice) == (
+        Result.OK,
+        "equal to the local clock",
+        "",
+    )
 
 
 @pytest.mark.parametrize(
-    ("theirs", "told"),
+    ("theirs", "message"),
     [
         (4.0, "3 s ahead of the local clock"),
         (-3.0, "3 s behind the local clock"),
         (3601.0, "3600 s ahead of the local clock"),
     ],
 )
-def test_a_clock_that_cannot_be_as_ours_is_told(theirs: float, told: str) -> None:
-    found = skew("clock", NOON, after(theirs), after(1), 2.0)
-    assert (found.result, found.found) == (Result.WARNING, told)
-    assert "NTP" in found.advice
+def test_a_clock_beyond_the_measurement_error_is_a_warning(theirs: float, message: str) -> None:
+    finding = skew("clock", NOON, after(theirs), after(1), 2.0)
+    assert (finding.result, finding.found) == (Result.WARNING, message)
+    assert "NTP" in finding.advice
 
 
 @pytest.mark.parametrize("keys", [">", "*", "sites.>", "sites.*.north", "*.*", "one.key"])
-def test_a_probe_writes_to_a_key_of_the_part_that_is_declared(keys: str) -> None:
+def test_a_probe_writes_to_a_key_within_the_declared_pattern(keys: str) -> None:
     assert matches(keys, check_key(unused_key(keys)))
 
 
-def test_what_is_only_read_is_not_written() -> None:
-    used = {each.bucket: each.written for each in used_by([Greetings()])}
+def test_a_tertiary_bucket_is_not_written() -> None:
+    used = {bucket_use.bucket: bucket_use.written for bucket_use in used_by([Greetings()])}
     assert used == {"greetings": True, "routes": True, "defaults": False, "natsctl": True}
 
 
-def test_kinds_of_other_surfaces_are_used_too() -> None:
-    assert ("streams", True) in {(each.bucket, each.written) for each in used_by([Streams()])}
+def test_buckets_of_other_controller_types_are_used() -> None:
+    assert ("streams", True) in {
+        (bucket_use.bucket, bucket_use.written) for bucket_use in used_by([Streams()])
+    }

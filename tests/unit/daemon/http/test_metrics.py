@@ -1,4 +1,4 @@
-"""The dashboard, the rules and the documentation name metrics that exist, and only those."""
+"""The dashboard, the alert rules and the documentation name exactly the exposed metrics."""
 
 import json
 import re
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z_:][\w:]*(?!\w)(?!\s*\()")
 
 
 def sample_names(families: list[Family]) -> set[str]:
-    return {each.name + end for each in families for end in SUFFIXES.get(each.type, ())}
+    return {family.name + end for family in families for end in SUFFIXES.get(family.type, ())}
 
 
 def names_in(expression: str) -> set[str]:
@@ -39,18 +39,20 @@ def names_in(expression: str) -> set[str]:
 
 
 def labels_in(expression: str) -> set[str]:
-    """Return the labels by which it selects and groups."""
+    """Return the labels that a PromQL expression selects and groups by."""
     bare = _QUOTED.sub('""', expression)
     selected = {
-        part for found in _MATCHERS.findall(bare) for part in re.findall(r"\w+(?=\s*[=!])", found)
+        label
+        for matcher in _MATCHERS.findall(bare)
+        for label in re.findall(r"\w+(?=\s*[=!])", matcher)
     }
-    grouped = {part.strip() for found in _GROUPING.findall(bare) for part in found.split(",")}
+    grouped = {label.strip() for group in _GROUPING.findall(bare) for label in group.split(",")}
     return selected | grouped
 
 
 def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((DOCS / "grafana/natsctl.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((DOCS / "grafana/natsctl.json").read_text())
+    return document
 
 
 def rules() -> list[dict[str, Any]]:
@@ -58,26 +60,28 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-def shown() -> list[str]:
+def drawn_expressions() -> list[str]:
     """Return every expression of the dashboard."""
     panels = dashboard()["panels"]
-    drawn = [target["expr"] for panel in panels for target in panel.get("targets", ())]
-    variables = [each["query"] for each in dashboard()["templating"]["list"]]
-    asked = [each["query"] for each in variables if isinstance(each, dict)]
-    return drawn + [re.sub(r"^label_values\((.*), \w+\)$", r"\1", query) for query in asked]
+    panel_expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    variables = [variable["query"] for variable in dashboard()["templating"]["list"]]
+    queries = [variable["query"] for variable in variables if isinstance(variable, dict)]
+    return panel_expressions + [
+        re.sub(r"^label_values\((.*), \w+\)$", r"\1", query) for query in queries
+    ]
 
 
-def alerted() -> list[str]:
+def rule_expressions() -> list[str]:
     return [rule["expr"] for rule in rules()]
 
 
-def known() -> set[str]:
+def known_metrics() -> set[str]:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
-    of_the_process = sample_names(list(REGISTRY.collect()))
-    return sample_names(OURS) | of_the_process | recorded | FROM_PROMETHEUS
+    process_metrics = sample_names(list(REGISTRY.collect()))
+    return sample_names(OURS) | process_metrics | recorded | FROM_PROMETHEUS
 
 
-def test_names_and_labels_are_found_in_expressions() -> None:
+def test_metrics_and_labels_are_parsed_from_expressions() -> None:
     one = 'sum by (le, a) (rate(b_bucket{c=~"d=", e!="f"}[5m])) > 0.1 * up'
     assert names_in(one) == {"b_bucket", "up"}
     assert labels_in(one) == {"le", "a", "c", "e"}
@@ -86,29 +90,29 @@ def test_names_and_labels_are_found_in_expressions() -> None:
     assert labels_in(other) == set()
 
 
-@pytest.mark.parametrize("expression", [*shown(), *alerted()])
-def test_what_is_shown_and_alerted_on_exists(expression: str) -> None:
+@pytest.mark.parametrize("expression", [*drawn_expressions(), *rule_expressions()])
+def test_an_expression_reads_known_metrics(expression: str) -> None:
     assert names_in(expression)
-    assert names_in(expression) - known() == set()
+    assert names_in(expression) - known_metrics() == set()
 
 
-@pytest.mark.parametrize("expression", [*shown(), *alerted()])
-def test_what_is_selected_and_grouped_by_is_a_label(expression: str) -> None:
+@pytest.mark.parametrize("expression", [*drawn_expressions(), *rule_expressions()])
+def test_an_expression_selects_and_groups_by_known_labels(expression: str) -> None:
     ours = {"controller", "result", "name", "slot", "kind", "code", "method"}
     assert labels_in(expression) - ours - TARGET_LABELS == set()
 
 
-def test_everything_that_only_natsctl_measures_is_on_the_dashboard_or_in_a_rule() -> None:
-    used = set[str]().union(*map(names_in, [*shown(), *alerted()]))
-    families = {
+def test_every_natsctl_metric_is_on_the_dashboard_or_in_a_rule() -> None:
+    used = set[str]().union(*map(names_in, [*drawn_expressions(), *rule_expressions()]))
+    unused = {
         family.name
         for family in OURS
         if not any(family.name + end in used for end in SUFFIXES[family.type])
     }
-    assert {name for name in families if name.startswith("natsctl_")} == {
-        "natsctl_cache_revision",  # on its own it says nothing
+    assert {name for name in unused if name.startswith("natsctl_")} == {
+        "natsctl_cache_revision",  # read with natsctl_cache_lag_revisions
         "natsctl_lease_epoch",
-        "natsctl_lease_known",  # a check of readiness
+        "natsctl_lease_known",  # also a readiness check
     }
 
 
@@ -119,7 +123,7 @@ def test_every_metric_is_documented_with_its_help() -> None:
     assert rows == {family.name + ends[family.type]: family.documentation for family in OURS}
 
 
-def test_names_say_what_they_count() -> None:
+def test_metric_names_are_snake_case_and_durations_end_in_seconds() -> None:
     for family in OURS:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name)
         assert family.documentation.endswith(".")
@@ -127,7 +131,7 @@ def test_names_say_what_they_count() -> None:
             assert family.name.endswith("_seconds")
 
 
-def test_panels_do_not_lie_on_each_other() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     cells = [
         (x, y)
         for panel in dashboard()["panels"]
@@ -140,7 +144,7 @@ def test_panels_do_not_lie_on_each_other() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_every_alert_says_how_urgent_it_is_and_what_to_do() -> None:
+def test_every_alert_has_a_severity_a_summary_and_a_description() -> None:
     alerts = [rule for rule in rules() if "alert" in rule]
     assert alerts
     for alert in alerts:
@@ -148,8 +152,8 @@ def test_every_alert_says_how_urgent_it_is_and_what_to_do() -> None:
         assert set(alert["annotations"]) == {"summary", "description"}
 
 
-def test_prometheus_is_told_of_the_rules_and_of_the_job_that_they_are_about() -> None:
+def test_the_prometheus_configuration_loads_the_rules_and_has_their_job() -> None:
     config = yaml.safe_load((DOCS / "prometheus/prometheus.yml").read_text())
     assert config["rule_files"] == ["rules.yml"]
-    (job,) = [each["job_name"] for each in config["scrape_configs"]]
+    (job,) = [scrape["job_name"] for scrape in config["scrape_configs"]]
     assert all(f'job="{job}"' in rule["expr"] for rule in rules() if ":" not in rule["expr"])

@@ -1,4 +1,4 @@
-"""A process says whether it lives, whether it is ready, and what it measured."""
+"""The liveness checks, readiness checks and metrics of a process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -28,8 +28,8 @@ class Lamps(Controller):
         return None
 
 
-class Wire:
-    """A connection that is as it is told to be."""
+class FakeConnection:
+    """A connection whose state the test sets."""
 
     def __init__(self) -> None:
         self.reconnects = True
@@ -42,12 +42,12 @@ class Wire:
             losses=3,
             since_s=1.0,
             errors=5,
-            last_error=None if self.connected else "the server said goodbye",
+            last_error=None if self.connected else "the server closed the connection",
         )
 
 
-class Race:
-    """An election that stands as it is told to."""
+class FakeElection:
+    """An election whose state the test sets."""
 
     def __init__(self) -> None:
         self.known = False
@@ -64,8 +64,8 @@ class Race:
         )
 
 
-class Plain:
-    """Runs, and measures nothing."""
+class Unmeasured:
+    """A runnable without metrics."""
 
     name = "plain"
 
@@ -76,12 +76,12 @@ class Plain:
         """Do nothing."""
 
     def stop(self) -> None:
-        """Do nothing still."""
+        """Do nothing."""
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def connection() -> FakeConnection:
+    return FakeConnection()
 
 
 @pytest.fixture
@@ -109,13 +109,15 @@ async def running(operator: Operator) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def of(vitals: Vitals, wire: Wire, operator: Operator) -> Iterator[Vitals]:
-    with vitals.of(wire, operator.runtimes):
+def watched_vitals(
+    vitals: Vitals, connection: FakeConnection, operator: Operator
+) -> Iterator[Vitals]:
+    with vitals.of(connection, operator.runtimes):
         yield vitals
 
 
 async def numbers(vitals: Vitals) -> dict[str, float]:
-    """Return what a scrape shows, as Prometheus would write it."""
+    """Return the samples of a scrape by `name{labels}`."""
     page, _ = await vitals.metrics("")
     return {
         f"{sample.name}{{{','.join(sample.labels.values())}}}": sample.value
@@ -127,7 +129,7 @@ async def numbers(vitals: Vitals) -> dict[str, float]:
 # ---- alive
 
 
-async def test_a_process_that_is_not_connected_yet_lives_and_is_not_ready(vitals: Vitals) -> None:
+async def test_a_process_without_a_first_connection_is_live_and_not_ready(vitals: Vitals) -> None:
     assert vitals.live().passed
     assert vitals.ready().text() == (
         "[-]nats failed: not connected: the process is starting or stopping\n"
@@ -136,25 +138,30 @@ async def test_a_process_that_is_not_connected_yet_lives_and_is_not_ready(vitals
     )
 
 
-async def test_a_lost_connection_is_no_reason_to_be_killed_but_one_given_up_is(
-    of: Vitals, wire: Wire
+async def test_only_a_connection_that_was_given_up_fails_liveness(
+    watched_vitals: Vitals, connection: FakeConnection
 ) -> None:
-    wire.connected = False
-    assert of.live().text(verbose=True) == "[+]ping ok\n[+]nats ok\nlivez check passed\n"
-    wire.reconnects = False
-    assert not of.live().passed
-    assert "[-]nats failed: the connection was given up" in of.live().text()
+    connection.connected = False
+    assert (
+        watched_vitals.live().text(verbose=True) == "[+]ping ok\n[+]nats ok\nlivez check passed\n"
+    )
+    connection.reconnects = False
+    assert not watched_vitals.live().passed
+    assert "[-]nats failed: the connection was given up" in watched_vitals.live().text()
 
 
 # ---- ready
 
 
-async def test_a_process_is_ready_when_every_cache_is_complete(
-    of: Vitals, operator: Operator
+async def test_a_process_is_ready_when_every_cache_is_synced(
+    watched_vitals: Vitals, operator: Operator
 ) -> None:
-    assert "[-]controller/lamps failed: the controller is opening its stores" in of.ready().text()
+    assert (
+        "[-]controller/lamps failed: the controller is opening its stores"
+        in watched_vitals.ready().text()
+    )
     async with running(operator):
-        assert of.ready().text(verbose=True) == (
+        assert watched_vitals.ready().text(verbose=True) == (
             "[+]nats ok\n"
             "[+]controller/lamps ok\n"
             "[+]cache/lamps/lamps ok\n"
@@ -163,13 +170,13 @@ async def test_a_process_is_ready_when_every_cache_is_complete(
         )
 
 
-async def test_a_cache_that_is_not_complete_is_named(
-    of: Vitals, operator: Operator, stores: MemoryStores
+async def test_readiness_names_a_cache_that_is_not_synced(
+    watched_vitals: Vitals, operator: Operator, stores: MemoryStores
 ) -> None:
     stores.store(Lamps.rooms.kind).fail(StoreError("rooms are closed"))
     task = asyncio.create_task(operator.run())
     await asyncio.sleep(60)
-    assert of.ready().text() == (
+    assert watched_vitals.ready().text() == (
         "[+]nats ok\n"
         "[+]controller/lamps ok\n"
         "[+]cache/lamps/lamps ok\n"
@@ -180,48 +187,48 @@ async def test_a_cache_that_is_not_complete_is_named(
     await task
 
 
-async def test_a_complete_cache_without_a_watch_is_not_ready_until_it_has_one(
-    of: Vitals, operator: Operator, stores: MemoryStores
+async def test_a_synced_cache_is_not_ready_while_its_watch_is_broken(
+    watched_vitals: Vitals, operator: Operator, stores: MemoryStores
 ) -> None:
     async with running(operator):
         stores.store(Lamps.lamps.kind).fail(StoreError("out of order"))
         await asyncio.sleep(60)
-        assert "[-]cache/lamps/lamps failed: out of order" in of.ready().text()
+        assert "[-]cache/lamps/lamps failed: out of order" in watched_vitals.ready().text()
         stores.store(Lamps.lamps.kind).fail(None)
         await asyncio.sleep(60)
-        assert of.ready().passed
+        assert watched_vitals.ready().passed
 
 
 async def test_a_process_without_a_connection_is_not_ready(
-    of: Vitals, operator: Operator, wire: Wire
+    watched_vitals: Vitals, operator: Operator, connection: FakeConnection
 ) -> None:
     async with running(operator):
-        wire.connected = False
+        connection.connected = False
         assert (
-            "[-]nats failed: not connected to hub:4222: the server said goodbye\n"
-            in of.ready().text()
+            "[-]nats failed: not connected to hub:4222: the server closed the connection\n"
+            in watched_vitals.ready().text()
         )
 
 
-async def test_a_standby_is_ready_as_soon_as_it_is_known_who_leads(
-    vitals: Vitals, wire: Wire, operator: Operator
+async def test_a_standby_is_ready_after_it_read_the_lease(
+    vitals: Vitals, connection: FakeConnection, operator: Operator
 ) -> None:
-    race = Race()
-    with vitals.of(wire, operator.runtimes, [race]):
+    election = FakeElection()
+    with vitals.of(connection, operator.runtimes, [election]):
         async with running(operator):
             assert (
                 "[-]lease/lamps failed: the lease was not read or written yet"
                 in vitals.ready().text()
             )
-            race.known = True
+            election.known = True
             assert "[+]lease/lamps ok" in vitals.ready().text(verbose=True)
             assert vitals.ready().passed
-            race.epoch = 7
+            election.epoch = 7
             assert vitals.ready().passed
 
 
-class Member:
-    """Shares keys with others, once it has joined."""
+class FakeMember:
+    """A shard member whose state the test sets."""
 
     def __init__(self) -> None:
         self.known = self.works = self.moving = False
@@ -237,11 +244,11 @@ class Member:
         )
 
 
-async def test_who_shares_keys_is_ready_when_it_has_joined_the_others(
-    vitals: Vitals, wire: Wire, operator: Operator
+async def test_a_shard_member_is_ready_after_it_joined(
+    vitals: Vitals, connection: FakeConnection, operator: Operator
 ) -> None:
-    member = Member()
-    with vitals.of(wire, operator.runtimes, shards=[member]):
+    member = FakeMember()
+    with vitals.of(connection, operator.runtimes, shards=[member]):
         async with running(operator):
             assert "[-]shard/lamps failed: the member record" in vitals.ready().text()
             assert (await numbers(vitals))["natsctl_shard_members{lamps}"] == 0
@@ -249,124 +256,130 @@ async def test_who_shares_keys_is_ready_when_it_has_joined_the_others(
             assert "[-]shard/lamps failed: this member has not joined" in vitals.ready().text()
             member.works = member.moving = True
             assert "[+]shard/lamps ok" in vitals.ready().text(verbose=True)
-            found = await numbers(vitals)
-            assert found["natsctl_shard_members{lamps}"] == 2
-            assert found["natsctl_shard_moving{lamps}"] == 1
+            samples = await numbers(vitals)
+            assert samples["natsctl_shard_members{lamps}"] == 2
+            assert samples["natsctl_shard_moving{lamps}"] == 1
 
 
-async def test_what_measures_nothing_is_ready_when_it_has_begun(vitals: Vitals, wire: Wire) -> None:
-    plain = Plain()
+async def test_a_runnable_without_metrics_is_ready_when_it_is_synced(
+    vitals: Vitals, connection: FakeConnection
+) -> None:
+    plain = Unmeasured()
     runtimes: list[Runnable] = [plain]
-    with vitals.of(wire, runtimes):
+    with vitals.of(connection, runtimes):
         assert "[-]controller/plain failed: the controller is starting" in vitals.ready().text()
         plain.synced.set()
         assert vitals.ready().passed
     assert not vitals.ready().passed
 
 
-async def test_what_was_told_to_stop_is_not_ready_and_lives(of: Vitals, operator: Operator) -> None:
+async def test_a_stopping_process_is_live_and_not_ready(
+    watched_vitals: Vitals, operator: Operator
+) -> None:
     async with running(operator):
-        assert of.ready().passed
-        of.stop()
-        assert of.ready().text().splitlines()[0] == "[-]shutdown failed: stopping"
-        assert of.live().passed
+        assert watched_vitals.ready().passed
+        watched_vitals.stop()
+        assert watched_vitals.ready().text().splitlines()[0] == "[-]shutdown failed: stopping"
+        assert watched_vitals.live().passed
 
 
 # ---- metrics
 
 
 async def test_a_scrape_shows_syncs_queues_and_caches(
-    of: Vitals, operator: Operator, stores: MemoryStores
+    watched_vitals: Vitals, operator: Operator, stores: MemoryStores
 ) -> None:
     async with running(operator):
         lamps = stores.store(Lamps.lamps.kind)
         await lamps.create("hall", b"{}")
         await lamps.create("attic", b"no lamp")
         await asyncio.sleep(60)
-        found = await numbers(of)
-    assert found["controller_runtime_reconcile_total{lamps,success}"] == 1
-    assert found["controller_runtime_reconcile_total{lamps,error}"] == 0
-    assert found["controller_runtime_reconcile_time_seconds_count{lamps}"] == 1
-    assert found["controller_runtime_max_concurrent_reconciles{lamps}"] == 4
-    assert found["controller_runtime_active_workers{lamps}"] == 0
-    assert found["workqueue_adds_total{lamps,lamps}"] == 1
-    assert found["workqueue_depth{lamps,lamps}"] == 0
-    assert found["workqueue_queue_duration_seconds_count{lamps,lamps}"] == 1
-    assert found["natsctl_cache_objects{lamps,Lamp.lamps,lamps}"] == 1
-    assert found["natsctl_invalid_objects{lamps,Lamp.lamps,lamps}"] == 1
-    assert found["natsctl_cache_revision{lamps,Lamp.lamps,lamps}"] == 2
-    assert found["natsctl_cache_lag_revisions{lamps,Lamp.lamps,lamps}"] == 0
-    assert found["natsctl_watch_up{lamps,dict.rooms,rooms}"] == 1
-    assert found["natsctl_convergence_seconds_count{lamps}"] == 1
-    assert found["natsctl_orphans{lamps}"] == 0
-    assert found["natsctl_applies_undone_total{lamps}"] == 0
-    assert found["natsctl_contested_keys{lamps}"] == 0
-    assert found["natsctl_controller_synced{lamps}"] == 1
+        samples = await numbers(watched_vitals)
+    assert samples["controller_runtime_reconcile_total{lamps,success}"] == 1
+    assert samples["controller_runtime_reconcile_total{lamps,error}"] == 0
+    assert samples["controller_runtime_reconcile_time_seconds_count{lamps}"] == 1
+    assert samples["controller_runtime_max_concurrent_reconciles{lamps}"] == 4
+    assert samples["controller_runtime_active_workers{lamps}"] == 0
+    assert samples["workqueue_adds_total{lamps,lamps}"] == 1
+    assert samples["workqueue_depth{lamps,lamps}"] == 0
+    assert samples["workqueue_queue_duration_seconds_count{lamps,lamps}"] == 1
+    assert samples["natsctl_cache_objects{lamps,Lamp.lamps,lamps}"] == 1
+    assert samples["natsctl_invalid_objects{lamps,Lamp.lamps,lamps}"] == 1
+    assert samples["natsctl_cache_revision{lamps,Lamp.lamps,lamps}"] == 2
+    assert samples["natsctl_cache_lag_revisions{lamps,Lamp.lamps,lamps}"] == 0
+    assert samples["natsctl_watch_up{lamps,dict.rooms,rooms}"] == 1
+    assert samples["natsctl_convergence_seconds_count{lamps}"] == 1
+    assert samples["natsctl_orphans{lamps}"] == 0
+    assert samples["natsctl_applies_undone_total{lamps}"] == 0
+    assert samples["natsctl_contested_keys{lamps}"] == 0
+    assert samples["natsctl_controller_synced{lamps}"] == 1
 
 
-async def test_a_scrape_shows_the_connection_and_who_leads(
-    vitals: Vitals, wire: Wire, operator: Operator
+async def test_a_scrape_shows_the_connection_and_the_leader(
+    vitals: Vitals, connection: FakeConnection, operator: Operator
 ) -> None:
     assert "natsctl_connection_up{}" not in await numbers(vitals)
-    race = Race()
-    with vitals.of(wire, operator.runtimes, [race]):
+    election = FakeElection()
+    with vitals.of(connection, operator.runtimes, [election]):
         assert (await numbers(vitals))["leader_election_master_status{lamps}"] == 0
         assert "natsctl_lease_epoch{lamps}" not in await numbers(vitals)
-        race.known, race.epoch = True, 7
-        found = await numbers(vitals)
-        assert found["natsctl_connection_up{}"] == 1
-        assert found["natsctl_connection_losses_total{}"] == 3
-        assert found["natsctl_connection_errors_total{}"] == 5
-        assert found["leader_election_master_status{lamps}"] == 1
-        assert found["natsctl_lease_epoch{lamps}"] == 7
-        wire.connected = False
+        election.known, election.epoch = True, 7
+        samples = await numbers(vitals)
+        assert samples["natsctl_connection_up{}"] == 1
+        assert samples["natsctl_connection_losses_total{}"] == 3
+        assert samples["natsctl_connection_errors_total{}"] == 5
+        assert samples["leader_election_master_status{lamps}"] == 1
+        assert samples["natsctl_lease_epoch{lamps}"] == 7
+        connection.connected = False
         assert (await numbers(vitals))["natsctl_connection_up{}"] == 0
 
 
-async def test_a_lag_that_is_not_known_is_left_out_of_a_scrape(
-    of: Vitals, operator: Operator, stores: MemoryStores
+async def test_a_scrape_omits_an_unknown_lag(
+    watched_vitals: Vitals, operator: Operator, stores: MemoryStores
 ) -> None:
     async with running(operator):
         stores.store(Lamps.rooms.kind).fail(StoreError("rooms are closed"))
-        found = await numbers(of)
-        assert found["natsctl_cache_lag_revisions{lamps,Lamp.lamps,lamps}"] == 0
-        assert "natsctl_cache_lag_revisions{lamps,dict.rooms,rooms}" not in found
+        samples = await numbers(watched_vitals)
+        assert samples["natsctl_cache_lag_revisions{lamps,Lamp.lamps,lamps}"] == 0
+        assert "natsctl_cache_lag_revisions{lamps,dict.rooms,rooms}" not in samples
 
 
-class Cluster:
-    """Was sent a few requests."""
+class FakeCluster:
+    """A cluster that received a few requests."""
 
     def requests(self) -> dict[tuple[str, ...], int]:
         return {("200", "GET", "lab:6443"): 5, ("<error>", "PATCH", "lab:6443"): 1}
 
 
-async def test_a_scrape_shows_what_a_cluster_was_asked(vitals: Vitals, wire: Wire) -> None:
-    with vitals.of(wire, (), (), Cluster()):
-        found = await numbers(vitals)
-    assert found["rest_client_requests_total{200,lab:6443,GET}"] == 5
-    assert found["rest_client_requests_total{<error>,lab:6443,PATCH}"] == 1
+async def test_a_scrape_shows_the_requests_to_a_cluster(
+    vitals: Vitals, connection: FakeConnection
+) -> None:
+    with vitals.of(connection, (), (), FakeCluster()):
+        samples = await numbers(vitals)
+    assert samples["rest_client_requests_total{200,lab:6443,GET}"] == 5
+    assert samples["rest_client_requests_total{<error>,lab:6443,PATCH}"] == 1
 
 
-WELL = Verdict("readyz", (Check("nats"), Check("cache")))
-ILL = Verdict("readyz", (Check("nats"), Check("cache", "not listed\n  yet")))
+PASSED = Verdict("readyz", (Check("nats"), Check("cache")))
+FAILED = Verdict("readyz", (Check("nats"), Check("cache", "not listed\n  yet")))
 
 
-def test_all_is_well_where_no_check_fails() -> None:
-    assert WELL.passed
-    assert WELL.text() == "ok"
+def test_a_verdict_without_failed_checks_is_ok() -> None:
+    assert PASSED.passed
+    assert PASSED.text() == "ok"
 
 
-def test_why_a_check_fails_is_told_without_secrets() -> None:
+def test_the_reason_of_a_failed_check_has_no_secrets() -> None:
     leaking = Verdict("readyz", (Check("nats", "no way to nats://ann:hush@hub"),))
     assert "[-]nats failed: no way to nats://***@hub\n" in leaking.text()
 
 
-def test_each_check_has_a_line_where_that_is_asked_for() -> None:
-    assert WELL.text(verbose=True) == "[+]nats ok\n[+]cache ok\nreadyz check passed\n"
+def test_a_verbose_verdict_has_a_line_for_each_check() -> None:
+    assert PASSED.text(verbose=True) == "[+]nats ok\n[+]cache ok\nreadyz check passed\n"
 
 
-def test_one_check_that_fails_is_enough_and_its_reason_is_told_unasked_on_one_line() -> None:
-    assert not ILL.passed
-    told = "[+]nats ok\n[-]cache failed: not listed yet\nreadyz check failed\n"
-    assert ILL.text() == told
-    assert ILL.text(verbose=True) == told
+def test_one_failed_check_fails_the_verdict_with_its_reason_on_one_line() -> None:
+    assert not FAILED.passed
+    text = "[+]nats ok\n[-]cache failed: not listed yet\nreadyz check failed\n"
+    assert FAILED.text() == text
+    assert FAILED.text(verbose=True) == text

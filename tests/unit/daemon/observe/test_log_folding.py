@@ -1,4 +1,4 @@
-"""A line that repeats is written once a second, with its count."""
+"""A log line that repeats is written once a second with a count."""
 
 import asyncio
 import json
@@ -18,24 +18,28 @@ log = get_logger("natsctl.some")
 JSON = LogSettings(format="json", level="info")
 
 
-def facts(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def log_records(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
-    return [(fact["message"], fact.get("repeated", 1)) for fact in facts(capsys)]
+def messages(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
+    return [(record["message"], record.get("repeated", 1)) for record in log_records(capsys)]
 
 
-async def test_two_thousand_lines_at_once_are_two(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_two_thousand_equal_lines_are_written_as_two(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log_to_stderr(JSON)
     for number in range(2000):
         log.warning("sync failed", controller="shops", error=f"no {number}")
-    assert [fact["error"] for fact in facts(capsys)] == ["no 0"]
+    assert [record["error"] for record in log_records(capsys)] == ["no 0"]
     await asyncio.sleep(1.1)
-    assert [(fact["error"], fact["repeated"]) for fact in facts(capsys)] == [("no 1999", 1999)]
+    assert [(record["error"], record["repeated"]) for record in log_records(capsys)] == [
+        ("no 1999", 1999)
+    ]
 
 
-async def test_lines_that_go_on_are_written_once_a_second_and_all_are_counted(
+async def test_repeated_lines_are_written_once_a_second_with_an_exact_count(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
@@ -43,24 +47,24 @@ async def test_lines_that_go_on_are_written_once_a_second_and_all_are_counted(
         log.error("sync failed", controller="shops")
         await asyncio.sleep(0.01)
     await asyncio.sleep(2)
-    lines = told(capsys)
+    lines = messages(capsys)
     assert len(lines) <= 7
     assert sum(count for _, count in lines) == 500
 
 
-async def test_a_line_that_comes_once_is_written_at_once(
+async def test_a_single_line_is_written_immediately(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
     log.warning("sync failed", controller="shops")
-    assert told(capsys) == [("sync failed", 1)]
+    assert messages(capsys) == [("sync failed", 1)]
     await asyncio.sleep(5)
-    assert told(capsys) == []
+    assert messages(capsys) == []
     log.warning("sync failed", controller="shops")
-    assert told(capsys) == [("sync failed", 1)]
+    assert messages(capsys) == [("sync failed", 1)]
 
 
-async def test_other_kinds_levels_and_formats_are_other_lines(
+async def test_lines_with_another_controller_level_or_message_are_not_folded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
@@ -68,7 +72,7 @@ async def test_other_kinds_levels_and_formats_are_other_lines(
     log.warning("sync failed", controller="routes")
     log.error("sync failed", controller="shops")
     log.warning("sync was slow", controller="shops")
-    assert len(told(capsys)) == 4
+    assert len(messages(capsys)) == 4
 
 
 async def test_events_are_folded_by_controller_kind_and_bucket(
@@ -80,9 +84,11 @@ async def test_events_are_folded_by_controller_kind_and_bucket(
             log.warning(
                 "watch broke", controller=controller, kind=kind, bucket=bucket, error=f"no {number}"
             )
-    assert [fact["error"] for fact in facts(capsys)] == ["no 0"] * 4
+    assert [record["error"] for record in log_records(capsys)] == ["no 0"] * 4
     await asyncio.sleep(1.1)
-    assert [(fact["error"], fact["repeated"]) for fact in facts(capsys)] == [("no 2", 2)] * 4
+    assert [(record["error"], record["repeated"]) for record in log_records(capsys)] == [
+        ("no 2", 2)
+    ] * 4
 
 
 async def test_lines_about_many_keys_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,12 +100,12 @@ async def test_lines_about_many_keys_are_folded(capsys: pytest.CaptureFixture[st
 
     await asyncio.gather(*(fail(f"k{number}") for number in range(100)))
     await asyncio.sleep(1.1)
-    first, last = facts(capsys)
+    first, last = log_records(capsys)
     assert (first["key"], "repeated" in first) == ("k0", False)
     assert (last["key"], last["repeated"]) == ("k99", 99)
 
 
-async def test_the_traceback_of_another_error_is_never_folded_away(
+async def test_tracebacks_of_different_error_types_are_not_folded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
@@ -109,21 +115,23 @@ async def test_the_traceback_of_another_error_is_never_folded_away(
         except (TypeError, ValueError):
             log.exception("sync failed", controller="shops")
     await asyncio.sleep(1.1)
-    shown = [fact["exception"].splitlines()[-1].partition(":")[0] for fact in facts(capsys)]
+    shown = [
+        record["exception"].splitlines()[-1].partition(":")[0] for record in log_records(capsys)
+    ]
     assert shown == ["ValueError", "TypeError", "ValueError"]
 
 
-async def test_lines_of_users_and_below_warnings_are_all_written(
+async def test_user_lines_and_lines_below_warning_are_not_folded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
     for _ in range(10):
         logging.getLogger("shops.handler").warning("sold out")
         log.info("leading", controller="shops")
-    assert len(told(capsys)) == 20
+    assert len(messages(capsys)) == 20
 
 
-async def test_lines_of_threads_are_folded_too(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_lines_of_threads_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(JSON)
 
     def repeat() -> None:
@@ -137,18 +145,20 @@ async def test_lines_of_threads_are_folded_too(capsys: pytest.CaptureFixture[str
     for thread in threads:
         thread.join()
     await asyncio.sleep(1.1)
-    assert told(capsys) == [("slow", 1), ("slow", 200)]
+    assert messages(capsys) == [("slow", 1), ("slow", 200)]
 
 
-def test_what_is_held_back_is_written_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_folded_lines_are_written_when_the_handler_closes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log_to_stderr(JSON)
     for _ in range(5):
         log.warning("slow", controller="shops")
     logging.getLogger().handlers[-1].close()
-    assert told(capsys) == [("slow", 1), ("slow", 4)]
+    assert messages(capsys) == [("slow", 1), ("slow", 4)]
 
 
-async def test_of_endless_kinds_the_oldest_is_forgotten_and_written(
+async def test_the_oldest_of_too_many_folded_lines_is_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)
@@ -157,7 +167,7 @@ async def test_of_endless_kinds_the_oldest_is_forgotten_and_written(
     log.warning("slow", controller="first")
     for number in range(KINDS_MAX):
         log.warning("slow", controller=f"kind {number}")
-    lines = told(capsys)
+    lines = messages(capsys)
     assert ("slow", 2) in lines
     assert sum(count for _, count in lines) == KINDS_MAX + 3
 

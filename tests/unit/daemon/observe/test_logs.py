@@ -1,4 +1,4 @@
-"""One fact is one line, which says what it is about and no secret."""
+"""Each log record is one line, as text or JSON, with its fields and without secrets."""
 
 import json
 import logging
@@ -27,9 +27,9 @@ def lines(
     level: str = "warning",
     secrets: Iterable[str] = (),
 ) -> list[str]:
-    """Return what is written of a line too low, and of a failure."""
+    """Log a line below the level and a failure, and return the written lines."""
     log_to_stderr(LogSettings(format=style, level=level), secrets)
-    log.info("not told")
+    log.info("not written")
     try:
         int("wrong")
     except ValueError:
@@ -37,11 +37,13 @@ def lines(
     return capsys.readouterr().err.splitlines()
 
 
-def facts(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def log_records(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_text_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_line_has_the_time_the_level_and_an_indented_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     first, *rest = lines(capsys)
     assert first[13:] == "ERROR   sync of shop failed"
     assert rest[-1].startswith("  ValueError: invalid literal")
@@ -49,44 +51,44 @@ def test_text_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = lines(capsys, "json")
-    fact = json.loads(line)
-    assert list(fact) == ["time", "level", "logger", "message", "exception"]
-    assert fact["level"] == "error"
-    assert fact["logger"] == "natsctl.some"
-    assert fact["message"] == "sync of shop failed"
-    assert "ValueError: invalid literal" in fact["exception"]
-    assert fact["time"].endswith("Z")
+    record = json.loads(line)
+    assert list(record) == ["time", "level", "logger", "message", "exception"]
+    assert record["level"] == "error"
+    assert record["logger"] == "natsctl.some"
+    assert record["message"] == "sync of shop failed"
+    assert "ValueError: invalid literal" in record["exception"]
+    assert record["time"].endswith("Z")
 
 
-async def test_a_line_says_what_its_task_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_json_line_has_the_fields_of_its_task(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings(format="json"))
     bind_log_context(controller="greetings", key="shop", operation="put", attempt=2)
-    log.info("told")
-    (fact,) = facts(capsys)
-    about = {name: fact[name] for name in ("controller", "key", "operation", "attempt")}
+    log.info("written")
+    (record,) = log_records(capsys)
+    about = {name: record[name] for name in ("controller", "key", "operation", "attempt")}
     assert about == {"controller": "greetings", "key": "shop", "operation": "put", "attempt": 2}
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-async def test_a_line_says_of_which_trace_it_is_while_that_is_recorded(
+async def test_a_line_has_the_ids_of_the_recorded_trace(
     style: LogFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_to_stderr(LogSettings(format=style))
     with recording() as recorded, sync_span("shops", dict):
-        log.info("told")
-    log.info("told later")
+        log.info("written")
+    log.info("written later")
     line, later = capsys.readouterr().err.splitlines()
     (span,) = recorded.spans
     trace, span_id = f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
     if style == "json":
-        fact = json.loads(line)
-        assert (fact["trace_id"], fact["span_id"]) == (trace, span_id)
+        record = json.loads(line)
+        assert (record["trace_id"], record["span_id"]) == (trace, span_id)
     else:
-        assert line.endswith(f"told  trace_id={trace} span_id={span_id}")
+        assert line.endswith(f"written  trace_id={trace} span_id={span_id}")
     assert "trace_id" not in later
 
 
-async def test_a_line_has_the_fields_of_its_task_in_text_too(
+async def test_a_text_line_has_the_fields_of_its_task(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(LogSettings())
@@ -97,10 +99,12 @@ async def test_a_line_has_the_fields_of_its_task_in_text_too(
     )
 
 
-async def test_what_is_not_plain_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_field_value_with_spaces_or_equals_signs_is_quoted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log_to_stderr(LogSettings())
-    log.info("told", extra={"a": "b c", "d": "e=f", "g": 7})
-    assert capsys.readouterr().err[21:] == "told  a='b c' d='e=f' g=7\n"
+    log.info("written", extra={"a": "b c", "d": "e=f", "g": 7})
+    assert capsys.readouterr().err[21:] == "written  a='b c' d='e=f' g=7\n"
 
 
 async def test_an_event_has_the_fields_of_its_task_and_its_own(
@@ -115,9 +119,9 @@ async def test_an_event_has_the_fields_of_its_task_and_its_own(
     )
     log_to_stderr(LogSettings(format="json"))
     log.info("lost leadership", epoch=41, error=ValueError("no luck"))
-    (fact,) = facts(capsys)
-    fact.pop("time")
-    assert fact == {
+    (record,) = log_records(capsys)
+    record.pop("time")
+    assert record == {
         "level": "info",
         "logger": "natsctl.some",
         "message": "lost leadership",
@@ -128,7 +132,9 @@ async def test_an_event_has_the_fields_of_its_task_and_its_own(
     }
 
 
-def test_a_field_of_several_lines_is_below_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_field_of_several_lines_is_written_below_its_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log_to_stderr(LogSettings())
     get_logger("natsctl.some").error("handler did not end", stack="one\ntwo", timeout_s=5)
     assert capsys.readouterr().err[21:] == (
@@ -139,9 +145,9 @@ def test_a_field_of_several_lines_is_below_its_line(capsys: pytest.CaptureFixtur
 def test_loggers_of_structlog_write_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings(format="json"), ["hushhush"])
     structlog.get_logger("mine").warning("from %s", "hushhush", order=7)
-    structlog.get_logger("mine").debug("not told")
-    (fact,) = facts(capsys)
-    assert {name: fact[name] for name in ("level", "logger", "message", "order")} == {
+    structlog.get_logger("mine").debug("not written")
+    (record,) = log_records(capsys)
+    assert {name: record[name] for name in ("level", "logger", "message", "order")} == {
         "level": "warning",
         "logger": "mine",
         "message": "from ***",
@@ -149,20 +155,20 @@ def test_loggers_of_structlog_write_the_same_lines(capsys: pytest.CaptureFixture
     }
 
 
-def test_a_logger_may_have_a_level_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_level_setting_can_name_a_logger(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings(level="ERROR,natsctl.jetstream=debug"))
-    log.warning("not told")
-    logging.getLogger("natsctl.jetstream.connection.link").debug("told")
-    assert capsys.readouterr().err[13:] == "DEBUG   told\n"
+    log.warning("not written")
+    logging.getLogger("natsctl.jetstream.connection.link").debug("written")
+    assert capsys.readouterr().err[13:] == "DEBUG   written\n"
 
 
-def test_the_outside_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_a_message_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings())
     log.error("answered \x1b[2J\x9b2J\r")
     assert capsys.readouterr().err[21:] == "answered \\x1b[2J\\x9b2J\\x0d\n"
 
 
-def test_the_outside_cannot_write_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_cannot_forge_a_log_line(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings())
     forged = "12:00:00.000 INFO    all is well"
     error = ValueError(f"bad\n{forged}")
@@ -173,7 +179,7 @@ def test_the_outside_cannot_write_a_line_of_its_own(capsys: pytest.CaptureFixtur
     assert all(line.startswith("  ") for line in others)
 
 
-def test_there_is_colour_on_a_terminal_only(
+def test_colour_is_written_to_terminals_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -186,45 +192,45 @@ def test_there_is_colour_on_a_terminal_only(
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-async def test_no_secret_is_in_messages_facts_and_tracebacks(
+async def test_messages_fields_and_tracebacks_have_no_secrets(
     style: LogFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_to_stderr(LogSettings(format=style), ["hush of 7"])
     bind_log_context(key="nats://ann:hush1@hub")
     error = ConnectionError("refused: hush of 7, nats://ann:hush2@hub:4222")
     log.error("with %s: %r", "hush of 7", error, exc_info=error, extra={"mine": "hush of 7"})
-    told = capsys.readouterr().err
-    assert "hush" not in told
-    assert told.count("***") >= 6
-    assert "hub:4222" in told
+    output = capsys.readouterr().err
+    assert "hush" not in output
+    assert output.count("***") >= 6
+    assert "hub:4222" in output
 
 
-def complain(of: str) -> None:
-    raise ValueError(of)
+def fail(message: str) -> None:
+    raise ValueError(message)
 
 
-def test_a_line_is_cut_however_much_a_stranger_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_message_field_and_traceback_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings(format="json"))
     try:
-        complain("x" * 1_000_000)
+        fail("x" * 1_000_000)
     except ValueError:
         log.exception("sync of %s failed", "k" * 1_000_000, extra={"fact": "f" * 1_000_000})
     (line,) = capsys.readouterr().err.splitlines()
-    fact = json.loads(line)
-    assert [len(fact[name]) < 33_000 for name in ("message", "fact", "exception")] == [True] * 3
-    assert fact["message"].endswith(" more characters)")
+    record = json.loads(line)
+    assert [len(record[name]) < 33_000 for name in ("message", "fact", "exception")] == [True] * 3
+    assert record["message"].endswith(" more characters)")
 
 
-def test_the_secrets_of_options_are_those_in_urls_too() -> None:
+def test_the_secrets_of_options_include_those_in_urls() -> None:
     options = NatsOptions(
         servers=("nats://ann:in%40url@hub,nats://tok@b",), user="bob", password="p"
     )
-    found = secrets_of(options, KubeOptions(server="https://a", token="t"))
-    assert sorted(found) == ["in@url", "p", "t", "tok"]
+    secrets_found = secrets_of(options, KubeOptions(server="https://a", token="t"))
+    assert sorted(secrets_found) == ["in@url", "p", "t", "tok"]
     assert list(secrets_of(NatsOptions())) == []
 
 
-def test_a_url_that_is_none_is_refused_without_its_secret() -> None:
+def test_an_invalid_url_is_rejected_without_its_secret() -> None:
     with pytest.raises(UsageError) as caught:
         list(secrets_of(NatsOptions(servers=("http://ann:hush@hub",))))
     assert "hush" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What is sent of spans holds no secret, and that it cannot be sent is told once."""
+"""Exported spans hold no secrets, and a failed export is logged once."""
 
 import logging
 from collections.abc import Sequence
@@ -14,40 +14,42 @@ URL = "nats://ann:hush@hub"
 SHOWN = "nats://***@hub"
 
 
-class Kept(SpanExporter):
-    """Keeps what it is given, and answers as it is told to."""
+class RecordingExporter(SpanExporter):
+    """Keeps the spans, and returns or raises `result`."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
-        self.answer: SpanExportResult | Exception = SpanExportResult.SUCCESS
-        self.ends = 0
+        self.result: SpanExportResult | Exception = SpanExportResult.SUCCESS
+        self.shutdowns = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        if isinstance(self.answer, Exception):
-            raise self.answer
+        if isinstance(self.result, Exception):
+            raise self.result
         self.spans += spans
-        return self.answer
+        return self.result
 
     def shutdown(self) -> None:
-        self.ends += 1
+        self.shutdowns += 1
 
 
-def test_a_span_is_sent_as_it_is_but_for_secrets() -> None:
-    kept = Kept()
+def test_a_span_is_exported_unchanged_except_for_secrets() -> None:
+    recorder = RecordingExporter()
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(HidingExporter(kept, FailureLog("there"))))
+    provider.add_span_processor(
+        SimpleSpanProcessor(HidingExporter(recorder, FailureLog("collector")))
+    )
     tracer = provider.get_tracer("mine", "7")
     with tracer.start_as_current_span("outer") as outer:
         links = [Link(outer.get_span_context())]
         with tracer.start_as_current_span(f"to {URL}", links=links) as span:
             span.set_attributes({"a": URL, "b": [URL, "c"], "d": 1, "e": [1, 2], "f": True})
-            span.add_event("asked", {"where": URL}, timestamp=7)
+            span.add_event("requested", {"where": URL}, timestamp=7)
             span.set_status(Status(StatusCode.ERROR, f"no {URL}"))
-    sent, _ = kept.spans
+    sent, _ = recorder.spans
     assert (sent.name, sent.kind) == (f"to {SHOWN}", span.kind)  # type: ignore[attr-defined]
     assert sent.attributes == {"a": SHOWN, "b": [SHOWN, "c"], "d": 1, "e": (1, 2), "f": True}
-    assert [(each.name, each.attributes, each.timestamp) for each in sent.events] == [
-        ("asked", {"where": SHOWN}, 7)
+    assert [(event.name, event.attributes, event.timestamp) for event in sent.events] == [
+        ("requested", {"where": SHOWN}, 7)
     ]
     assert (sent.status.status_code, sent.status.description) == (StatusCode.ERROR, f"no {SHOWN}")
     assert sent.parent == outer.get_span_context()
@@ -59,39 +61,45 @@ def test_a_span_is_sent_as_it_is_but_for_secrets() -> None:
     assert sent.resource == provider.resource
 
 
-def test_trouble_is_told_once_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_export_is_logged_once_until_an_export_succeeds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "natsctl.daemon.observe.otlp")
-    kept = Kept()
-    exporter = HidingExporter(kept, FailureLog("there"))
-    for answer in (
+    recorder = RecordingExporter()
+    exporter = HidingExporter(recorder, FailureLog("collector"))
+    for result in (
         SpanExportResult.SUCCESS,
         SpanExportResult.FAILURE,
         OSError("no route"),
         SpanExportResult.SUCCESS,
         OSError("no route"),
     ):
-        kept.answer = answer
+        recorder.result = result
         exporter.export(())
     assert caplog.messages == [
-        "cannot send spans, syncing continues url=there error='the collector rejected them'",
-        "sending spans again url=there",
-        "cannot send spans, syncing continues url=there error='OSError: no route'",
+        "cannot send spans, syncing continues url=collector error='the collector rejected them'",
+        "sending spans again url=collector",
+        "cannot send spans, syncing continues url=collector error='OSError: no route'",
     ]
 
 
-def test_what_the_exporter_logs_is_told_in_our_words(caplog: pytest.LogCaptureFixture) -> None:
-    theirs = logging.getLogger("theirs")
-    failures = FailureLog("there")
-    theirs.addFilter(failures)
-    theirs.error("no %s", "route")
-    theirs.error("again")
-    theirs.removeFilter(failures)
-    assert caplog.messages == ["cannot send spans, syncing continues url=there error='no route'"]
+def test_an_error_that_the_exporter_logs_is_logged_as_a_failed_export(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    exporter_logger = logging.getLogger("theirs")
+    failures = FailureLog("collector")
+    exporter_logger.addFilter(failures)
+    exporter_logger.error("no %s", "route")
+    exporter_logger.error("again")
+    exporter_logger.removeFilter(failures)
+    assert caplog.messages == [
+        "cannot send spans, syncing continues url=collector error='no route'"
+    ]
 
 
-def test_an_end_is_one_end() -> None:
-    kept = Kept()
-    exporter = HidingExporter(kept, FailureLog("there"))
+def test_a_second_shutdown_does_nothing() -> None:
+    recorder = RecordingExporter()
+    exporter = HidingExporter(recorder, FailureLog("collector"))
     exporter.shutdown()
     exporter.shutdown()
-    assert kept.ends == 1
+    assert recorder.shutdowns == 1

@@ -1,4 +1,4 @@
-"""An address to listen on is a host and a port, and is written back as it was."""
+"""An address to listen on has a host and a port and is formatted as it was parsed."""
 
 import pytest
 
@@ -25,10 +25,10 @@ def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> Non
     [
         *("", ":", "8080", "localhost", "localhost:", "localhost:http", "a:-1", "a:65536"),
         *("::1:8080", "http://localhost:80", "a:b:80", "[::1]", "[::1:80", "user@host:80"),
-        "a:\u0668\u0660",  # digits, but none that a socket knows
+        "a:\u0668\u0660",  # Arabic digits, which a socket does not accept
     ],
 )
-def test_what_is_none_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_address_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not an address to listen on: write HOST:PORT, for"):
         Address.parse(text)
 
@@ -40,7 +40,5 @@ def test_what_is_none_is_refused_with_examples(text: str) -> None:
         *(("10.0.0.1:80", "10.0.0.1:80"), ("localhost:80", "localhost:80")),
     ],
 )
-def test_who_listens_on_every_interface_is_reached_by_the_loopback(
-    listening: str, nearby: str
-) -> None:
+def test_the_nearby_address_of_every_interface_is_the_loopback(listening: str, nearby: str) -> None:
     assert str(Address.parse(listening).nearby) == nearby

@@ -1,4 +1,4 @@
-"""Only a near name is offered for one that nobody knows."""
+"""`did_you_mean` suggests the nearest known name if it is similar enough."""
 
 import pytest
 
@@ -19,12 +19,12 @@ KNOWN = ("get", "list", "history", "status", "shop", "greetings", "NATSCTL_WORKE
         ("NATSCTL_WORKRES", "NATSCTL_WORKERS"),
     ],
 )
-def test_a_near_name_is_offered(typed: str, near: str) -> None:
+def test_a_near_name_is_suggested(typed: str, near: str) -> None:
     assert did_you_mean(typed, KNOWN) == f"; did you mean {near}?"
 
 
 @pytest.mark.parametrize("typed", ["start", "ls", "g", "", "frobnicate", "ship-it", "greek"])
-def test_a_far_name_is_not_offered(typed: str) -> None:
+def test_a_far_name_is_not_suggested(typed: str) -> None:
     assert did_you_mean(typed, KNOWN) == ""
 
 
@@ -32,5 +32,5 @@ def test_a_far_name_is_not_offered(typed: str) -> None:
     ("one", "other", "distance"),
     [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("abc", "abd", 1), ("kitten", "sitting", 3)],
 )
-def test_the_distance_counts_changes_and_swaps(one: str, other: str, distance: int) -> None:
+def test_the_edit_distance_counts_changes_and_swaps(one: str, other: str, distance: int) -> None:
     assert edit_distance(one, other) == edit_distance(other, one) == distance

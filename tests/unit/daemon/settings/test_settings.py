@@ -1,4 +1,4 @@
-"""Flags are stronger than the environment, which is stronger than a file."""
+"""Flags override the environment, which overrides the settings file."""
 
 from pathlib import Path
 
@@ -17,78 +17,80 @@ by_name = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setti
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def says(text: str) -> Effective:
-    """Load what a file in the current folder says."""
+def load_file(text: str) -> Effective:
+    """Load a settings file with this text from the current folder."""
     Path("natsctl.toml").write_text(text)
     return load_settings({}, {})
 
 
-def test_nothing_said_is_the_defaults() -> None:
-    found = load_settings({}, {})
-    assert found.settings == Settings()
-    assert found.sources == {}
-    assert found.file is None
-    assert found.source("logs.format") == "default"
+def test_without_settings_the_defaults_apply() -> None:
+    effective = load_settings({}, {})
+    assert effective.settings == Settings()
+    assert effective.sources == {}
+    assert effective.file is None
+    assert effective.source("logs.format") == "default"
 
 
-def test_a_flag_wins_over_a_variable_and_a_variable_over_a_file() -> None:
+def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file() -> None:
     Path("natsctl.toml").write_text("[controllers]\nworkers = 1\nresync_s = 1\nstop_timeout_s = 1")
     environ = {"NATSCTL_WORKERS": "2", "NATSCTL_RESYNC": "2"}
-    found = load_settings({"workers": "3"}, environ)
-    assert found.settings.controllers == ControllerSettings(workers=3, resync_s=2, stop_timeout_s=1)
-    assert found.sources == {
+    effective = load_settings({"workers": "3"}, environ)
+    assert effective.settings.controllers == ControllerSettings(
+        workers=3, resync_s=2, stop_timeout_s=1
+    )
+    assert effective.sources == {
         "controllers.workers": "--workers",
         "controllers.resync_s": "NATSCTL_RESYNC",
         "controllers.stop_timeout_s": "natsctl.toml:4",
     }
 
 
-def test_everything_that_holds_can_be_set() -> None:
+def test_every_field_has_a_setting() -> None:
     assert set(FIELDS) <= set(BY_NAME)
 
 
 @by_name
-def test_the_example_of_a_variable_is_a_good_one(setting: Setting) -> None:
+def test_the_example_of_a_variable_is_valid(setting: Setting) -> None:
     for variable in setting.variables:
-        found = load_settings({}, {variable: setting.typed()})
-        assert {found.source(field) for field in setting.fills} == {variable}
+        effective = load_settings({}, {variable: setting.typed()})
+        assert {effective.source(field) for field in setting.fills} == {variable}
 
 
 @by_name
-def test_the_example_of_a_file_is_a_good_one_and_means_the_same(setting: Setting) -> None:
-    found = says(f"\n[{setting.section}]\n{setting.line()}\n")
+def test_the_example_of_a_file_is_valid_and_equals_that_of_the_variable(setting: Setting) -> None:
+    effective = load_file(f"\n[{setting.section}]\n{setting.line()}\n")
     typed = load_settings({}, {setting.variables[0]: setting.typed()}, config="/dev/null")
-    assert {found.source(field) for field in setting.fills} == {"natsctl.toml:3"}
-    assert found.settings == typed.settings
+    assert {effective.source(field) for field in setting.fills} == {"natsctl.toml:3"}
+    assert effective.settings == typed.settings
 
 
-@pytest.mark.parametrize("setting", [each for each in SETTINGS if each.flags])
-def test_the_example_of_a_flag_is_a_good_one(setting: Setting) -> None:
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting.flags])
+def test_the_example_of_a_flag_is_valid(setting: Setting) -> None:
     value = True if setting.flags == ("--no-kube",) else setting.typed()
-    found = load_settings({setting.parameter: value}, {})
-    assert {found.source(field) for field in setting.fills} == {setting.flags[0]}
-    assert found.settings != Settings() or setting.example == found.value(setting.fills[0])
+    effective = load_settings({setting.parameter: value}, {})
+    assert {effective.source(field) for field in setting.fills} == {setting.flags[0]}
+    assert effective.settings != Settings() or setting.example == effective.value(setting.fills[0])
 
 
 @pytest.mark.parametrize(
-    "name", [each.name for each in SETTINGS if each.shape.description[:5] != "a tex"]
+    "name", [setting.name for setting in SETTINGS if setting.shape.description[:5] != "a tex"]
 )
-def test_a_wrong_value_is_told_with_its_setting_its_source_and_a_good_example(name: str) -> None:
+def test_the_error_of_a_wrong_value_has_its_setting_source_and_an_example(name: str) -> None:
     setting = BY_NAME[name]
     with pytest.raises(UsageError) as caught:
-        says(f"# wrong\n[{setting.section}]\n{setting.field} = [[]]")
-    told = str(caught.value)
-    assert told.startswith(f"{name} in natsctl.toml:3: ")
-    assert told.endswith(f"; write {setting.line()}")
+        load_file(f"# wrong\n[{setting.section}]\n{setting.field} = [[]]")
+    message = str(caught.value)
+    assert message.startswith(f"{name} in natsctl.toml:3: ")
+    assert message.endswith(f"; write {setting.line()}")
 
 
 @pytest.mark.parametrize(
-    ("flags", "environ", "told"),
+    ("flags", "environ", "message"),
     [
         (
             {"workers": "many"},
@@ -137,16 +139,16 @@ def test_a_wrong_value_is_told_with_its_setting_its_source_and_a_good_example(na
         ),
     ],
 )
-def test_what_was_typed_wrong_is_told_in_one_line(
-    flags: dict[str, str], environ: dict[str, str], told: str
+def test_the_error_of_a_wrong_flag_or_variable_is_one_line(
+    flags: dict[str, str], environ: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         load_settings(flags, environ)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "[controllers]\n\nworkrs = 1",
@@ -182,82 +184,86 @@ def test_what_was_typed_wrong_is_told_in_one_line(
         ("[nats.creds]\nfile = 'x'", "nats.creds in natsctl.toml:1: a dict must be the path"),
     ],
 )
-def test_what_a_file_says_wrong_is_told_with_its_line(text: str, told: str) -> None:
+def test_the_error_of_a_wrong_file_has_the_line_number(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        says(text)
-    assert str(caught.value).startswith(told)
+        load_file(text)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
     "text", ["[nats]\ntoken = 12345", "[nats]\nservers = [54321]", "[nats]\npassword = tok12345"]
 )
-def test_a_wrong_value_that_may_be_secret_is_not_told(text: str) -> None:
+def test_a_wrong_value_that_can_be_secret_is_not_shown(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        says(text)
+        load_file(text)
     assert "natsctl.toml:2" in str(caught.value)
     assert "12345" not in str(caught.value)
     assert "54321" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
-def test_a_file_is_found_by_a_flag_then_by_its_variable_then_in_the_current_folder() -> None:
+def test_the_file_is_named_by_flag_then_variable_then_the_current_folder() -> None:
     for name in ("natsctl", "flag", "variable"):
         Path(f"{name}.toml").write_text(f"[nats]\nuser = '{name}'")
     environ = {"NATSCTL_CONFIG": "variable.toml"}
-    found = [
+    loaded = [
         load_settings({}, environ, config="flag.toml"),
         load_settings({}, environ),
         load_settings({}, {"NATSCTL_CONFIG": ""}),
     ]
-    assert [each.settings.nats.user for each in found] == ["flag", "variable", "natsctl"]
-    assert [str(each.file) for each in found] == ["flag.toml", "variable.toml", "natsctl.toml"]
+    assert [effective.settings.nats.user for effective in loaded] == ["flag", "variable", "natsctl"]
+    assert [str(effective.file) for effective in loaded] == [
+        "flag.toml",
+        "variable.toml",
+        "natsctl.toml",
+    ]
 
 
-def test_a_file_that_is_named_must_be_there() -> None:
+def test_a_missing_named_file_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"cannot read the settings in none.toml: No such file"):
         load_settings({}, {}, config="none.toml")
 
 
-def test_a_file_has_a_limit() -> None:
+def test_a_file_above_the_size_limit_is_rejected() -> None:
     with pytest.raises(UsageError, match="longer than 65536 bytes"):
-        says("#" * 65_537)
+        load_file("#" * 65_537)
 
 
-def test_where_the_line_is_not_known_the_file_is_told() -> None:
-    found = says('[nats]\nuser = """\n' + "x\n" * 200 + '"""\ntoken = "t"\n')
-    assert found.sources == {"nats.user": "natsctl.toml", "nats.token": "natsctl.toml"}
+def test_the_source_has_no_line_if_the_line_is_unknown() -> None:
+    effective = load_file('[nats]\nuser = """\n' + "x\n" * 200 + '"""\ntoken = "t"\n')
+    assert effective.sources == {"nats.user": "natsctl.toml", "nats.token": "natsctl.toml"}
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, "[" * 20_000], ids=["number", "list"])
-def test_what_cannot_be_read_is_told_without_a_word_of_it(value: str) -> None:
-    with pytest.raises(UsageError) as told:
-        says(f"[controllers]\nworkers = {value}")
-    assert str(told.value) == (
+def test_an_unreadable_value_is_rejected_without_showing_it(value: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_file(f"[controllers]\nworkers = {value}")
+    assert str(caught.value) == (
         "cannot read a value in natsctl.toml: a number is too long, or a list is nested too deeply"
     )
 
 
-def test_a_list_of_servers_has_one_at_least() -> None:
+def test_an_empty_list_of_servers_is_rejected() -> None:
     with pytest.raises(UsageError, match="the value must be a URL"):
-        says("[nats]\nservers = []")
+        load_file("[nats]\nservers = []")
 
 
-def test_paths_in_a_file_begin_in_its_folder(here: Path) -> None:
-    (here / "etc").mkdir()
-    file = here / "etc" / "other.toml"
+def test_paths_in_a_file_are_relative_to_its_folder(folder: Path) -> None:
+    (folder / "etc").mkdir()
+    file = folder / "etc" / "other.toml"
     file.write_text("[nats]\ncreds = 'hub.creds'\ntls_ca = '/ca.pem'\n[kube]\nkubeconfig = 'a:/b'")
-    found = load_settings({"nkey": "mine.nk"}, {}, config="etc/other.toml").settings
-    assert found.nats.tls_ca == "/ca.pem"
-    assert found.kube.kubeconfig == "etc/a:/b"
+    effective = load_settings({"nkey": "mine.nk"}, {}, config="etc/other.toml").settings
+    assert effective.nats.tls_ca == "/ca.pem"
+    assert effective.kube.kubeconfig == "etc/a:/b"
     assert load_settings({}, {}, config="etc/other.toml").settings.nats.creds == "etc/hub.creds"
-    assert (found.nats.nkey, found.nats.creds) == ("mine.nk", None)
+    assert (effective.nats.nkey, effective.nats.creds) == ("mine.nk", None)
 
 
-def test_an_empty_variable_says_nothing() -> None:
+def test_an_empty_variable_is_ignored() -> None:
     assert load_settings({}, {"NATSCTL_TOKEN": "", "NATSCTL_WORKERS": ""}).sources == {}
 
 
-def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
+def test_a_misspelt_variable_is_rejected_with_the_nearest_name() -> None:
     with pytest.raises(UsageError) as caught:
         load_settings({}, {"NATSCTL_WORKRES": "3"})
     assert str(caught.value) == (
@@ -265,15 +271,15 @@ def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
     )
 
 
-def test_a_variable_that_is_near_none_of_ours_is_refused_too() -> None:
+def test_an_unknown_variable_is_rejected() -> None:
     with pytest.raises(UsageError, match=r"\Athere is no variable NATSCTL_COLOUR\Z"):
         load_settings({}, {"NATSCTL_COLOUR": "3"})
     with pytest.raises(UsageError, match="there is no variable NATSCTL_PORT"):
         load_settings({}, {"NATSCTL_PORT": "4222"})
 
 
-def test_variables_of_others_are_left_alone() -> None:
-    of_kubernetes = {
+def test_variables_of_kubernetes_services_and_other_programs_are_ignored() -> None:
+    service_links = {
         "NATSCTL_PORT": "tcp://10.0.0.1:8080",
         "NATSCTL_SERVICE_HOST": "10.0.0.1",
         "NATSCTL_SERVICE_PORT_METRICS": "8080",
@@ -282,17 +288,17 @@ def test_variables_of_others_are_left_alone() -> None:
         "NATSCTL_SERVER_PORT_80_TCP_ADDR": "10.0.0.1",
     }
     others = {"WORKRES": "3", "_NATSCTL_COMPLETE": "complete_bash", "NATSCTL_EMPTY": ""}
-    assert load_settings({}, {**of_kubernetes, **others}).sources == {}
+    assert load_settings({}, {**service_links, **others}).sources == {}
 
 
 def test_the_owner_domain_names_the_labels() -> None:
     assert ControllerSettings().owner_names == OwnerNames()
-    named = says("[controllers]\nowner_domain = 'example.com'").settings.controllers
+    named = load_file("[controllers]\nowner_domain = 'example.com'").settings.controllers
     assert named.owner_names.key == "example.com/owner-key"
     assert ControllerSettings(owner_domain="kumori").owner_names == KUMORI
 
 
-def test_settings_that_contradict_each_other_are_refused() -> None:
+def test_contradicting_settings_are_rejected() -> None:
     with pytest.raises(UsageError, match="tls_cert and tls_key belong together"):
         load_settings({"tls_cert": "a.pem"}, {}).settings.check()
     kube = KubeSettings(tls_ca="ca.pem", tls_insecure=True)
@@ -306,7 +312,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         load_settings(both, {}).settings.check()
 
 
-def test_no_secret_is_in_the_repr() -> None:
+def test_the_repr_has_no_secrets() -> None:
     environ = {
         "NATSCTL_PASSWORD": "hush1",
         "NATSCTL_TOKEN": "hush2",
@@ -318,18 +324,16 @@ def test_no_secret_is_in_the_repr() -> None:
     assert "hush" not in repr(settings)
 
 
-def test_what_a_context_says_lies_beneath_what_is_set(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
-    (here / "nats" / "context").mkdir(parents=True)
+def test_settings_override_a_context(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    (folder / "nats" / "context").mkdir(parents=True)
     context = '{"url": "nats://hub", "user": "ann", "password": "p", "jetstream_domain": "edge"}'
-    (here / "nats" / "context" / "hub.json").write_text(context)
-    found = load_settings({"context": "hub", "creds": "a.creds"}, {}).with_context()
-    assert found.settings.nats.servers == ("nats://hub",)
-    assert (found.settings.nats.user, found.settings.nats.creds) == (None, "a.creds")
-    assert found.source("nats.domain") == "context hub"
-    assert found.source("nats.context") == "--context"
+    (folder / "nats" / "context" / "hub.json").write_text(context)
+    effective = load_settings({"context": "hub", "creds": "a.creds"}, {}).with_context()
+    assert effective.settings.nats.servers == ("nats://hub",)
+    assert (effective.settings.nats.user, effective.settings.nats.creds) == (None, "a.creds")
+    assert effective.source("nats.domain") == "context hub"
+    assert effective.source("nats.context") == "--context"
     assert load_settings({}, {}).with_context().sources == {}
 
 
@@ -347,15 +351,17 @@ CONTEXT = {"url": "nats://hub", "user": "ann", "password": "p", "tls_first": Tru
         {"NATSCTL_TOKEN": "t", "NATSCTL_TLS_CERT": "a.pem"},
     ],
 )
-def test_how_to_connect_is_what_is_shown_whatever_is_set_beside_a_context(
-    here: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+def test_the_connection_uses_the_settings_that_are_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
 ) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
-    (here / "nats" / "context").mkdir(parents=True)
-    (here / "nats" / "context" / "hub.json").write_bytes(msgspec.json.encode(CONTEXT))
-    found = load_settings({}, {**environ, "NATSCTL_CONTEXT": "hub"})
-    shown = found.with_context()
-    assert with_context(found.nats) == msgspec.structs.replace(shown.settings.nats, context=None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    (folder / "nats" / "context").mkdir(parents=True)
+    (folder / "nats" / "context" / "hub.json").write_bytes(msgspec.json.encode(CONTEXT))
+    effective = load_settings({}, {**environ, "NATSCTL_CONTEXT": "hub"})
+    shown = effective.with_context()
+    assert with_context(effective.nats) == msgspec.structs.replace(
+        shown.settings.nats, context=None
+    )
     for variable in environ:
         field = f"nats.{variable.removeprefix('NATSCTL_').lower()}"
         assert shown.source(field) == variable
@@ -363,10 +369,10 @@ def test_how_to_connect_is_what_is_shown_whatever_is_set_beside_a_context(
         assert "context hub" not in {shown.source(field) for field in LOGIN}
 
 
-def test_a_context_that_is_unknown_is_told_when_it_is_used(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_unknown_context_is_an_error_when_it_is_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     options = load_settings({"context": "hub"}, {}).nats
     with pytest.raises(UsageError, match="'hub' is unknown"):
         with_context(options)
