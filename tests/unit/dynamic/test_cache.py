@@ -15,21 +15,21 @@ TWO: Document = {"metadata": {"name": "two"}}
 IDENTIFIER = ObjectIdentifier(version="v1", kind="Secret", namespace="default", name="one")
 
 
-def test_an_object_is_found_as_it_was_put_by() -> None:
+def test_a_cached_object_is_returned() -> None:
     cache = ObjectCache()
     cache.cache_object(SECRET, "default", "one", ONE)
     assert cache.get(SECRET, "default", "one") == ONE
     assert cache.from_object_identifier(IDENTIFIER) == [ONE]
 
 
-def test_that_there_is_none_can_be_put_by() -> None:
+def test_the_absence_of_an_object_can_be_cached() -> None:
     cache = ObjectCache()
     cache.cache_object(SECRET, "default", "one", None)
     assert cache.get(SECRET, "default", "one") is None
     assert cache.from_object_identifier(IDENTIFIER) == []
 
 
-def test_a_list_is_found_by_the_same_selector_however_it_is_written() -> None:
+def test_a_list_is_found_by_an_equivalent_selector() -> None:
     cache = ObjectCache()
     cache.cache_list(SECRET, "default", Selector.parse("a=b,tier=gold"), [ONE, TWO])
     assert cache.list(SECRET, "default", Selector.parse("tier==gold, a=b")) == [ONE, TWO]
@@ -37,14 +37,14 @@ def test_a_list_is_found_by_the_same_selector_however_it_is_written() -> None:
     assert cache.list(SECRET, "default", GOLD) == []
 
 
-def test_objects_are_put_by_for_an_identifier() -> None:
+def test_objects_can_be_cached_by_identifier() -> None:
     cache = ObjectCache()
     cache.cache_from_object_identifier(IDENTIFIER, [ONE])
     assert cache.get(SECRET, "default", "one") == ONE
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "lookup",
     [
         lambda cache: cache.get(SECRET, "default", "two"),
         lambda cache: cache.get(SECRET, "other", "one"),
@@ -54,14 +54,16 @@ def test_objects_are_put_by_for_an_identifier() -> None:
         lambda cache: cache.from_object_identifier(ObjectIdentifier()),
     ],
 )
-def test_what_was_never_put_by_is_an_error(ask: Callable[[ObjectCache], object]) -> None:
+def test_an_object_or_list_that_was_not_cached_raises_an_error(
+    lookup: Callable[[ObjectCache], object],
+) -> None:
     cache = ObjectCache()
     cache.cache_object(SECRET, "default", "one", ONE)
     with pytest.raises(NoCacheEntryError):
-        ask(cache)
+        lookup(cache)
 
 
-def test_what_is_let_go_of_is_unknown_again_and_nothing_else() -> None:
+def test_uncache_removes_only_the_given_entry() -> None:
     cache = ObjectCache()
     cache.cache_object(SECRET, "default", "one", ONE)
     cache.cache_object(SECRET, "default", "two", TWO)
@@ -82,7 +84,7 @@ def test_what_is_let_go_of_is_unknown_again_and_nothing_else() -> None:
         cache.get(SECRET, "default", "two")
 
 
-def test_what_goes_in_and_what_comes_out_are_copies() -> None:
+def test_cached_and_returned_objects_are_copies() -> None:
     cache = ObjectCache()
     mine: Document = {"data": {"a": "1"}}
     cache.cache_object(SECRET, "default", "one", mine)
@@ -93,7 +95,7 @@ def test_what_goes_in_and_what_comes_out_are_copies() -> None:
     assert cache.get(SECRET, "default", "one") == {"data": {"a": "1"}}
 
 
-async def test_clearing_forgets_objects_and_kinds() -> None:
+async def test_clear_removes_objects_and_kinds() -> None:
     cluster = MemoryStores().kube
     cache = ObjectCache(cluster)
     cache.cache_object(SECRET, "default", "one", ONE)
@@ -105,11 +107,11 @@ async def test_clearing_forgets_objects_and_kinds() -> None:
     assert cluster.kinds.lookups == 2
 
 
-def test_an_object_without_a_name_is_none() -> None:
+def test_an_empty_name_is_refused() -> None:
     with pytest.raises(InvalidInputError):
         ObjectCache().get(SECRET, "default", "")
 
 
-async def test_without_a_cluster_no_kind_is_known() -> None:
+async def test_without_a_cluster_a_kind_lookup_is_refused() -> None:
     with pytest.raises(UsageError, match="no cluster"):
         await ObjectCache().gvk_to_gvr(SECRET)

@@ -11,12 +11,12 @@ EVERY_SECRET = ObjectIdentifier(version="v1", kind="Secret", everything=True)
 LIMIT = ObjectIdentifier(group="nats", version="kv", kind="limits", namespace="eu", name="west")
 
 
-def test_its_text_says_all_that_it_is() -> None:
+def test_the_text_contains_every_field() -> None:
     assert str(DEPLOYMENT) == "apps/v1, Kind=Deployment, Namespace=shop, Name=web, Selector="
     assert str(SELECTED) == "/v1, Kind=Secret, Namespace=, Name=, Selector=a=b,c in (d,e)"
 
 
-def test_it_is_of_a_kind() -> None:
+def test_an_identifier_has_a_group_version_kind() -> None:
     assert DEPLOYMENT.group_version_kind() == GroupVersionKind("apps", "v1", "Deployment")
     assert LIMIT.group_version_kind() == kv_kind("limits")
 
@@ -29,7 +29,7 @@ def test_it_is_of_a_kind() -> None:
         (kv_kind("limits"), "nats/kv", "nats/kv, Kind=limits"),
     ],
 )
-def test_a_kind_is_written_as_manifests_do_and_as_people_read_it(
+def test_a_kind_has_an_api_version_and_a_readable_text(
     gvk: GroupVersionKind, api_version: str, text: str
 ) -> None:
     assert (gvk.api_version, str(gvk)) == (api_version, text)
@@ -46,7 +46,7 @@ def test_a_kind_is_written_as_manifests_do_and_as_people_read_it(
     ],
     ids=str,
 )
-def test_its_key_is_that_of_its_store(identifier: ObjectIdentifier, key: str) -> None:
+def test_the_key_has_the_form_of_its_store(identifier: ObjectIdentifier, key: str) -> None:
     assert identifier.key == key
 
 
@@ -55,7 +55,7 @@ def test_its_key_is_that_of_its_store(identifier: ObjectIdentifier, key: str) ->
     [DEPLOYMENT, SELECTED, LIMIT, EVERY_SECRET],
     ids=str,
 )
-def test_what_names_something_is_valid(identifier: ObjectIdentifier) -> None:
+def test_an_identifier_that_selects_objects_is_valid(identifier: ObjectIdentifier) -> None:
     identifier.validate()
 
 
@@ -74,12 +74,12 @@ def test_what_names_something_is_valid(identifier: ObjectIdentifier) -> None:
     ],
     ids=str,
 )
-def test_what_names_nothing_is_refused(identifier: ObjectIdentifier) -> None:
+def test_an_identifier_that_selects_nothing_is_refused(identifier: ObjectIdentifier) -> None:
     with pytest.raises(InvalidInputError):
         identifier.validate()
 
 
-def test_equal_ones_are_one_in_a_set_and_they_have_an_order() -> None:
+def test_equal_identifiers_have_equal_hashes_and_are_ordered() -> None:
     again = ObjectIdentifier(
         group="apps", version="v1", kind="Deployment", namespace="shop", name="web"
     )

@@ -19,20 +19,20 @@ def parts(*, metadata_only: bool = False) -> Parts:
 
 
 @pytest.mark.parametrize("metadata_only", [True, False])
-async def test_of_what_nobody_reads_only_metadata_is_watched(*, metadata_only: bool) -> None:
-    on = await parts(metadata_only=metadata_only).of(SECRET)
-    assert isinstance(on.kind, KubeKind)
-    assert on.kind.metadata_only == metadata_only
+async def test_only_metadata_is_watched_if_the_option_is_set(*, metadata_only: bool) -> None:
+    selection = await parts(metadata_only=metadata_only).of(SECRET)
+    assert isinstance(selection.kind, KubeKind)
+    assert selection.kind.metadata_only == metadata_only
 
 
-async def test_a_single_object_is_watched_by_its_name_alone() -> None:
-    on = await parts().of(SECRET)
-    assert isinstance(on.kind, KubeKind)
-    assert (on.kind.namespace, on.kind.object_name) == ("x", "a")
+async def test_a_single_object_is_watched_by_name() -> None:
+    selection = await parts().of(SECRET)
+    assert isinstance(selection.kind, KubeKind)
+    assert (selection.kind.namespace, selection.kind.object_name) == ("x", "a")
 
 
 @pytest.mark.parametrize(
-    ("given", "keys"),
+    ("fields", "keys"),
     [
         ({"name": "a.b"}, "a.b"),
         ({"namespace": "a", "name": "b"}, "a.b"),
@@ -40,13 +40,17 @@ async def test_a_single_object_is_watched_by_its_name_alone() -> None:
         ({"everything": True}, ">"),
     ],
 )
-async def test_a_part_of_a_bucket_is_watched_by_its_keys(given: dict[str, Any], keys: str) -> None:
-    on = await parts().of(ObjectIdentifier(group="nats", version="kv", kind="limits", **given))
-    assert isinstance(on.kind, KvKind)
-    assert (on.kind.bucket, on.kind.keys) == ("limits", keys)
+async def test_a_part_of_a_bucket_is_watched_by_its_keys(fields: dict[str, Any], keys: str) -> None:
+    selection = await parts().of(
+        ObjectIdentifier(group="nats", version="kv", kind="limits", **fields)
+    )
+    assert isinstance(selection.kind, KvKind)
+    assert (selection.kind.bucket, selection.kind.keys) == ("limits", keys)
 
 
-async def test_a_bucket_is_neither_made_nor_asked_to_be_as_declared() -> None:
-    on = await parts().of(ObjectIdentifier(group="nats", version="kv", kind="limits", name="a"))
-    assert isinstance(on.kind, KvKind)
-    assert not on.kind.create
+async def test_a_watched_bucket_is_not_created() -> None:
+    selection = await parts().of(
+        ObjectIdentifier(group="nats", version="kv", kind="limits", name="a")
+    )
+    assert isinstance(selection.kind, KvKind)
+    assert not selection.kind.create

@@ -16,19 +16,19 @@ def cluster() -> MemoryCluster:
     return MemoryStores().kube
 
 
-async def test_a_kind_is_a_resource_in_namespaces_or_not(cluster: MemoryCluster) -> None:
+async def test_a_kind_maps_to_a_resource_and_its_scope(cluster: MemoryCluster) -> None:
     cache = ObjectCache(cluster)
     assert await cache.gvk_to_gvr(POLICY) == ScopedGVR("x.io", "v1", "policies", namespaced=True)
     node = await cache.gvk_to_gvr(GroupVersionKind("", "v1", "Node"))
     assert node == ScopedGVR("", "v1", "nodes", namespaced=False)
 
 
-async def test_a_bucket_is_the_resource_that_its_kind_is() -> None:
-    found = await ObjectCache().gvk_to_gvr(kv_kind("limits"))
-    assert found == ScopedGVR("nats", "kv", "limits", namespaced=True)
+async def test_a_bucket_maps_to_a_resource_of_its_name() -> None:
+    result = await ObjectCache().gvk_to_gvr(kv_kind("limits"))
+    assert result == ScopedGVR("nats", "kv", "limits", namespaced=True)
 
 
-async def test_a_conversion_is_believed_for_ten_minutes(cluster: MemoryCluster) -> None:
+async def test_a_mapping_is_cached_for_ten_minutes(cluster: MemoryCluster) -> None:
     cache = ObjectCache(cluster)
     await cache.gvk_to_gvr(POLICY)
     cluster.kinds.define("x.io/v1", "Policy", MemoryResource("politika"))
@@ -39,7 +39,7 @@ async def test_a_conversion_is_believed_for_ten_minutes(cluster: MemoryCluster) 
     assert cluster.kinds.lookups == 2
 
 
-async def test_how_long_is_an_option(cluster: MemoryCluster) -> None:
+async def test_the_time_to_live_of_a_mapping_is_an_option(cluster: MemoryCluster) -> None:
     cache = ObjectCache(cluster, options=ObjectCacheOptions(gvk_to_gvr_cache_ttl_s=5))
     await cache.gvk_to_gvr(POLICY)
     await asyncio.sleep(6)
@@ -47,7 +47,7 @@ async def test_how_long_is_an_option(cluster: MemoryCluster) -> None:
     assert cluster.kinds.lookups == 2
 
 
-async def test_a_missing_kind_is_looked_for_each_time(cluster: MemoryCluster) -> None:
+async def test_a_missing_kind_is_looked_up_each_time(cluster: MemoryCluster) -> None:
     cache = ObjectCache(cluster)
     cluster.kinds.remove("x.io/v1", "Policy")
     for _ in range(2):
@@ -58,7 +58,7 @@ async def test_a_missing_kind_is_looked_for_each_time(cluster: MemoryCluster) ->
     assert (await cache.gvk_to_gvr(POLICY)).resource == "policies"
 
 
-async def test_a_miss_is_believed_for_as_long_as_the_option_says(cluster: MemoryCluster) -> None:
+async def test_the_time_to_live_of_a_missing_kind_is_an_option(cluster: MemoryCluster) -> None:
     options = ObjectCacheOptions(missing_api_resource_cache_ttl_s=30)
     cache = ObjectCache(cluster, options=options)
     cluster.kinds.remove("x.io/v1", "Policy")
@@ -71,15 +71,15 @@ async def test_a_miss_is_believed_for_as_long_as_the_option_says(cluster: Memory
     assert (await cache.gvk_to_gvr(POLICY)).resource == "policies"
 
 
-async def test_who_asks_at_the_same_time_shares_the_answer(cluster: MemoryCluster) -> None:
+async def test_concurrent_lookups_share_one_request(cluster: MemoryCluster) -> None:
     cache = ObjectCache(cluster)
-    found = await asyncio.gather(*(cache.gvk_to_gvr(POLICY) for _ in range(20)))
-    assert len(set(map(id, found))) == 1
+    result = await asyncio.gather(*(cache.gvk_to_gvr(POLICY) for _ in range(20)))
+    assert len(set(map(id, result))) == 1
     assert cluster.kinds.lookups == 1
 
 
-async def test_a_lookup_that_failed_otherwise_is_no_miss() -> None:
-    class Away:
+async def test_a_failed_lookup_is_not_cached_as_a_missing_kind() -> None:
+    class FailingCluster:
         def __init__(self) -> None:
             self.error: StoreError | None = StoreError("away")
 
@@ -88,9 +88,9 @@ async def test_a_lookup_that_failed_otherwise_is_no_miss() -> None:
                 raise self.error
             return MemoryResource("policies")
 
-    away = Away()
-    cache = ObjectCache(away, options=ObjectCacheOptions(missing_api_resource_cache_ttl_s=600))
+    failing = FailingCluster()
+    cache = ObjectCache(failing, options=ObjectCacheOptions(missing_api_resource_cache_ttl_s=600))
     with pytest.raises(StoreError, match="away"):
         await cache.gvk_to_gvr(POLICY)
-    away.error = None
+    failing.error = None
     assert (await cache.gvk_to_gvr(POLICY)).resource == "policies"

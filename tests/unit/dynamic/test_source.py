@@ -15,7 +15,7 @@ from tests.support.controllers.app_controller import APPS, Apps, put
 from tests.support.controllers.dynamic_dependents import limit, secret, watcher_called
 
 
-async def test_what_the_reconciler_is_called_for_comes_out_of_the_source() -> None:
+async def test_reconciled_objects_are_events_of_the_source() -> None:
     reconciler, source = controller_runtime_source()
     await reconciler.reconcile(watcher_called("a"))
     await reconciler.reconcile(secret("b"))
@@ -26,7 +26,7 @@ async def test_what_the_reconciler_is_called_for_comes_out_of_the_source() -> No
     ]
 
 
-async def test_events_that_nobody_took_yet_are_one_and_later_ones_are_more() -> None:
+async def test_pending_events_of_an_object_are_merged() -> None:
     reconciler, source = controller_runtime_source()
     for _ in range(3):
         await reconciler.reconcile(watcher_called("a"))
@@ -36,7 +36,7 @@ async def test_events_that_nobody_took_yet_are_one_and_later_ones_are_more() -> 
     assert len([event async for event in source]) == 1
 
 
-async def test_who_waits_for_an_event_gets_it() -> None:
+async def test_a_waiting_reader_gets_the_next_event() -> None:
     reconciler, source = controller_runtime_source()
     waiting = asyncio.create_task(anext(source))
     await asyncio.sleep(1)
@@ -45,7 +45,7 @@ async def test_who_waits_for_an_event_gets_it() -> None:
     assert (await waiting).object == watcher_called("a")
 
 
-async def test_a_source_that_is_closed_ends_and_takes_nothing_more() -> None:
+async def test_a_closed_source_ends_and_drops_new_events() -> None:
     _, source = controller_runtime_source()
     source.close()
     source.send(watcher_called("a"))
@@ -53,7 +53,7 @@ async def test_a_source_that_is_closed_ends_and_takes_nothing_more() -> None:
         await anext(source)
 
 
-async def test_it_feeds_the_queue_of_a_controller() -> None:
+async def test_a_source_feeds_the_queue_of_a_controller() -> None:
     controller = Apps()
     async with running(controller) as harness:
         reconciler, source = controller_runtime_source()

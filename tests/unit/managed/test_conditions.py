@@ -1,4 +1,4 @@
-"""Conditions in a status."""
+"""Conditions in the status of a managed object."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,10 +13,10 @@ NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 
 
-def test_a_condition_is_added_next_to_others() -> None:
+def test_a_condition_is_added_to_existing_ones() -> None:
     status = {"conditions": [{"type": "Other", "status": "True", "reason": "Theirs", "x": 1}]}
-    found = with_conditions(status, [Condition.available()], NOW)
-    assert found == [
+    conditions = with_conditions(status, [Condition.available()], NOW)
+    assert conditions == [
         {"type": "Other", "status": "True", "reason": "Theirs", "x": 1},
         {
             "type": "Ready",
@@ -27,12 +27,12 @@ def test_a_condition_is_added_next_to_others() -> None:
     ]
 
 
-def test_its_time_moves_when_its_status_does() -> None:
+def test_the_transition_time_changes_with_the_status() -> None:
     first = with_conditions({}, [Condition.creating()], NOW)
     same = with_conditions({"conditions": first}, [Condition.deleting()], LATER)
     other = with_conditions({"conditions": same}, [Condition.available()], LATER)
-    times = [condition({"conditions": at}, "Ready") for at in (first, same, other)]
-    assert [at and at.last_transition_time for at in times] == [
+    times = [condition({"conditions": after}, "Ready") for after in (first, same, other)]
+    assert [after and after.last_transition_time for after in times] == [
         "2030-01-01T12:00:00Z",
         "2030-01-01T12:00:00Z",
         "2030-01-01T12:01:00Z",
@@ -43,13 +43,13 @@ BROKEN = {"conditions": [{"type": "Ready", "status": 7, "reason": []}]}
 
 
 @pytest.mark.parametrize("status", [{}, None, {"conditions": "x"}, {"conditions": [7, {}]}, BROKEN])
-def test_a_status_without_it_has_none(status: object) -> None:
+def test_a_status_without_the_condition_returns_none(status: object) -> None:
     assert condition(status, "Ready") is None
     assert len(with_conditions(status, [Condition.available()], NOW)) >= 1
 
 
 @pytest.mark.parametrize(
-    ("made", "facts"),
+    ("constructed", "facts"),
     [
         (Condition.available(), ("Ready", "True", "Available")),
         (Condition.unavailable("full"), ("Ready", "False", "Unavailable")),
@@ -60,9 +60,11 @@ def test_a_status_without_it_has_none(status: object) -> None:
         (Condition.reconcile_paused(), ("Synced", "False", "ReconcilePaused")),
     ],
 )
-def test_conditions_are_the_seeds(made: Condition, facts: tuple[str, str, str]) -> None:
-    assert (made.type, made.status, made.reason) == facts
+def test_conditions_have_fixed_types_and_reasons(
+    constructed: Condition, facts: tuple[str, str, str]
+) -> None:
+    assert (constructed.type, constructed.status, constructed.reason) == facts
 
 
-def test_a_message_is_bounded() -> None:
+def test_a_message_has_a_maximum_length() -> None:
     assert len(Condition.reconcile_error("x" * 10_000).message) == 1024

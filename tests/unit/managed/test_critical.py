@@ -1,4 +1,4 @@
-"""Annotations that must not be lost."""
+"""Updates of critical annotations are retried and never overwrite another creation."""
 
 import asyncio
 import json
@@ -25,8 +25,8 @@ async def managed_in(store: MemoryStore) -> Managed[Any]:
 
 async def annotations(store: MemoryStore) -> dict[str, str]:
     document = json.loads((await store.get("a")).value)
-    found: dict[str, str] = document["metadata"]["annotations"]
-    return found
+    stored_annotations: dict[str, str] = document["metadata"]["annotations"]
+    return stored_annotations
 
 
 async def edit(store: MemoryStore, **annotations: str) -> None:
@@ -36,7 +36,7 @@ async def edit(store: MemoryStore, **annotations: str) -> None:
     await store.update("a", json.dumps(document).encode(), revision=stored.revision)
 
 
-async def test_changes_are_laid_over_what_others_wrote_meanwhile() -> None:
+async def test_changes_are_merged_into_the_current_annotations() -> None:
     store = MemoryStore(DISKS)
     managed = await managed_in(store)
     await edit(store, others="3", old="4")
@@ -54,7 +54,7 @@ async def test_other_pending_changes_are_reset() -> None:
     assert managed.stored == await store.get("a")
 
 
-async def test_any_store_error_is_tried_again() -> None:
+async def test_a_store_error_is_retried() -> None:
     store = MemoryStore(DISKS)
     managed = await managed_in(store)
     store.fail(StoreError("away"))
@@ -66,7 +66,7 @@ async def test_any_store_error_is_tried_again() -> None:
     assert (await annotations(store))["new"] == "2"
 
 
-async def test_it_gives_up_in_the_end() -> None:
+async def test_retries_end_after_the_time_limit() -> None:
     store = MemoryStore(DISKS)
     managed = await managed_in(store)
     store.fail(StoreError("away"))
@@ -77,7 +77,7 @@ async def test_it_gives_up_in_the_end() -> None:
     assert managed.annotations["new"] == "2"
 
 
-async def test_an_object_that_is_gone_is_an_error_at_once() -> None:
+async def test_a_deleted_object_is_an_error_without_retries() -> None:
     store = MemoryStore(DISKS)
     managed = await managed_in(store)
     await store.delete("a")
@@ -86,7 +86,7 @@ async def test_an_object_that_is_gone_is_an_error_at_once() -> None:
     assert asyncio.get_running_loop().time() == 0
 
 
-async def test_another_creation_is_not_written_over() -> None:
+async def test_another_creation_is_not_overwritten() -> None:
     store = MemoryStore(DISKS)
     managed = await managed_in(store)
     await edit(store, **{NAMES.create_pending: "2030-01-01T00:00:00Z revision 3"})
@@ -95,7 +95,7 @@ async def test_another_creation_is_not_written_over() -> None:
     assert "new" not in await annotations(store)
 
 
-async def test_another_object_of_the_same_key_is_not_written_over() -> None:
+async def test_another_object_with_the_same_key_is_not_overwritten() -> None:
     store = MemoryStore(DISKS)
     managed = await managed_in(store)
     await store.delete("a")
@@ -104,7 +104,7 @@ async def test_another_object_of_the_same_key_is_not_written_over() -> None:
         await RetryingCriticalAnnotationUpdater(store).update_critical_annotations(managed)
 
 
-async def test_without_changes_nothing_is_written() -> None:
+async def test_an_update_without_changes_writes_nothing() -> None:
     store = MemoryStore(DISKS)
     managed = await managed_in(store)
     managed.reset(managed.stored)

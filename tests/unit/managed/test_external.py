@@ -1,4 +1,4 @@
-"""Clients and connecters, as objects and as functions."""
+"""External clients and connecters, written as classes or as functions."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def managed() -> Managed[Any]:
 async def test_functions_make_a_client(managed: Managed[Any]) -> None:
     called: list[str] = []
 
-    def note(name: str) -> Any:
+    def recording(name: str) -> Any:
         async def call(_managed: Managed[Any]) -> Observation:
             called.append(name)
             return Observation(exists=True)
@@ -41,10 +41,10 @@ async def test_functions_make_a_client(managed: Managed[Any]) -> None:
         return call
 
     client = ExternalClientFns[Any](
-        observe_fn=note("observe"),
-        create_fn=note("create"),
-        update_fn=note("update"),
-        delete_fn=note("delete"),
+        observe_fn=recording("observe"),
+        create_fn=recording("create"),
+        update_fn=recording("update"),
+        delete_fn=recording("delete"),
     )
     assert isinstance(client, ExternalClient)
     assert await client.observe(managed) == Observation(exists=True)
@@ -54,7 +54,7 @@ async def test_functions_make_a_client(managed: Managed[Any]) -> None:
     assert called == ["observe", "create", "update", "delete"]
 
 
-async def test_a_client_of_nothing_observes_nothing_and_does_nothing(managed: Managed[Any]) -> None:
+async def test_the_nop_client_observes_nothing_and_does_nothing(managed: Managed[Any]) -> None:
     client = await NopConnecter().connect(managed)
     assert isinstance(client, NopClient)
     assert await client.observe(managed) == Observation(
@@ -66,33 +66,33 @@ async def test_a_client_of_nothing_observes_nothing_and_does_nothing(managed: Ma
     assert managed.changed_annotations == {}
 
 
-async def test_a_plain_function_connects(managed: Managed[Any]) -> None:
+async def test_a_plain_function_is_a_connecter(managed: Managed[Any]) -> None:
     client = NopClient()
 
     async def connect(_managed: Managed[Any]) -> NopClient:
         return client
 
-    both = connect_disconnecter(connect)
-    assert await both.connect(managed) is client
-    await both.disconnect()
+    connecter = connect_disconnecter(connect)
+    assert await connecter.connect(managed) is client
+    await connecter.disconnect()
 
 
-async def test_a_connecter_has_nothing_to_disconnect(managed: Managed[Any]) -> None:
-    both = connect_disconnecter(NopConnecter())
-    assert isinstance(both, NopDisconnecter)
-    assert isinstance(await both.connect(managed), NopClient)
-    await both.disconnect()
+async def test_a_connecter_gets_a_nop_disconnecter(managed: Managed[Any]) -> None:
+    connecter = connect_disconnecter(NopConnecter())
+    assert isinstance(connecter, NopDisconnecter)
+    assert isinstance(await connecter.connect(managed), NopClient)
+    await connecter.disconnect()
 
 
-def test_what_connects_and_disconnects_is_taken_as_it_is() -> None:
+def test_an_object_that_connects_and_disconnects_is_used_unchanged() -> None:
     async def connect(_managed: Managed[Any]) -> NopClient:
         return NopClient()
 
-    both = ExternalConnectDisconnecterFns(connect_fn=connect)
-    assert connect_disconnecter(both) is both
-    assert isinstance(both, ExternalConnecter)
-    assert isinstance(both, ExternalDisconnecter)
-    assert isinstance(both, ExternalConnectDisconnecter)
+    connecter = ExternalConnectDisconnecterFns(connect_fn=connect)
+    assert connect_disconnecter(connecter) is connecter
+    assert isinstance(connecter, ExternalConnecter)
+    assert isinstance(connecter, ExternalDisconnecter)
+    assert isinstance(connecter, ExternalConnectDisconnecter)
 
 
 def test_a_controller_is_named_after_its_kind() -> None:

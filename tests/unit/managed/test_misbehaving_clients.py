@@ -1,4 +1,4 @@
-"""A client of an outside system that is written wrongly is named, and creates nothing twice."""
+"""Mistakes in external clients raise clear errors and never create a resource twice."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from natsctl.managed import ExternalClientFns, Managed
 from tests.support.controllers.disk_reconciler import Cloud, CloudClient, Play
 
 
-async def test_an_observation_that_is_none_is_named() -> None:
+async def test_an_observe_that_returns_none_raises_handler_error() -> None:
     async def observe(_managed: Managed[Any]) -> Any:
         return None
 
@@ -22,9 +22,9 @@ async def test_an_observation_that_is_none_is_named() -> None:
 
 
 @pytest.mark.parametrize("verb", ["observe", "update", "delete"])
-async def test_a_function_of_a_client_that_is_not_async_is_named(verb: str) -> None:
+async def test_a_client_function_that_is_not_async_raises_handler_error(verb: str) -> None:
     def plain(_managed: Managed[Any]) -> None:
-        """Do something without waiting."""
+        """Do nothing: the function is not async."""
 
     class Wrong(CloudClient):
         pass
@@ -43,11 +43,11 @@ async def test_a_function_of_a_client_that_is_not_async_is_named(verb: str) -> N
         await play.reconcile()
 
 
-async def test_a_creation_that_is_not_async_may_have_created_and_is_not_repeated() -> None:
+async def test_a_create_that_is_not_async_is_not_repeated() -> None:
     cloud = Cloud()
 
     class Wrong(CloudClient):
-        def create(self, managed: Managed[Any]) -> None:  # type: ignore[override]  # the mistake
+        def create(self, managed: Managed[Any]) -> None:  # type: ignore[override]  # create is not async
             cloud.created.append(managed.key)
 
     play = Play(cloud=cloud, client=Wrong)  # type: ignore[arg-type]
@@ -59,9 +59,11 @@ async def test_a_creation_that_is_not_async_may_have_created_and_is_not_repeated
     assert cloud.created == ["a"]
 
 
-@pytest.mark.parametrize("answer", ["soon", -1.0, math.nan, math.inf, None, True])
-async def test_a_poll_interval_hook_that_returns_no_seconds_is_named(answer: Any) -> None:
-    play = Play(poll_interval_hook=lambda _managed, _usual_s: answer)
+@pytest.mark.parametrize("result", ["soon", -1.0, math.nan, math.inf, None, True])
+async def test_a_poll_interval_hook_that_returns_no_seconds_raises_handler_error(
+    result: Any,
+) -> None:
+    play = Play(poll_interval_hook=lambda _managed, _usual_s: result)
     await play.put()
     with pytest.raises(HandlerError, match=r"poll_interval_hook returned .*: return seconds"):
         await play.reconcile()
@@ -75,7 +77,7 @@ async def test_a_poll_interval_hook_that_returns_no_seconds_is_named(answer: Any
     ],
     ids=["hook", "jitter"],
 )
-async def test_polls_go_on_however_short_their_interval_is(options: dict[str, Any]) -> None:
+async def test_a_poll_interval_has_a_minimum(options: dict[str, Any]) -> None:
     play = Play(**options)
     await play.put()
     await play.reconcile()

@@ -1,4 +1,4 @@
-"""What was changed on a managed object, and what is stored of it."""
+"""Changes of a managed object by its client, and the document that is stored."""
 
 import json
 from typing import Any
@@ -23,12 +23,12 @@ def managed_of(document: dict[str, Any]) -> Managed[Nested]:
     return Managed(NESTED, Stored("a", 7, json.dumps(document).encode()), names=NAMES, clock=clock)
 
 
-def test_nothing_is_changed_at_first() -> None:
+def test_a_new_managed_object_has_no_changes() -> None:
     managed = managed_of({"spec": {"a": {"b": [1]}}, "status": {"c": 1}})
     assert (managed.additions(), managed.changed_annotations, managed.status_patch) == ({}, {}, {})
 
 
-def test_a_change_is_no_change_of_what_was_read() -> None:
+def test_changes_do_not_affect_the_object_that_was_read() -> None:
     managed = managed_of({"spec": {"a": {"b": [1]}}})
     managed.spec["a"]["b"].append(2)
     assert managed.object.spec == {"a": {"b": [1]}}
@@ -36,7 +36,7 @@ def test_a_change_is_no_change_of_what_was_read() -> None:
         managed.additions()
 
 
-def test_fields_and_keys_of_maps_may_be_added() -> None:
+def test_fields_and_map_keys_may_be_added() -> None:
     managed = managed_of({"spec": {"tags": {"x": "1"}, "unset": None}})
     managed.spec["tags"]["y"] = "2"
     managed.spec["unset"] = 3
@@ -44,21 +44,21 @@ def test_fields_and_keys_of_maps_may_be_added() -> None:
     assert managed.additions() == {"tags": {"y": "2"}, "unset": 3, "new": {"deep": True}}
 
 
-def test_what_was_set_may_not_be_taken_away() -> None:
+def test_removal_of_a_set_field_is_refused() -> None:
     managed = managed_of({"spec": {"tags": {"x": "1"}}})
     del managed.spec["tags"]["x"]
     with pytest.raises(UsageError, match=r"spec\.tags\.x"):
         managed.additions()
 
 
-def test_a_status_is_changed_by_what_differs_only() -> None:
+def test_the_status_patch_contains_only_differences() -> None:
     managed = managed_of({"spec": {}, "status": {"a": {"b": 1, "c": 2}, "gone": 1}})
     managed.status["a"]["b"] = 9
     del managed.status["gone"]
     assert managed.status_patch == {"a": {"b": 9}, "gone": None}
 
 
-async def test_an_advance_keeps_the_status_that_is_to_be_stored() -> None:
+async def test_advance_keeps_the_pending_status() -> None:
     managed = managed_of({"spec": {}, "status": {"a": 1}})
     managed.status["b"] = 2
     managed.set_conditions(Condition.creating())
@@ -68,7 +68,7 @@ async def test_an_advance_keeps_the_status_that_is_to_be_stored() -> None:
     assert managed.set_types == {"Ready"}
 
 
-async def test_a_reset_drops_everything() -> None:
+async def test_reset_drops_all_pending_changes() -> None:
     managed = managed_of({"spec": {}})
     managed.status["b"] = 2
     managed.annotations["c"] = "3"
@@ -77,24 +77,24 @@ async def test_a_reset_drops_everything() -> None:
     assert (managed.status, managed.annotations, managed.set_types) == ({}, {}, set())
 
 
-def test_its_external_name_is_an_annotation() -> None:
+def test_the_external_name_is_an_annotation() -> None:
     managed = managed_of({"spec": {}})
     assert managed.external_name == ""
     managed.external_name = "disk-1"
     assert managed.changed_annotations == {"natsctl.io/external-name": "disk-1"}
 
 
-async def test_conditions_are_dated_by_its_clock() -> None:
+async def test_conditions_get_the_time_of_the_clock() -> None:
     managed = managed_of({"spec": {}})
     managed.set_conditions(Condition.available())
-    said = managed.condition("Ready")
-    assert said is not None
+    available = managed.condition("Ready")
+    assert available is not None
     expected = EPOCH.isoformat(timespec="seconds").replace("+00:00", "Z")
-    assert said.last_transition_time == expected
+    assert available.last_transition_time == expected
     assert managed.condition("Other") is None
 
 
-def test_what_is_stored_keeps_what_nobody_knows_here() -> None:
+def test_the_document_keeps_unknown_fields() -> None:
     managed = managed_of(
         {
             "metadata": {"finalizers": ["other"], "labels": {"l": "1"}, "strange": True},

@@ -1,4 +1,4 @@
-"""What may be done, as an object says."""
+"""Management and deletion policies in annotations and specs."""
 
 import pytest
 
@@ -10,7 +10,7 @@ NAMES = AnnotationNames()
 
 
 @pytest.mark.parametrize(
-    ("policy", "may"),
+    ("policy", "expected"),
     [
         ("default", Permissions()),
         ("observe-create-update", Permissions(delete=False)),
@@ -18,31 +18,31 @@ NAMES = AnnotationNames()
         ("observe", Permissions(create=False, update=False, delete=False)),
     ],
 )
-def test_management_policies_are_the_seeds(policy: str, may: Permissions) -> None:
-    assert permissions({NAMES.management_policy: policy}, {}, NAMES) == may
-    assert permissions({}, {"managementPolicy": policy}, NAMES) == may
+def test_management_policies_map_to_permissions(policy: str, expected: Permissions) -> None:
+    assert permissions({NAMES.management_policy: policy}, {}, NAMES) == expected
+    assert permissions({}, {"managementPolicy": policy}, NAMES) == expected
 
 
 @pytest.mark.parametrize("field", ["deletionPolicy", "deletion_policy"])
 @pytest.mark.parametrize("word", ["Orphan", "orphan"])
-def test_a_spec_may_say_orphan(field: str, word: str) -> None:
+def test_a_spec_may_set_the_deletion_policy(field: str, word: str) -> None:
     assert permissions({}, {field: word}, NAMES) == Permissions(delete=False)
 
 
-def test_an_annotation_goes_before_the_spec_and_that_before_the_controller() -> None:
+def test_an_annotation_overrides_the_spec_and_the_spec_overrides_the_controller() -> None:
     spec = {"deletionPolicy": "Orphan"}
     assert permissions({NAMES.deletion_policy: "delete"}, spec, NAMES, deletion="orphan").delete
     assert permissions({}, {"deletionPolicy": "Delete"}, NAMES, deletion="orphan").delete
     assert not permissions({}, {}, NAMES, deletion="orphan").delete
 
 
-def test_deleting_needs_both_policies() -> None:
-    said = {NAMES.management_policy: "observe", NAMES.deletion_policy: "delete"}
-    assert not permissions(said, {}, NAMES).delete
+def test_deletion_needs_both_policies() -> None:
+    annotations = {NAMES.management_policy: "observe", NAMES.deletion_policy: "delete"}
+    assert not permissions(annotations, {}, NAMES).delete
 
 
 @pytest.mark.parametrize("key", [NAMES.management_policy, NAMES.deletion_policy])
-def test_a_policy_that_nobody_knows_is_an_error_that_names_those_there_are(key: str) -> None:
+def test_an_unknown_policy_is_refused_with_a_list_of_valid_ones(key: str) -> None:
     with pytest.raises(InvalidObjectError, match=r"'nothing'.*(observe|orphan)"):
         permissions({key: "nothing"}, {}, NAMES)
 

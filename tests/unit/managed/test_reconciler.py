@@ -1,4 +1,4 @@
-"""One reconciliation at a time: what is called, what is stored, and when to come back."""
+"""The managed reconciler: its external calls, its writes and its requeue delays."""
 
 import asyncio
 import gc
@@ -55,36 +55,38 @@ def play() -> Play:
 
 
 class TestCreating:
-    async def test_what_does_not_exist_is_created_and_then_observed(self, play: Play) -> None:
+    async def test_a_missing_resource_is_created_and_then_observed(self, play: Play) -> None:
         await play.put(size=3)
         assert await play.reconcile() == 60
         assert play.cloud.calls == ["connect", "observe", "create", "observe"]
         assert play.cloud.disks == {"disk-1": 3}
 
-    async def test_from_put_to_ready_it_takes_three_revisions(self, play: Play) -> None:
+    async def test_a_new_object_is_ready_after_three_revisions(self, play: Play) -> None:
         await play.put()
         await play.settle()
         assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
         assert (await play.store.get("a")).revision == 3
 
-    async def test_one_that_appears_later_takes_three_revisions_too(self, play: Play) -> None:
+    async def test_an_object_whose_resource_appears_late_is_ready_after_three_revisions(
+        self, play: Play
+    ) -> None:
         play.cloud.appears_after_s = 20
         await play.put()
         await play.settle()
         assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
         assert (await play.store.get("a")).revision == 3
 
-    async def test_the_name_that_the_system_gave_is_stored(self, play: Play) -> None:
+    async def test_the_external_name_set_by_create_is_stored(self, play: Play) -> None:
         await play.put()
         await play.reconcile()
         assert (await play.annotations())["external-name"] == "disk-1"
 
-    async def test_other_changes_that_a_creation_makes_are_dropped(self, play: Play) -> None:
+    async def test_status_changes_made_by_create_are_dropped(self, play: Play) -> None:
         await play.put()
         await play.reconcile()
         assert "lost" not in (await play.document())["status"]
 
-    async def test_its_conditions_are_creating_and_then_available(self, play: Play) -> None:
+    async def test_the_ready_condition_is_creating_and_then_available(self, play: Play) -> None:
         seen: list[dict[str, tuple[str, str]]] = []
 
         class Looking(CloudClient):
@@ -98,14 +100,14 @@ class TestCreating:
         assert seen == [{"Ready": ("False", "Creating")}]
         assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
 
-    async def test_the_status_that_an_observation_sets_is_stored(self, play: Play) -> None:
+    async def test_the_status_set_by_observe_is_stored(self, play: Play) -> None:
         await play.put(size=3)
         await play.edit("a", lambda document: document.update(metadata={"generation": 4}))
         await play.settle()
         status = (await play.document())["status"]
         assert (status["size"], status["observedGeneration"]) == (3, 4)
 
-    async def test_what_is_up_to_date_causes_no_write(self, play: Play) -> None:
+    async def test_an_up_to_date_resource_causes_no_write(self, play: Play) -> None:
         await play.put()
         await play.settle()
         assert isinstance(play.store, MemoryStore)
@@ -114,7 +116,7 @@ class TestCreating:
         assert await play.reconcile() == 60
         assert play.store.writes == writes
 
-    async def test_intent_and_finalizer_are_stored_before_it_is_called(self, play: Play) -> None:
+    async def test_intent_and_finalizer_are_stored_before_create_runs(self, play: Play) -> None:
         seen: list[tuple[list[str], set[str]]] = []
 
         async def create(_managed: Managed[Disk]) -> None:
@@ -125,13 +127,13 @@ class TestCreating:
         await play.reconcile()
         assert seen == [(HELD, {"external-create-pending"})]
 
-    async def test_an_object_that_was_written_meanwhile_is_not_created_for(self) -> None:
+    async def test_create_does_not_run_if_the_object_changed_after_it_was_read(self) -> None:
         async def observe(managed: Managed[Disk]) -> Observation:
             await play.put(managed.key, size=2)  # type: ignore[attr-defined]
             return Observation()
 
         async def create(_managed: Managed[Disk]) -> None:
-            raise AssertionError("the state that was read is no more")
+            raise AssertionError("the object has changed since it was read")
 
         fns = ExternalClientFns[Disk](observe_fn=observe, create_fn=create)
         play = Play(client=lambda _: fns)
@@ -140,17 +142,15 @@ class TestCreating:
             await play.reconcile()
         assert await play.annotations() == {}
 
-    async def test_result_and_intent_name_the_revision_that_the_intent_was_written_upon(
-        self, play: Play
-    ) -> None:
+    async def test_intent_and_result_name_the_revision_before_the_intent(self, play: Play) -> None:
         await play.put()
         revision = (await play.store.get("a")).revision
         await play.reconcile()
-        said = await play.annotations()
-        assert said["external-create-pending"].endswith(f"Z revision {revision}")
-        assert said["external-create-succeeded"].endswith(f"Z revision {revision}")
+        annotations = await play.annotations()
+        assert annotations["external-create-pending"].endswith(f"Z revision {revision}")
+        assert annotations["external-create-succeeded"].endswith(f"Z revision {revision}")
 
-    async def test_a_new_intent_takes_the_results_of_earlier_ones_away(self, play: Play) -> None:
+    async def test_a_new_intent_removes_earlier_results(self, play: Play) -> None:
         await play.put()
         await play.settle()
         play.cloud.disks.clear()
@@ -158,26 +158,34 @@ class TestCreating:
         play.cloud.failures["create"] = PermissionError("no more")
         with pytest.raises(PermissionError):
             await play.reconcile()
-        said = await play.annotations()
-        assert "external-create-succeeded" not in said
-        assert said["external-create-failed"].endswith(said["external-create-pending"][-2:])
+        annotations = await play.annotations()
+        assert "external-create-succeeded" not in annotations
+        assert annotations["external-create-failed"].endswith(
+            annotations["external-create-pending"][-2:]
+        )
 
 
 class TestGrace:
-    async def test_what_was_created_may_be_unseen_for_a_while(self, play: Play) -> None:
+    async def test_a_created_resource_may_be_missing_during_the_grace_period(
+        self, play: Play
+    ) -> None:
         play.cloud.appears_after_s = 20
         await play.put()
         await play.settle()
         assert play.cloud.created == ["a"]
         assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
 
-    async def test_it_is_looked_for_less_and_less_often(self, play: Play) -> None:
+    async def test_a_created_resource_that_is_missing_is_polled_with_backoff(
+        self, play: Play
+    ) -> None:
         play.cloud.appears_after_s = 20
         await play.put()
         await play.settle()
         assert play.cloud.calls.count("observe") < 10
 
-    async def test_it_is_created_again_once_the_grace_is_over(self, play: Play) -> None:
+    async def test_a_missing_resource_is_created_again_after_the_grace_period(
+        self, play: Play
+    ) -> None:
         play.cloud.appears_after_s = 3600
         await play.put()
         await play.reconcile()
@@ -188,7 +196,7 @@ class TestGrace:
         await play.reconcile()
         assert play.cloud.created == ["a", "a"]
 
-    async def test_what_was_seen_once_is_not_waited_for_when_it_goes(self, play: Play) -> None:
+    async def test_a_resource_that_was_observed_once_has_no_grace_period(self, play: Play) -> None:
         await play.put()
         await play.settle()
         play.cloud.disks.clear()
@@ -196,7 +204,7 @@ class TestGrace:
         assert play.cloud.created == ["a", "a"]
         assert asyncio.get_running_loop().time() < 1
 
-    async def test_it_may_be_longer(self) -> None:
+    async def test_the_grace_period_is_an_option(self) -> None:
         play = Play(creation_grace_period_s=300.0)
         play.cloud.appears_after_s = 3600
         await play.put()
@@ -205,7 +213,7 @@ class TestGrace:
         await play.reconcile()
         assert play.cloud.created == ["a"]
 
-    async def test_another_reconciler_keeps_to_it(self, play: Play) -> None:
+    async def test_another_reconciler_respects_the_grace_period(self, play: Play) -> None:
         play.cloud.appears_after_s = 20
         await play.put()
         await play.reconcile()
@@ -213,7 +221,9 @@ class TestGrace:
         await another.settle()
         assert play.cloud.created == ["a"]
 
-    async def test_what_is_deleted_meanwhile_is_waited_for_too(self, play: Play) -> None:
+    async def test_an_object_deleted_within_the_grace_period_waits_for_its_resource(
+        self, play: Play
+    ) -> None:
         play.cloud.appears_after_s = 20
         await play.put()
         await play.reconcile()
@@ -223,7 +233,7 @@ class TestGrace:
 
 
 class TestFailedCreations:
-    async def test_a_failure_is_recorded_and_it_is_tried_again(self, play: Play) -> None:
+    async def test_a_failed_create_is_recorded_and_retried(self, play: Play) -> None:
         play.cloud.failures["create"] = PermissionError("not you")
         await play.put()
         with pytest.raises(PermissionError):
@@ -235,7 +245,7 @@ class TestFailedCreations:
         await play.settle()
         assert play.cloud.created == ["a"]
 
-    async def test_a_conflict_from_outside_is_a_failure_like_any_other(self, play: Play) -> None:
+    async def test_a_conflict_raised_by_create_is_recorded_as_a_failure(self, play: Play) -> None:
         play.cloud.failures["create"] = ConflictError("exists")
         await play.put()
         with pytest.raises(ConflictError, match="exists"):
@@ -245,7 +255,7 @@ class TestFailedCreations:
         await play.settle()
         assert play.cloud.created == ["a"]
 
-    async def test_its_own_record_of_a_failure_is_no_reason_to_try_at_once(
+    async def test_recording_a_failure_does_not_trigger_an_immediate_retry(
         self, play: Play
     ) -> None:
         play.cloud.failures["create"] = PermissionError("not you")
@@ -257,7 +267,7 @@ class TestFailedCreations:
             await asyncio.sleep(1)
         assert 60 <= play.cloud.calls.count("create") <= 70
 
-    async def test_it_is_tried_at_once_when_somebody_changed_the_object(self, play: Play) -> None:
+    async def test_a_change_of_the_object_triggers_an_immediate_retry(self, play: Play) -> None:
         play.cloud.failures["create"] = PermissionError("not you")
         await play.put()
         with pytest.raises(PermissionError):
@@ -268,7 +278,7 @@ class TestFailedCreations:
         assert play.cloud.calls.count("create") == 2
 
     @pytest.mark.parametrize("error", [TimeoutError("hm"), StoreTimeoutError("hm")])
-    async def test_a_time_out_says_nothing_of_what_came_of_it(
+    async def test_a_timeout_of_create_leaves_the_result_unknown(
         self, play: Play, error: Exception
     ) -> None:
         play.cloud.failures["create"] = error
@@ -277,7 +287,9 @@ class TestFailedCreations:
             await play.reconcile()
         assert set(await play.annotations()) == {"external-create-pending"}
 
-    async def test_one_that_takes_too_long_is_cut_short_and_told(self, play: Play) -> None:
+    async def test_a_create_that_exceeds_the_time_limit_is_cancelled_and_reported(
+        self, play: Play
+    ) -> None:
         play.cloud.takes_s["create"] = 100
         await play.put()
         with pytest.raises(TimeoutError, match="longer than 60 s"):
@@ -286,9 +298,7 @@ class TestFailedCreations:
         assert set(await play.annotations()) == {"external-create-pending"}
         assert (await play.conditions())["Synced"] == FAILED
 
-    async def test_asking_to_come_back_later_says_that_nothing_was_created(
-        self, play: Play
-    ) -> None:
+    async def test_retry_after_raised_by_create_records_a_failure(self, play: Play) -> None:
         play.cloud.failures["create"] = RetryAfter(7)
         await play.put()
         with pytest.raises(RetryAfter):
@@ -303,7 +313,7 @@ class TestFailedCreations:
 class TestUnknownCreations:
     @pytest.fixture
     async def play(self) -> Play:
-        """Return a play in which a disk was created and its result was lost."""
+        """Return a play in which a disk was created but its result was lost."""
         play = Play()
         play.cloud.creates_and_fails = True
         await play.put()
@@ -314,32 +324,38 @@ class TestUnknownCreations:
         play.recorder.events.clear()
         return play
 
-    async def test_nothing_more_is_done_and_a_person_is_told_what_to_do(self, play: Play) -> None:
+    async def test_an_unknown_creation_stops_reconciliation_and_asks_for_help(
+        self, play: Play
+    ) -> None:
         for _ in range(3):
             assert await play.reconcile() is None
         assert play.cloud.calls == []
         assert "natsctl external resolve a" in await play.message()
         assert play.reasons == ["CannotInitializeManagedResource"]
 
-    async def test_it_is_not_let_go_either(self, play: Play) -> None:
+    async def test_a_deleted_object_with_an_unknown_creation_keeps_its_finalizer(
+        self, play: Play
+    ) -> None:
         await play.primary.delete("a")
         assert await play.reconcile() is None
         assert (await play.finalizers()) == HELD
 
-    async def test_an_orphan_to_be_is_let_go(self, play: Play) -> None:
+    async def test_a_deleted_object_with_deletion_policy_orphan_is_released(
+        self, play: Play
+    ) -> None:
         await play.annotate(deletion_policy="orphan")
         await play.primary.delete("a")
         assert await play.reconcile() is None
         assert isinstance(play.store, MemoryStore)
         assert play.store.keys() == []
 
-    async def test_without_the_intent_it_is_observed_again(self, play: Play) -> None:
+    async def test_removing_the_intent_resumes_reconciliation(self, play: Play) -> None:
         await play.annotate(external_create_pending=None, external_name="disk-1")
         await play.settle()
         assert play.cloud.created == ["a"]
         assert (await play.conditions())["Ready"] == ("True", "Available")
 
-    async def test_names_known_beforehand_settle_it(self) -> None:
+    async def test_a_predetermined_name_shows_that_the_resource_was_created(self) -> None:
         play = Play(by_key=True)
         play.cloud.creates_and_fails = True
         await play.put(size=4)
@@ -350,7 +366,7 @@ class TestUnknownCreations:
         assert play.cloud.disks == {"a": 4}
         assert "external-create-succeeded" in await play.annotations()
 
-    async def test_names_known_beforehand_tell_that_nothing_was_created(self) -> None:
+    async def test_a_predetermined_name_shows_that_nothing_was_created(self) -> None:
         play = Play(by_key=True)
         play.cloud.failures["create"] = TimeoutError("never sent")
         await play.put()
@@ -363,7 +379,7 @@ class TestUnknownCreations:
         await play.settle()
         assert play.cloud.created == ["a"]
 
-    async def test_on_its_way_out_a_name_known_beforehand_is_enough_to_delete(self) -> None:
+    async def test_a_deleted_object_with_a_predetermined_name_deletes_its_resource(self) -> None:
         play = Play(by_key=True)
         play.cloud.creates_and_fails = True
         await play.put()
@@ -377,7 +393,7 @@ class TestUnknownCreations:
 
 
 class TestUpdating:
-    async def test_what_differs_is_updated(self, play: Play) -> None:
+    async def test_a_different_resource_is_updated(self, play: Play) -> None:
         await play.put(size=1)
         await play.settle()
         await play.put(size=2)
@@ -393,10 +409,12 @@ class TestUpdating:
         await play.put(size=2)
         with caplog.at_level(logging.DEBUG):
             await play.reconcile()
-        found = [at.levelname for at in caplog.records if "size is 1, not 2" in at.getMessage()]
-        assert found == ["DEBUG"]
+        levels = [log.levelname for log in caplog.records if "size is 1, not 2" in log.getMessage()]
+        assert levels == ["DEBUG"]
 
-    async def test_what_exists_already_is_held_before_it_is_updated(self, play: Play) -> None:
+    async def test_an_existing_resource_gets_the_finalizer_before_its_update(
+        self, play: Play
+    ) -> None:
         play.cloud.disks["found"] = 1
         await play.put(size=2, external_name="found")
         await play.settle()
@@ -404,7 +422,7 @@ class TestUpdating:
         assert play.cloud.disks == {"found": 2}
         assert play.cloud.created == []
 
-    async def test_a_failure_is_told_and_passes(self, play: Play) -> None:
+    async def test_a_failed_update_is_reported_and_raised(self, play: Play) -> None:
         await play.put(size=1)
         await play.settle()
         await play.put(size=2)
@@ -418,17 +436,17 @@ class TestUpdating:
 
 class TestLateInitialization:
     @staticmethod
-    def _client(**found: Any) -> ExternalClientFns[Disk]:
+    def _client(**fields: Any) -> ExternalClientFns[Disk]:
         async def observe(managed: Managed[Disk]) -> Observation:
             late = "zone" not in managed.spec
-            for name, value in found.items():
+            for name, value in fields.items():
                 managed.spec[name] = value
             managed.status["seen"] = True
             return Observation(exists=True, up_to_date=True, late_initialized=late)
 
         return ExternalClientFns(observe_fn=observe)
 
-    async def test_what_was_unset_is_stored_and_the_status_the_next_time(self) -> None:
+    async def test_late_initialized_fields_are_stored_before_the_status(self) -> None:
         play = Play(client=lambda _: self._client(zone="b"))
         await play.put(size=1)
         assert await play.reconcile() == pytest.approx(0.1)
@@ -439,7 +457,7 @@ class TestLateInitialization:
         assert await play.reconcile() == 60
         assert (await play.document())["status"]["seen"] is True
 
-    async def test_what_was_set_must_not_be_changed(self) -> None:
+    async def test_late_initialization_of_a_set_field_is_refused(self) -> None:
         play = Play(client=lambda _: self._client(size=5))
         await play.put(size=1)
         with pytest.raises(UsageError, match=r"spec\.size"):
@@ -447,12 +465,12 @@ class TestLateInitialization:
         assert (await play.document())["spec"] == {"size": 1}
         assert "which was set" in await play.message()
 
-    async def test_saying_so_without_a_change_is_no_late_initialization(self) -> None:
+    async def test_late_initialization_without_a_change_writes_nothing(self) -> None:
         play = Play(client=lambda _: self._client())
         await play.put(size=1)
         assert await play.reconcile() == 60
 
-    async def test_without_saying_so_no_change_of_the_spec_is_stored(self) -> None:
+    async def test_spec_changes_without_late_initialized_are_dropped(self) -> None:
         async def observe(managed: Managed[Disk]) -> Observation:
             managed.spec["zone"] = "b"
             return Observation(exists=True, up_to_date=True)
@@ -464,7 +482,7 @@ class TestLateInitialization:
 
 
 class TestDeleting:
-    async def test_it_is_deleted_until_it_is_gone_and_then_let_go(self, play: Play) -> None:
+    async def test_the_finalizer_is_removed_after_the_resource_is_gone(self, play: Play) -> None:
         play.cloud.goes_after_s = 10
         await play.put()
         await play.settle()
@@ -477,7 +495,7 @@ class TestDeleting:
         assert isinstance(play.store, MemoryStore)
         assert play.store.keys() == []
 
-    async def test_what_takes_long_to_go_is_looked_at_less_and_less_often(self, play: Play) -> None:
+    async def test_a_slow_deletion_is_polled_with_backoff(self, play: Play) -> None:
         play.cloud.goes_after_s = 100
         await play.put()
         await play.settle()
@@ -489,9 +507,7 @@ class TestDeleting:
         assert waits[:6] == pytest.approx([1, 1, 2, 4, 8, 16])
         assert max(wait for wait in waits if wait) <= 60
 
-    async def test_nothing_is_deleted_while_finalizers_of_others_hold_the_object(
-        self, play: Play
-    ) -> None:
+    async def test_nothing_is_deleted_while_others_hold_finalizers(self, play: Play) -> None:
         await play.put()
         await play.settle()
         await play.edit("a", lambda document: document["metadata"]["finalizers"].append("other"))
@@ -515,7 +531,7 @@ class TestDeleting:
         await play.reconcile()
         assert await play.store.get("a") == before
 
-    async def test_an_object_without_an_external_resource_waits_for_no_finalizer_of_others(
+    async def test_an_object_without_an_external_resource_is_released_despite_finalizers_of_others(
         self, play: Play
     ) -> None:
         await play.put()
@@ -526,7 +542,7 @@ class TestDeleting:
         assert await play.reconcile() is None
         assert await play.finalizers() == ["other"]
 
-    async def test_a_failure_is_told_and_it_stays(self, play: Play) -> None:
+    async def test_a_failed_deletion_is_reported_and_keeps_the_finalizer(self, play: Play) -> None:
         await play.put()
         await play.settle()
         await play.primary.delete("a")
@@ -536,7 +552,7 @@ class TestDeleting:
         assert await play.conditions() == {"Ready": ("False", "Deleting"), "Synced": FAILED}
         assert await play.finalizers() == HELD
 
-    async def test_an_orphan_is_let_go_without_a_look_at_it(self, play: Play) -> None:
+    async def test_deletion_policy_orphan_releases_without_an_observation(self, play: Play) -> None:
         await play.put(deletion_policy="orphan")
         await play.settle()
         play.cloud.calls.clear()
@@ -545,7 +561,9 @@ class TestDeleting:
         assert play.cloud.calls == []
         assert play.cloud.disks == {"disk-1": 1}
 
-    async def test_what_was_never_ours_is_not_deleted(self, play: Play) -> None:
+    async def test_a_resource_of_an_object_without_our_finalizer_is_not_deleted(
+        self, play: Play
+    ) -> None:
         play.cloud.disks["found"] = 1
         await play.put(external_name="found")
         await play.edit("a", lambda document: document["metadata"].update(finalizers=["other"]))
@@ -553,7 +571,9 @@ class TestDeleting:
         assert await play.reconcile() is None
         assert play.cloud.disks == {"found": 1}
 
-    async def test_one_that_was_removed_past_its_finalizer_is_cleaned_up(self, play: Play) -> None:
+    async def test_the_resource_of_an_object_deleted_despite_its_finalizer_is_deleted(
+        self, play: Play
+    ) -> None:
         await play.put()
         await play.settle()
         await play.store.delete("a")
@@ -564,14 +584,16 @@ class TestDeleting:
         assert await play.reconcile() is None
         assert len(play.cloud.calls) == calls
 
-    async def test_an_orphan_that_was_removed_past_its_finalizer_stays(self, play: Play) -> None:
+    async def test_an_orphaned_resource_of_an_object_deleted_despite_its_finalizer_stays(
+        self, play: Play
+    ) -> None:
         await play.put(deletion_policy="orphan")
         await play.settle()
         await play.store.delete("a")
         await play.settle()
         assert play.cloud.disks == {"disk-1": 1}
 
-    async def test_one_that_is_removed_while_it_is_created_is_cleaned_up(self) -> None:
+    async def test_the_resource_of_an_object_deleted_during_create_is_deleted(self) -> None:
         class Removing(CloudClient):
             async def create(self, managed: Managed[Any]) -> None:
                 await super().create(managed)
@@ -584,13 +606,13 @@ class TestDeleting:
         assert play.cloud.created == ["a"]
         assert play.cloud.disks == {}
 
-    async def test_one_that_was_never_there_is_nothing_to_do(self, play: Play) -> None:
+    async def test_a_key_that_never_existed_causes_no_call(self, play: Play) -> None:
         assert await play.reconcile("nobody") is None
         assert play.cloud.calls == []
 
 
 class TestPause:
-    async def test_a_paused_object_is_not_even_observed(self, play: Play) -> None:
+    async def test_a_paused_object_is_not_observed(self, play: Play) -> None:
         await play.put(paused="true")
         for _ in range(3):
             assert await play.reconcile() is None
@@ -598,7 +620,7 @@ class TestPause:
         assert await play.conditions() == {"Synced": ("False", "ReconcilePaused")}
         assert play.reasons == ["ReconciliationPaused"]
 
-    async def test_it_is_not_let_go_either(self, play: Play) -> None:
+    async def test_a_paused_object_that_is_deleted_keeps_its_finalizer(self, play: Play) -> None:
         await play.put()
         await play.settle()
         await play.annotate(paused="true")
@@ -607,21 +629,21 @@ class TestPause:
         assert await play.finalizers() == HELD
         assert play.cloud.disks == {"disk-1": 1}
 
-    async def test_it_goes_on_when_the_pause_is_over(self, play: Play) -> None:
+    async def test_reconciliation_resumes_after_a_pause(self, play: Play) -> None:
         await play.put(paused="true")
         await play.reconcile()
         await play.annotate(paused=None)
         await play.settle()
         assert (await play.conditions())["Synced"] == SYNCED
 
-    async def test_only_the_word_true_pauses(self, play: Play) -> None:
+    async def test_only_the_value_true_pauses(self, play: Play) -> None:
         await play.put(paused="false")
         await play.settle()
         assert play.cloud.created == ["a"]
 
 
 class TestPolicies:
-    async def test_what_is_only_observed_is_neither_created_nor_updated(self, play: Play) -> None:
+    async def test_management_policy_observe_neither_creates_nor_updates(self, play: Play) -> None:
         await play.put(management_policy="observe")
         assert await play.reconcile() == 60
         assert play.cloud.created == []
@@ -632,7 +654,7 @@ class TestPolicies:
         assert play.cloud.disks == {"found": 7}
         assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
 
-    async def test_what_may_be_deleted_only_is_not_updated(self, play: Play) -> None:
+    async def test_management_policy_observe_delete_does_not_update(self, play: Play) -> None:
         await play.put(management_policy="observe-delete", external_name="found")
         play.cloud.disks["found"] = 7
         await play.settle()
@@ -641,20 +663,22 @@ class TestPolicies:
         await play.settle()
         assert play.cloud.disks == {}
 
-    async def test_what_may_not_be_deleted_stays(self, play: Play) -> None:
+    async def test_management_policy_observe_create_update_does_not_delete(
+        self, play: Play
+    ) -> None:
         await play.put(management_policy="observe-create-update")
         await play.settle()
         await play.primary.delete("a")
         await play.settle()
         assert play.cloud.disks == {"disk-1": 1}
 
-    async def test_the_defaults_are_the_reconcilers(self) -> None:
+    async def test_default_policies_are_options_of_the_reconciler(self) -> None:
         play = Play(management_policy="observe", deletion_policy="orphan")
         await play.put()
         await play.reconcile()
         assert play.cloud.created == []
 
-    async def test_a_spec_may_say_it_as_in_kubernetes(self, play: Play) -> None:
+    async def test_a_deletion_policy_in_the_spec_applies(self, play: Play) -> None:
         await play.put()
         await play.settle()
         await play.edit("a", lambda document: document["spec"].update(deletionPolicy="Orphan"))
@@ -662,7 +686,7 @@ class TestPolicies:
         await play.settle()
         assert play.cloud.disks == {"disk-1": 1}
 
-    async def test_one_that_nobody_knows_stops_everything(self, play: Play) -> None:
+    async def test_an_unknown_policy_stops_reconciliation(self, play: Play) -> None:
         await play.put()
         await play.settle()
         calls = len(play.cloud.calls)
@@ -675,68 +699,70 @@ class TestPolicies:
 
 
 class TestOptions:
-    async def test_an_external_system_of_nothing_is_the_default(self) -> None:
+    async def test_the_default_connecter_is_the_nop_connecter(self) -> None:
         store = MemoryStore(DISKS)
         await store.create("a", b'{"spec": {"size": 1}}')
         reconciler = ManagedReconciler(primary_of(store))
         assert await reconciler.reconcile("a") is not None
 
-    async def test_the_interval_between_looks(self) -> None:
+    async def test_the_poll_interval_is_an_option(self) -> None:
         play = Play(poll_interval_s=5.0)
         await play.put()
         await play.reconcile()
         assert await play.reconcile() == 5
 
-    async def test_a_hook_says_the_interval_for_an_object(self) -> None:
+    async def test_a_hook_sets_the_poll_interval_of_an_object(self) -> None:
         play = Play(poll_interval_hook=lambda managed, usual_s: usual_s * managed.spec["size"])
         await play.put(size=3)
         await play.reconcile()
         assert await play.reconcile() == 180
 
-    async def test_a_jitter_varies_it_both_ways(self) -> None:
+    async def test_jitter_shortens_and_lengthens_the_poll_interval(self) -> None:
         play = Play(poll_jitter_s=10.0)
         await play.put()
         await play.reconcile()
-        found = [await play.reconcile() or 0.0 for _ in range(200)]
-        assert 50 <= min(found) < 57
-        assert 63 < max(found) <= 70
+        delays_s = [await play.reconcile() or 0.0 for _ in range(200)]
+        assert 50 <= min(delays_s) < 57
+        assert 63 < max(delays_s) <= 70
 
-    def test_a_hook_and_a_jitter_contradict_each_other(self) -> None:
+    def test_a_hook_and_a_jitter_are_mutually_exclusive(self) -> None:
         with pytest.raises(UsageError, match="poll_jitter_s"):
             Play(poll_jitter_s=1.0, poll_interval_hook=lambda _, usual_s: usual_s)
 
-    async def test_another_finalizer(self) -> None:
+    async def test_the_finalizer_is_an_option(self) -> None:
         play = Play(finalizer="example.org/mine")
         await play.put()
         await play.reconcile()
         assert await play.finalizers() == ["example.org/mine"]
 
-    async def test_annotations_of_another_domain(self) -> None:
+    async def test_the_domain_of_the_annotations_is_an_option(self) -> None:
         play = Play(names=AnnotationNames("example.org"))
         await play.put()
         await play.reconcile()
-        said = (await play.document())["metadata"]["annotations"]
-        assert {name.partition("/")[0] for name in said} == {"example.org"}
+        annotations = (await play.document())["metadata"]["annotations"]
+        assert {name.partition("/")[0] for name in annotations} == {"example.org"}
 
-    async def test_a_logger(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_the_logger_is_an_option(self, caplog: pytest.LogCaptureFixture) -> None:
         play = Play(logger=logging.getLogger("my.disks"))
         await play.put()
         with caplog.at_level(logging.INFO):
             await play.reconcile()
         assert "my.disks" in {record.name for record in caplog.records}
 
-    async def test_a_function_that_updates_critical_annotations(self) -> None:
-        asked: list[dict[str, str | None]] = []
+    async def test_the_critical_annotation_updater_may_be_a_function(self) -> None:
+        updates: list[dict[str, str | None]] = []
 
         async def update(managed: Managed[Any]) -> None:
-            asked.append(managed.changed_annotations)
+            updates.append(managed.changed_annotations)
 
         play = Play(critical_annotation_updater=update)
         await play.put()
         await play.reconcile()
-        assert [set(at) for at in asked] == [{NAMES.external_name, NAMES.create_succeeded}]
+        assert [set(update) for update in updates] == [
+            {NAMES.external_name, NAMES.create_succeeded}
+        ]
 
-    async def test_the_time_is_for_all_external_calls_of_one_reconciliation(self) -> None:
+    async def test_the_timeout_covers_all_external_calls_of_one_reconciliation(self) -> None:
         play = Play(timeout_s=10.0)
         play.cloud.takes_s = {"connect": 4, "observe": 4, "create": 4}
         await play.put()
@@ -744,11 +770,11 @@ class TestOptions:
             await play.reconcile()
         assert asyncio.get_running_loop().time() == 10
 
-    def test_a_kind_without_metadata_cannot_be_managed(self) -> None:
+    def test_a_kind_without_metadata_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"natsctl\.Object"):
             ManagedReconciler(primary_of(MemoryStore(kv(bytes, bucket="raw"))))
 
-    def test_a_kind_watched_in_part_cannot_be_managed(self) -> None:
+    def test_a_partly_watched_kind_is_refused(self) -> None:
         kind = kube("example.org/v1", "Disk", metadata_only=True)
         store = MemoryCluster(MemoryRecorder()).store(kind)
         with pytest.raises(UsageError, match="in part"):
@@ -756,15 +782,15 @@ class TestOptions:
 
 
 class TestConnecting:
-    async def test_a_connecter_that_disconnects_does_after_every_reconciliation(self) -> None:
-        cloud, done = Cloud(), []
+    async def test_disconnect_runs_after_every_reconciliation(self) -> None:
+        cloud, calls = Cloud(), []
 
         async def connect(_managed: Managed[Any]) -> CloudClient:
-            done.append("connect")
+            calls.append("connect")
             return CloudClient(cloud)
 
         async def disconnect() -> None:
-            done.append("disconnect")
+            calls.append("disconnect")
 
         fns = ExternalConnectDisconnecterFns(connect_fn=connect, disconnect_fn=disconnect)
         play = Play(cloud=cloud, connecter=fns)
@@ -773,9 +799,9 @@ class TestConnecting:
         cloud.failures["observe"] = ValueError("no")
         with pytest.raises(ValueError, match="no"):
             await play.reconcile()
-        assert done == ["connect", "disconnect"] * 2
+        assert calls == ["connect", "disconnect"] * 2
 
-    async def test_a_disconnecter_that_fails_is_told_of_and_changes_nothing(self) -> None:
+    async def test_a_failed_disconnect_is_reported_and_otherwise_ignored(self) -> None:
         cloud = Cloud()
 
         async def connect(_managed: Managed[Any]) -> CloudClient:
@@ -791,7 +817,7 @@ class TestConnecting:
         assert cloud.created == ["a"]
         assert "CannotDisconnectFromProvider" in play.reasons
 
-    async def test_a_disconnecter_that_hangs_is_cut_short(self) -> None:
+    async def test_a_disconnect_that_hangs_is_cancelled(self) -> None:
         async def connect(_managed: Managed[Any]) -> CloudClient:
             return CloudClient(play.cloud)  # type: ignore[attr-defined]
 
@@ -811,7 +837,9 @@ class TestConnecting:
             ("observe", "CannotObserveExternalResource"),
         ],
     )
-    async def test_a_failure_is_told_and_passes(self, play: Play, call: str, reason: str) -> None:
+    async def test_a_failed_connect_or_observe_is_reported_and_raised(
+        self, play: Play, call: str, reason: str
+    ) -> None:
         await play.put()
         play.cloud.failures[call] = ValueError("no")
         with pytest.raises(ValueError, match="no"):
@@ -820,7 +848,9 @@ class TestConnecting:
         assert await play.message() == f"cannot {call}: ValueError: no"
         assert play.cloud.created == []
 
-    async def test_a_status_that_cannot_be_stored_hides_no_failure(self, play: Play) -> None:
+    async def test_the_original_error_is_raised_if_the_status_cannot_be_stored(
+        self, play: Play
+    ) -> None:
         async def observe(_managed: Managed[Any]) -> Observation:
             assert isinstance(play.store, MemoryStore)
             play.store.fail(StoreError("away"))
@@ -831,7 +861,7 @@ class TestConnecting:
         with pytest.raises(ValueError, match="the first"):
             await play.reconcile()
 
-    async def test_conditions_that_a_client_sets_stay(self) -> None:
+    async def test_conditions_set_by_a_client_are_kept(self) -> None:
         async def observe(managed: Managed[Any]) -> Observation:
             managed.set_conditions(Condition.unavailable("it is full"))
             return Observation(exists=True, up_to_date=True)
@@ -844,7 +874,7 @@ class TestConnecting:
 
 
 class TestOutages:
-    """The managed object's own store fails, at the worst moments."""
+    """The store of the managed object fails during a reconciliation."""
 
     @staticmethod
     def _cut_off_by_create(play: Play) -> None:
@@ -855,7 +885,7 @@ class TestOutages:
 
         play.connect_with(Cut)
 
-    async def test_a_result_is_stored_when_the_store_is_back_soon(self, play: Play) -> None:
+    async def test_a_result_is_stored_after_a_short_outage(self, play: Play) -> None:
         self._cut_off_by_create(play)
         await play.put()
         work = asyncio.create_task(play.reconcile())
@@ -864,7 +894,9 @@ class TestOutages:
         await work
         assert (await play.annotations())["external-name"] == "disk-1"
 
-    async def test_a_result_is_stored_later_while_the_process_lives(self, play: Play) -> None:
+    async def test_a_result_is_stored_after_a_long_outage_by_the_same_process(
+        self, play: Play
+    ) -> None:
         self._cut_off_by_create(play)
         await play.put()
         with pytest.raises(StoreError, match="away"):
@@ -876,20 +908,20 @@ class TestOutages:
         assert play.cloud.created == ["a"]
         assert (await play.annotations())["external-name"] == "disk-1"
 
-    async def test_an_intent_whose_acknowledgement_was_lost_is_taken_back(self) -> None:
-        store = _Deaf(DISKS)
+    async def test_an_intent_without_an_acknowledgement_is_withdrawn(self) -> None:
+        store = _LostReplyStore(DISKS)
         play = Play(store=store)
         await play.put()
-        store.deaf = True
+        store.loses_replies = True
         with pytest.raises(StoreTimeoutError):
             await play.reconcile()
-        store.deaf = False
+        store.loses_replies = False
         assert "external-create-pending" in await play.annotations()
         assert play.cloud.created == []
         await play.settle()
         assert play.cloud.created == ["a"]
 
-    async def test_an_intent_that_an_outage_kept_from_being_stored_is_no_other_creation(
+    async def test_an_intent_that_was_not_stored_during_an_outage_is_no_unknown_creation(
         self, play: Play
     ) -> None:
         async def observe(_managed: Managed[Disk]) -> Observation:
@@ -908,7 +940,7 @@ class TestOutages:
         assert play.reasons == ["CreatedExternalResource"]
         assert play.cloud.disks == {"disk-1": 2}
 
-    async def test_a_result_is_not_stored_over_another_creation(self, play: Play) -> None:
+    async def test_a_result_does_not_overwrite_another_creation(self, play: Play) -> None:
         self._cut_off_by_create(play)
         await play.put()
         with pytest.raises(StoreError, match="away"):
@@ -919,15 +951,15 @@ class TestOutages:
         assert "external-name" not in await play.annotations()
 
 
-class _Refusing(MemoryStore):
-    """A store that refuses the next writes that make *wrong* true of a document."""
+class _RefusingStore(MemoryStore):
+    """A store that refuses the documents for which *refused* returns True."""
 
-    def __init__(self, wrong: Callable[[dict[str, Any]], bool]) -> None:
+    def __init__(self, refused: Callable[[dict[str, Any]], bool]) -> None:
         super().__init__(DISKS)
-        self._wrong = wrong
+        self._refused = refused
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        if self._wrong(json.loads(value)):
+        if self._refused(json.loads(value)):
             raise TooLargeError("it is too large")
         return await super().update(key, value, revision=revision)
 
@@ -936,54 +968,56 @@ def _annotation(document: dict[str, Any], name: str) -> bool:
     return name in document.get("metadata", {}).get("annotations", {})
 
 
-class TestUnstorable:
+class TestRefusedWrites:
     """The managed object cannot be written, but its status can."""
 
     @staticmethod
-    async def _failed(play: Play, what: str) -> None:
+    async def _failed(play: Play, subject: str) -> None:
         with pytest.raises(TooLargeError):
             await play.reconcile()
         assert (await play.conditions())["Synced"] == FAILED
-        assert await play.message() == f"cannot store {what}: TooLargeError: it is too large"
+        assert await play.message() == f"cannot store {subject}: TooLargeError: it is too large"
         assert play.reasons[-1] == "CannotUpdateManagedResource"
 
-    async def test_an_intent(self) -> None:
-        play = Play(store=_Refusing(lambda document: _annotation(document, NAMES.create_pending)))
+    async def test_an_intent_that_cannot_be_stored_is_reported(self) -> None:
+        play = Play(
+            store=_RefusingStore(lambda document: _annotation(document, NAMES.create_pending))
+        )
         await play.put()
         await self._failed(play, "the intent to create")
         assert (await play.conditions())["Ready"] == ("False", "Creating")
         assert play.cloud.created == []
 
-    async def test_a_finalizer(self) -> None:
-        held = _Refusing(lambda document: bool(document.get("metadata", {}).get("finalizers")))
+    async def test_a_finalizer_that_cannot_be_stored_is_reported(self) -> None:
+        held = _RefusingStore(lambda document: bool(document.get("metadata", {}).get("finalizers")))
         play = Play(store=held)
         play.cloud.disks["found"] = 1
         await play.put(external_name="found", size=2)
         await self._failed(play, "the finalizer")
         assert play.cloud.disks == {"found": 1}
 
-    async def test_the_removal_of_a_finalizer(self) -> None:
+    async def test_a_finalizer_that_cannot_be_removed_is_reported(self) -> None:
         def released(document: dict[str, Any]) -> bool:
             return document["metadata"].get("finalizers") == []
 
-        play = Play(store=_Refusing(released))
+        play = Play(store=_RefusingStore(released))
         await play.put()
         await play.settle()
         await play.primary.delete("a")
         play.cloud.disks.clear()
         await self._failed(play, "the removal of the finalizer")
 
-    async def test_late_initialization(self) -> None:
+    async def test_a_late_initialization_that_cannot_be_stored_is_reported(self) -> None:
         async def observe(managed: Managed[Disk]) -> Observation:
             managed.spec["zone"] = "b"
             return Observation(exists=True, up_to_date=True, late_initialized=True)
 
-        store = _Refusing(lambda document: "zone" in document["spec"])
+        store = _RefusingStore(lambda document: "zone" in document["spec"])
         play = Play(store=store, client=lambda _: ExternalClientFns(observe_fn=observe))
         await play.put()
         await self._failed(play, "late initialization")
 
-    async def test_the_result_of_a_creation(self, play: Play) -> None:
+    async def test_a_result_that_cannot_be_stored_is_reported(self, play: Play) -> None:
         class Cut(CloudClient):
             async def create(self, managed: Managed[Any]) -> None:
                 await super().create(managed)
@@ -995,7 +1029,7 @@ class TestUnstorable:
         await self._failed(play, "the result of the creation")
         assert (await play.conditions())["Ready"] == ("False", "Creating")
 
-    async def test_the_error_of_a_creation_stands_if_its_result_cannot_be_stored_either(
+    async def test_a_failed_create_is_reported_although_its_result_cannot_be_stored(
         self, play: Play
     ) -> None:
         class Cut(CloudClient):
@@ -1011,9 +1045,7 @@ class TestUnstorable:
         assert await play.message() == "cannot create: PermissionError: the first"
         assert play.reasons == ["CannotUpdateManagedResource", "CannotCreateExternalResource"]
 
-    async def test_the_error_of_a_creation_is_raised_while_no_store_answers(
-        self, play: Play
-    ) -> None:
+    async def test_the_error_of_create_is_raised_while_no_store_answers(self, play: Play) -> None:
         class Cut(CloudClient):
             async def create(self, _managed: Managed[Any]) -> None:
                 play.fail(StoreError("away"))
@@ -1029,14 +1061,14 @@ class TestUnstorable:
         assert play.cloud.created == ["a"]
 
 
-class _Deaf(MemoryStore):
-    """A store whose acknowledgements get lost."""
+class _LostReplyStore(MemoryStore):
+    """A store that loses its replies while `loses_replies` is set."""
 
-    deaf = False
+    loses_replies = False
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         stored = await super().update(key, value, revision=revision)
-        if self.deaf:
+        if self.loses_replies:
             raise StoreTimeoutError("no answer")
         return stored
 
@@ -1050,7 +1082,9 @@ class TestClusters:
     def play(self) -> Play:
         return Play(store=MemoryCluster(MemoryRecorder()).store(self.KIND), kind=self.KIND)
 
-    async def test_it_lives_and_goes_as_one_in_nats_does(self, play: Play) -> None:
+    async def test_a_custom_resource_is_created_and_deleted_like_a_nats_object(
+        self, play: Play
+    ) -> None:
         await play.put("shop/a", size=3)
         await play.settle("shop/a")
         assert play.cloud.disks == {"disk-1": 3}
@@ -1067,14 +1101,14 @@ class TestClusters:
         with pytest.raises(StoreError):
             await play.store.get("shop/a")
 
-    async def test_what_is_up_to_date_causes_no_write(self, play: Play) -> None:
+    async def test_an_up_to_date_custom_resource_causes_no_write(self, play: Play) -> None:
         await play.put("shop/a")
         await play.settle("shop/a")
         before = await play.store.get("shop/a")
         await play.reconcile("shop/a")
         assert await play.store.get("shop/a") == before
 
-    async def test_a_person_is_told_which_annotations_to_change(self, play: Play) -> None:
+    async def test_an_unknown_creation_reports_the_annotation_to_remove(self, play: Play) -> None:
         play.cloud.creates_and_fails = True
         await play.put("shop/a")
         with pytest.raises(TimeoutError):
@@ -1083,8 +1117,8 @@ class TestClusters:
         assert f"remove the {NAMES.create_pending} annotation" in await play.message("shop/a")
 
 
-class _Around:
-    """A store in a cluster, with something changed."""
+class _WrappedStore:
+    """A wrapper of a cluster store."""
 
     def __init__(self, inner: MemoryManifestStore) -> None:
         self.kind = inner.kind
@@ -1094,8 +1128,8 @@ class _Around:
         return getattr(self.inner, name)
 
 
-class _Counting(_Around):
-    """A kind without a status subresource: each of its statuses makes another generation."""
+class _GenerationStore(_WrappedStore):
+    """A kind without a status subresource: each status write increments the generation."""
 
     async def patch_status(self, key: str, patch: Any, *, revision: int | None = None) -> Stored:
         await self.inner.patch_status(key, patch, revision=revision)
@@ -1104,8 +1138,8 @@ class _Counting(_Around):
         return await self.inner.get(key)
 
 
-class _Busy(_Around):
-    """A store in which somebody else writes before each of our statuses."""
+class _ConcurrentStore(_WrappedStore):
+    """A store in which another client writes before each status write."""
 
     async def patch_status(self, key: str, patch: Any, *, revision: int | None = None) -> Stored:
         await self.inner.patch_status(key, {"theirs": patch.get("size", 0)})
@@ -1114,13 +1148,13 @@ class _Busy(_Around):
 
 class TestStatusesInClusters:
     @staticmethod
-    def _play(of: type[_Around]) -> tuple[Play, MemoryManifestStore]:
+    def _play(wrapper: type[_WrappedStore]) -> tuple[Play, MemoryManifestStore]:
         inner = MemoryCluster(MemoryRecorder()).store(TestClusters.KIND)
-        store: Any = of(inner)
+        store: Any = wrapper(inner)
         return Play(store=store, kind=TestClusters.KIND), inner
 
-    async def test_where_a_status_makes_a_generation_no_generation_is_told_of(self) -> None:
-        play, store = self._play(_Counting)
+    async def test_a_status_write_that_increments_the_generation_causes_no_loop(self) -> None:
+        play, store = self._play(_GenerationStore)
         await play.put("shop/a")
         await play.settle("shop/a")
         await play.settle("shop/a")
@@ -1129,8 +1163,8 @@ class TestStatusesInClusters:
             await play.reconcile("shop/a")
         assert store.writes == writes
 
-    async def test_a_status_is_stored_whoever_writes_meanwhile(self) -> None:
-        play, store = self._play(_Busy)
+    async def test_a_status_is_stored_despite_concurrent_writes(self) -> None:
+        play, store = self._play(_ConcurrentStore)
         await play.put("shop/a", size=3)
         await play.settle("shop/a")
         status: Any = store.document("shop/a")["status"]
@@ -1138,7 +1172,7 @@ class TestStatusesInClusters:
         assert "theirs" in status
 
 
-def test_names_in_objects_are_those_of_natsctl() -> None:
+def test_the_default_names_have_the_domain_natsctl_io() -> None:
     assert (FINALIZER_NAME, NAMES.external_name) == (
         "natsctl.io/managed",
         "natsctl.io/external-name",
@@ -1150,10 +1184,10 @@ class Typed(Object, frozen=True):
 
 
 async def test_an_object_is_typed_for_its_client() -> None:
-    found: list[Typed] = []
+    observed: list[Typed] = []
 
     async def observe(managed: Managed[Typed]) -> Observation:
-        found.append(managed.object)
+        observed.append(managed.object)
         return Observation(exists=True, up_to_date=True)
 
     async def connect(_managed: Managed[Typed]) -> ExternalClientFns[Typed]:
@@ -1162,21 +1196,21 @@ async def test_an_object_is_typed_for_its_client() -> None:
     store = MemoryStore(kv(Typed, bucket="typed"))
     await store.create("a", b'{"spec": {"x": 1}}')
     await ManagedReconciler(primary_of(store), connecter=connect, clock=clock).reconcile("a")
-    assert found[0].spec == {"x": 1}
+    assert observed[0].spec == {"x": 1}
 
 
-class Name(str):
-    """A key of which a test sees whether anything still refers to it."""
+class WeakKey(str):
+    """A key to which a test can hold a weak reference."""
 
     __slots__ = ("__weakref__",)
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 3600.0])
-async def test_nothing_is_kept_of_a_key_whose_object_is_gone(grace_s: float) -> None:
+async def test_a_deleted_object_leaves_no_memory_of_its_key(grace_s: float) -> None:
     play = Play(creation_grace_period_s=grace_s)
 
-    async def reconciled() -> weakref.ref[Name]:
-        key = Name("b")
+    async def reconcile_and_forget() -> weakref.ref[WeakKey]:
+        key = WeakKey("b")
         await play.put("b")
         await play.settle(key)
         await play.primary.delete("b")
@@ -1184,24 +1218,24 @@ async def test_nothing_is_kept_of_a_key_whose_object_is_gone(grace_s: float) -> 
         await play.settle(key)
         return weakref.ref(key)
 
-    known = await reconciled()
+    reference = await reconcile_and_forget()
     assert isinstance(play.store, MemoryStore)
     assert play.store.keys() == []
     gc.collect()
-    assert known() is None
+    assert reference() is None
 
 
-async def test_nothing_is_kept_of_a_creation_whose_grace_period_is_over() -> None:
+async def test_a_creation_leaves_no_memory_after_its_grace_period() -> None:
     play = Play(creation_grace_period_s=3600.0)
 
-    async def reconciled() -> weakref.ref[Name]:
-        key = Name("b")
+    async def reconcile_and_forget() -> weakref.ref[WeakKey]:
+        key = WeakKey("b")
         await play.put("b")
         await play.settle(key)
         await asyncio.sleep(3601)
         await play.settle("b")
         return weakref.ref(key)
 
-    known = await reconciled()
+    reference = await reconcile_and_forget()
     gc.collect()
-    assert known() is None
+    assert reference() is None

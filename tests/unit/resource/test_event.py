@@ -1,4 +1,4 @@
-"""An event says what it is of, is marked once, and goes back where it came from."""
+"""Events of a resource: their content, and marking them as done."""
 
 import pytest
 
@@ -6,37 +6,37 @@ from natsctl import UsageError
 from natsctl.resource import Event, EventKind, Key
 
 
-class Desk:
-    """An origin that notes what comes back."""
+class Origin:
+    """An event source that records the events that are returned to it."""
 
     def __init__(self) -> None:
-        self.notes: list[tuple[object, ...]] = []
+        self.calls: list[tuple[object, ...]] = []
 
     def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
-        self.notes.append(("settled", kind, key, error))
+        self.calls.append(("settled", kind, key, error))
 
     def restore(self, key: Key) -> None:
-        self.notes.append(("restored", key))
+        self.calls.append(("restored", key))
 
     def lose(self, kind: EventKind, key: Key) -> None:
-        self.notes.append(("lost", kind, key))
+        self.calls.append(("lost", kind, key))
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def origin() -> Origin:
+    return Origin()
 
 
-def upsert(desk: Desk) -> Event[str]:
-    return Event(EventKind.UPSERT, Key("team/shop"), "object", desk)
+def upsert(origin: Origin) -> Event[str]:
+    return Event(EventKind.UPSERT, Key("team/shop"), "object", origin)
 
 
-def sync(desk: Desk) -> Event[str]:
-    return Event(EventKind.SYNC, Key(), None, desk)
+def sync(origin: Origin) -> Event[str]:
+    return Event(EventKind.SYNC, Key(), None, origin)
 
 
 class TestKey:
-    def test_it_is_the_string_itself(self) -> None:
+    def test_a_key_is_a_string(self) -> None:
         assert {Key("shop"): 1}["shop"] == 1  # type: ignore[index]
         assert f"{Key('team/shop')}" == "team/shop"
 
@@ -49,49 +49,51 @@ class TestKey:
             ("", "", ""),
         ],
     )
-    def test_it_knows_its_namespace_and_its_name(self, key: str, namespace: str, name: str) -> None:
+    def test_a_key_has_a_namespace_and_a_name(self, key: str, namespace: str, name: str) -> None:
         assert (Key(key).namespace, Key(key).name) == (namespace, name)
 
 
 class TestEvent:
-    def test_it_has_an_object_unless_it_is_a_sync(self, desk: Desk) -> None:
-        event, without = upsert(desk), sync(desk)
+    def test_an_event_has_an_object_unless_it_is_a_sync(self, origin: Origin) -> None:
+        event, without = upsert(origin), sync(origin)
         assert event.object == "object"
         with pytest.raises(UsageError, match="a sync event has no object"):
             assert without.object
         event.done()
         without.done()
 
-    def test_it_shows_what_it_is_of(self, desk: Desk) -> None:
-        events = (upsert(desk), sync(desk))
+    def test_the_repr_shows_kind_and_key(self, origin: Origin) -> None:
+        events = (upsert(origin), sync(origin))
         assert [repr(event) for event in events] == ["<upsert team/shop>", "<sync>"]
         for event in events:
             event.done()
 
-    def test_done_is_said_once(self, desk: Desk) -> None:
-        event = upsert(desk)
+    def test_done_can_be_called_once(self, origin: Origin) -> None:
+        event = upsert(origin)
         event.done()
         with pytest.raises(UsageError, match="<upsert team/shop> is already marked done"):
             event.done()
         del event
-        assert desk.notes == [("settled", "upsert", "team/shop", None)]
+        assert origin.calls == [("settled", "upsert", "team/shop", None)]
 
-    def test_done_may_say_what_failed(self, desk: Desk) -> None:
+    def test_done_accepts_the_error_of_a_failure(self, origin: Origin) -> None:
         error = OSError("no room")
-        upsert(desk).done(error)
-        assert desk.notes == [("settled", "upsert", "team/shop", error)]
+        upsert(origin).done(error)
+        assert origin.calls == [("settled", "upsert", "team/shop", error)]
 
-    def test_one_that_is_dropped_is_lost(self, desk: Desk) -> None:
-        event = upsert(desk)
-        assert desk.notes == []
+    def test_a_dropped_event_is_reported_as_lost(self, origin: Origin) -> None:
+        event = upsert(origin)
+        assert origin.calls == []
         del event
-        assert desk.notes == [("lost", "upsert", "team/shop")]
+        assert origin.calls == [("lost", "upsert", "team/shop")]
 
-    async def test_what_is_no_error_passes_and_leaves_the_event_untouched(self, desk: Desk) -> None:
+    async def test_an_exception_that_is_no_error_returns_the_event_to_its_queue(
+        self, origin: Origin
+    ) -> None:
         async def interrupt() -> None:
-            async with upsert(desk):
+            async with upsert(origin):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             await interrupt()
-        assert desk.notes == [("restored", "team/shop")]
+        assert origin.calls == [("restored", "team/shop")]

@@ -1,4 +1,4 @@
-"""A resource's store shows its objects as they were last seen."""
+"""The store of a resource shows its cached objects."""
 
 import asyncio
 import json
@@ -25,22 +25,22 @@ async def stage() -> AsyncIterator[Stage]:
         yield stage
 
 
-async def test_it_lists_objects_and_keys(stage: Stage) -> None:
+async def test_the_store_lists_objects_and_keys(stage: Stage) -> None:
     store = await stage.resource.store()
     assert [obj.spec.text for obj in store.list()] == ["hi", "hi"]
     assert sorted(store.iter_keys()) == ["a", "b"]
     assert len(store) == 2
 
 
-async def test_it_gives_an_object_by_its_key(stage: Stage) -> None:
+async def test_get_by_key_returns_an_object_or_none(stage: Stage) -> None:
     store = await stage.resource.store()
-    found = store.get_by_key("a")
-    assert found is not None
-    assert found.spec.text == "hi"
+    obj = store.get_by_key("a")
+    assert obj is not None
+    assert obj.spec.text == "hi"
     assert store.get_by_key("c") is None
 
 
-async def test_it_follows_what_changes(stage: Stage) -> None:
+async def test_the_store_follows_changes(stage: Stage) -> None:
     store = await stage.resource.store()
     await stage.put("a", "new")
     await stage.delete("b")
@@ -48,7 +48,7 @@ async def test_it_follows_what_changes(stage: Stage) -> None:
     assert [obj.spec.text for obj in store.list()] == ["new"]
 
 
-async def test_keys_may_change_while_they_are_iterated(stage: Stage) -> None:
+async def test_keys_may_change_during_iteration(stage: Stage) -> None:
     keys = (await stage.resource.store()).iter_keys()
     first = next(keys)
     await stage.delete("a", "b")
@@ -57,18 +57,18 @@ async def test_keys_may_change_while_they_are_iterated(stage: Stage) -> None:
     assert sorted([first, *keys]) == ["a", "b"]
 
 
-async def test_what_a_reader_does_to_an_object_nobody_else_sees() -> None:
+async def test_changes_to_a_returned_object_are_not_shared() -> None:
     stores = MemoryStores()
     kind = kv(dict, bucket="plain")
     await stores.store(kind).create("a", b'{"items": []}')
     async with Resource(kind, stores) as resource:
         store = await resource.store()
-        for found in (*store.list(), store.get_by_key("a")):
-            assert found == {"items": []}
-            found["items"].append(1)
+        for obj in (*store.list(), store.get_by_key("a")):
+            assert obj == {"items": []}
+            obj["items"].append(1)
 
 
-async def test_an_object_that_does_not_say_its_key_is_not_looked_up(stage: Stage) -> None:
+async def test_get_is_refused_for_objects_that_do_not_contain_their_key(stage: Stage) -> None:
     store = await stage.resource.store()
     with pytest.raises(UsageError, match=r"Thing\.things do not contain their key: use get_by_key"):
         store.get(thing("hi"))
@@ -77,9 +77,7 @@ async def test_an_object_that_does_not_say_its_key_is_not_looked_up(stage: Stage
 @pytest.mark.parametrize(
     ("namespace", "key"), [("team", "team/shop"), ("", "shop")], ids=["namespaced", "cluster"]
 )
-async def test_an_object_of_a_cluster_is_looked_up_by_what_it_says(
-    namespace: str, key: str
-) -> None:
+async def test_get_finds_a_kubernetes_object_by_its_metadata(namespace: str, key: str) -> None:
     stores = MemoryStores()
     configs = kube("v1", "ConfigMap", type=ConfigMap)
     documents = kube("v1", "ConfigMap")
@@ -88,9 +86,9 @@ async def test_an_object_of_a_cluster_is_looked_up_by_what_it_says(
     await stores.store(configs).create(key, json.dumps(manifest).encode())
     async with Resource(configs, stores) as typed, Resource(documents, stores) as untyped:
         old = ConfigMap(metadata=KubeMetadata(name="shop", namespace=namespace))
-        found = (await typed.store()).get(old)
-        assert found is not None
-        assert found.data == {"a": "1"}
+        obj = (await typed.store()).get(old)
+        assert obj is not None
+        assert obj.data == {"a": "1"}
         store: ResourceStore[dict[str, object]] = await untyped.store()
         assert store.get({"metadata": metadata}) == manifest
         assert store.get({"metadata": {**metadata, "name": "other"}}) is None

@@ -1,4 +1,4 @@
-"""What waits to be told is bounded, and nobody is told what is over."""
+"""The queue of undelivered changes is bounded and merges beyond its bound."""
 
 import asyncio
 
@@ -16,18 +16,18 @@ from tests.support.eventually import eventually
 STORE = MemoryStore(SITES)
 
 
-def stored(key: str, says: str | None) -> Stored | None:
-    return None if says is None else Stored(key, 1, site(says))
+def stored(key: str, text: str | None) -> Stored | None:
+    return None if text is None else Stored(key, 1, site(text))
 
 
-def tell(
-    deliveries: Deliveries, key: str, before: str | None, after: str | None, **how: Registration
+def enqueue(
+    deliveries: Deliveries, key: str, before: str | None, after: str | None, **options: Registration
 ) -> None:
-    news = ObjectChange(key, SITES, STORE, stored(key, before), stored(key, after))
-    deliveries.add(news, priority=Priority.USER, **how)  # type: ignore[arg-type]
+    change = ObjectChange(key, SITES, STORE, stored(key, before), stored(key, after))
+    deliveries.add(change, priority=Priority.USER, **options)  # type: ignore[arg-type]
 
 
-async def all_told(deliveries: Deliveries) -> None:
+async def deliver_all(deliveries: Deliveries) -> None:
     task = asyncio.create_task(deliveries.loop("things", timeout_s=60).run(no_wait))
     await eventually(lambda: deliveries.queue.idle)
     deliveries.queue.shut_down(drain=False)
@@ -40,28 +40,30 @@ def notes() -> Notes:
 
 
 def bounded(notes: Notes, changes_max: int) -> Deliveries:
-    made = Deliveries("sites", Policies(None, give_up_after(0), None), changes_max=changes_max)
-    made.registrations = (Registration(notes),)
-    return made
+    deliveries = Deliveries(
+        "sites", Policies(None, give_up_after(0), None), changes_max=changes_max
+    )
+    deliveries.registrations = (Registration(notes),)
+    return deliveries
 
 
-async def test_up_to_the_bound_everything_is_told(notes: Notes) -> None:
+async def test_changes_up_to_the_bound_are_delivered_one_by_one(notes: Notes) -> None:
     deliveries = bounded(notes, 3)
-    tell(deliveries, "athens", None, "one")
-    tell(deliveries, "athens", "one", "two")
-    tell(deliveries, "athens", "two", "three")
-    await all_told(deliveries)
+    enqueue(deliveries, "athens", None, "one")
+    enqueue(deliveries, "athens", "one", "two")
+    enqueue(deliveries, "athens", "two", "three")
+    await deliver_all(deliveries)
     assert notes.told == ["add athens one", "update athens one two", "update athens two three"]
 
 
-async def test_beyond_it_what_happens_to_one_object_becomes_one_thing(notes: Notes) -> None:
+async def test_changes_of_an_object_beyond_the_bound_are_merged(notes: Notes) -> None:
     deliveries = bounded(notes, 2)
-    tell(deliveries, "athens", None, "one")
-    tell(deliveries, "athens", "one", "two")
+    enqueue(deliveries, "athens", None, "one")
+    enqueue(deliveries, "athens", "one", "two")
     for before, after in (("two", "three"), ("three", None), (None, "four"), ("four", "five")):
-        tell(deliveries, "athens", before, after)
-    tell(deliveries, "berlin", None, "one")
-    await all_told(deliveries)
+        enqueue(deliveries, "athens", before, after)
+    enqueue(deliveries, "berlin", None, "one")
+    await deliver_all(deliveries)
     assert notes.told == [
         "add athens one",
         "add berlin one",
@@ -70,35 +72,35 @@ async def test_beyond_it_what_happens_to_one_object_becomes_one_thing(notes: Not
     ]
 
 
-async def test_what_was_told_makes_room(notes: Notes) -> None:
+async def test_delivered_changes_free_the_bound(notes: Notes) -> None:
     deliveries = bounded(notes, 2)
     task = asyncio.create_task(deliveries.loop("things", timeout_s=60).run(no_wait))
     for _ in range(3):
-        tell(deliveries, "athens", None, "one")
-        tell(deliveries, "athens", "one", "two")
-        tell(deliveries, "athens", "two", "three")
+        enqueue(deliveries, "athens", None, "one")
+        enqueue(deliveries, "athens", "one", "two")
+        enqueue(deliveries, "athens", "two", "three")
         await asyncio.sleep(1)
     deliveries.queue.shut_down(drain=False)
     await task
     assert notes.told == ["add athens one", "update athens one three"] * 3
 
 
-async def test_only_one_of_them_may_be_told(notes: Notes) -> None:
+async def test_a_change_can_be_addressed_to_one_watcher(notes: Notes) -> None:
     deliveries = bounded(notes, 10)
-    late = Notes()
-    registration = Registration(late)
+    other = Notes()
+    registration = Registration(other)
     deliveries.registrations = (*deliveries.registrations, registration)
-    tell(deliveries, "athens", None, "one", to=(registration,))  # type: ignore[arg-type]
-    await all_told(deliveries)
-    assert (notes.told, late.told) == ([], ["add athens one"])
+    enqueue(deliveries, "athens", None, "one", to=(registration,))  # type: ignore[arg-type]
+    await deliver_all(deliveries)
+    assert (notes.told, other.told) == ([], ["add athens one"])
 
 
-async def test_without_watchers_nothing_waits(notes: Notes) -> None:
+async def test_without_watchers_no_change_is_queued(notes: Notes) -> None:
     deliveries = bounded(notes, 10)
     deliveries.registrations = ()
-    tell(deliveries, "athens", None, "one")
+    enqueue(deliveries, "athens", None, "one")
     assert deliveries.queue.idle
 
 
 async def no_wait() -> None:
-    """Be ready."""
+    """Return at once: nothing has to be synced."""

@@ -1,4 +1,4 @@
-"""What a watcher has not taken, and what happens then, come to at most two things."""
+"""Merging a new change into those that a watcher has not taken yet."""
 
 import pytest
 
@@ -10,33 +10,33 @@ from tests.support.controllers.recording_watcher import SITES, site, text
 STORE = MemoryStore(SITES)
 
 
-def stored(says: str | None) -> Stored | None:
-    """Return a state: a text in lower case desires, what follows a dot does not."""
-    if says is None:
+def stored(state: str | None) -> Stored | None:
+    """Return a stored state: text before a dot is the spec, text after it the status."""
+    if state is None:
         return None
-    wanted, _, status = says.partition(".")
+    wanted, _, status = state.partition(".")
     return Stored("berlin", 1, site(wanted, status=status or None))
 
 
-def news(before: str | None, after: str | None) -> ObjectChange:
+def change(before: str | None, after: str | None) -> ObjectChange:
     return ObjectChange("berlin", SITES, STORE, stored(before), stored(after))
 
 
-def told(waiting: tuple[ObjectChange, ...]) -> list[str]:
-    """Return what is told, in short: `+a`, `a>b`, `-a`."""
-    shown = []
-    for each in waiting:
-        old, new = each.old, each.new
+def summary(waiting: tuple[ObjectChange, ...]) -> list[str]:
+    """Return the changes in short form: `+a`, `a>b`, `-a`."""
+    lines = []
+    for pending in waiting:
+        old, new = pending.old, pending.new
         match old, new:
             case None, None:
-                shown.append("-?")
+                lines.append("-?")
             case None, _ if new is not None:
-                shown.append(f"+{text(new)}")
+                lines.append(f"+{text(new)}")
             case _, None if old is not None:
-                shown.append(f"-{text(old)}")
+                lines.append(f"-{text(old)}")
             case _ if old is not None and new is not None:
-                shown.append(f"{text(old)}>{text(new)}")
-    return shown
+                lines.append(f"{text(old)}>{text(new)}")
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -56,30 +56,30 @@ def told(waiting: tuple[ObjectChange, ...]) -> list[str]:
         ((None, None), (None, "b"), ["-?", "+b"]),
     ],
 )
-def test_two_things_come_to(
+def test_two_changes_are_merged(
     first: tuple[str | None, str | None],
     second: tuple[str | None, str | None],
     expected: list[str],
 ) -> None:
-    assert told(merged((news(*first),), news(*second))) == expected
+    assert summary(merged((change(*first),), change(*second))) == expected
 
 
-def test_an_object_made_anew_and_changed_is_deleted_and_added_as_it_is() -> None:
-    waiting = merged((news("a", None),), news(None, "b"))
-    assert told(merged(waiting, news("b", "c"))) == ["-a", "+c"]
+def test_an_object_recreated_and_changed_is_deleted_and_added() -> None:
+    waiting = merged((change("a", None),), change(None, "b"))
+    assert summary(merged(waiting, change("b", "c"))) == ["-a", "+c"]
 
 
-def test_an_object_made_anew_and_deleted_is_deleted_once() -> None:
-    waiting = merged((news("a", None),), news(None, "b"))
-    assert told(merged(waiting, news("b", None))) == ["-a"]
+def test_an_object_recreated_and_deleted_is_deleted_once() -> None:
+    waiting = merged((change("a", None),), change(None, "b"))
+    assert summary(merged(waiting, change("b", None))) == ["-a"]
 
 
-def test_a_status_says_no_more_and_a_desire_does() -> None:
-    assert not news("a", "b.1").supersedes(news("a", "b"))
-    assert news("a", "c").supersedes(news("a", "b"))
+def test_a_status_change_does_not_supersede_but_a_spec_change_does() -> None:
+    assert not change("a", "b.1").supersedes(change("a", "b"))
+    assert change("a", "c").supersedes(change("a", "b"))
 
 
-def test_another_action_says_more() -> None:
-    assert news("a", None).supersedes(news("x", "a"))
-    assert news("x", None).supersedes(news(None, None))
-    assert not news(None, None).supersedes(news(None, None))
+def test_another_action_supersedes() -> None:
+    assert change("a", None).supersedes(change("x", "a"))
+    assert change("x", None).supersedes(change(None, None))
+    assert not change(None, None).supersedes(change(None, None))

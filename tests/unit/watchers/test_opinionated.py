@@ -1,4 +1,4 @@
-"""Finalizers are named by a supplier, and say what was handled, whatever the watch shows when."""
+"""The opinionated watcher: names of its finalizers, and the changes it handles."""
 
 from typing import Any
 
@@ -32,40 +32,40 @@ from tests.support.controllers.recording_watcher import (
         ),
     ],
 )
-def test_the_default_says_version_kind_and_group_and_a_domain_where_it_must(
+def test_the_default_name_has_version_kind_group_and_if_needed_a_domain(
     kind: Kind[Any], name: str
 ) -> None:
     assert default_finalizer_supplier(kind) == name
 
 
-def test_while_an_add_is_in_progress_the_name_says_so() -> None:
+def test_an_add_in_progress_has_a_name_of_its_own() -> None:
     watcher = OpinionatedWatcher(SITES)
     assert (watcher.finalizer, watcher.in_progress) == (FINALIZER, IN_PROGRESS)
 
 
-def test_names_are_cut_to_63_characters_that_kubernetes_takes() -> None:
+def test_names_are_cut_to_63_characters_that_kubernetes_accepts() -> None:
     name = "operator.v1." + "a" * 46 + ".and.more.of.it"
     watcher = OpinionatedWatcher(SITES, finalizer_supplier=lambda _kind: name)
     assert watcher.finalizer == "operator.v1." + "a" * 46 + ".and"
     assert watcher.in_progress == "operator.v1." + "a" * 46 + "-wip"
 
 
-def test_a_domain_does_not_count() -> None:
+def test_a_domain_does_not_count_against_the_length() -> None:
     name = f"{'long.' * 20}example.com/{'a' * 70}"
     watcher = OpinionatedWatcher(SITES, finalizer_supplier=lambda _kind: name)
     assert watcher.finalizer == f"{'long.' * 20}example.com/{'a' * 63}"
     assert len(watcher.in_progress) == len(watcher.finalizer)
 
 
-def test_objects_that_cannot_be_held_are_refused() -> None:
+def test_kinds_without_finalizers_are_refused() -> None:
     with pytest.raises(UsageError, match="no labels, finalizers or status"):
         OpinionatedWatcher(kv(dict, bucket="plain"))
     with pytest.raises(UsageError, match="in part only"):
         OpinionatedWatcher(kube("v1", "Secret", metadata_only=True))
 
 
-class Shown:
-    """A store, and a watcher that is shown its states one by one, by hand."""
+class Stage:
+    """A store, and a watcher that gets the states of the store one by one."""
 
     def __init__(self) -> None:
         self.store = MemoryStore(SITES)
@@ -77,70 +77,70 @@ class Shown:
     async def now(self) -> Snapshot[Any]:
         return Snapshot(SITES, await self.store.get("a"), self.store)
 
-    async def put(self, says: str, **metadata: Any) -> Snapshot[Any]:
-        await put(self.store, "a", site(says, **metadata))
+    async def put(self, text: str, **metadata: Any) -> Snapshot[Any]:
+        await put(self.store, "a", site(text, **metadata))
         return await self.now()
 
 
-async def test_what_an_add_has_seen_is_no_update_afterwards() -> None:
-    shown = Shown()
-    one = await shown.put("one")
-    two = await shown.put("two")
-    await shown.watcher.add(one)
-    await shown.watcher.update(one, two)
-    await shown.watcher.update(two, await shown.now())
-    assert shown.notes.told == ["add a two"]
+async def test_a_state_that_add_handled_causes_no_update() -> None:
+    stage = Stage()
+    one = await stage.put("one")
+    two = await stage.put("two")
+    await stage.watcher.add(one)
+    await stage.watcher.update(one, two)
+    await stage.watcher.update(two, await stage.now())
+    assert stage.notes.told == ["add a two"]
 
 
-async def test_one_put_back_before_the_deletion_of_the_last_is_shown_counts_as_it_is() -> None:
-    shown = Shown()
-    one = await shown.put("one")
-    await shown.watcher.add(one)
-    await mark_deleted(shown.store, "a")
-    going = await shown.now()
-    await shown.watcher.update(one, going)
-    assert shown.store.keys() == []
-    back = await shown.put("back", finalizers=[FINALIZER])
-    await shown.watcher.update(going, back)
-    assert shown.notes.told == ["add a one", "delete a one", "update a one back"]
+async def test_an_object_restored_before_its_deletion_is_shown_is_updated() -> None:
+    stage = Stage()
+    one = await stage.put("one")
+    await stage.watcher.add(one)
+    await mark_deleted(stage.store, "a")
+    going = await stage.now()
+    await stage.watcher.update(one, going)
+    assert stage.store.keys() == []
+    back = await stage.put("back", finalizers=[FINALIZER])
+    await stage.watcher.update(going, back)
+    assert stage.notes.told == ["add a one", "delete a one", "update a one back"]
 
 
-async def test_another_object_under_the_same_name_is_added() -> None:
-    shown = Shown()
-    one = await shown.put("one", uid="1")
-    await shown.watcher.add(one)
-    held = await shown.now()
-    two = await shown.put("two", uid="2")
-    await shown.watcher.update(held, two)
-    assert shown.notes.told == ["add a one", "add a two"]
+async def test_another_object_with_the_same_key_is_added() -> None:
+    stage = Stage()
+    one = await stage.put("one", uid="1")
+    await stage.watcher.add(one)
+    held = await stage.now()
+    two = await stage.put("two", uid="2")
+    await stage.watcher.update(held, two)
+    assert stage.notes.told == ["add a one", "add a two"]
 
 
-async def test_one_that_became_another_while_it_was_added_is_not_marked_for_it() -> None:
-    shown = Shown()
+async def test_an_object_replaced_during_its_add_does_not_get_the_finalizer() -> None:
+    stage = Stage()
 
     class Replacing(Notes):
         async def add(self, new: Snapshot[Any]) -> None:
             await super().add(new)
             if len(self.told) == 1:
-                await shown.put("two", uid="2")
+                await stage.put("two", uid="2")
 
-    shown.watcher.add_func = Replacing(told=shown.notes.told).add
-    one = await shown.put("one", uid="1")
-    await shown.watcher.add(one)
-    two = await shown.now()
+    stage.watcher.add_func = Replacing(told=stage.notes.told).add
+    one = await stage.put("one", uid="1")
+    await stage.watcher.add(one)
+    two = await stage.now()
     assert two.metadata.finalizers == ()
-    await shown.watcher.update(one, two)
-    assert shown.notes.told == ["add a one", "add a two"]
+    await stage.watcher.update(one, two)
+    assert stage.notes.told == ["add a one", "add a two"]
 
 
-async def test_one_kept_in_another_store_by_now_is_looked_at_anew() -> None:
-    shown = Shown()
-    for said in ("pad", "pad", "one"):
-        one = await shown.put(said)
-    await shown.watcher.add(one)
-    shown.store.recreate()
-    two = await shown.put("two")
-    await shown.watcher.update(one, two)
-    assert shown.notes.told[0] == "add a one"
-    assert len(shown.notes.told) == 2
-    assert (await shown.now()).metadata.finalizers == (FINALIZER,)
+async def test_an_object_of_a_recreated_store_is_handled_again() -> None:
+    stage = Stage()
+    for text in ("pad", "pad", "one"):
+        one = await stage.put(text)
+    await stage.watcher.add(one)
+    stage.store.recreate()
+    two = await stage.put("two")
+    await stage.watcher.update(one, two)
+    assert stage.notes.told[0] == "add a one"
+    assert len(stage.notes.told) == 2
+    assert (await stage.now()).metadata.finalizers == (FINALIZER,)

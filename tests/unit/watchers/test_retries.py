@@ -1,4 +1,4 @@
-"""Retry policies say when to try again, dequeue policies what makes that pointless."""
+"""Retry policies and dequeue policies of watchers."""
 
 import pytest
 
@@ -23,52 +23,52 @@ def snapshot(value: bytes) -> Snapshot[object]:
 
 
 def dequeues(new: ResourceAction, one: bytes, retry: ResourceAction, other: bytes) -> bool:
-    error = ValueError("why")
+    error = ValueError("reason")
     return opinionated_retry_dequeue_policy(new, snapshot(one), retry, snapshot(other), error)
 
 
 def delays(policy: RetryPolicy) -> list[float | None]:
     """Return the delays of all retries until the policy drops."""
-    found: list[float | None] = []
-    while isinstance(decision := policy(ValueError("why"), len(found) + 1), Retry):
-        found.append(decision.after)
+    delays_s: list[float | None] = []
+    while isinstance(decision := policy(ValueError("reason"), len(delays_s) + 1), Retry):
+        delays_s.append(decision.after)
     assert decision == Drop()
-    return found
+    return delays_s
 
 
-def test_the_default_retries_six_times() -> None:
+def test_the_default_policy_retries_six_times() -> None:
     assert delays(DEFAULT_RETRY_POLICY) == [5, 10, 20, 40, 80, 160]
 
 
-def test_the_first_delay_and_the_last_attempt_can_be_chosen() -> None:
+def test_the_first_delay_and_the_last_attempt_are_options() -> None:
     assert delays(exponential_backoff_retry_policy(0.5, 2)) == [0.5, 1, 2]
     assert delays(exponential_backoff_retry_policy(3, 0)) == [3]
 
 
-def test_actions_are_the_words_of_the_field() -> None:
+def test_actions_are_create_update_and_delete() -> None:
     assert [str(action) for action in ResourceAction] == ["CREATE", "UPDATE", "DELETE"]
 
 
 @pytest.mark.parametrize("retry", ResourceAction)
-def test_a_delete_makes_every_retry_pointless(retry: ResourceAction) -> None:
+def test_a_delete_drops_every_retry(retry: ResourceAction) -> None:
     assert dequeues(DELETE, site("a"), retry, site("a"))
 
 
 @pytest.mark.parametrize(("new", "retry"), [(UPDATE, CREATE), (CREATE, UPDATE), (CREATE, DELETE)])
-def test_another_action_leaves_the_retry(new: ResourceAction, retry: ResourceAction) -> None:
+def test_a_different_action_keeps_the_retry(new: ResourceAction, retry: ResourceAction) -> None:
     assert not dequeues(new, site("a"), retry, site("b"))
 
 
 @pytest.mark.parametrize("action", [CREATE, UPDATE])
-def test_the_same_desire_leaves_the_retry(action: ResourceAction) -> None:
+def test_the_same_spec_keeps_the_retry(action: ResourceAction) -> None:
     status_written = site("a", status={"seen": 1}, generation=2)
     assert not dequeues(action, status_written, action, site("a", generation=2))
 
 
 @pytest.mark.parametrize("action", [CREATE, UPDATE])
-def test_another_desire_makes_the_retry_pointless(action: ResourceAction) -> None:
+def test_another_spec_drops_the_retry(action: ResourceAction) -> None:
     assert dequeues(action, site("b", generation=3), action, site("a", generation=2))
 
 
-def test_a_desire_may_change_without_its_generation_as_plain_writers_do_it() -> None:
+def test_another_spec_with_the_same_generation_drops_the_retry() -> None:
     assert dequeues(UPDATE, site("b"), UPDATE, site("a"))

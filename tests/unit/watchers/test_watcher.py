@@ -1,4 +1,4 @@
-"""A simple watcher calls what it was given, and a snapshot shows an object as it was."""
+"""Simple watchers call their functions; snapshots show an object at one revision."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def snapshot(value: bytes, kind: Kind[object] = SITES) -> Snapshot[object]:  # t
     return Snapshot(kind, Stored("berlin", 7, value), MemoryStore(kind))
 
 
-async def test_each_thing_that_happens_calls_its_function() -> None:
+async def test_each_action_calls_its_function() -> None:
     notes = Notes()
     watcher = SimpleWatcher(add_func=notes.add, update_func=notes.update, delete_func=notes.delete)
     one, two = snapshot(site("one")), snapshot(site("two"))
@@ -24,7 +24,7 @@ async def test_each_thing_that_happens_calls_its_function() -> None:
     assert notes.told == ["add berlin one", "update berlin one two", "delete berlin two"]
 
 
-async def test_where_there_is_no_function_nothing_is_called() -> None:
+async def test_an_action_without_a_function_is_ignored() -> None:
     notes = Notes()
     watcher = SimpleWatcher(update_func=notes.update)
     one = snapshot(site("one"))
@@ -34,7 +34,7 @@ async def test_where_there_is_no_function_nothing_is_called() -> None:
     assert notes.told == ["update berlin one one"]
 
 
-def test_a_snapshot_shows_an_object_as_it_was_at_one_revision() -> None:
+def test_a_snapshot_shows_an_object_at_one_revision() -> None:
     shown = snapshot(site("one", labels={"region": "eu"}))
     assert (shown.key, shown.revision, shown.value) == (
         "berlin",
@@ -48,7 +48,7 @@ def test_a_snapshot_shows_an_object_as_it_was_at_one_revision() -> None:
     assert snapshot(site(deletionTimestamp="2026-01-01T00:00:00Z")).is_going
 
 
-def test_what_has_no_metadata_is_never_going_and_says_so() -> None:
+def test_an_object_without_metadata_is_never_marked_deleted() -> None:
     plain: Kind[object] = kv(dict, bucket="plain")
     shown = snapshot(b'{"a": 1}', plain)
     assert shown.object == {"a": 1}

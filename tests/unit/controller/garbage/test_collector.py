@@ -1,4 +1,4 @@
-"""Which secondaries have lost their owner, and when it is not safe to believe it."""
+"""Garbage collection plans: orphaned secondaries, refusals and limits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ class Yard:
         self.collector = self.collect()
 
     def collect(self, limits: GarbageLimits = LIMITS) -> GarbageCollector:
-        """Return a collector as one that has just started."""
+        """Return a collector that has just started."""
         evidence = Evidence(self.primary, self.memory, "apps")
         return GarbageCollector(self.primary, self.secondaries, evidence, limits)
 
@@ -65,20 +65,20 @@ class Yard:
         return [self.primary, *(secondary.informer for secondary in self.secondaries)]
 
     async def app(self, *keys: str) -> None:
-        """Make apps, with a part each."""
+        """Create apps, each with one part."""
         for key in keys:
             await self.apps.create(key, value())
             await self.part(key)
 
     async def part(self, owner: str, key: str = "", kind: str = OWNER_KIND) -> None:
-        """Make a part that says that an app owns it."""
-        whose = Owner(kind, owner)
-        labels, annotations = NAMES.labels(whose), NAMES.annotations(whose)
+        """Create a part that names an app as its owner."""
+        owner_ref = Owner(kind, owner)
+        labels, annotations = NAMES.labels(owner_ref), NAMES.annotations(owner_ref)
         text = value(labels=labels, annotations=annotations)
         await self.parts.create(key or f"{owner}.part", text)
 
-    async def seen(self) -> None:
-        """Let every cache see everything."""
+    async def synced(self) -> None:
+        """Wait until every cache shows its store."""
         for informer, store in zip(
             self.informers, (self.apps, self.parts, self.things), strict=True
         ):
@@ -87,7 +87,7 @@ class Yard:
 
     async def plan(self) -> GarbagePlan:
         """Return the plan after the grace period is over."""
-        await self.seen()
+        await self.synced()
         await self.collector.plan()
         await asyncio.sleep(LIMITS.grace_s)
         return await self.collector.plan()
@@ -99,8 +99,8 @@ async def yard() -> AsyncIterator[Yard]:
     async with AsyncExitStack() as stack:
         for informer in yard.informers:
             await stack.enter_async_context(informed(informer))
-        await yard.seen()
-        await yard.collector.begin()  # before there is anything to remember
+        await yard.synced()
+        await yard.collector.begin()  # the buckets are still empty
         yield yard
 
 
@@ -109,12 +109,12 @@ def keys(plan: GarbagePlan) -> list[str]:
 
 
 class TestSuspecting:
-    async def test_what_has_an_owner_is_no_orphan(self, yard: Yard) -> None:
+    async def test_a_secondary_with_an_owner_is_no_orphan(self, yard: Yard) -> None:
         await yard.app("shop")
         plan = await yard.plan()
         assert (plan.orphans, plan.refused) == ((), "")
 
-    async def test_what_a_deleted_owner_left_is_an_orphan_and_proven(self, yard: Yard) -> None:
+    async def test_a_secondary_of_a_deleted_owner_is_a_proven_orphan(self, yard: Yard) -> None:
         await yard.app("shop", "bar")
         deleted_at = await yard.apps.delete("shop")
         plan = await yard.plan()
@@ -132,7 +132,7 @@ class TestSuspecting:
             ),
         )
 
-    async def test_what_names_an_owner_that_never_was_is_an_orphan_and_not_proven(
+    async def test_a_secondary_of_an_owner_that_never_existed_is_an_unproven_orphan(
         self, yard: Yard
     ) -> None:
         await yard.app("bar")
@@ -141,28 +141,28 @@ class TestSuspecting:
         assert not orphan.proven
         assert "no delete marker proves its deletion" in orphan.reason
 
-    async def test_it_is_due_once_it_was_suspected_for_the_grace_period(self, yard: Yard) -> None:
+    async def test_an_orphan_is_due_after_the_grace_period(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
-        await yard.seen()
+        await yard.synced()
         due = []
         for _ in range(4):
             due += [orphan.due for orphan in (await yard.collector.plan()).orphans]
             await asyncio.sleep(30)
         assert due == [False, False, True, True]
 
-    async def test_an_owner_that_came_back_starts_the_grace_period_anew(self, yard: Yard) -> None:
+    async def test_an_owner_that_returns_restarts_the_grace_period(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
         assert [orphan.due for orphan in (await yard.plan()).orphans] == [True]
         created = await yard.apps.create("shop", value())
-        await yard.seen()
+        await yard.synced()
         assert keys(await yard.collector.plan()) == []
         await yard.apps.delete("shop", revision=created.revision)
-        await yard.seen()
+        await yard.synced()
         assert [orphan.due for orphan in (await yard.collector.plan()).orphans] == [False]
 
-    async def test_orphans_of_every_kind_are_found_in_order(self, yard: Yard) -> None:
+    async def test_orphans_of_all_kinds_are_listed_in_order(self, yard: Yard) -> None:
         await yard.app("bar")
         for key in ("z", "b"):
             await yard.part("shop", key)
@@ -175,23 +175,23 @@ class TestSuspecting:
             ("Thing.things", "a"),
         ]
 
-    async def test_what_another_kind_of_primary_owns_is_none_of_ours(self, yard: Yard) -> None:
+    async def test_a_secondary_of_another_primary_kind_is_no_orphan(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop", kind="Other.apps")
         assert keys(await yard.plan()) == []
 
-    async def test_what_nobody_owns_is_none_of_ours(self, yard: Yard) -> None:
+    async def test_an_object_without_an_owner_is_no_orphan(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.parts.create("x", value())
         assert keys(await yard.plan()) == []
 
-    async def test_an_owner_that_is_invalid_is_alive(self, yard: Yard) -> None:
+    async def test_an_invalid_owner_counts_as_existing(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.apps.create("shop", b"no JSON")
         await yard.part("shop")
         assert keys(await yard.plan()) == []
 
-    async def test_an_owner_whose_key_is_none_harms_no_other(self, yard: Yard) -> None:
+    async def test_an_invalid_owner_key_does_not_hide_other_orphans(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("no..key", "x")
         await yard.part("shop")
@@ -201,9 +201,11 @@ class TestSuspecting:
 
 
 class TestConfirming:
-    async def test_an_owner_that_only_the_cache_misses_is_alive(self, yard: Yard) -> None:
+    async def test_an_owner_missing_only_from_the_cache_counts_as_existing(
+        self, yard: Yard
+    ) -> None:
         await yard.app("shop", "bar")
-        await yard.seen()
+        await yard.synced()
         stale = Informer(yard.apps, APPS)
         for event in (Listing("1"), applied("other", 1), Listed(1)):
             list(stale.cache.apply(event))
@@ -212,25 +214,25 @@ class TestConfirming:
         plan = await collector.plan()
         assert (plan.orphans, plan.refused) == ((), "")
 
-    async def test_a_primary_that_cannot_be_read_condemns_nobody(self, yard: Yard) -> None:
+    async def test_an_unreadable_primary_store_yields_no_orphans(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
-        await yard.seen()
+        await yard.synced()
         yard.apps.fail(PermissionDeniedError("not you"))
         plan = await yard.collector.plan()
         assert (keys(plan), plan.refused) == ([], "the owners cannot be read: not you")
 
-    async def test_a_memory_that_cannot_be_read_condemns_nobody(self, yard: Yard) -> None:
+    async def test_an_unreadable_evidence_store_yields_no_orphans(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
-        await yard.seen()
+        await yard.synced()
         yard.memory.fail(StoreError("broken"))
         plan = await yard.collector.plan()
         assert (keys(plan), plan.refused) == ([], "the owners cannot be read: broken")
 
 
 class TestRefusing:
-    async def test_before_every_cache_is_complete(self) -> None:
+    async def test_a_plan_is_refused_until_every_cache_is_synced(self) -> None:
         yard = Yard()
         async with AsyncExitStack() as stack:
             for informer in yard.informers:
@@ -241,15 +243,17 @@ class TestRefusing:
             assert (await yard.collector.plan()).refused == ""
 
     @pytest.mark.parametrize("number", [0, 1])
-    async def test_while_a_bucket_is_missing(self, yard: Yard, number: int) -> None:
+    async def test_a_plan_is_refused_while_a_bucket_is_missing(
+        self, yard: Yard, number: int
+    ) -> None:
         await yard.app("bar")
         await yard.part("shop")
-        await yard.seen()
+        await yard.synced()
         (yard.apps, yard.parts)[number].fail(StoreMissingError("bucket x does not exist"))
         await asyncio.sleep(1)
         assert await yard.collector.plan() == GarbagePlan((), "bucket x does not exist")
 
-    async def test_after_the_bucket_was_recreated(self, yard: Yard) -> None:
+    async def test_a_plan_is_refused_after_the_bucket_was_recreated(self, yard: Yard) -> None:
         await yard.app("shop", "bar")
         assert (await yard.plan()).refused == ""
         yard.apps.recreate()
@@ -258,7 +262,9 @@ class TestRefusing:
         assert plan.refused == "the bucket of Thing.apps was recreated since it was last seen"
         assert keys(plan) == ["shop.part"]
 
-    async def test_after_a_restart_and_the_bucket_was_recreated_meanwhile(self, yard: Yard) -> None:
+    async def test_a_plan_is_refused_if_the_bucket_was_recreated_before_a_restart(
+        self, yard: Yard
+    ) -> None:
         await yard.app("shop", "bar")
         await yard.plan()
         yard.apps.recreate()
@@ -266,7 +272,7 @@ class TestRefusing:
         yard.collector = yard.collect()
         assert "was recreated since it was last seen" in (await yard.plan()).refused
 
-    async def test_where_the_bucket_is_empty_and_owners_were_in_it(self, yard: Yard) -> None:
+    async def test_a_plan_is_refused_if_a_bucket_that_had_owners_is_empty(self, yard: Yard) -> None:
         await yard.app("shop", "bar")
         await yard.plan()
         yard.apps.vanish("shop", "bar")
@@ -275,14 +281,14 @@ class TestRefusing:
         assert plan.refused == "the bucket of Thing.apps is empty, although owners were seen in it"
         assert keys(plan) == ["bar.part", "shop.part"]
 
-    async def test_where_nothing_is_remembered_and_there_are_secondaries(self, yard: Yard) -> None:
+    async def test_a_plan_is_refused_if_secondaries_exist_but_no_evidence(self, yard: Yard) -> None:
         await yard.part("shop")
         await yard.memory.delete("gc.apps")
         plan = await yard.plan()
         assert plan.refused == "nothing is remembered about the bucket of Thing.apps"
         assert keys(plan) == ["shop.part"]
 
-    async def test_not_where_every_orphan_is_proven(self, yard: Yard) -> None:
+    async def test_a_plan_is_accepted_if_every_orphan_is_proven(self, yard: Yard) -> None:
         await yard.app("shop", "bar")
         await yard.plan()
         for key in ("shop", "bar"):
@@ -291,7 +297,9 @@ class TestRefusing:
         assert plan.refused == ""
         assert keys(plan) == ["bar.part", "shop.part"]
 
-    async def test_not_where_the_bucket_was_seen_to_become_empty(self, yard: Yard) -> None:
+    async def test_a_plan_is_accepted_if_the_bucket_became_empty_under_watch(
+        self, yard: Yard
+    ) -> None:
         await yard.app("bar")
         await yard.plan()
         await yard.apps.delete("bar")
@@ -301,14 +309,16 @@ class TestRefusing:
         plan = await yard.plan()
         assert (plan.refused, keys(plan)) == ("", ["shop.part"])
 
-    async def test_not_where_nothing_is_suspected_in_a_recreated_bucket(self, yard: Yard) -> None:
+    async def test_a_plan_without_orphans_is_accepted_after_the_bucket_was_recreated(
+        self, yard: Yard
+    ) -> None:
         await yard.app("shop")
         await yard.plan()
         yard.apps.recreate()
         await yard.apps.create("shop", value())
         assert (await yard.plan()).refused == ""
 
-    async def test_a_refused_sweep_does_not_count_as_the_last_one(self, yard: Yard) -> None:
+    async def test_a_refused_cycle_records_no_evidence(self, yard: Yard) -> None:
         await yard.app("shop", "bar")
         await yard.plan()
         yard.apps.recreate()
@@ -324,48 +334,48 @@ class TestLimits:
             await yard.part("shop", f"part{number}")
         return await yard.plan()
 
-    async def test_more_than_the_count_is_refused(self, yard: Yard) -> None:
+    async def test_more_orphans_than_the_maximum_are_refused(self, yard: Yard) -> None:
         plan = await self.orphans(yard, 50, 21)
         assert plan.refused == "21 objects would go, more than 20 at once"
         assert len(plan.orphans) == 21
 
-    async def test_the_count_itself_is_not(self, yard: Yard) -> None:
+    async def test_exactly_the_maximum_of_orphans_is_accepted(self, yard: Yard) -> None:
         assert (await self.orphans(yard, 50, 20)).refused == ""
 
-    async def test_more_than_the_share_is_refused(self, yard: Yard) -> None:
+    async def test_a_larger_share_than_the_maximum_is_refused(self, yard: Yard) -> None:
         plan = await self.orphans(yard, 5, 6)
         assert plan.refused == "6 of 11 objects would go, more than 50%"
 
-    async def test_the_share_itself_is_not(self, yard: Yard) -> None:
+    async def test_exactly_the_maximum_share_is_accepted(self, yard: Yard) -> None:
         assert (await self.orphans(yard, 6, 6)).refused == ""
 
-    async def test_a_few_are_no_reason_whatever_their_share(self, yard: Yard) -> None:
+    async def test_the_share_is_not_limited_for_a_few_orphans(self, yard: Yard) -> None:
         assert (await self.orphans(yard, 1, 4)).refused == ""
         assert keys(await yard.plan()) != []
 
-    async def test_proven_orphans_count_too(self, yard: Yard) -> None:
+    async def test_proven_orphans_count_against_the_limits(self, yard: Yard) -> None:
         await yard.app(*(f"app{number}" for number in range(6)))
         for number in range(6):
             await yard.apps.delete(f"app{number}")
         assert "6 of 6 objects would go" in (await yard.plan()).refused
 
-    async def test_those_that_are_not_due_do_not_count(self, yard: Yard) -> None:
+    async def test_orphans_that_are_not_due_do_not_count(self, yard: Yard) -> None:
         await yard.app("bar")
         for number in range(30):
             await yard.part("shop", f"part{number}")
-        await yard.seen()
+        await yard.synced()
         assert (await yard.collector.plan()).refused == ""
 
 
 class TestApplying:
-    async def test_what_the_plan_says_goes_and_is_told(self, yard: Yard) -> None:
+    async def test_apply_deletes_and_returns_the_planned_orphans(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
         assert (await yard.collector.apply(plan)).orphans == plan.orphans
         assert yard.parts.keys() == ["bar.part"]
 
-    async def test_a_person_may_apply_what_a_sweep_may_not(self, yard: Yard) -> None:
+    async def test_a_refused_plan_can_be_applied_by_hand(self, yard: Yard) -> None:
         await yard.app("shop", "bar")
         await yard.plan()
         yard.apps.recreate()
@@ -376,16 +386,16 @@ class TestApplying:
         assert yard.parts.keys() == ["bar.part"]
         assert (await yard.plan()).refused == ""
 
-    async def test_nothing_else_goes(self, yard: Yard) -> None:
+    async def test_apply_deletes_only_planned_orphans(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
         await yard.part("shop", "new")
-        await yard.seen()
+        await yard.synced()
         await yard.collector.apply(plan)
         assert yard.parts.keys() == ["bar.part", "new"]
 
-    async def test_what_changed_since_the_plan_stays(self, yard: Yard) -> None:
+    async def test_apply_keeps_an_object_that_changed_after_the_plan(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
@@ -394,14 +404,16 @@ class TestApplying:
         assert (await yard.collector.apply(plan)).orphans == ()
         assert yard.parts.keys() == ["bar.part", "shop.part"]
 
-    async def test_what_went_since_the_plan_is_not_told(self, yard: Yard) -> None:
+    async def test_apply_does_not_return_an_object_that_was_deleted_after_the_plan(
+        self, yard: Yard
+    ) -> None:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
         await yard.parts.delete("shop.part")
         assert (await yard.collector.apply(plan)).orphans == ()
 
-    async def test_what_has_an_owner_again_stays(self, yard: Yard) -> None:
+    async def test_apply_keeps_an_object_whose_owner_returned(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
@@ -409,7 +421,7 @@ class TestApplying:
         assert (await yard.collector.apply(plan)).orphans == ()
         assert yard.parts.keys() == ["bar.part", "shop.part"]
 
-    async def test_a_plan_of_a_store_that_was_recreated_since_is_refused(self, yard: Yard) -> None:
+    async def test_apply_refuses_a_plan_of_a_recreated_store(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
@@ -420,7 +432,7 @@ class TestApplying:
             await yard.collector.apply(plan)
         assert yard.parts.keys() == ["other"]
 
-    async def test_a_plan_of_other_kinds_is_refused(self, yard: Yard) -> None:
+    async def test_apply_refuses_a_plan_of_other_kinds(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
@@ -430,7 +442,7 @@ class TestApplying:
             await other.apply(plan)
         assert yard.parts.keys() == ["bar.part", "shop.part"]
 
-    async def test_a_primary_that_cannot_be_read_ends_it(self, yard: Yard) -> None:
+    async def test_apply_fails_if_the_primary_store_cannot_be_read(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()

@@ -1,4 +1,4 @@
-"""An object that others change back again and again is applied less and less often."""
+"""Contests: the wait between applies grows while another manager reverts them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ LOST = (LostField(".data.a", ("kubectl",)),)
 
 
 class Clock:
-    """A clock that stands until a test moves it."""
+    """A clock that only a test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,7 +29,7 @@ def contests(clock: Clock) -> Contests:
 
 
 def undo(contests: Contests, clock: Clock, times: int) -> list[float]:
-    """Have the object applied and undone so often, each as soon as may be; return the waits."""
+    """Apply the object repeatedly, each time as soon as allowed; return the waits in seconds."""
     waits = []
     for _ in range(times + 1):
         contests.applied("a", "shop", "digest", LOST)
@@ -38,12 +38,12 @@ def undo(contests: Contests, clock: Clock, times: int) -> list[float]:
     return waits[1:]
 
 
-def test_the_first_apply_of_a_manifest_is_followed_by_no_wait(contests: Contests) -> None:
+def test_the_first_apply_of_a_manifest_sets_no_wait(contests: Contests) -> None:
     assert contests.applied("a", "shop", "digest") is None
     assert contests.wait_s("a", "digest") == 0.0
 
 
-def test_each_apply_that_was_undone_doubles_the_wait_up_to_the_limit(
+def test_each_reverted_apply_doubles_the_wait_up_to_the_limit(
     contests: Contests, clock: Clock
 ) -> None:
     waits = undo(contests, clock, 30)
@@ -52,20 +52,22 @@ def test_each_apply_that_was_undone_doubles_the_wait_up_to_the_limit(
     assert LIMIT_S <= waits[-1] <= 1.1 * LIMIT_S
 
 
-def test_another_manifest_waits_for_nothing(contests: Contests, clock: Clock) -> None:
+def test_another_manifest_has_no_wait(contests: Contests, clock: Clock) -> None:
     undo(contests, clock, 20)
     contests.applied("a", "shop", "digest", LOST)
     assert contests.wait_s("a", "digest") > 0
     assert contests.wait_s("a", "another") == 0.0
 
 
-def test_another_manifest_begins_the_count_again(contests: Contests, clock: Clock) -> None:
+def test_another_manifest_restarts_the_count(contests: Contests, clock: Clock) -> None:
     undo(contests, clock, 20)
     contests.applied("a", "shop", "another", LOST)
     assert contests.current() == {}
 
 
-def test_a_state_that_stood_for_long_is_undisputed(contests: Contests, clock: Clock) -> None:
+def test_a_state_that_lasts_for_the_calm_period_ends_the_contest(
+    contests: Contests, clock: Clock
+) -> None:
     undo(contests, clock, CONTESTED)
     assert list(contests.current()) == ["a"]
     clock.now += CALM_S + 1
@@ -74,7 +76,9 @@ def test_a_state_that_stood_for_long_is_undisputed(contests: Contests, clock: Cl
     assert contests.wait_s("a", "digest") == 0.0
 
 
-def test_an_object_is_contested_from_the_third_time_on(contests: Contests, clock: Clock) -> None:
+def test_an_object_is_contested_from_the_third_reverted_apply_on(
+    contests: Contests, clock: Clock
+) -> None:
     undo(contests, clock, CONTESTED - 1)
     assert contests.current() == {}
     contest = contests.applied("a", "shop", "digest", LOST)
@@ -89,7 +93,9 @@ def test_a_contest_names_the_field_and_the_other_manager(contests: Contests, clo
     assert '"kubectl" changed .data.a back 3 times in a row' in text
 
 
-def test_of_many_fields_some_are_named(contests: Contests, clock: Clock) -> None:
+def test_a_contest_over_many_fields_names_a_few_and_counts_the_rest(
+    contests: Contests, clock: Clock
+) -> None:
     undo(contests, clock, CONTESTED)
     many = [LostField(f".data.k{number}", ()) for number in range(9)]
     contests.applied("a", "shop", "digest", many)
@@ -98,7 +104,7 @@ def test_of_many_fields_some_are_named(contests: Contests, clock: Clock) -> None
     assert "and 4 more" in text
 
 
-def test_only_the_objects_that_were_applied_last_are_remembered(contests: Contests) -> None:
+def test_only_the_most_recently_applied_objects_are_remembered(contests: Contests) -> None:
     for number in range(REMEMBERED_MAX + 1):
         contests.applied(f"k{number}", "shop", "digest")
     contests.applied("k0", "shop", "digest")
@@ -107,7 +113,7 @@ def test_only_the_objects_that_were_applied_last_are_remembered(contests: Contes
     assert contests.undone == 1
 
 
-def test_an_object_that_we_deleted_ourselves_is_forgotten(contests: Contests, clock: Clock) -> None:
+def test_an_object_that_we_delete_is_forgotten(contests: Contests, clock: Clock) -> None:
     undo(contests, clock, 20)
     contests.forget("a")
     assert contests.wait_s("a", "digest") == 0.0

@@ -1,4 +1,4 @@
-"""How a controller class declares the kinds that it works with."""
+"""Declaration of a controller's primary, secondaries and tertiaries."""
 
 import pytest
 
@@ -22,7 +22,7 @@ class Whole(Base):
     other = 1
 
 
-def test_slots_are_known_by_name_role_and_kind() -> None:
+def test_slots_have_a_name_a_role_and_a_kind() -> None:
     found = {slot.name: (slot.role, slot.kind.name) for slot in slots(Whole)}
     assert found == {
         "things": (Primary, "Thing.things"),
@@ -31,7 +31,7 @@ def test_slots_are_known_by_name_role_and_kind() -> None:
     }
 
 
-def test_inherited_slots_come_first_each_in_the_order_of_its_class() -> None:
+def test_inherited_slots_come_first() -> None:
     assert [slot.name for slot in slots(Whole)] == ["things", "parts", "defaults"]
 
 
@@ -49,32 +49,32 @@ def test_a_subclass_may_replace_a_slot() -> None:
 
 def test_a_subclass_may_drop_a_slot() -> None:
     class Less(Base):
-        parts = None  # type: ignore[assignment]  # that is what is tested
+        parts = None  # type: ignore[assignment]  # a subclass drops the slot
 
     assert [slot.name for slot in slots(Less)] == ["things"]
 
 
-def test_on_the_class_a_slot_is_its_declaration() -> None:
+def test_access_on_the_class_returns_the_declaration() -> None:
     assert Whole.things.kind is THINGS
 
 
-def test_on_an_instance_it_says_that_it_is_not_open_yet() -> None:
+def test_access_on_an_instance_before_it_is_opened_is_refused() -> None:
     with pytest.raises(UsageError, match=r"Whole\.things cannot be used yet.*ControllerRuntime"):
-        Whole().things  # noqa: B018 - that is what is tested
+        Whole().things  # noqa: B018 - the access raises
 
 
-def test_on_an_instance_it_is_what_the_runtime_put_there() -> None:
+def test_access_on_an_opened_instance_returns_the_set_value() -> None:
     whole = Whole()
     vars(whole)["things"] = "the real one"
     found: object = whole.things
     assert found == "the real one"
 
 
-def test_the_one_primary_is_found() -> None:
+def test_only_primary_returns_the_single_primary() -> None:
     assert only_primary(Whole).name == "things"
 
 
-def test_a_class_without_a_primary_is_refused_with_what_to_write() -> None:
+def test_a_class_without_a_primary_is_refused() -> None:
     class Nothing:
         parts = secondary(THINGS)
 
@@ -82,7 +82,7 @@ def test_a_class_without_a_primary_is_refused_with_what_to_write() -> None:
         only_primary(Nothing)
 
 
-def test_a_class_with_two_primaries_is_refused_with_their_names() -> None:
+def test_a_class_with_two_primaries_is_refused() -> None:
     class Both:
         one = primary(THINGS)
         two = primary(THINGS)

@@ -1,4 +1,4 @@
-"""Of all changes of a store, it is known which a sync of ours has made, and of which key."""
+"""Recognition of the changes that a controller's own syncs wrote."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from natsctl.model.store import Change
 from tests.support.stores.sample_objects import THINGS, Thing, stored
 
 
-class Told:
-    """Notes the changes that nobody here made in `changes`, and whose the others are in `ours`."""
+class Recorder:
+    """Records foreign changes in `changes` and the writers of own changes in `ours`."""
 
     def __init__(self) -> None:
         self.changes: list[Change[Thing]] = []
@@ -23,7 +23,7 @@ class Told:
             self.ours.append(writer)
 
     def see(self, before: int | None, after: int | None, key: str = "x") -> Change[Thing]:
-        """Show the change of an object from one revision to another; None: not there."""
+        """Show a change from one revision to another; None means that the object does not exist."""
         change = Change(
             THINGS,
             key,
@@ -35,186 +35,192 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def recorder() -> Recorder:
+    return Recorder()
 
 
-def write(told: Told, base: int, result: int | None) -> None:
-    """Write, and hear of it before the store tells."""
-    with told.own.writing("x"):
-        told.own.landed("x", writer="a", base=base, result=result)
+def write(recorder: Recorder, base: int, result: int | None) -> None:
+    """Acknowledge a write before its change is shown."""
+    with recorder.own.writing("x"):
+        recorder.own.landed("x", writer="a", base=base, result=result)
 
 
 class TestForeign:
-    def test_what_others_wrote_is_passed_on(self, told: Told) -> None:
-        changes = [told.see(None, 1), told.see(1, 2), told.see(2, None)]
-        assert told.changes == changes
+    def test_changes_by_others_are_passed_on(self, recorder: Recorder) -> None:
+        changes = [recorder.see(None, 1), recorder.see(1, 2), recorder.see(2, None)]
+        assert recorder.changes == changes
 
-    def test_what_others_wrote_to_another_object_is_passed_on(self, told: Told) -> None:
-        write(told, 0, 1)
-        other = told.see(None, 1, key="other")
-        assert told.changes == [other]
+    def test_changes_by_others_to_another_object_are_passed_on(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        other = recorder.see(None, 1, key="other")
+        assert recorder.changes == [other]
 
 
 class TestOwn:
-    """Seen after the write was acknowledged."""
+    """The change is shown after the write was acknowledged."""
 
     @pytest.mark.parametrize(("base", "result"), [(0, 1), (1, 2), (1, None)])
-    def test_it_is_known_whose_it_is(self, told: Told, base: int, result: int | None) -> None:
-        write(told, base, result)
-        told.see(base or None, result)
-        assert told.changes == []
-        assert told.ours == ["a"]
+    def test_an_own_write_is_attributed_to_its_writer(
+        self, recorder: Recorder, base: int, result: int | None
+    ) -> None:
+        write(recorder, base, result)
+        recorder.see(base or None, result)
+        assert recorder.changes == []
+        assert recorder.ours == ["a"]
 
-    def test_it_is_ours_once(self, told: Told) -> None:
-        write(told, 0, 1)
-        told.see(None, 1)
-        again = told.see(None, 1)
-        assert told.changes == [again]
+    def test_an_own_write_is_attributed_once(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.see(None, 1)
+        again = recorder.see(None, 1)
+        assert recorder.changes == [again]
 
-    def test_several_in_a_row_are_each_known(self, told: Told) -> None:
+    def test_several_own_writes_in_a_row_are_attributed(self, recorder: Recorder) -> None:
         for base, result in ((0, 1), (1, 2), (2, None)):
-            write(told, base, result)
+            write(recorder, base, result)
         for before, after in ((None, 1), (1, 2), (2, None)):
-            told.see(before, after)
-        assert told.changes == []
-        assert told.ours == ["a", "a", "a"]
+            recorder.see(before, after)
+        assert recorder.changes == []
+        assert recorder.ours == ["a", "a", "a"]
 
-    def test_each_is_known_by_its_own_writer(self, told: Told) -> None:
+    def test_each_own_write_is_attributed_to_its_own_writer(self, recorder: Recorder) -> None:
         for writer, base, result in (("a", 0, 1), ("b", 1, 2)):
-            told.own.landed("x", writer=writer, base=base, result=result)
+            recorder.own.landed("x", writer=writer, base=base, result=result)
         for before, after in ((None, 1), (1, 2)):
-            told.see(before, after)
-        assert told.ours == ["a", "b"]
+            recorder.see(before, after)
+        assert recorder.ours == ["a", "b"]
 
-    def test_what_follows_is_passed_on(self, told: Told) -> None:
-        write(told, 0, 1)
-        told.see(None, 1)
-        theirs = told.see(1, 2)
-        assert told.changes == [theirs]
+    def test_a_later_change_by_others_is_passed_on(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.see(None, 1)
+        theirs = recorder.see(1, 2)
+        assert recorder.changes == [theirs]
 
 
 class TestInBetween:
-    """A change that spans more than our own write is news."""
+    """A change that covers more than an own write counts as foreign."""
 
-    def test_what_others_wrote_before_us_is_passed_on_and_ours_is_not(self, told: Told) -> None:
-        write(told, 2, 3)
-        theirs = told.see(1, 2)
-        told.see(2, 3)
-        assert told.changes == [theirs]
+    def test_a_change_by_others_before_an_own_write_is_passed_on(self, recorder: Recorder) -> None:
+        write(recorder, 2, 3)
+        theirs = recorder.see(1, 2)
+        recorder.see(2, 3)
+        assert recorder.changes == [theirs]
 
-    def test_what_others_wrote_after_us_is_passed_on_and_ours_is_not(self, told: Told) -> None:
-        write(told, 1, 2)
-        told.see(1, 2)
-        theirs = told.see(2, 3)
-        assert told.changes == [theirs]
+    def test_a_change_by_others_after_an_own_write_is_passed_on(self, recorder: Recorder) -> None:
+        write(recorder, 1, 2)
+        recorder.see(1, 2)
+        theirs = recorder.see(2, 3)
+        assert recorder.changes == [theirs]
 
     @pytest.mark.parametrize(("before", "after"), [(1, 3), (1, 4), (2, 4), (None, 3), (2, None)])
-    def test_one_change_that_covers_ours_and_others_is_passed_on(
-        self, told: Told, before: int | None, after: int | None
+    def test_a_change_that_covers_own_and_foreign_writes_is_passed_on(
+        self, recorder: Recorder, before: int | None, after: int | None
     ) -> None:
-        write(told, 2, 3)
-        change = told.see(before, after)
-        assert told.changes == [change]
+        write(recorder, 2, 3)
+        change = recorder.see(before, after)
+        assert recorder.changes == [change]
 
-    def test_one_that_covers_our_deletion_and_a_creation_of_others_is_passed_on(
-        self, told: Told
+    def test_a_change_that_covers_an_own_deletion_and_a_foreign_creation_is_passed_on(
+        self, recorder: Recorder
     ) -> None:
-        write(told, 1, None)
-        change = told.see(1, 9)
-        assert told.changes == [change]
+        write(recorder, 1, None)
+        change = recorder.see(1, 9)
+        assert recorder.changes == [change]
 
-    def test_a_write_whose_change_never_comes_hides_nothing_later(self, told: Told) -> None:
-        write(told, 2, 3)
-        changes = [told.see(1, 5), told.see(5, 6)]
-        assert told.changes == changes
+    def test_an_own_write_that_is_never_shown_hides_no_later_change(
+        self, recorder: Recorder
+    ) -> None:
+        write(recorder, 2, 3)
+        changes = [recorder.see(1, 5), recorder.see(5, 6)]
+        assert recorder.changes == changes
 
 
 class TestUnderWay:
-    """A change may be seen before its write is acknowledged."""
+    """A change may be shown before its write is acknowledged."""
 
-    def test_our_own_is_known_all_the_same(self, told: Told) -> None:
-        with told.own.writing("x"):
-            told.see(None, 1)
-            told.own.landed("x", writer="a", base=0, result=1)
-        assert told.changes == []
+    def test_an_own_write_is_attributed_after_its_acknowledgement(self, recorder: Recorder) -> None:
+        with recorder.own.writing("x"):
+            recorder.see(None, 1)
+            recorder.own.landed("x", writer="a", base=0, result=1)
+        assert recorder.changes == []
 
-    def test_what_others_wrote_meanwhile_is_passed_on_afterwards(self, told: Told) -> None:
-        with told.own.writing("x"):
-            before = told.see(None, 1)
-            told.see(1, 2)
-            after = told.see(2, 3)
-            told.own.landed("x", writer="a", base=1, result=2)
-            assert told.changes == []
-        assert told.changes == [before, after]
+    def test_changes_by_others_are_passed_on_after_the_acknowledgement(
+        self, recorder: Recorder
+    ) -> None:
+        with recorder.own.writing("x"):
+            before = recorder.see(None, 1)
+            recorder.see(1, 2)
+            after = recorder.see(2, 3)
+            recorder.own.landed("x", writer="a", base=1, result=2)
+            assert recorder.changes == []
+        assert recorder.changes == [before, after]
 
-    def test_other_objects_are_not_held_up(self, told: Told) -> None:
-        with told.own.writing("x"):
-            other = told.see(None, 1, key="other")
-            assert told.changes == [other]
+    def test_changes_of_other_objects_are_not_delayed(self, recorder: Recorder) -> None:
+        with recorder.own.writing("x"):
+            other = recorder.see(None, 1, key="other")
+            assert recorder.changes == [other]
 
-    def test_a_write_that_fails_hides_nothing(self, told: Told) -> None:
+    def test_a_failed_write_hides_no_change(self, recorder: Recorder) -> None:
         seen: list[Change[Thing]] = []
 
         def fail() -> None:
-            with told.own.writing("x"):
-                seen.append(told.see(None, 1))
+            with recorder.own.writing("x"):
+                seen.append(recorder.see(None, 1))
                 raise OSError("no")
 
         with pytest.raises(OSError, match="no"):
             fail()
-        assert told.changes == seen
+        assert recorder.changes == seen
 
-    def test_a_write_that_was_not_needed_hides_nothing(self, told: Told) -> None:
-        with told.own.writing("x"):
-            theirs = told.see(None, 1)
-        assert told.changes == [theirs]
+    def test_a_skipped_write_hides_no_change(self, recorder: Recorder) -> None:
+        with recorder.own.writing("x"):
+            theirs = recorder.see(None, 1)
+        assert recorder.changes == [theirs]
 
-    def test_two_writers_at_once_hold_until_both_are_done(self, told: Told) -> None:
-        with told.own.writing("x"):
-            with told.own.writing("x"):
-                told.see(None, 1)
-                told.see(1, 2)
-                told.own.landed("x", writer="a", base=0, result=1)
-            assert told.changes == []
-            told.own.landed("x", writer="a", base=1, result=2)
-        assert told.changes == []
+    def test_changes_wait_until_both_concurrent_writers_are_done(self, recorder: Recorder) -> None:
+        with recorder.own.writing("x"):
+            with recorder.own.writing("x"):
+                recorder.see(None, 1)
+                recorder.see(1, 2)
+                recorder.own.landed("x", writer="a", base=0, result=1)
+            assert recorder.changes == []
+            recorder.own.landed("x", writer="a", base=1, result=2)
+        assert recorder.changes == []
 
 
 class TestUndone:
-    """A write of which a complete listing shows nothing was undone while nobody watched."""
+    """An own write that a complete listing does not show was undone during a gap."""
 
-    def test_its_writer_is_told(self, told: Told) -> None:
-        write(told, 0, 1)
-        told.own.listed()
-        assert told.undone == ["a"]
+    def test_the_writer_of_an_undone_write_is_notified(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.own.listed()
+        assert recorder.undone == ["a"]
 
-    def test_a_writer_is_told_once_however_much_was_undone(self, told: Told) -> None:
+    def test_a_writer_is_notified_once_for_several_undone_writes(self, recorder: Recorder) -> None:
         for key in ("x", "y"):
-            told.own.landed(key, writer="a", base=0, result=1)
-        told.own.landed("x", writer="b", base=1, result=2)
-        told.own.listed()
-        assert sorted(told.undone) == ["a", "b"]
+            recorder.own.landed(key, writer="a", base=0, result=1)
+        recorder.own.landed("x", writer="b", base=1, result=2)
+        recorder.own.listed()
+        assert sorted(recorder.undone) == ["a", "b"]
 
-    def test_one_that_was_seen_is_not_undone(self, told: Told) -> None:
-        write(told, 0, 1)
-        told.see(None, 1)
-        told.own.listed()
-        assert told.undone == []
+    def test_a_write_that_was_shown_is_not_undone(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.see(None, 1)
+        recorder.own.listed()
+        assert recorder.undone == []
 
-    def test_it_is_told_once(self, told: Told) -> None:
-        write(told, 0, 1)
-        told.own.listed()
-        told.own.listed()
-        assert told.undone == ["a"]
+    def test_a_second_listing_does_not_notify_again(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.own.listed()
+        recorder.own.listed()
+        assert recorder.undone == ["a"]
 
-    def test_what_is_seen_of_it_later_is_nobodys(self, told: Told) -> None:
-        write(told, 0, 1)
-        told.own.listed()
-        change = told.see(None, 1)
-        assert (told.changes, told.ours) == ([change], [])
+    def test_a_change_shown_after_its_write_was_undone_is_foreign(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.own.listed()
+        change = recorder.see(None, 1)
+        assert (recorder.changes, recorder.ours) == ([change], [])
 
-    def test_who_does_not_ask_is_not_told(self) -> None:
+    def test_without_a_callback_an_undone_write_is_ignored(self) -> None:
         own = OwnWrites(lambda _change, _writer: None)
         own.landed("x", writer="a", base=0, result=1)
         own.listed()

@@ -1,4 +1,4 @@
-"""How a secondary names its owner: labels for search, annotations for truth."""
+"""Owner labels and annotations of a secondary, and the index by owner."""
 
 import re
 
@@ -25,37 +25,37 @@ class TestNames:
             annotations={"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "shop"},
         )
 
-    def test_their_domain_can_be_chosen(self) -> None:
+    def test_the_domain_of_the_names_is_an_option(self) -> None:
         assert OwnerNames.of_domain("example.org").labels(SHOP) == {
             "example.org/owner-kind": "App.apps",
             "example.org/owner-key": "shop",
         }
 
-    def test_they_can_be_those_of_kumori(self) -> None:
+    def test_the_names_can_be_those_of_kumori(self) -> None:
         assert KUMORI.labels(SHOP) == {"kumori/ownerkind": "App.apps", "kumori/ownerkey": "shop"}
 
 
 class TestLabelValues:
     @pytest.mark.parametrize("text", ["shop", "a", "team-a.shop_1", "x" * 63, "0", "h", "hi.a"])
-    def test_a_legal_one_is_the_text_itself(self, text: str) -> None:
+    def test_legal_text_is_its_own_label_value(self, text: str) -> None:
         assert label_value(text) == text
 
     @pytest.mark.parametrize("text", AWKWARD)
-    def test_any_other_text_has_a_legal_hash(self, text: str) -> None:
+    def test_other_text_gets_a_legal_hash_as_label_value(self, text: str) -> None:
         assert label_value(text).startswith("h.")
         assert LEGAL.fullmatch(label_value(text))
 
-    def test_texts_that_differ_have_hashes_that_differ(self) -> None:
+    def test_different_texts_have_different_hashes(self) -> None:
         assert len({label_value(text) for text in AWKWARD}) == len(AWKWARD)
 
-    def test_the_hash_is_the_same_for_ever(self) -> None:
+    def test_the_hash_is_stable_across_releases(self) -> None:
         hashed = "h.mx4drix37435qgqjeqxuijupcfxdhhkw4a66yrdyluf23wslcnaq"
         assert label_value("team/a") == hashed
 
 
 class TestReading:
     @pytest.mark.parametrize("key", ["shop", *AWKWARD])
-    def test_what_was_written_is_read(self, key: str) -> None:
+    def test_an_owner_survives_a_round_trip(self, key: str) -> None:
         owner = Owner("App.apps", key)
         assert NAMES.owner(owned(owner)) == owner
 
@@ -65,28 +65,28 @@ class TestReading:
     def test_an_object_with_annotations_only_has_no_owner(self) -> None:
         assert NAMES.owner(Metadata(annotations=NAMES.annotations(SHOP))) is None
 
-    def test_an_object_without_the_kinds_label_has_no_owner(self) -> None:
+    def test_an_object_without_the_kind_label_has_no_owner(self) -> None:
         labels = {NAMES.key: NAMES.labels(SHOP)[NAMES.key]}
         assert NAMES.owner(Metadata(labels=labels, annotations=NAMES.annotations(SHOP))) is None
 
-    def test_without_the_keys_label_its_annotation_tells(self) -> None:
+    def test_without_the_key_label_the_annotation_names_the_owner(self) -> None:
         labels = {NAMES.kind: NAMES.labels(SHOP)[NAMES.kind]}
         metadata = Metadata(labels=labels, annotations=NAMES.annotations(SHOP))
         assert NAMES.owner(metadata) == SHOP
         assert NAMES.owner(Metadata(labels=labels)) is None
 
-    def test_labels_alone_will_do_where_they_are_exact(self) -> None:
+    def test_exact_labels_alone_name_the_owner(self) -> None:
         assert NAMES.owner(Metadata(labels=NAMES.labels(SHOP))) == SHOP
 
-    def test_a_hash_alone_tells_nobody(self) -> None:
+    def test_a_hashed_label_alone_names_no_owner(self) -> None:
         labels = NAMES.labels(Owner("App.apps", "team/a"))
         assert NAMES.owner(Metadata(labels=labels)) is None
 
-    def test_the_annotation_decides(self) -> None:
+    def test_the_annotation_overrides_the_label(self) -> None:
         metadata = Metadata(labels=NAMES.labels(SHOP), annotations={NAMES.key: "bar"})
         assert NAMES.owner(metadata) == Owner("App.apps", "bar")
 
-    def test_labels_of_another_domain_mean_nothing(self) -> None:
+    def test_labels_of_another_domain_are_ignored(self) -> None:
         assert NAMES.owner(owned(SHOP, KUMORI)) is None
 
 
@@ -94,12 +94,12 @@ class TestIndex:
     def labelled(self, owner: Owner) -> Thing:
         return Thing(metadata=owned(owner), spec=thing("hi").spec)
 
-    def test_it_gives_the_owners_key(self) -> None:
+    def test_the_index_returns_the_key_of_the_owner(self) -> None:
         assert list(NAMES.index(THINGS, "App.apps")(self.labelled(SHOP))) == ["shop"]
 
-    def test_it_gives_nothing_for_owners_of_another_kind(self) -> None:
+    def test_the_index_is_empty_for_owners_of_another_kind(self) -> None:
         other = self.labelled(Owner("Other.apps", "shop"))
         assert list(NAMES.index(THINGS, "App.apps")(other)) == []
 
-    def test_it_gives_nothing_for_what_nobody_owns(self) -> None:
+    def test_the_index_is_empty_for_objects_without_an_owner(self) -> None:
         assert list(NAMES.index(THINGS, "App.apps")(thing("hi"))) == []

@@ -1,4 +1,4 @@
-"""The link to an external resource survives whatever happens to the object's annotations."""
+"""Records of external resources: an object that loses its annotations keeps its link."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ KRATEO_FINALIZER = "finalizer.managedresource.krateo.io"
 
 
 async def replaced(play: Play, **spec: int) -> None:
-    """Write the object as `nats kv put` does: as a whole, without any metadata."""
+    """Replace the whole object as `nats kv put` does, without any metadata."""
     stored = await play.store.get("a")
     value = json.dumps({"spec": spec}).encode()
     await play.store.update("a", value, revision=stored.revision)
@@ -25,12 +25,12 @@ async def record(play: Play) -> dict[str, Any]:
     assert isinstance(play.records, MemoryStore)
     (key,) = play.records.keys()
     assert key == "links.natsctl_io.disks.a"
-    found: dict[str, Any] = json.loads((await play.records.get(key)).value)
-    return found
+    content: dict[str, Any] = json.loads((await play.records.get(key)).value)
+    return content
 
 
 class TestPlainPuts:
-    async def test_a_plain_put_leads_to_no_second_resource(self) -> None:
+    async def test_a_plain_put_creates_no_second_resource(self) -> None:
         play = Play()
         await play.put(size=1)
         await play.settle()
@@ -40,7 +40,7 @@ class TestPlainPuts:
         assert (await play.annotations())["external-name"] == "disk-1"
         assert await play.finalizers() == HELD
 
-    async def test_a_process_that_starts_after_the_put_knows_the_link_too(self) -> None:
+    async def test_a_process_started_after_a_put_keeps_the_link(self) -> None:
         play = Play()
         await play.put(size=1)
         await play.settle()
@@ -58,7 +58,7 @@ class TestPlainPuts:
         await another.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
 
-    async def test_a_put_while_a_resource_is_created_loses_no_result(self) -> None:
+    async def test_a_put_during_a_creation_keeps_the_result(self) -> None:
         class Replacing(CloudClient):
             async def create(self, managed: Managed[Any]) -> None:
                 await super().create(managed)
@@ -82,7 +82,7 @@ class TestPlainPuts:
         assert "natsctl external resolve a" in await play.message()
         assert "external-create-pending" in await play.annotations()
 
-    async def test_an_object_deleted_right_after_a_put_leaves_nothing_outside(self) -> None:
+    async def test_deleting_an_object_right_after_a_put_deletes_its_resource(self) -> None:
         play = Play()
         await play.put(size=1)
         await play.settle()
@@ -91,7 +91,7 @@ class TestPlainPuts:
         await play.settle()
         assert play.cloud.disks == {}
 
-    async def test_an_annotation_of_another_time_creates_nothing(self) -> None:
+    async def test_an_outdated_external_name_creates_nothing(self) -> None:
         play = Play()
         await play.put(size=1)
         await play.settle()
@@ -106,18 +106,18 @@ class TestPlainPuts:
 
 
 class TestRecords:
-    async def test_the_record_says_what_the_annotations_say(self) -> None:
+    async def test_the_record_contains_the_annotations(self) -> None:
         play = Play()
         await play.put()
         await play.settle()
-        said = await play.annotations()
+        annotations = await play.annotations()
         assert await record(play) == {
             "externalName": "disk-1",
-            "pending": said["external-create-pending"],
-            "succeeded": said["external-create-succeeded"],
+            "pending": annotations["external-create-pending"],
+            "succeeded": annotations["external-create-succeeded"],
         }
 
-    async def test_the_intent_is_recorded_before_anything_is_created(self) -> None:
+    async def test_the_intent_is_recorded_before_the_creation(self) -> None:
         seen: list[set[str]] = []
 
         class Looking(CloudClient):
@@ -139,14 +139,14 @@ class TestRecords:
             await play.reconcile()
         assert play.cloud.calls == []
 
-    async def test_a_resource_that_somebody_else_made_is_recorded_once_it_is_seen(self) -> None:
+    async def test_a_resource_made_by_others_is_recorded_when_it_is_observed(self) -> None:
         play = Play()
         play.cloud.disks["found"] = 1
         await play.put(external_name="found")
         await play.settle()
         assert await record(play) == {"externalName": "found"}
 
-    async def test_the_record_goes_with_the_object(self) -> None:
+    async def test_the_record_is_deleted_with_the_object(self) -> None:
         play = Play()
         await play.put()
         await play.settle()
@@ -155,7 +155,7 @@ class TestRecords:
         assert isinstance(play.records, MemoryStore)
         assert (play.records.keys(), play.cloud.disks) == ([], {})
 
-    async def test_the_record_of_an_orphan_goes_too(self) -> None:
+    async def test_the_record_of_an_orphaned_resource_is_deleted(self) -> None:
         play = Play()
         await play.put(deletion_policy="orphan")
         await play.settle()
@@ -164,7 +164,7 @@ class TestRecords:
         assert isinstance(play.records, MemoryStore)
         assert (play.records.keys(), play.cloud.disks) == ([], {"disk-1": 1})
 
-    async def test_a_resource_that_is_gone_is_created_again_under_its_new_name(self) -> None:
+    async def test_a_missing_resource_is_created_again_and_its_new_name_recorded(self) -> None:
         play = Play()
         await play.put()
         await play.settle()
@@ -172,7 +172,7 @@ class TestRecords:
         await play.settle()
         assert (play.cloud.created, (await record(play))["externalName"]) == (["a", "a"], "disk-2")
 
-    async def test_at_rest_no_record_is_read(self) -> None:
+    async def test_an_unchanged_object_needs_no_read_of_its_record(self) -> None:
         play = Play()
         await play.put()
         await play.settle()
@@ -184,13 +184,13 @@ class TestRecords:
 class TestOlderNames:
     @staticmethod
     async def _krateo(play: Play, **annotations: str) -> None:
-        """Store an object as a reconciler with the names of krateo left it."""
-        named = {f"krateo.io/{name.replace('_', '-')}": at for name, at in annotations.items()}
+        """Store an object with the annotation names of krateo."""
+        named = {f"krateo.io/{name.replace('_', '-')}": text for name, text in annotations.items()}
         metadata = {"finalizers": [KRATEO_FINALIZER, "other"], "annotations": named}
         value = json.dumps({"spec": {"size": 2}, "metadata": metadata}).encode()
         await play.store.create("a", value)
 
-    async def test_an_object_with_krateos_names_goes_on_and_gets_ours(self) -> None:
+    async def test_an_object_with_krateo_names_gets_natsctl_names(self) -> None:
         play = Play()
         play.cloud.disks["disk-7"] = 1
         await self._krateo(
@@ -209,7 +209,7 @@ class TestOlderNames:
         }
         assert metadata["finalizers"] == [*HELD, "other"]
 
-    async def test_older_names_alone_cause_no_write(self) -> None:
+    async def test_krateo_names_alone_cause_no_write(self) -> None:
         play = Play()
         play.cloud.disks["disk-7"] = 2
         await self._krateo(play, external_name="disk-7")
@@ -220,7 +220,7 @@ class TestOlderNames:
         await another.settle()
         assert await play.store.get("a") == before
 
-    async def test_an_object_with_krateos_finalizer_is_cleaned_up_and_let_go(self) -> None:
+    async def test_an_object_with_the_krateo_finalizer_is_cleaned_up_and_released(self) -> None:
         play = Play()
         play.cloud.disks["disk-7"] = 2
         await self._krateo(play, external_name="disk-7")
@@ -230,21 +230,21 @@ class TestOlderNames:
         assert isinstance(play.store, MemoryStore)
         assert (play.cloud.disks, play.store.keys()) == ({}, [])
 
-    async def test_an_unfinished_creation_under_krateos_names_waits_for_a_person(self) -> None:
+    async def test_an_unknown_creation_under_krateo_names_waits_for_a_person(self) -> None:
         play = Play()
         await self._krateo(play, external_create_pending="2026-01-01T00:00:00Z")
         assert await play.reconcile() is None
         assert play.cloud.calls == []
         assert "cannot determine creation result" in await play.message()
 
-    async def test_krateos_pause_and_policies_hold_and_keep_their_names(self) -> None:
+    async def test_krateo_pause_and_policies_apply_and_keep_their_names(self) -> None:
         play = Play()
         await self._krateo(play, paused="true", deletion_policy="orphan")
         assert await play.reconcile() is None
         assert play.cloud.calls == []
         assert "krateo.io/paused" in (await play.document())["metadata"]["annotations"]
 
-    async def test_krateos_names_are_a_setting(self) -> None:
+    async def test_krateo_names_are_an_option(self) -> None:
         play = Play(names=KRATEO)
         await play.put()
         await play.settle()
@@ -252,7 +252,7 @@ class TestOlderNames:
         assert metadata["finalizers"] == [KRATEO_FINALIZER]
         assert metadata["annotations"]["krateo.io/external-name"] == "disk-1"
 
-    async def test_a_change_of_the_setting_creates_nothing_anew(self) -> None:
+    async def test_a_change_of_the_names_creates_nothing_again(self) -> None:
         play = Play()
         await play.put()
         await play.settle()
@@ -265,7 +265,7 @@ class TestOlderNames:
         assert isinstance(play.store, MemoryStore)
         assert (play.cloud.disks, play.store.keys()) == ({}, [])
 
-    async def test_names_of_another_domain_are_left_to_others(self) -> None:
+    async def test_annotations_of_another_domain_are_ignored(self) -> None:
         play = Play(cloud=Cloud())
         await play.put()
         metadata = {"example.org/external-name": "theirs"}

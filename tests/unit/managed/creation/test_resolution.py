@@ -1,4 +1,4 @@
-"""What a person says of a creation."""
+"""Resolution of an unknown creation by a person."""
 
 import json
 from datetime import UTC, datetime
@@ -23,45 +23,45 @@ async def store_with(annotations: dict[str, str]) -> MemoryStore:
 
 
 async def annotations(store: MemoryStore) -> dict[str, str]:
-    found: dict[str, str] = json.loads((await store.get("a")).value)["metadata"]["annotations"]
-    return found
+    content: dict[str, str] = json.loads((await store.get("a")).value)["metadata"]["annotations"]
+    return content
 
 
 def test_an_intent_is_found_in_any_domain() -> None:
-    found = unresolved({"other": "1", "example.org/external-create-pending": PENDING})
-    assert found is not None
-    names, mark = found
+    pending = unresolved({"other": "1", "example.org/external-create-pending": PENDING})
+    assert pending is not None
+    names, mark = pending
     assert names == AnnotationNames("example.org")
     assert (mark.at, mark.intent) == (datetime(2026, 1, 1, tzinfo=UTC), 7)
 
 
-def test_one_with_its_result_is_not_unresolved() -> None:
-    said = {f"natsctl.io/external-create-{word}": PENDING for word in ("pending", "failed")}
-    assert unresolved(said) is None
+def test_an_intent_with_its_result_is_resolved() -> None:
+    stored = {f"natsctl.io/external-create-{word}": PENDING for word in ("pending", "failed")}
+    assert unresolved(stored) is None
     assert unresolved({}) is None
 
 
 @pytest.mark.parametrize("created", [True, False])
-async def test_what_is_said_is_stored_next_to_everything_else(
-    created: bool,  # noqa: FBT001 - a parameter
+async def test_resolve_keeps_other_annotations(
+    created: bool,  # noqa: FBT001 - a test parameter
 ) -> None:
     store = await store_with({"natsctl.io/external-create-pending": PENDING, "mine": "1"})
     await resolve(store, "a", created=created, external_name="disk-9" if created else "")
-    said = await annotations(store)
-    creation = Creation.of(said, AnnotationNames())
+    stored = await annotations(store)
+    creation = Creation.of(stored, AnnotationNames())
     assert not creation.unknown
     assert (creation.succeeded is not None, creation.failed is not None) == (created, not created)
-    assert said.get("natsctl.io/external-name") == ("disk-9" if created else None)
-    assert said["mine"] == "1"
+    assert stored.get("natsctl.io/external-name") == ("disk-9" if created else None)
+    assert stored["mine"] == "1"
 
 
-async def test_what_has_nothing_unknown_is_an_error() -> None:
+async def test_resolve_without_an_unknown_creation_is_refused() -> None:
     store = await store_with({"mine": "1"})
     with pytest.raises(UsageError, match="no creation with an unknown result"):
         await resolve(store, "a", created=True)
     assert store.writes == 1
 
 
-async def test_what_does_not_exist_is_an_error() -> None:
+async def test_resolve_of_a_missing_object_raises_not_found() -> None:
     with pytest.raises(NotFoundError):
         await resolve(MemoryStore(DISKS), "a", created=True)
