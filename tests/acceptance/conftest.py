@@ -14,9 +14,9 @@ from tests.support.servers.nats_server import NatsServer
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "work"
-    made.mkdir()
-    return made
+    work_dir = tmp_path / "work"
+    work_dir.mkdir()
+    return work_dir
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def in_process(
 
 @pytest.fixture
 async def jetstream(nats_server: NatsServer) -> AsyncIterator[JetStreamContext]:
-    """Another NATS client, which knows nothing of natsctl."""
+    """A plain NATS client that does not use natsctl."""
     client = await nats.connect(nats_server.url)
     try:
         yield client.jetstream()
@@ -44,7 +44,7 @@ async def jetstream(nats_server: NatsServer) -> AsyncIterator[JetStreamContext]:
 
 @pytest.fixture
 async def daemon(natsctl: Natsctl) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
-    """Start `natsctl run` with these controllers, and wait until each syncs."""
+    """Start `natsctl run` with these controllers, and wait until every controller syncs."""
     async with AsyncExitStack() as stack:
 
         async def start(*controllers: str, options: tuple[str, ...] = ()) -> Running:

@@ -1,4 +1,4 @@
-"""`natsctl run` runs Audit, which tells who changed what in buckets and in a cluster."""
+"""`natsctl run` with the Audit controller records each change of a bucket and of a cluster."""
 
 import signal
 from pathlib import Path
@@ -16,10 +16,10 @@ from tests.support.servers.nats_server import NatsServer
 
 
 async def entries(jetstream: JetStreamContext, key: str) -> list[dict[str, Any]]:
-    """Return what the trail says of a key, oldest first."""
+    """Return the audit entries of a key, oldest first."""
     bucket = await jetstream.key_value("audit")
     try:
-        return [msgspec.json.decode(at.value or b"{}") for at in await bucket.history(key)]
+        return [msgspec.json.decode(entry.value or b"{}") for entry in await bucket.history(key)]
     except KeyNotFoundError:
         return []
 
@@ -31,13 +31,13 @@ def natsctl(
     kube_server: KubeCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Natsctl:
-    """Run it where a bucket and a kind of the cluster are named to be audited."""
+    """Run natsctl with one bucket and one kind of the cluster to audit."""
     monkeypatch.setenv("AUDIT_BUCKETS", "shops")
     monkeypatch.setenv("AUDIT_KINDS", "v1/ConfigMap")
     return Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
 
 
-async def test_changes_of_a_bucket_and_of_a_cluster_are_a_trail(
+async def test_audit_records_changes_of_a_bucket_and_of_a_cluster(
     natsctl: Natsctl, jetstream: JetStreamContext, kube_server: KubeCluster, kube_namespace: str
 ) -> None:
     async with natsctl.running("run", "--controller", "controllers.audit:Audit") as running:
@@ -47,12 +47,14 @@ async def test_changes_of_a_bucket_and_of_a_cluster_are_a_trail(
         path = f"/api/v1/namespaces/{kube_namespace}/configmaps?fieldManager=ann"
         await kube_server.call("POST", path, config)
 
-        async def told() -> bool:
-            of_bucket = await entries(jetstream, "shops.a")
-            of_cluster = await entries(jetstream, f"ConfigMap.{kube_namespace}/one")
-            assert [at["action"] for at in of_bucket] == ["created"]
-            assert [(at["action"], at["by"]) for at in of_cluster] == [("created", ["ann"])]
+        async def recorded() -> bool:
+            from_bucket = await entries(jetstream, "shops.a")
+            from_cluster = await entries(jetstream, f"ConfigMap.{kube_namespace}/one")
+            assert [entry["action"] for entry in from_bucket] == ["created"]
+            assert [(entry["action"], entry["by"]) for entry in from_cluster] == [
+                ("created", ["ann"])
+            ]
             return True
 
-        await eventually(told)
+        await eventually(recorded)
         assert await running.ends(signal.SIGTERM) == 0

@@ -33,19 +33,19 @@ VALUES = {
 }
 
 
-async def made(jetstream: JetStreamContext, name: str, **options: Any) -> KeyValue:
+async def create_bucket(jetstream: JetStreamContext, name: str, **options: Any) -> KeyValue:
     config = KeyValueConfig(bucket=name, **{"history": 5, **options})
     return await jetstream.create_key_value(config)
 
 
 async def values(bucket: KeyValue) -> dict[str, bytes]:
-    """Return everything that is in a bucket, as another client reads it."""
-    found: dict[str, bytes] = {}
+    """Return all keys and values of a bucket, read by a plain NATS client."""
+    stored: dict[str, bytes] = {}
     watch = await bucket.watchall(ignore_deletes=True)
     while (update := await watch.updates()) is not None:
-        found[update.key] = update.value or b""
+        stored[update.key] = update.value or b""
     await watch.stop()
-    return found
+    return stored
 
 
 def names_in(folder: Path) -> list[str]:
@@ -54,7 +54,9 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 async def shops(jetstream: JetStreamContext) -> KeyValue:
-    bucket = await made(jetstream, "shops", history=9, description="all shops", ttl=86400.0)
+    bucket = await create_bucket(
+        jetstream, "shops", history=9, description="all shops", ttl=86400.0
+    )
     for key, value in VALUES.items():
         await bucket.put(key, b"older")
         await bucket.put(key, value)
@@ -64,7 +66,7 @@ async def shops(jetstream: JetStreamContext) -> KeyValue:
 
 
 @pytest.mark.parametrize("name", ["shops.backup", "shops.backup.gz"])
-async def test_a_bucket_comes_back_with_its_options_and_every_byte(
+async def test_restore_recreates_a_bucket_with_its_options_and_every_byte(
     in_process: InProcess, jetstream: JetStreamContext, shops: KeyValue, folder: Path, name: str
 ) -> None:
     file = str(folder / name)
@@ -81,7 +83,7 @@ async def test_a_bucket_comes_back_with_its_options_and_every_byte(
     assert (await in_process("history", "shops", "gone")).status == 3
 
 
-async def test_a_backup_can_be_read_by_its_owner_only(
+async def test_a_backup_file_is_readable_by_its_owner_only(
     in_process: InProcess, shops: KeyValue, folder: Path
 ) -> None:
     await in_process("backup", "shops", "-o", str(folder / "b"))
@@ -94,7 +96,7 @@ async def test_a_backup_goes_through_a_pipe(natsctl: Natsctl, shops: KeyValue) -
     assert done.out == "copy: 6 created, 0 replaced, 0 unchanged, 0 kept\n"
 
 
-async def test_a_bucket_that_is_not_empty_is_refused(
+async def test_restore_refuses_a_bucket_that_is_not_empty(
     in_process: InProcess, shops: KeyValue, folder: Path
 ) -> None:
     file = str(folder / "b")
@@ -106,7 +108,7 @@ async def test_a_bucket_that_is_not_empty_is_refused(
     assert (await shops.get("object")).value == b"changed"
 
 
-async def test_a_bucket_with_deleted_keys_only_is_empty(
+async def test_restore_accepts_a_bucket_with_only_deleted_keys(
     in_process: InProcess, shops: KeyValue, folder: Path
 ) -> None:
     file = str(folder / "b")
@@ -117,7 +119,7 @@ async def test_a_bucket_with_deleted_keys_only_is_empty(
     assert await values(shops) == VALUES
 
 
-async def test_merge_adds_what_is_missing_and_keeps_the_rest(
+async def test_merge_adds_missing_keys_and_keeps_existing_values(
     in_process: InProcess, shops: KeyValue, folder: Path
 ) -> None:
     file = str(folder / "b")
@@ -130,7 +132,7 @@ async def test_merge_adds_what_is_missing_and_keeps_the_rest(
     assert await values(shops) == {**VALUES, "object": b"changed", "other": b"mine"}
 
 
-async def test_overwrite_replaces_what_differs_and_touches_no_other_key(
+async def test_overwrite_replaces_only_keys_whose_values_differ(
     in_process: InProcess, shops: KeyValue, folder: Path
 ) -> None:
     file = str(folder / "b")
@@ -143,29 +145,29 @@ async def test_overwrite_replaces_what_differs_and_touches_no_other_key(
     assert (await shops.history("other"))[0].value == b"mine"
 
 
-async def test_other_options_of_an_existing_bucket_are_named(
+async def test_restore_reports_options_that_differ_from_the_backup(
     in_process: InProcess, jetstream: JetStreamContext, shops: KeyValue, folder: Path
 ) -> None:
     await in_process("backup", "shops", "-o", str(folder / "b"))
-    await made(jetstream, "small", history=2)
+    await create_bucket(jetstream, "small", history=2)
     done = await in_process("restore", str(folder / "b"), "--bucket", "small")
     assert done.status == 0
     assert "bucket small keeps its options: max_msgs_per_subject is 2, in the backup 9" in done.err
 
 
-async def test_a_value_that_is_too_large_keeps_no_other_back(
+async def test_restore_continues_after_a_value_that_is_too_large(
     in_process: InProcess, jetstream: JetStreamContext, shops: KeyValue, folder: Path
 ) -> None:
     await shops.put("large", b"x" * 5000)
     await in_process("backup", "shops", "-o", str(folder / "b"))
-    bucket = await made(jetstream, "small", max_value_size=1000)
+    bucket = await create_bucket(jetstream, "small", max_value_size=1000)
     done = await in_process("restore", str(folder / "b"), "--bucket", "small")
     assert done.status == 1
     assert "natsctl: error: large: large of small has 5000 bytes" in done.err
     assert await values(bucket) == VALUES
 
 
-async def test_a_damaged_backup_writes_nothing(
+async def test_restore_of_a_damaged_backup_writes_nothing(
     in_process: InProcess, jetstream: JetStreamContext, shops: KeyValue, folder: Path
 ) -> None:
     await in_process("backup", "shops", "-o", str(folder / "b.gz"))
@@ -178,7 +180,7 @@ async def test_a_damaged_backup_writes_nothing(
     assert (await in_process("list", "new")).status == 3
 
 
-async def test_a_backup_that_fails_leaves_the_file_that_was_there(
+async def test_a_failed_backup_keeps_the_existing_file(
     in_process: InProcess, shops: KeyValue, folder: Path
 ) -> None:
     (folder / "b").write_text("the backup of yesterday")
@@ -188,10 +190,10 @@ async def test_a_backup_that_fails_leaves_the_file_that_was_there(
     assert (await in_process("backup", "shops", "-o", str(folder / "no" / "b"))).status == 2
 
 
-async def test_a_restore_that_is_interrupted_goes_on_with_merge(
+async def test_merge_completes_an_interrupted_restore(
     in_process: InProcess, natsctl: Natsctl, jetstream: JetStreamContext, folder: Path
 ) -> None:
-    bucket = await made(jetstream, "many")
+    bucket = await create_bucket(jetstream, "many")
     await asyncio.gather(*(bucket.put(f"k{n}", b"v" * 1000) for n in range(3000)))
     file = str(folder / "b")
     await in_process("backup", "many", "-o", file)
@@ -207,10 +209,10 @@ async def _exists(jetstream: JetStreamContext, name: str) -> bool:
     return f"KV_{name}" in [info.config.name for info in await jetstream.streams_info()]
 
 
-async def test_a_backup_of_a_bucket_that_changes_has_one_state_of_each_key(
+async def test_a_backup_during_writes_has_each_key_once(
     in_process: InProcess, jetstream: JetStreamContext, folder: Path
 ) -> None:
-    bucket = await made(jetstream, "busy", history=1)
+    bucket = await create_bucket(jetstream, "busy", history=1)
     for n in range(300):
         await bucket.put(f"k{n}", b"0")
     stopped = asyncio.Event()
@@ -230,20 +232,20 @@ async def test_a_backup_of_a_bucket_that_changes_has_one_state_of_each_key(
     stopped.set()
     await writing
     assert (await in_process("restore", str(folder / "b"), "--bucket", "copy")).status == 0
-    found = await values(await jetstream.key_value("copy"))
-    found.pop("comes", None)
-    assert sorted(found) == sorted(f"k{n}" for n in range(300))
-    assert all(value == b"0" for key, value in found.items() if int(key[1:]) % 3)
+    stored = await values(await jetstream.key_value("copy"))
+    stored.pop("comes", None)
+    assert sorted(stored) == sorted(f"k{n}" for n in range(300))
+    assert all(value == b"0" for key, value in stored.items() if int(key[1:]) % 3)
 
 
-async def test_a_daemon_syncs_a_restored_bucket_and_loses_nothing(
+async def test_a_daemon_syncs_a_restored_bucket_and_keeps_its_secondaries(
     in_process: InProcess,
     daemon: Callable[..., Awaitable[Running]],
     jetstream: JetStreamContext,
     nats_server: NatsServer,
     folder: Path,
 ) -> None:
-    """The bucket of the primaries is lost and restored while a daemon runs."""
+    """Delete and restore the primary bucket while a daemon runs."""
     await daemon("controllers.greetings:Greetings")
     for n in range(20):
         await in_process("put", "greetings", f"g{n}", "spec: {text: hi}")

@@ -1,4 +1,4 @@
-"""A daemon whose event loop is blocked is told apart from one that is dead."""
+"""`natsctl status` and `natsctl health` report a daemon whose event loop is blocked."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class Frozen(Controller):
 """
 
 
-async def test_status_and_health_name_the_key_that_blocks_the_event_loop(
+async def test_status_and_health_report_the_key_that_blocks_the_event_loop(
     folder: Path, tmp_path: Path
 ) -> None:
     (folder / "frozen.py").write_text(FROZEN)

@@ -1,4 +1,4 @@
-"""What is set by a file, by variables and by flags: shown by `natsctl config`, done by `run`."""
+"""`natsctl config` shows the settings of files, variables and flags, and `run` uses them."""
 
 import json
 import re
@@ -52,32 +52,34 @@ ENVIRON = {"NATSCTL_TOKEN": "hush-in-variable", "NATSCTL_WORKERS": "3"}
 
 @pytest.fixture
 def shops(folder: Path, nats_server: NatsServer) -> Natsctl:
-    """A folder with settings and a controller, and an environment beside them."""
+    """Return natsctl in a folder with a settings file and a controller, and with variables."""
     (folder / "natsctl.toml").write_text(SETTINGS)
     (folder / "shops.py").write_text(SHOPS)
     return Natsctl(folder, nats_server.url, environ=ENVIRON)
 
 
-async def test_config_shows_what_holds_and_who_said_so(shops: Natsctl) -> None:
+async def test_config_shows_each_setting_with_its_source(shops: Natsctl) -> None:
     shown = await shops.done("config", "--workers", "4")
     rows = re.findall(r"^(\S+) +(\S+) +(\S.*)$", shown, re.MULTILINE)
-    held = {name: (value, source) for name, value, source in rows}
-    assert held["controllers.workers"] == ("4", "--workers")
-    assert held["nats.token"] == ("***", "NATSCTL_TOKEN")
-    assert held["nats.servers"][1] == "NATSCTL_SERVER"
-    assert held["kube.enabled"] == ("false", "natsctl.toml:6")
-    assert held["logs.format"] == ("json", "natsctl.toml:14")
-    assert held["controllers.stop_timeout_s"] == ("25", "default")
-    assert held["nats.context"] == ("none", "default")
-    assert held["nats.marker_ttl_s"] == ("2592000", "default")
+    settings = {name: (value, source) for name, value, source in rows}
+    assert settings["controllers.workers"] == ("4", "--workers")
+    assert settings["nats.token"] == ("***", "NATSCTL_TOKEN")
+    assert settings["nats.servers"][1] == "NATSCTL_SERVER"
+    assert settings["kube.enabled"] == ("false", "natsctl.toml:6")
+    assert settings["logs.format"] == ("json", "natsctl.toml:14")
+    assert settings["controllers.stop_timeout_s"] == ("25", "default")
+    assert settings["nats.context"] == ("none", "default")
+    assert settings["nats.marker_ttl_s"] == ("2592000", "default")
 
 
-async def test_programs_read_the_same_and_nobody_reads_a_secret(shops: Natsctl) -> None:
+async def test_config_prints_the_same_settings_in_each_format_without_secrets(
+    shops: Natsctl,
+) -> None:
     server = "nats://ann:hush-url@hub:4222,nats://bob:hush-other@b"
-    told = [await shops.done("config", "-o", o, "-s", server) for o in ("json", "yaml", "table")]
-    assert "hush" not in "".join(told)
-    from_json = {each["setting"]: each for each in json.loads(told[0])}
-    assert from_json == {each["setting"]: each for each in yaml.safe_load(told[1])}
+    outputs = [await shops.done("config", "-o", o, "-s", server) for o in ("json", "yaml", "table")]
+    assert "hush" not in "".join(outputs)
+    from_json = {entry["setting"]: entry for entry in json.loads(outputs[0])}
+    assert from_json == {entry["setting"]: entry for entry in yaml.safe_load(outputs[1])}
     assert from_json["nats.servers"] == {
         "setting": "nats.servers",
         "value": ["nats://***@hub:4222", "nats://***@b"],
@@ -89,7 +91,9 @@ async def test_programs_read_the_same_and_nobody_reads_a_secret(shops: Natsctl) 
     assert names == list(from_json)
 
 
-async def test_config_says_what_is_wrong_and_where(shops: Natsctl, folder: Path) -> None:
+async def test_config_reports_an_invalid_setting_with_its_file_and_line(
+    shops: Natsctl, folder: Path
+) -> None:
     (folder / "other.toml").write_text("[logs]\nformat = 'xml'\n")
     result = await shops("config", "--config", "other.toml")
     assert (result.status, result.out) == (2, "")
@@ -101,7 +105,7 @@ async def test_config_says_what_is_wrong_and_where(shops: Natsctl, folder: Path)
     assert result.status == 2
 
 
-async def test_a_variable_that_is_no_setting_is_refused(folder: Path) -> None:
+async def test_an_unknown_natsctl_variable_is_refused(folder: Path) -> None:
     natsctl = Natsctl(folder, environ={"NATSCTL_WORKRES": "3"})
     for words in (["config"], ["list", "shops"], ["run", "-c", "a:B"]):
         result = await natsctl(*words)
@@ -111,13 +115,13 @@ async def test_a_variable_that_is_no_setting_is_refused(folder: Path) -> None:
         )
 
 
-async def test_config_refuses_what_contradicts_itself(folder: Path) -> None:
+async def test_config_refuses_a_user_without_a_password(folder: Path) -> None:
     result = await Natsctl(folder)("config", "--user", "ann")
     assert result.status == 2
     assert "given without a password" in result.err
 
 
-async def test_run_does_as_it_is_set_and_logs_no_secret(
+async def test_run_uses_the_settings_and_logs_no_secret(
     shops: Natsctl, jetstream: JetStreamContext
 ) -> None:
     async with shops.running("run", "-c", "shops:Shops") as running:
@@ -129,17 +133,19 @@ async def test_run_does_as_it_is_set_and_logs_no_secret(
     sign = json.loads((await (await jetstream.key_value("signs")).get("leaky")).value or b"")
     assert sign["spec"] == {"workers": 3}
     assert sign["metadata"]["labels"]["example.com/owner-key"] == "leaky"
-    facts = [json.loads(line) for line in running.log.splitlines()]
+    records = [json.loads(line) for line in running.log.splitlines()]
     failed = next(
-        fact for fact in facts if (fact["message"], fact.get("key")) == ("sync failed", "leaky")
+        record
+        for record in records
+        if (record["message"], record.get("key")) == ("sync failed", "leaky")
     )
-    about = [failed[name] for name in ("controller", "key", "operation", "attempt", "level")]
-    assert about == ["shops", "leaky", "put", 1, "error"]
+    fields = [failed[name] for name in ("controller", "key", "operation", "attempt", "level")]
+    assert fields == ["shops", "leaky", "put", 1, "error"]
     assert "RuntimeError: *** at nats://***@hub" in failed["exception"]
     assert "hush" not in running.log
 
 
-async def test_upkeep_finds_what_is_labelled_in_the_domain_that_is_set(
+async def test_gc_plan_finds_only_secondaries_with_labels_of_the_owner_domain(
     shops: Natsctl, jetstream: JetStreamContext
 ) -> None:
     local = ("--local", "-c", "shops:Shops")
@@ -149,11 +155,11 @@ async def test_upkeep_finds_what_is_labelled_in_the_domain_that_is_set(
         await bucket.put("a", b'{"spec": {}}')
         await bucket.put("b", b'{"spec": {}}')
 
-        async def made() -> bool:
+        async def signs_exist() -> bool:
             listed = await shops("list", "signs", "-o", "name")
             return listed.out.split() == ["a", "b"]
 
-        await eventually(made)
+        await eventually(signs_exist)
         assert await running.ends(signal.SIGTERM) == 0
     await bucket.delete("a")
     plan = json.loads(await shops.done("gc", "plan", *local, "-o", "json"))
@@ -162,7 +168,7 @@ async def test_upkeep_finds_what_is_labelled_in_the_domain_that_is_set(
     assert json.loads(elsewhere)["orphans"] == []
 
 
-async def test_no_secret_is_told_of_a_server_that_cannot_be_reached(shops: Natsctl) -> None:
+async def test_the_error_about_an_unreachable_server_has_no_password(shops: Natsctl) -> None:
     words = ("-s", "nats://ann:hush@127.0.0.1:1", "--log-level", "debug")
     async with shops.running("run", "-c", "shops:Shops", *words) as running:
         await running.says("no connection to NATS yet")

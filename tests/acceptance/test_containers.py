@@ -1,4 +1,4 @@
-"""The stack of docker-compose.yml, for a user with Docker and nothing else."""
+"""The stack of docker-compose.yml works for a user who has only Docker."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError, NotFoundError
 
 from tests.support.eventually import eventually
-from tests.support.servers.docker import ROOT, Stack, asked, docker, inspected
+from tests.support.servers.docker import ROOT, Stack, docker, fetched, inspected
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]  # the first one builds the image
 
@@ -38,7 +38,7 @@ class Jobs(Controller):
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
-    """A folder with a controller that takes an hour, for anybody to read."""
+    """Return a world-readable folder with a controller whose syncs take an hour."""
     (tmp_path / "slow.py").write_text(SLOW)
     tmp_path.chmod(0o755)
     return tmp_path
@@ -46,7 +46,7 @@ def slow(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def connected(stack: Stack) -> AsyncIterator[JetStreamContext]:
-    """A NATS client of the host, which knows nothing of natsctl; natsctl watches its buckets."""
+    """Connect a plain NATS client from the host after natsctl has begun to watch its buckets."""
     client = await nats.connect(stack.url, allow_reconnect=False)
     try:
         jetstream = client.jetstream()
@@ -68,21 +68,21 @@ async def greet(jetstream: JetStreamContext, key: str, text: str) -> None:
 
 
 def commands(*, about: str) -> list[str]:
-    """Return what a section of the page tells to run in containers."""
+    """Return the `docker compose exec` commands of a section of the page."""
     page = (ROOT / "docs" / "compose.md").read_text()
     section = page.partition(f"## {about}\n")[2].partition("\n## ")[0]
     return re.findall(r"^docker compose exec .*$", section, re.MULTILINE)
 
 
 async def run(stack: Stack, command: str) -> str:
-    """Type it in a shell, where it succeeds; return what it wrote."""
+    """Run a command in a shell, check that it succeeds, and return its output."""
     status, told = await stack.tried("sh", "-c", command)
     assert status == 0, f"{command}: {told}"
     return told
 
 
-async def heard(jetstream: JetStreamContext, key: str) -> str | None:
-    """What a route says; None where there is none."""
+async def payload(jetstream: JetStreamContext, key: str) -> str | None:
+    """Return the payload of a route, or None if the route does not exist."""
     routes = await jetstream.key_value("routes")
     try:
         entry = await routes.get(key)
@@ -91,17 +91,17 @@ async def heard(jetstream: JetStreamContext, key: str) -> str | None:
     return str(json.loads(entry.value or b"")["spec"]["payload"])
 
 
-async def test_what_is_put_through_the_published_port_becomes_a_secondary(
+async def test_an_object_put_through_the_published_port_gets_a_secondary(
     jetstream: JetStreamContext,
 ) -> None:
     await greet(jetstream, "shop", "hi")
-    await eventually(lambda: _says(jetstream, "shop", "hi!"))
+    await eventually(lambda: _has_payload(jetstream, "shop", "hi!"))
 
 
-async def test_a_restart_of_nats_loses_nothing_and_stops_nothing(stack: Stack) -> None:
+async def test_a_restart_of_nats_loses_no_object_and_does_not_restart_natsctl(stack: Stack) -> None:
     async with connected(stack) as before:
         await greet(before, "shop", "hi")
-        await eventually(lambda: _says(before, "shop", "hi!"))
+        await eventually(lambda: _has_payload(before, "shop", "hi!"))
     started = (await stack.state("natsctl"))["StartedAt"]
 
     await stack.compose("restart", "nats")
@@ -109,22 +109,22 @@ async def test_a_restart_of_nats_loses_nothing_and_stops_nothing(stack: Stack) -
 
     async with connected(stack) as after:
         await greet(after, "pier", "ho")
-        await eventually(lambda: _says(after, "pier", "ho!"))
-        assert await heard(after, "shop") == "hi!"
+        await eventually(lambda: _has_payload(after, "pier", "ho!"))
+        assert await payload(after, "shop") == "hi!"
     assert (await stack.state("natsctl"))["StartedAt"] == started
 
 
-async def test_what_is_taken_down_comes_back_with_its_objects(stack: Stack) -> None:
+async def test_objects_survive_compose_down_and_up(stack: Stack) -> None:
     async with connected(stack) as before:
         await greet(before, "shop", "hi")
-        await eventually(lambda: _says(before, "shop", "hi!"))
+        await eventually(lambda: _has_payload(before, "shop", "hi!"))
     await stack.compose("down")
     await stack.up()
     async with connected(stack) as after:
-        assert await heard(after, "shop") == "hi!"
+        assert await payload(after, "shop") == "hi!"
 
 
-async def test_told_to_stop_it_exits_with_zero_and_leaves_no_consumer_behind(
+async def test_a_stopped_natsctl_exits_with_zero_and_leaves_no_consumer(
     stack: Stack, jetstream: JetStreamContext
 ) -> None:
     await stack.compose("stop", "natsctl")
@@ -133,7 +133,7 @@ async def test_told_to_stop_it_exits_with_zero_and_leaves_no_consumer_behind(
     assert await _consumers(jetstream) == 0
 
 
-async def test_a_second_signal_ends_it_at_once(stack: Stack, slow: Path) -> None:
+async def test_a_second_signal_ends_the_container_at_once(stack: Stack, slow: Path) -> None:
     mounted = f"--volume={slow}:/app/controllers:ro"
     words = ("run", "--detach", mounted, "natsctl", "run", "-c", "controllers.slow:Jobs")
     name = (await stack.compose(*words)).split()[-1]
@@ -149,7 +149,7 @@ async def test_a_second_signal_ends_it_at_once(stack: Stack, slow: Path) -> None
     assert (await docker("wait", name)).strip() == str(128 + 15)
 
 
-async def test_its_user_is_not_root_and_its_file_system_is_read_only(
+async def test_the_container_has_a_user_without_root_and_a_read_only_file_system(
     image: str, stack: Stack
 ) -> None:
     told = (await stack.inside("id", "-u"))[1].strip()
@@ -164,7 +164,7 @@ async def test_its_user_is_not_root_and_its_file_system_is_read_only(
     assert await stack.inside("touch", "/tmp/new") == (0, "")
 
 
-async def test_the_first_process_hands_signals_on_and_natsctl_is_the_second(stack: Stack) -> None:
+async def test_docker_init_forwards_signals_to_natsctl(stack: Stack) -> None:
     read = "cat /proc/1/comm; tr '\\0' ' ' </proc/1/cmdline"
     status, told = await stack.inside("sh", "-c", read)
     assert status == 0, told
@@ -176,20 +176,20 @@ async def test_the_first_process_hands_signals_on_and_natsctl_is_the_second(stac
     assert (await stack.state("natsctl"))["ExitCode"] == 0
 
 
-async def test_how_it_is_can_be_asked_through_the_published_port(
+async def test_probes_and_metrics_are_served_through_the_published_port(
     stack: Stack, jetstream: JetStreamContext
 ) -> None:
     assert (await stack.state("natsctl"))["Health"]["Status"] == "healthy"
-    assert await asked(f"{stack.natsctl}/livez") == "ok"
-    assert "[+]cache/greetings/routes ok" in await asked(f"{stack.natsctl}/readyz?verbose")
+    assert await fetched(f"{stack.natsctl}/livez") == "ok"
+    assert "[+]cache/greetings/routes ok" in await fetched(f"{stack.natsctl}/readyz?verbose")
     await greet(jetstream, "shop", "hi")
-    await eventually(lambda: _says(jetstream, "shop", "hi!"))
-    page = await asked(f"{stack.natsctl}/metrics")
+    await eventually(lambda: _has_payload(jetstream, "shop", "hi!"))
+    page = await fetched(f"{stack.natsctl}/metrics")
     assert 'natsctl_cache_objects{controller="greetings",' in page
 
     await stack.compose("stop", "--timeout=1", "nats")
     await eventually(lambda: _unready(stack))
-    assert await asked(f"{stack.natsctl}/livez") == "ok"
+    assert await fetched(f"{stack.natsctl}/livez") == "ok"
 
 
 async def test_every_profile_of_the_stack_is_valid(stack: Stack) -> None:
@@ -202,16 +202,18 @@ async def test_every_profile_of_the_stack_is_valid(stack: Stack) -> None:
         assert set(told.split()) == usual | more
 
 
-async def test_processes_that_others_leave_behind_do_not_stay(stack: Stack) -> None:
-    status, left = await stack.inside("sh", "-c", "sleep 0.1 >/dev/null & echo $!")
-    assert status == 0, left
-    await eventually(lambda: _gone(stack, int(left)))
+async def test_orphaned_processes_are_reaped(stack: Stack) -> None:
+    status, pid = await stack.inside("sh", "-c", "sleep 0.1 >/dev/null & echo $!")
+    assert status == 0, pid
+    await eventually(lambda: _has_ended(stack, int(pid)))
 
 
-async def test_the_page_says_what_works(stack: Stack, jetstream: JetStreamContext) -> None:
+async def test_the_commands_of_the_compose_page_succeed(
+    stack: Stack, jetstream: JetStreamContext
+) -> None:
     put, *others = commands(about="Greetings")
     await run(stack, put)
-    await eventually(lambda: _says(jetstream, "shop", "hi!"))
+    await eventually(lambda: _has_payload(jetstream, "shop", "hi!"))
     assert others
     for command in others:
         await run(stack, command)
@@ -236,7 +238,7 @@ async def test_webapps_run_in_the_cluster_of_the_stack(stack: Stack) -> None:
 
 
 async def _unready(stack: Stack) -> bool:
-    """Say whether natsctl, which answers, says that it cannot work now, and the engine too."""
+    """Return whether the readiness probe fails and the engine reports the container unhealthy."""
     async with ClientSession() as session, session.get(f"{stack.natsctl}/readyz") as response:
         assert response.status == 503
     return (await stack.state("natsctl"))["Health"]["Status"] == "unhealthy"
@@ -246,8 +248,8 @@ async def _ended(stack: Stack, service: str) -> bool:
     return bool((await stack.state(service))["Status"] == "exited")
 
 
-async def _says(jetstream: JetStreamContext, key: str, text: str) -> bool:
-    return await heard(jetstream, key) == text
+async def _has_payload(jetstream: JetStreamContext, key: str, text: str) -> bool:
+    return await payload(jetstream, key) == text
 
 
 async def _watched(jetstream: JetStreamContext) -> bool:
@@ -265,7 +267,7 @@ async def _logged(name: str, text: str) -> bool:
     return text in await docker("logs", name)
 
 
-async def _gone(stack: Stack, pid: int) -> bool:
+async def _has_ended(stack: Stack, pid: int) -> bool:
     return (await stack.inside("test", "-e", f"/proc/{pid}"))[0] == 1
 
 
@@ -274,7 +276,7 @@ async def _succeeds(stack: Stack, *words: str, service: str = "natsctl") -> bool
 
 
 async def _in_cluster(stack: Stack, *wanted: str) -> bool:
-    """Say whether these, of all that an app can have, are there, and nothing else."""
+    """Return whether exactly these objects of the app exist in the cluster."""
     words = ("kubectl", "get", *SHOP, "--ignore-not-found", "--output=name")
-    status, found = await stack.inside(*words, service="k3s")
-    return status == 0 and sorted(found.split()) == sorted(wanted)
+    status, output = await stack.inside(*words, service="k3s")
+    return status == 0 and sorted(output.split()) == sorted(wanted)

@@ -1,4 +1,4 @@
-"""`natsctl run` against a real server: it converges, and it leaves nothing behind."""
+"""`natsctl run` with a real server converges and leaves no consumer behind."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ class Jobs(Controller):
 
 
 async def payload(routes: KeyValue, key: str) -> str | None:
-    """What a route says; None where there is none."""
+    """Return the payload of a route, or None if the route does not exist."""
     try:
         entry = await routes.get(key)
     except KeyNotFoundError:
@@ -80,7 +80,7 @@ def greeting(text: str) -> bytes:
     return json.dumps({"spec": {"text": text}}).encode()
 
 
-async def test_secondaries_follow_primaries_whoever_writes_them(
+async def test_secondaries_follow_primaries_from_any_client(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
 ) -> None:
     running = await daemon(GREETINGS)
@@ -88,26 +88,26 @@ async def test_secondaries_follow_primaries_whoever_writes_them(
     await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
     await greetings.put("market", greeting("ho"))
 
-    async def says(key: str, text: str | None) -> None:
+    async def has_payload(key: str, text: str | None) -> None:
         await eventually(lambda: _equals(routes, key, text))
 
-    await says("shop", "hi!")
-    await says("market", "ho!")
+    await has_payload("shop", "hi!")
+    await has_payload("market", "ho!")
     await greetings.put("market", greeting("hey"))
-    await says("market", "hey!")
+    await has_payload("market", "hey!")
     await routes.delete("shop")
-    await says("shop", "hi!")
+    await has_payload("shop", "hi!")
     edited = json.loads((await routes.get("shop")).value or b"")
     edited["spec"]["payload"] = "edited by hand"
     await routes.put("shop", json.dumps(edited).encode())
-    await says("shop", "hi!")
+    await has_payload("shop", "hi!")
     await natsctl.done("put", "defaults", "all", "spec: {punctuation: '?'}")
     await natsctl.done("put", "greetings", "shop", "spec: {text: hi, replicas: 2}")
-    await says("shop", "hi?hi?")
+    await has_payload("shop", "hi?hi?")
     await greetings.delete("market")
-    await says("market", None)
+    await has_payload("market", None)
     await natsctl.done("delete", "greetings", "shop", "--wait")
-    await says("shop", None)
+    await has_payload("shop", None)
 
     assert await consumers(jetstream)
     assert await running.ends(signal.SIGTERM) == 0
@@ -119,7 +119,7 @@ async def _equals(routes: KeyValue, key: str, text: str | None) -> bool:
     return True
 
 
-async def test_a_killed_daemon_converges_when_it_is_back(
+async def test_a_daemon_converges_after_it_was_killed_and_restarted(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
 ) -> None:
     first = await daemon(GREETINGS)
@@ -138,19 +138,19 @@ async def test_a_killed_daemon_converges_when_it_is_back(
 
     async def converged() -> bool:
         found = json.loads(await natsctl.done("list", "routes", "-o", "json"))
-        assert {each["key"]: each["spec"]["payload"] for each in found} == expected
+        assert {item["key"]: item["spec"]["payload"] for item in found} == expected
         return True
 
     await eventually(converged)
     assert await second.ends(signal.SIGINT) == 0
 
-    async def nobody_listens() -> bool:
+    async def no_consumer_is_left() -> bool:
         return await consumers(jetstream) == []
 
-    await eventually(nobody_listens)  # the killed one's go when the server misses their listener
+    await eventually(no_consumer_is_left)  # the server removes idle consumers
 
 
-async def test_a_private_server_comes_and_goes_with_the_daemon(folder: Path) -> None:
+async def test_an_embedded_server_starts_and_stops_with_the_daemon(folder: Path) -> None:
     port = free_port()
     natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
     words = ("run", "--embedded", "--port", str(port), "-c", GREETINGS)
@@ -164,7 +164,9 @@ async def test_a_private_server_comes_and_goes_with_the_daemon(folder: Path) -> 
         assert not any(map(alive, started))
 
 
-async def test_no_private_server_outlives_a_killed_daemon_and_its_data_stays(folder: Path) -> None:
+async def test_an_embedded_server_ends_with_a_killed_daemon_and_keeps_its_data(
+    folder: Path,
+) -> None:
     port = free_port()
     natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
     words = ("run", "--embedded", "--port", str(port), "--store-dir", "data", "-c", GREETINGS)
@@ -180,7 +182,7 @@ async def test_no_private_server_outlives_a_killed_daemon_and_its_data_stays(fol
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_a_private_server_that_dies_ends_the_daemon(folder: Path) -> None:
+async def test_the_daemon_ends_if_its_embedded_server_dies(folder: Path) -> None:
     natsctl = Natsctl(folder)
     async with natsctl.running("run", "--embedded", "--port", "0", "-c", GREETINGS) as running:
         await running.says("primaries listed, syncing")
@@ -226,7 +228,7 @@ class Two(One):
     assert running.log.index("two ends") < running.log.index("one ends")
 
 
-async def test_one_that_fails_stops_all_and_its_own_traceback_is_shown(
+async def test_a_failed_start_stops_all_controllers_and_shows_its_traceback(
     natsctl: Natsctl, folder: Path
 ) -> None:
     (folder / "jobs.py").write_text(SLOW)
@@ -239,7 +241,7 @@ async def test_one_that_fails_stops_all_and_its_own_traceback_is_shown(
     assert "natsctl/core" not in result.err
 
 
-async def test_a_second_signal_ends_at_once(
+async def test_a_second_signal_ends_the_daemon_at_once(
     daemon: Daemon, folder: Path, jetstream: JetStreamContext
 ) -> None:
     (folder / "jobs.py").write_text(SLOW)
@@ -252,7 +254,7 @@ async def test_a_second_signal_ends_at_once(
     assert await running.ends(signal.SIGTERM) == -signal.SIGTERM
 
 
-async def test_a_server_that_is_not_there_yet_is_waited_for(
+async def test_a_daemon_waits_for_a_server_that_starts_later(
     natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
     await nats_server.stop()
@@ -267,7 +269,7 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_a_daemon_whose_server_is_gone_still_stops(
+async def test_a_daemon_stops_after_it_lost_its_server(
     daemon: Daemon, nats_server: NatsServer
 ) -> None:
     running = await daemon(GREETINGS)
@@ -276,7 +278,7 @@ async def test_a_daemon_whose_server_is_gone_still_stops(
     assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_resync_says_how_often_every_primary_is_visited(
+async def test_resync_syncs_every_primary_at_that_interval(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:
     (folder / "counted.py").write_text(COUNTED)
@@ -288,7 +290,7 @@ async def test_resync_says_how_often_every_primary_is_visited(
 
 
 @pytest.mark.parametrize(
-    ("level", "told"),
+    ("level", "expected"),
     [
         ("info", {"connected to"}),
         ("warning,counted=debug", {"looked at shop"}),
@@ -296,28 +298,28 @@ async def test_resync_says_how_often_every_primary_is_visited(
         ("critical", set()),
     ],
 )
-async def test_the_log_level_says_what_is_logged(
-    natsctl: Natsctl, folder: Path, level: str, told: set[str]
+async def test_the_log_level_filters_log_lines_per_logger(
+    natsctl: Natsctl, folder: Path, level: str, expected: set[str]
 ) -> None:
     (folder / "counted.py").write_text(COUNTED)
     await natsctl.done("put", "counted", "shop", "spec: {}", "--create-bucket")
     async with natsctl.running("run", "-c", "counted:Jobs", "--log-level", level) as running:
         await running.says("visited shop")
         assert await running.ends(signal.SIGTERM) == 0
-    assert {text for text in ("connected to", "looked at shop") if text in running.log} == told
+    assert {text for text in ("connected to", "looked at shop") if text in running.log} == expected
 
 
 async def test_log_lines_can_be_json(daemon: Daemon) -> None:
     running = await daemon(GREETINGS, options=("--log-format", "json"))
     assert await running.ends(signal.SIGTERM) == 0
-    facts = [json.loads(line) for line in running.log.splitlines()]
+    records = [json.loads(line) for line in running.log.splitlines()]
     assert ("primaries listed, syncing", "greetings", 0) in {
-        (fact["message"], fact.get("controller"), fact.get("primaries")) for fact in facts
+        (record["message"], record.get("controller"), record.get("primaries")) for record in records
     }
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("jobs.Jobs", "write package.module:Name, for example jobs:Jobs"),
         ("jbos:Jobs", "there is no module jbos: it is neither in the current directory"),
@@ -326,16 +328,16 @@ async def test_log_lines_can_be_json(daemon: Daemon) -> None:
     ],
 )
 async def test_a_controller_that_cannot_be_loaded_is_explained(
-    natsctl: Natsctl, folder: Path, path: str, told: str
+    natsctl: Natsctl, folder: Path, path: str, expected: str
 ) -> None:
     (folder / "jobs.py").write_text(SLOW)
     result = await natsctl("run", "--controller", path)
     assert result.status == 2
-    assert told in result.err
+    assert expected in result.err
     assert result.err.count("\n") == 1
 
 
-async def test_what_a_module_raises_is_shown_as_its_author_wants_to_see_it(
+async def test_an_import_error_shows_only_the_traceback_of_the_module(
     natsctl: Natsctl, folder: Path
 ) -> None:
     (folder / "broken.py").write_text("import json\n\njson.loads('no json')\n")
@@ -349,7 +351,7 @@ async def test_what_a_module_raises_is_shown_as_its_author_wants_to_see_it(
     assert "natsctl/daemon" not in result.err
 
 
-async def test_twenty_thousand_primaries_converge_and_then_nothing_happens(
+async def test_twenty_thousand_primaries_converge_and_then_cause_no_write(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
 ) -> None:
     bucket = await jetstream.create_key_value(KeyValueConfig(bucket="greetings", history=5))

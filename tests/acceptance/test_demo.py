@@ -1,4 +1,4 @@
-"""The guided tour: it comes to its end, and what it says to try next works."""
+"""The guided tour ends with success, and the commands that it suggests work."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from tests.support.servers.nats_server import NatsServer
 
 
 async def tour(folder: Path) -> str:
-    """Take the tour, and return what it shows."""
+    """Run the tour and return its output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "controllers.demo"),
         cwd=folder,
@@ -20,25 +20,25 @@ async def tour(folder: Path) -> str:
         stdout=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(2 * LIMIT_S):
-        shown, _ = await process.communicate()
+        output, _ = await process.communicate()
     assert process.returncode == 0
-    return shown.decode()
+    return output.decode()
 
 
-async def test_the_tour_ends_well_and_what_it_says_to_try_next_works(
+async def test_the_tour_ends_with_success_and_its_suggested_commands_work(
     folder: Path, nats_server: NatsServer
 ) -> None:
-    shown = await tour(folder)
-    assert "owner nobody does not exist, and no delete marker proves its deletion" in shown
-    assert "Route.routes/stray deleted" in shown
-    _, _, after = shown.partition("Try this next:")
-    typed = [line.strip() for line in after.splitlines() if line.startswith("    natsctl ")]
-    starts = [line for line in typed if line.startswith(("natsctl run ", "natsctl dev "))]
+    output = await tour(folder)
+    assert "owner nobody does not exist, and no delete marker proves its deletion" in output
+    assert "Route.routes/stray deleted" in output
+    _, _, after = output.partition("Try this next:")
+    commands = [line.strip() for line in after.splitlines() if line.startswith("    natsctl ")]
+    starts = [line for line in commands if line.startswith(("natsctl run ", "natsctl dev "))]
     assert len(starts) == 2
     for start in starts:
         async with Reader(folder, nats_server.url, {}) as reader:
             await reader.run(RunCommand(0, start, "… primaries listed, syncing …"))
-            for line in typed:
+            for line in commands:
                 if line not in starts:
                     once = " --once" if " watch " in line else ""
                     await reader.run(RunCommand(0, line + once, "…"))

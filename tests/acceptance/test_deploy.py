@@ -1,4 +1,4 @@
-"""The manifests in docs/deploy: a cluster takes them, and they say what natsctl says."""
+"""A cluster accepts the manifests in docs/deploy, and they match the rest of natsctl."""
 
 import re
 import signal
@@ -20,41 +20,43 @@ from tests.support.servers.ports import free_port
 
 DEPLOY = ROOT / "docs" / "deploy"
 FILES = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
-MANIFESTS = [each for name in FILES for each in yaml.safe_load_all((DEPLOY / name).read_text())]
+MANIFESTS = [entry for name in FILES for entry in yaml.safe_load_all((DEPLOY / name).read_text())]
 FOUND = {manifest["kind"]: manifest for manifest in MANIFESTS}
 SYNCING = "primaries listed, syncing"
-OLDER = {"policy/v1": "policy/v1beta1"}  # the same, where a cluster is older than 1.21
+OLDER = {"policy/v1": "policy/v1beta1"}  # for clusters older than 1.21
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest["kind"])
-async def test_a_cluster_takes_the_manifest_and_drops_nothing_of_it(
+async def test_a_cluster_accepts_the_manifest_and_drops_no_field(
     kube_server: KubeCluster, kube_namespace: str, manifest: dict[str, Any]
 ) -> None:
     metadata = manifest["metadata"]
     if "namespace" in metadata:
         manifest = {**manifest, "metadata": {**metadata, "namespace": kube_namespace}}
     manifest = {**manifest, "apiVersion": await served(kube_server, manifest["apiVersion"])}
-    answer = await kube_server.call("POST", f"{path(manifest)}?dryRun=All", manifest)
-    assert missing(manifest, answer) == []
+    response = await kube_server.call("POST", f"{path(manifest)}?dryRun=All", manifest)
+    assert missing(manifest, response) == []
 
 
-async def test_the_permissions_are_those_that_natsctl_prints(folder: Path) -> None:
+async def test_the_permissions_equal_the_output_of_natsctl_rbac(folder: Path) -> None:
     account = ("--service-account", "natsctl", "--namespace", "natsctl")
     words = ("rbac", "--no-kube", "--controller", "controllers.webapps:WebApps", *account)
     assert await Natsctl(folder).done(*words) == (DEPLOY / "rbac.yaml").read_text()
 
 
-def test_all_is_of_one_account_in_one_namespace() -> None:
+def test_the_manifests_use_one_service_account_in_one_namespace() -> None:
     namespace = FOUND["Namespace"]["metadata"]["name"]
     account = {"name": FOUND["ServiceAccount"]["metadata"]["name"], "namespace": namespace}
     (subject,) = FOUND["ClusterRoleBinding"]["subjects"]
     assert subject == {"kind": "ServiceAccount", **account}
     assert pod()["serviceAccountName"] == account["name"]
-    placed = [each["metadata"].get("namespace", namespace) for each in [*MANIFESTS, monitor()]]
-    assert set(placed) == {namespace}
+    namespaces = [
+        entry["metadata"].get("namespace", namespace) for entry in [*MANIFESTS, monitor()]
+    ]
+    assert set(namespaces) == {namespace}
 
 
-def test_who_stops_it_waits_longer_than_syncs_have() -> None:
+def test_the_grace_period_is_longer_than_the_stop_timeout() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     graces = [service.get("stop_grace_period") for service in compose["services"].values()]
     waits = [pod()["terminationGracePeriodSeconds"], *(int(s[:-1]) for s in graces if s)]
@@ -62,7 +64,7 @@ def test_who_stops_it_waits_longer_than_syncs_have() -> None:
     assert min(waits) > ControllerSettings().stop_timeout_s
 
 
-def test_it_runs_as_the_image_s_own_user_wherever_it_runs() -> None:
+def test_pods_and_containers_run_as_the_user_of_the_image() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     (user,) = re.findall(r"^USER (\d+):(\d+)$", dockerfile, re.MULTILINE)
     security = pod()["securityContext"]
@@ -70,17 +72,17 @@ def test_it_runs_as_the_image_s_own_user_wherever_it_runs() -> None:
     assert f"chown {user[0]} /kube/config" in (ROOT / "docker-compose.yml").read_text()
 
 
-async def test_two_that_are_started_as_the_deployment_says_are_ready_and_one_leads(
+async def test_two_replicas_of_the_deployment_are_ready_and_one_leads(
     folder: Path, nats_server: NatsServer, kube_server: KubeCluster
 ) -> None:
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
     replicas = FOUND["Deployment"]["spec"]["replicas"]
     assert replicas == 2
     listen = f"--listen=:{ports()['http']}"
-    here = [free_port() for _ in range(replicas)]
+    free_ports = [free_port() for _ in range(replicas)]
     async with AsyncExitStack() as stack:
         running = []
-        for port in here:
+        for port in free_ports:
             words = [
                 f"--listen=:{port}" if word == listen else word for word in container()["args"]
             ]
@@ -96,14 +98,14 @@ async def test_two_that_are_started_as_the_deployment_says_are_ready_and_one_lea
         assert await standby.ends(signal.SIGTERM) == 0
 
 
-def test_every_probe_asks_where_it_listens() -> None:
+def test_every_probe_uses_the_port_on_which_natsctl_listens() -> None:
     probes = [container()[name]["httpGet"] for name in container() if name.endswith("Probe")]
     assert len(probes) == 3
     assert {probe["port"] for probe in probes} == set(ports())
     assert f"--listen=:{ports()['http']}" in container()["args"]
 
 
-def test_it_keeps_the_standard_that_its_namespace_asks_for() -> None:
+def test_the_pod_meets_the_restricted_pod_security_standard() -> None:
     labels = FOUND["Namespace"]["metadata"]["labels"]
     assert labels == {"pod-security.kubernetes.io/enforce": "restricted"}
     assert pod()["securityContext"]["runAsNonRoot"] is True
@@ -117,15 +119,15 @@ def test_it_keeps_the_standard_that_its_namespace_asks_for() -> None:
     assert all(set(volume) & {"secret", "emptyDir"} for volume in pod()["volumes"])
 
 
-def test_one_of_its_pods_is_always_left_and_never_all_of_them_must_be() -> None:
+def test_the_disruption_budget_keeps_at_least_one_pod_but_not_all() -> None:
     budget = FOUND["PodDisruptionBudget"]["spec"]
     assert budget["selector"]["matchLabels"] == labels()
     assert 0 < budget["minAvailable"] < FOUND["Deployment"]["spec"]["replicas"]
 
 
-def test_prometheus_finds_its_pods_under_the_name_that_the_rules_are_about() -> None:
+def test_prometheus_scrapes_the_pods_with_the_job_name_of_the_rules() -> None:
     scraped = yaml.safe_load((ROOT / "docs" / "prometheus" / "prometheus.yml").read_text())
-    (job,) = [each["job_name"] for each in scraped["scrape_configs"]]
+    (job,) = [entry["job_name"] for entry in scraped["scrape_configs"]]
     spec = monitor()["spec"]
     assert spec["selector"]["matchLabels"].items() <= labels().items()
     assert labels()[spec["jobLabel"]] == job
@@ -148,7 +150,7 @@ def container() -> dict[str, Any]:
 
 
 def labels() -> dict[str, str]:
-    """Return what the Deployment calls its pods."""
+    """Return the labels of the Deployment's pods."""
     spec = FOUND["Deployment"]["spec"]
     found: dict[str, str] = spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"] == found
@@ -164,43 +166,43 @@ def monitor() -> dict[str, Any]:
 
 
 async def passes(port: int, probe: Mapping[str, Any]) -> None:
-    """Wait until a kubelet would say so."""
+    """Wait until a kubelet would count the probe as passed."""
     url = f"http://127.0.0.1:{port}{probe['httpGet']['path']}"
 
-    async def answered() -> bool:
+    async def received() -> bool:
         try:
             async with ClientSession() as session, session.get(url) as response:
                 return response.status == 200
         except ClientError:
             return False
 
-    await eventually(answered)
+    await eventually(received)
 
 
 async def served(cluster: KubeCluster, version: str) -> str:
-    """Return the version of an API, or the one before it where the cluster is that old."""
+    """Return the API version, or the older one if the cluster does not serve the newer."""
     if "/" not in version:
         return version
     group, _, _ = version.partition("/")
     known = (await cluster.call("GET", f"/apis/{group}"))["versions"]
-    return version if version in {each["groupVersion"] for each in known} else OLDER[version]
+    return version if version in {entry["groupVersion"] for entry in known} else OLDER[version]
 
 
 def path(manifest: Mapping[str, Any]) -> str:
-    """Return where a cluster takes manifests of this kind."""
+    """Return the URL path for manifests of this kind."""
     version = manifest["apiVersion"]
     within = manifest["metadata"].get("namespace")
-    at = f"/namespaces/{within}" if within else ""
+    prefix = f"/namespaces/{within}" if within else ""
     plural = f"{manifest['kind'].lower()}s"
-    return f"/{'apis' if '/' in version else 'api'}/{version}{at}/{plural}"
+    return f"/{'apis' if '/' in version else 'api'}/{version}{prefix}/{plural}"
 
 
-def missing(sent: object, answered: object, at: str = "") -> list[str]:
-    """Return where what was answered lacks what was sent."""
-    if isinstance(sent, Mapping) and isinstance(answered, Mapping):
-        pairs = [(sent[name], answered.get(name), f"{at}.{name}") for name in sent]
-    elif isinstance(sent, list) and isinstance(answered, Sequence) and len(sent) == len(answered):
-        pairs = [(sent[i], answered[i], f"{at}[{i}]") for i in range(len(sent))]
+def missing(sent: object, received: object, prefix: str = "") -> list[str]:
+    """Return the paths at which the response lacks a field that was sent."""
+    if isinstance(sent, Mapping) and isinstance(received, Mapping):
+        pairs = [(sent[name], received.get(name), f"{prefix}.{name}") for name in sent]
+    elif isinstance(sent, list) and isinstance(received, Sequence) and len(sent) == len(received):
+        pairs = [(sent[i], received[i], f"{prefix}[{i}]") for i in range(len(sent))]
     else:
-        return [] if sent == answered else [at]
+        return [] if sent == received else [prefix]
     return [lack for pair in pairs for lack in missing(*pair)]

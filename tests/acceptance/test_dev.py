@@ -1,4 +1,4 @@
-"""`natsctl dev`: controllers follow their source, and mistakes in it end nothing."""
+"""`natsctl dev` restarts controllers after an edit, and survives errors in their source."""
 
 import json
 import signal
@@ -28,13 +28,13 @@ class Things(Controller):
 
 
 def write(folder: Path, source: str) -> None:
-    """Save the file as an editor does: another file takes its name."""
+    """Save the file as an editor does: write a new file and rename it."""
     (folder / "things.new").write_text(source)
     (folder / "things.new").rename(folder / "things.py")
 
 
 async def made(url: str) -> str | None:
-    """What the copy of `a` says, read by another client."""
+    """Return the version in the copy of `a`, read by a plain NATS client."""
     client = await nats.connect(url)
     try:
         bucket = await client.jetstream().key_value("copies")
@@ -45,7 +45,9 @@ async def made(url: str) -> str | None:
         await client.close()
 
 
-async def test_an_edit_takes_effect_and_a_mistake_is_healed_by_the_next_save(folder: Path) -> None:
+async def test_an_edit_restarts_the_controllers_and_a_syntax_error_waits_for_the_next_save(
+    folder: Path,
+) -> None:
     port = free_port()
     url = f"nats://127.0.0.1:{port}"
     natsctl = Natsctl(folder, url)
@@ -77,7 +79,7 @@ async def test_an_edit_takes_effect_and_a_mistake_is_healed_by_the_next_save(fol
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_a_mistake_at_the_start_is_healed_too(folder: Path) -> None:
+async def test_an_import_error_at_the_start_waits_for_the_next_save(folder: Path) -> None:
     natsctl = Natsctl(folder)
     write(folder, "import nonsense_that_nobody_has\n")
     async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
@@ -88,7 +90,7 @@ async def test_a_mistake_at_the_start_is_healed_too(folder: Path) -> None:
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_what_is_set_of_another_server_is_left_aside_and_all_else_holds(
+async def test_dev_ignores_settings_of_another_server_and_uses_all_others(
     folder: Path,
 ) -> None:
     (folder / "natsctl.toml").write_text(
@@ -103,7 +105,7 @@ async def test_what_is_set_of_another_server_is_left_aside_and_all_else_holds(
     assert "DEBUG " in running.log
 
 
-async def test_nothing_outlives_a_killed_dev(folder: Path) -> None:
+async def test_no_process_outlives_a_killed_dev(folder: Path) -> None:
     natsctl = Natsctl(folder)
     write(folder, SOURCE)
     async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
@@ -111,13 +113,13 @@ async def test_nothing_outlives_a_killed_dev(folder: Path) -> None:
         started = descendants(running.process.pid)
         assert len(started) >= 2
         await running.ends(signal.SIGKILL)
-        await _gone(running, started)
+        await _have_ended(running, started)
 
 
-async def _gone(running: Running, started: list[int]) -> None:
-    def none_is_left() -> bool:
-        left = [pid for pid in started if alive(pid)]
-        assert not left, running.log
+async def _have_ended(running: Running, started: list[int]) -> None:
+    def none_is_alive() -> bool:
+        remaining = [pid for pid in started if alive(pid)]
+        assert not remaining, running.log
         return True
 
-    await eventually(none_is_left)
+    await eventually(none_is_alive)

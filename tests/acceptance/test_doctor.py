@@ -1,4 +1,4 @@
-"""`natsctl doctor`: what is wrong with a set-up is told, and what to do; nothing is changed."""
+"""`natsctl doctor` reports problems of a set-up with advice, and changes nothing."""
 
 import json
 import signal
@@ -27,106 +27,108 @@ from tests.support.servers.ports import free_port
 
 GREETINGS = "controllers.greetings:Greetings"
 
-Found = dict[str, tuple[str, str, str]]  # result, what was found, advice; by check
+Found = dict[str, tuple[str, str, str]]  # result, finding and advice by check
 
 
 async def examined(natsctl: Natsctl, *words: str, status: int = 1) -> Found:
-    """Run the doctor; return what it has found."""
+    """Run the doctor and return its findings."""
     ended = await natsctl("doctor", "-o", "json", *words)
     assert ended.status == status, ended
     return {
-        each["check"]: (each["result"], each["found"], each.get("advice", ""))
-        for each in ended.json
+        entry["check"]: (entry["result"], entry["found"], entry.get("advice", ""))
+        for entry in ended.json
     }
 
 
-def unwell(found: Found) -> list[str]:
-    return [check for check, (result, _, _) in found.items() if result != "ok"]
+def problems(findings: Found) -> list[str]:
+    return [check for check, (result, _, _) in findings.items() if result != "ok"]
 
 
-# ---- all is well
+# ---- no problems
 
 
-async def test_where_controllers_run_all_is_well_and_stays_as_it_is(
+async def test_doctor_finds_no_problem_after_a_controller_ran_and_changes_nothing(
     natsctl: Natsctl,
     daemon: Callable[..., Awaitable[Running]],
     jetstream: JetStreamContext,
 ) -> None:
     running = await daemon(GREETINGS)
     await natsctl.done("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
-    await eventually(lambda: told(jetstream))
+    await eventually(lambda: has_one_event(jetstream))
     assert await running.ends(signal.SIGTERM) == 0
     before = await streams(jetstream)
-    found = await examined(natsctl, "-c", GREETINGS, status=0)
-    assert unwell(found) == []
-    assert found["bucket greetings"][1] == "history 5, one replica, delete markers stay"
-    assert found["event stream"][1] == "1 events"
-    assert len(found["installation"][1]) == 16
-    assert found["nats clock"][1] == "equal to the local clock"
-    assert found["nats latency"][1].endswith(" ms round trip")
+    findings = await examined(natsctl, "-c", GREETINGS, status=0)
+    assert problems(findings) == []
+    assert findings["bucket greetings"][1] == "history 5, one replica, delete markers stay"
+    assert findings["event stream"][1] == "1 events"
+    assert len(findings["installation"][1]) == 16
+    assert findings["nats clock"][1] == "equal to the local clock"
+    assert findings["nats latency"][1].endswith(" ms round trip")
     assert await streams(jetstream) == before
 
 
-async def test_a_bucket_that_forgets_is_a_warning_that_says_what_to_do(
+async def test_a_bucket_with_short_history_and_expiry_is_a_warning_with_advice(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     kept = KeyValueConfig("greetings", history=1, ttl=60)
     await jetstream.create_key_value(kept)
-    found = await examined(natsctl, "-c", GREETINGS, status=0)
-    result, text, advice = found["bucket greetings"]
+    findings = await examined(natsctl, "-c", GREETINGS, status=0)
+    result, text, advice = findings["bucket greetings"]
     assert result == "warning"
     assert "values expire after 60 s without a delete marker" in text
     assert "history 1: the last state of an object" in text
     assert "nats stream edit KV_greetings --max-msgs-per-subject 5" in advice
 
 
-async def test_a_mirror_is_known_and_can_only_be_read(
+async def test_a_primary_bucket_that_is_a_mirror_is_a_warning(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     await jetstream.create_key_value(KeyValueConfig("origin"))
     mirror = StreamConfig("KV_greetings", mirror=StreamSource("KV_origin"))
     await jetstream.add_stream(mirror)
-    found = await examined(natsctl, "-c", GREETINGS, status=0)
-    result, text, advice = found["bucket greetings"]
+    findings = await examined(natsctl, "-c", GREETINGS, status=0)
+    result, text, advice = findings["bucket greetings"]
     assert (result, text.partition(":")[0]) == ("warning", "a mirror of origin")
     assert "declare bucket origin" in advice
 
 
-async def told(jetstream: JetStreamContext) -> bool:
+async def has_one_event(jetstream: JetStreamContext) -> bool:
     return (await jetstream.stream_info("natsctl_events")).state.messages == 1
 
 
 async def streams(jetstream: JetStreamContext) -> dict[str, tuple[int, int, int]]:
-    """Return the last revision of every stream, and how many messages and consumers it has."""
-    found = await jetstream.streams_info()
+    """Return the last revision, message count and consumer count of every stream."""
+    findings = await jetstream.streams_info()
     return {
-        each.config.name or "": (
-            each.state.last_seq,
-            each.state.messages,
-            each.state.consumer_count,
+        entry.config.name or "": (
+            entry.state.last_seq,
+            entry.state.messages,
+            entry.state.consumer_count,
         )
-        for each in found
+        for entry in findings
     }
 
 
-async def test_before_the_first_start_it_says_what_will_be_made(
+async def test_doctor_lists_the_streams_that_the_first_start_creates(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
-    found = await examined(natsctl, "-c", GREETINGS, status=0)
-    assert unwell(found) == []
-    assert found["bucket greetings"][1] == "it does not exist yet: the controller creates it"
-    assert found["event stream"][1] == "it does not exist yet: the first event creates it"
-    assert found["installation"][1] == "it has no id yet: the first daemon creates one"
+    findings = await examined(natsctl, "-c", GREETINGS, status=0)
+    assert problems(findings) == []
+    assert findings["bucket greetings"][1] == "it does not exist yet: the controller creates it"
+    assert findings["event stream"][1] == "it does not exist yet: the first event creates it"
+    assert findings["installation"][1] == "it has no id yet: the first daemon creates one"
     assert await streams(jetstream) == {}
 
 
-async def test_without_a_controller_it_looks_at_what_all_need(natsctl: Natsctl) -> None:
-    found = await examined(natsctl, status=0)
+async def test_doctor_without_a_controller_checks_server_jetstream_and_installation(
+    natsctl: Natsctl,
+) -> None:
+    findings = await examined(natsctl, status=0)
     expected = ["nats server", "nats latency", "jetstream", "jetstream limits", "installation"]
-    assert list(found) == expected
+    assert list(findings) == expected
 
 
-async def test_people_read_a_line_for_each_and_what_to_do_beneath(
+async def test_the_text_output_has_a_line_for_each_check_with_advice_below(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     await jetstream.create_key_value(KeyValueConfig(bucket="routes", history=1))
@@ -134,42 +136,44 @@ async def test_people_read_a_line_for_each_and_what_to_do_beneath(
     lines = ended.out.splitlines()
     assert ended.status == 0
     assert lines[0].startswith("ok      nats server: nats://127.0.0.1:")
-    at = lines.index(
+    line = lines.index(
         "warning bucket routes: history 1: the last state of an object that is deleted while no "
         "daemon runs cannot be read"
     )
-    assert lines[at + 1] == "        → nats stream edit KV_routes --max-msgs-per-subject 5"
+    assert lines[line + 1] == "        → nats stream edit KV_routes --max-msgs-per-subject 5"
     assert lines[-1] == "12 ok, 1 warning, 0 failed"
 
 
 # ---- the server
 
 
-async def test_no_server(folder: Path) -> None:
-    found = await examined(Natsctl(folder), "-s", f"127.0.0.1:{free_port()}", "-c", GREETINGS)
-    assert list(found) == ["nats server"]
-    result, what, advice = found["nats server"]
-    assert (result, "connection refused" in what) == ("failed", True)
+async def test_doctor_reports_a_server_that_refuses_connections(folder: Path) -> None:
+    findings = await examined(Natsctl(folder), "-s", f"127.0.0.1:{free_port()}", "-c", GREETINGS)
+    assert list(findings) == ["nats server"]
+    result, finding, advice = findings["nats server"]
+    assert (result, "connection refused" in finding) == ("failed", True)
     assert advice.startswith("start a server, or set its address: --server")
 
 
-async def test_a_server_without_jetstream(folder: Path, tmp_path: Path) -> None:
+async def test_doctor_reports_a_server_without_jetstream(folder: Path, tmp_path: Path) -> None:
     async with NatsServer(tmp_path / "plain", jetstream=False) as server:
-        found = await examined(Natsctl(folder, server.url), "-c", GREETINGS)
-    assert unwell(found) == ["jetstream"]
-    assert list(found)[-1] == "jetstream"
-    assert found["jetstream"][2] == "start the server with -js, and enable it for the account"
+        findings = await examined(Natsctl(folder, server.url), "-c", GREETINGS)
+    assert problems(findings) == ["jetstream"]
+    assert list(findings)[-1] == "jetstream"
+    assert findings["jetstream"][2] == "start the server with -js, and enable it for the account"
 
 
-async def test_an_account_without_jetstream(folder: Path, tmp_path: Path) -> None:
+async def test_doctor_reports_an_account_without_jetstream(folder: Path, tmp_path: Path) -> None:
     accounts = "accounts { A { users [{user: ann, password: pw}] } }"
     async with NatsServer(tmp_path / "plain", config=accounts) as server:
         words = ("--user", "ann", "--password", "pw", "-c", GREETINGS)
-        found = await examined(Natsctl(folder, server.url), *words)
-    assert unwell(found) == ["jetstream"]
+        findings = await examined(Natsctl(folder, server.url), *words)
+    assert problems(findings) == ["jetstream"]
 
 
-async def test_a_wrong_password_which_is_not_shown(folder: Path, tmp_path: Path) -> None:
+async def test_doctor_reports_a_wrong_password_without_showing_it(
+    folder: Path, tmp_path: Path
+) -> None:
     config = "authorization { user: ann, password: right }"
     async with NatsServer(tmp_path / "closed", config=config) as server:
         ended = await Natsctl(folder, server.url)(
@@ -182,46 +186,48 @@ async def test_a_wrong_password_which_is_not_shown(folder: Path, tmp_path: Path)
     assert "hush" not in ended.out + ended.err
 
 
-async def test_an_option_that_names_nothing(natsctl: Natsctl) -> None:
-    found = await examined(natsctl, "--creds", "missing.creds")
-    result, what, advice = found["nats server"]
-    assert (result, "missing.creds" in what) == ("failed", True)
+async def test_doctor_reports_a_missing_credentials_file(natsctl: Natsctl) -> None:
+    findings = await examined(natsctl, "--creds", "missing.creds")
+    result, finding, advice = findings["nats server"]
+    assert (result, "missing.creds" in finding) == ("failed", True)
     assert advice == "correct the option or the file that it names"
 
 
-async def test_a_server_that_is_slow(nats_server: NatsServer) -> None:
+async def test_doctor_warns_about_a_slow_server(nats_server: NatsServer) -> None:
     options = NatsOptions(servers=(nats_server.url,))
-    found = {each.check: each async for each in examine([], options, None, bounds=Bounds(slow_s=0))}
-    assert found["nats latency"].result is Judged.WARNING
-    assert "run controllers closer to the server" in found["nats latency"].advice
+    findings = {
+        entry.check: entry async for entry in examine([], options, None, bounds=Bounds(slow_s=0))
+    }
+    assert findings["nats latency"].result is Judged.WARNING
+    assert "run controllers closer to the server" in findings["nats latency"].advice
 
 
 @pytest.mark.parametrize(
-    ("limit", "status", "result", "told"),
+    ("limit", "status", "result", "expected"),
     [
         ("max_streams: 5", 0, "ok", "2 of 5 streams"),
         ("max_streams: 2", 1, "failed", "nothing is free: 2 of 2 streams"),
         ("max_file: 2000", 0, "warning", "little is free: "),
     ],
 )
-async def test_limits_of_an_account(
-    folder: Path, tmp_path: Path, *, limit: str, status: int, result: str, told: str
+async def test_doctor_reports_the_limits_of_an_account(
+    folder: Path, tmp_path: Path, *, limit: str, status: int, result: str, expected: str
 ) -> None:
     config = f"accounts {{ A {{ jetstream {{ {limit} }}, users [{{user: a, password: b}}] }} }}"
     async with NatsServer(tmp_path / "small", config=config) as server:
         natsctl = Natsctl(folder, server.url.replace("//", "//a:b@"))
         for bucket in ("one", "two"):
             await natsctl.done("put", bucket, "key", "x" * 800, "--create-bucket")
-        found = await examined(natsctl, status=status)
-    assert found["jetstream limits"][0] == result
-    assert found["jetstream limits"][1].startswith(told)
+        findings = await examined(natsctl, status=status)
+    assert findings["jetstream limits"][0] == result
+    assert findings["jetstream limits"][1].startswith(expected)
 
 
 # ---- permissions
 
 API = "$JS.API"
-HEARD = ["_INBOX.>", "$SRV.*", "$SRV.*.natsctl", "$SRV.*.natsctl.*", "natsctl.api.>"]
-LOOKING = "$SRV.INFO.natsctl"
+SUBSCRIBED = ["_INBOX.>", "$SRV.*", "$SRV.*.natsctl", "$SRV.*.natsctl.*", "natsctl.api.>"]
+DISCOVERY = "$SRV.INFO.natsctl"
 VERBS = ("status", "explain", "tree", "resync", "gc.plan", "gc.apply", "gc.accept")
 VERB_SUBJECTS = [f"natsctl.api.{verb}.greetings" for verb in VERBS]
 ALLOWED = [
@@ -252,16 +258,16 @@ ALLOWED = [
 ]
 
 
-async def guarded(
+async def examined_as(
     folder: Path,
     tmp_path: Path,
     publish: Sequence[str] = ALLOWED,
-    subscribe: Sequence[str] = HEARD,
+    subscribe: Sequence[str] = SUBSCRIBED,
     *,
     status: int = 0,
     shared: str = "--leader-elect",
 ) -> Found:
-    """Examine a server whose user may do just that."""
+    """Run the doctor as a user with only these permissions."""
     users = f"{{publish: {json.dumps(publish)}, subscribe: {json.dumps(subscribe)}}}"
     config = f"authorization {{ users [{{user: a, password: b, permissions: {users}}}] }}"
     async with NatsServer(tmp_path / "guarded", config=config) as server:
@@ -269,11 +275,13 @@ async def guarded(
         return await examined(natsctl, "-c", GREETINGS, shared, status=status)
 
 
-async def test_a_user_who_may_do_what_is_needed_is_well(folder: Path, tmp_path: Path) -> None:
-    assert unwell(await guarded(folder, tmp_path)) == []
+async def test_doctor_finds_no_problem_for_a_user_with_the_needed_permissions(
+    folder: Path, tmp_path: Path
+) -> None:
+    assert problems(await examined_as(folder, tmp_path)) == []
 
 
-async def test_who_shares_keys_watches_the_records_of_the_others(
+async def test_sharding_needs_permission_to_watch_the_records_of_members(
     folder: Path, tmp_path: Path
 ) -> None:
     records = "$KV.natsctl_leases.greetings.shards.*"
@@ -283,15 +291,19 @@ async def test_who_shares_keys_watches_the_records_of_the_others(
         "$JS.FC.KV_natsctl_leases.>",
     ]
     allowed = [*ALLOWED, *watching, records]
-    assert unwell(await guarded(folder, tmp_path / "all", allowed, shared="--shard")) == []
+    assert problems(await examined_as(folder, tmp_path / "all", allowed, shared="--shard")) == []
     for missing in (*watching, records):
-        left = [each for each in allowed if each != missing]
-        found = await guarded(folder, tmp_path / "some", left, shared="--shard", status=1)
-        assert unwell(found) == ["permissions natsctl_leases"]
-        assert missing.replace(">", "*").partition("*")[0] in found["permissions natsctl_leases"][1]
+        remaining = [entry for entry in allowed if entry != missing]
+        findings = await examined_as(
+            folder, tmp_path / "some", remaining, shared="--shard", status=1
+        )
+        assert problems(findings) == ["permissions natsctl_leases"]
+        assert (
+            missing.replace(">", "*").partition("*")[0] in findings["permissions natsctl_leases"][1]
+        )
 
 
-async def test_the_documented_user_of_a_daemon_lacks_nothing_but_a_sight_of_limits(
+async def test_the_documented_user_of_a_daemon_lacks_only_permission_to_read_limits(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "permissions.md").read_text()
@@ -300,9 +312,9 @@ async def test_the_documented_user_of_a_daemon_lacks_nothing_but_a_sight_of_limi
         monkeypatch.setenv(f"{user}_PASSWORD", "s3cret")
     async with NatsServer(tmp_path / "documented", config=config) as server:
         words = ("--user", "daemon", "--password", "s3cret", "-c", GREETINGS)
-        found = await examined(Natsctl(folder, server.url), *words, status=0)
-    assert unwell(found) == ["jetstream limits"]
-    assert found["jetstream limits"][0] == "warning"
+        findings = await examined(Natsctl(folder, server.url), *words, status=0)
+    assert problems(findings) == ["jetstream limits"]
+    assert findings["jetstream limits"][0] == "warning"
 
 
 @pytest.mark.parametrize(
@@ -326,35 +338,35 @@ async def test_the_documented_user_of_a_daemon_lacks_nothing_but_a_sight_of_limi
         (f"{API}.STREAM.INFO.natsctl_events", "event stream"),
     ],
 )
-async def test_a_permission_that_is_missing_is_named(
+async def test_doctor_reports_a_missing_permission(
     folder: Path, tmp_path: Path, missing: str, check: str
 ) -> None:
     less = [subject for subject in ALLOWED if subject != missing]
     assert len(less) == len(ALLOWED) - 1
-    found = await guarded(folder, tmp_path, less, status=1)
-    assert unwell(found) == [check]
-    result, what, advice = found[check]
+    findings = await examined_as(folder, tmp_path, less, status=1)
+    assert problems(findings) == [check]
+    result, finding, advice = findings[check]
     stem = missing.partition("*")[0].removesuffix(".>").removesuffix(".")
     assert result == "failed"
-    assert stem in what
+    assert stem in finding
     assert stem in advice
 
 
-async def test_a_user_who_may_not_see_limits_is_warned(folder: Path, tmp_path: Path) -> None:
+async def test_a_user_who_may_not_read_limits_gets_a_warning(folder: Path, tmp_path: Path) -> None:
     less = [subject for subject in ALLOWED if subject != f"{API}.INFO"]
-    found = await guarded(folder, tmp_path, less)
-    assert unwell(found) == ["jetstream limits"]
+    findings = await examined_as(folder, tmp_path, less)
+    assert problems(findings) == ["jetstream limits"]
 
 
-async def test_a_user_who_may_hear_no_answer(folder: Path, tmp_path: Path) -> None:
-    found = await guarded(folder, tmp_path, subscribe=["other.>"], status=1)
-    assert unwell(found) == ["nats permissions"]
-    assert "_INBOX.>" in found["nats permissions"][1]
-
-
-async def test_people_read_no_more_of_what_is_forbidden_than_what_is_found(
+async def test_doctor_reports_a_user_who_may_not_subscribe_to_its_inbox(
     folder: Path, tmp_path: Path
 ) -> None:
+    findings = await examined_as(folder, tmp_path, subscribe=["other.>"], status=1)
+    assert problems(findings) == ["nats permissions"]
+    assert "_INBOX.>" in findings["nats permissions"][1]
+
+
+async def test_permission_errors_appear_only_as_findings(folder: Path, tmp_path: Path) -> None:
     config = (
         "authorization { users [{user: a, password: b, "
         'permissions: {publish: ["other"], subscribe: ["_INBOX.>"]}}] }'
@@ -366,11 +378,11 @@ async def test_people_read_no_more_of_what_is_forbidden_than_what_is_found(
     assert ended.err == ""
 
 
-# ---- being asked, and asking
+# ---- requests to daemons
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"),
+    ("missing", "expected"),
     [
         ("$SRV.*", "$SRV.*"),
         ("$SRV.*.natsctl", "$SRV.*.natsctl"),
@@ -378,84 +390,87 @@ async def test_people_read_no_more_of_what_is_forbidden_than_what_is_found(
         ("natsctl.api.>", ", ".join(VERB_SUBJECTS)),
     ],
 )
-async def test_a_daemon_that_cannot_be_asked_works(
-    folder: Path, tmp_path: Path, missing: str, told: str
+async def test_doctor_warns_if_a_daemon_of_this_user_gets_no_requests(
+    folder: Path, tmp_path: Path, missing: str, expected: str
 ) -> None:
-    less = [subject for subject in HEARD if subject != missing]
-    found = await guarded(folder, tmp_path, subscribe=less)
-    assert unwell(found) == ["service"]
-    result, what, advice = found["service"]
+    less = [subject for subject in SUBSCRIBED if subject != missing]
+    findings = await examined_as(folder, tmp_path, subscribe=less)
+    assert problems(findings) == ["service"]
+    result, finding, advice = findings["service"]
     assert result == "warning"
-    assert what == f"a daemon of this user gets no requests: it may not subscribe to {told}"
-    assert advice.endswith(f"subscribe: {told}")
+    assert finding == f"a daemon of this user gets no requests: it may not subscribe to {expected}"
+    assert advice.endswith(f"subscribe: {expected}")
 
 
 @pytest.mark.parametrize(
-    ("more", "result", "told"),
+    ("more", "result", "expected"),
     [
         ([], "ok", "not by this user: only natsctl status, resync and the like need it"),
-        ([LOOKING, *VERB_SUBJECTS], "ok", ", ".join(VERBS)),
+        ([DISCOVERY, *VERB_SUBJECTS], "ok", ", ".join(VERBS)),
         (
-            [LOOKING, *VERB_SUBJECTS[:-1]],
+            [DISCOVERY, *VERB_SUBJECTS[:-1]],
             "ok",
             f"{', '.join(VERBS[:-1])}; not everything: natsctl.api.gc.accept.greetings",
         ),
         (
             VERB_SUBJECTS,
             "warning",
-            f"this user may send requests to daemons but not find them: not publish to {LOOKING}",
+            f"this user may send requests to daemons but not find them: not publish to {DISCOVERY}",
         ),
         (
-            [LOOKING],
+            [DISCOVERY],
             "warning",
             "this user may find daemons but send no requests: not publish to ALL",
         ),
     ],
 )
-async def test_what_a_user_may_ask_daemons(
-    folder: Path, tmp_path: Path, *, more: list[str], result: str, told: str
+async def test_doctor_reports_the_requests_that_a_user_may_send_to_daemons(
+    folder: Path, tmp_path: Path, *, more: list[str], result: str, expected: str
 ) -> None:
-    found = await guarded(folder, tmp_path, [*ALLOWED, *more])
-    assert unwell(found) == (["asking daemons"] if result == "warning" else [])
-    expected = told.replace("ALL", ", ".join(VERB_SUBJECTS))
-    assert found["asking daemons"][:2] == (result, expected)
+    findings = await examined_as(folder, tmp_path, [*ALLOWED, *more])
+    assert problems(findings) == (["asking daemons"] if result == "warning" else [])
+    expected = expected.replace("ALL", ", ".join(VERB_SUBJECTS))
+    assert findings["asking daemons"][:2] == (result, expected)
 
 
-async def test_a_daemon_that_runs_notices_nothing(
+async def test_doctor_does_not_disturb_a_running_daemon(
     natsctl: Natsctl,
     daemon: Callable[..., Awaitable[Running]],
     jetstream: JetStreamContext,
 ) -> None:
     running = await daemon(GREETINGS, options=("--leader-elect",))
     await natsctl.done("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
-    await eventually(lambda: told(jetstream))
-    before = running.log, [each["syncs"] for each in (await asked(natsctl)).json]
+    await eventually(lambda: has_one_event(jetstream))
+    before = running.log, [entry["syncs"] for entry in (await daemon_status(natsctl)).json]
     assert before[1] == [1]
-    found = await examined(natsctl, "-c", GREETINGS, "--leader-elect", status=0)
-    assert unwell(found) == []
-    assert found["bucket natsctl_leases"][1] == "history 1, one replica"
-    assert (running.log, [each["syncs"] for each in (await asked(natsctl)).json]) == before
+    findings = await examined(natsctl, "-c", GREETINGS, "--leader-elect", status=0)
+    assert problems(findings) == []
+    assert findings["bucket natsctl_leases"][1] == "history 1, one replica"
+    assert (
+        running.log,
+        [entry["syncs"] for entry in (await daemon_status(natsctl)).json],
+    ) == before
 
 
-async def asked(natsctl: Natsctl) -> Result:
+async def daemon_status(natsctl: Natsctl) -> Result:
     return await natsctl("status", "-o", "json")
 
 
 # ---- leases
 
 
-async def test_leases_are_looked_at_only_where_a_leader_is_elected(
+async def test_doctor_checks_leases_only_with_leader_election(
     natsctl: Natsctl, folder: Path
 ) -> None:
     assert "bucket natsctl_leases" not in await examined(natsctl, "-c", GREETINGS, status=0)
     (folder / "natsctl.toml").write_text("[controllers]\nleader_elect = true\n")
-    found = await examined(natsctl, "-c", GREETINGS, status=0)
-    made = "it does not exist yet: the controller creates it"
-    assert found["bucket natsctl_leases"] == ("ok", made, "")
+    findings = await examined(natsctl, "-c", GREETINGS, status=0)
+    missing_bucket = "it does not exist yet: the controller creates it"
+    assert findings["bucket natsctl_leases"] == ("ok", missing_bucket, "")
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "expected"),
     [
         ({}, "leases cannot be written: the bucket does not allow a TTL per message"),
         (
@@ -464,39 +479,39 @@ async def test_leases_are_looked_at_only_where_a_leader_is_elected(
         ),
     ],
 )
-async def test_a_bucket_in_which_leases_cannot_be_kept(
-    natsctl: Natsctl, jetstream: JetStreamContext, config: dict[str, Any], told: str
+async def test_doctor_reports_a_lease_bucket_that_cannot_hold_leases(
+    natsctl: Natsctl, jetstream: JetStreamContext, config: dict[str, Any], expected: str
 ) -> None:
     await jetstream.add_stream(
         StreamConfig(name="KV_natsctl_leases", subjects=["$KV.natsctl_leases.>"], **config)
     )
-    found = await examined(natsctl, "-c", GREETINGS, "--leader-elect")
-    assert unwell(found) == ["bucket natsctl_leases"]
-    assert found["bucket natsctl_leases"][:2] == ("failed", told)
-    assert "delete the bucket" in found["bucket natsctl_leases"][2]
+    findings = await examined(natsctl, "-c", GREETINGS, "--leader-elect")
+    assert problems(findings) == ["bucket natsctl_leases"]
+    assert findings["bucket natsctl_leases"][:2] == ("failed", expected)
+    assert "delete the bucket" in findings["bucket natsctl_leases"][2]
 
 
 async def test_a_lease_of_another_application_is_a_failure(
     natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
     async with connect(nats_server.url) as nats:
-        lease = Lease(  # type: ignore[call-arg]
+        lease = Lease(
             nats.leases(ttl_s=60),
             "greetings",
             holder="host:1:aa",
             ttl_s=60,
             clock=time.monotonic,
-            work=Workload("Site.sites"),
+            workload=Workload("Site.sites"),
         )
         assert await lease.acquire() is not None
-        found = await examined(natsctl, "-c", GREETINGS)
-    result, why, _ = found["lease greetings"]
+        findings = await examined(natsctl, "-c", GREETINGS)
+    result, finding, _ = findings["lease greetings"]
     assert result == "failed"
-    assert "host:1:aa runs another controller that is named greetings too" in why
-    assert "it works on Site.sites, this one on Greeting.greetings" in why
+    assert "host:1:aa runs another controller that is named greetings too" in finding
+    assert "it works on Site.sites, this one on Greeting.greetings" in finding
 
 
-async def test_leases_that_are_short_enough_for_their_bucket(
+async def test_doctor_accepts_a_lease_ttl_below_the_expiry_of_the_bucket(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     await jetstream.add_stream(
@@ -510,13 +525,13 @@ async def test_leases_that_are_short_enough_for_their_bucket(
         )
     )
     words = ("--leader-elect", "--lease-ttl", "10")
-    assert unwell(await examined(natsctl, "-c", GREETINGS, *words, status=0)) == []
+    assert problems(await examined(natsctl, "-c", GREETINGS, *words, status=0)) == []
 
 
 # ---- buckets
 
 
-async def test_a_bucket_whose_messages_can_be_deleted_one_by_one(
+async def test_doctor_warns_about_a_bucket_whose_messages_can_be_deleted(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     await jetstream.add_stream(
@@ -524,18 +539,20 @@ async def test_a_bucket_whose_messages_can_be_deleted_one_by_one(
             name="KV_routes", subjects=["$KV.routes.>"], max_msgs_per_subject=5, allow_direct=True
         )
     )
-    found = await examined(natsctl, "-c", GREETINGS, status=0)
-    assert unwell(found) == ["bucket routes"]
-    assert found["bucket routes"][0] == "warning"
-    assert "single messages may be deleted" in found["bucket routes"][1]
+    findings = await examined(natsctl, "-c", GREETINGS, status=0)
+    assert problems(findings) == ["bucket routes"]
+    assert findings["bucket routes"][0] == "warning"
+    assert "single messages may be deleted" in findings["bucket routes"][1]
 
 
-async def test_a_bucket_that_nobody_is_to_make(natsctl: Natsctl, folder: Path) -> None:
+async def test_doctor_reports_a_missing_bucket_that_the_controller_does_not_create(
+    natsctl: Natsctl, folder: Path
+) -> None:
     (folder / "given.py").write_text(GIVEN)
-    found = await examined(natsctl, "-c", "given:Things")
-    assert unwell(found) == ["bucket things"]
-    assert "create=False" in found["bucket things"][1]
-    assert found["bucket things"][2].startswith("create it: nats kv add things")
+    findings = await examined(natsctl, "-c", "given:Things")
+    assert problems(findings) == ["bucket things"]
+    assert "create=False" in findings["bucket things"][1]
+    assert findings["bucket things"][2].startswith("create it: nats kv add things")
 
 
 GIVEN = """
@@ -549,25 +566,25 @@ class Things(Controller):
 """
 
 
-async def test_events_that_another_stream_takes(
+async def test_doctor_reports_a_stream_that_takes_the_event_subjects(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     await jetstream.add_stream(name="everything", subjects=["natsctl.>"])
-    found = await examined(natsctl, "-c", GREETINGS)
-    assert unwell(found) == ["event stream"]
-    assert found["event stream"][1] == "stream everything has the subjects natsctl.events.>"
+    findings = await examined(natsctl, "-c", GREETINGS)
+    assert problems(findings) == ["event stream"]
+    assert findings["event stream"][1] == "stream everything has the subjects natsctl.events.>"
 
 
-async def test_a_stream_of_events_that_is_another(
+async def test_doctor_reports_an_event_stream_with_other_subjects(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     await jetstream.add_stream(name="natsctl_events", subjects=["other.>"])
-    found = await examined(natsctl, "-c", GREETINGS)
-    assert unwell(found) == ["event stream"]
-    assert "nats stream rm natsctl_events" in found["event stream"][2]
+    findings = await examined(natsctl, "-c", GREETINGS)
+    assert problems(findings) == ["event stream"]
+    assert "nats stream rm natsctl_events" in findings["event stream"][2]
 
 
-async def test_replicas_that_are_away_and_buckets_that_have_none(
+async def test_doctor_reports_offline_replicas_and_buckets_with_one_replica(
     folder: Path, nats_cluster: NatsCluster
 ) -> None:
     (folder / "many.py").write_text(MANY)
@@ -575,11 +592,11 @@ async def test_replicas_that_are_away_and_buckets_that_have_none(
     async with natsctl.running("run", "-c", "many:Things") as running:
         await running.says("primaries listed, syncing")
         assert await running.ends(signal.SIGTERM) == 0
-    found = await examined(natsctl, "-c", "many:Things", status=0)
-    assert unwell(found) == ["bucket one"]
-    assert "one replica in a cluster" in found["bucket one"][1]
+    findings = await examined(natsctl, "-c", "many:Things", status=0)
+    assert problems(findings) == ["bucket one"]
+    assert "one replica in a cluster" in findings["bucket one"][1]
     nats_cluster["n3"].kill()
-    await eventually(lambda: away(natsctl))
+    await eventually(lambda: reports_an_offline_replica(natsctl))
 
 
 MANY = """
@@ -594,12 +611,12 @@ class Things(Controller):
 """
 
 
-async def away(natsctl: Natsctl) -> bool:
+async def reports_an_offline_replica(natsctl: Natsctl) -> bool:
     ended = await natsctl("doctor", "-o", "json", "-c", "many:Things")
-    found: list[dict[str, Any]] = ended.json
-    told = {each["check"]: each["found"] for each in found}
-    assert "of its 3 replicas these are offline or behind: n3" in told.get("bucket things", ""), (
-        told
+    findings: list[dict[str, Any]] = ended.json
+    texts = {entry["check"]: entry["found"] for entry in findings}
+    assert "of its 3 replicas these are offline or behind: n3" in texts.get("bucket things", ""), (
+        texts
     )
     return True
 
@@ -625,37 +642,39 @@ def guest(folder: Path, nats_server: NatsServer, kube_server: KubeCluster) -> Na
     return Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig("guest"))
 
 
-async def test_a_cluster_that_is_not_there(natsctl: Natsctl, folder: Path) -> None:
+async def test_doctor_reports_a_missing_or_unreachable_cluster(
+    natsctl: Natsctl, folder: Path
+) -> None:
     (folder / "known.py").write_text(KNOWN.format(namespace="default"))
     words = ("-c", "known:Things")
     none = await examined(natsctl, *words)
-    assert unwell(none) == ["kubernetes"]
+    assert problems(none) == ["kubernetes"]
     assert "there is no Kubernetes cluster to connect to" in none["kubernetes"][1]
     away = await examined(natsctl, *words, "--kubeconfig", str(unreachable(folder)))
-    assert unwell(away) == ["kubernetes"]
+    assert problems(away) == ["kubernetes"]
     assert "https://127.0.0.1:1" in away["kubernetes"][1]
     forbidden = await examined(natsctl, *words, "--no-kube")
     assert "ConfigMap is kept there, and --no-kube" in forbidden["kubernetes"][1]
 
 
-async def test_a_kind_that_the_cluster_does_not_have(
+async def test_doctor_reports_a_kind_that_the_cluster_does_not_have(
     folder: Path, nats_server: NatsServer, kube_server: KubeCluster, kube_namespace: str
 ) -> None:
     (folder / "foreign.py").write_text(FOREIGN.format(namespace=kube_namespace))
     admin = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
-    found = await examined(admin, "-c", "foreign:Things")
-    assert unwell(found) == ["kind Unicorn.zoo.example.com"]
-    assert "the server has no API group" in found["kind Unicorn.zoo.example.com"][1]
-    assert found["kind ConfigMap"][1] == "configmaps of v1"
-    assert found["kubernetes clock"][1] == "equal to the local clock"
+    findings = await examined(admin, "-c", "foreign:Things")
+    assert problems(findings) == ["kind Unicorn.zoo.example.com"]
+    assert "the server has no API group" in findings["kind Unicorn.zoo.example.com"][1]
+    assert findings["kind ConfigMap"][1] == "configmaps of v1"
+    assert findings["kubernetes clock"][1] == "equal to the local clock"
 
 
-async def test_permissions_that_are_missing_until_what_rbac_prints_is_granted(
+async def test_doctor_reports_missing_permissions_until_the_rbac_output_is_granted(
     guest: Natsctl, folder: Path, kube_server: KubeCluster, kube_namespace: str
 ) -> None:
     (folder / "known.py").write_text(KNOWN.format(namespace=kube_namespace))
-    found = await examined(guest, "-c", "known:Things")
-    assert unwell(found) == ["kubernetes permissions"]
+    findings = await examined(guest, "-c", "known:Things")
+    assert problems(findings) == ["kubernetes permissions"]
     ended = await guest("doctor", "-c", "known:Things")
     place = f"in namespace '{kube_namespace}'"
     verbs = "get, list, watch, create, patch, delete"
@@ -669,33 +688,33 @@ async def test_permissions_that_are_missing_until_what_rbac_prints_is_granted(
         {**rule, "verbs": [verb for verb in rule["verbs"] if verb != "delete"]} for rule in rules
     ]
     kube_server.allow("guest", partial, namespace=kube_namespace)
-    found = await eventually(lambda: left(guest))
-    assert found["kubernetes permissions"][1] == f"may not delete configmaps {place}"
+    findings = await eventually(lambda: remaining(guest))
+    assert findings["kubernetes permissions"][1] == f"may not delete configmaps {place}"
     kube_server.allow("guest", rules, namespace=kube_namespace)
     await eventually(lambda: granted(guest))
 
 
-async def left(guest: Natsctl) -> Found:
-    found = await examined(guest, "-c", "known:Things")
-    assert "may not delete" in found["kubernetes permissions"][1]
-    return found
+async def remaining(guest: Natsctl) -> Found:
+    findings = await examined(guest, "-c", "known:Things")
+    assert "may not delete" in findings["kubernetes permissions"][1]
+    return findings
 
 
 async def granted(guest: Natsctl) -> bool:
-    found = await examined(guest, "-c", "known:Things", status=0)
-    assert unwell(found) == []
-    return found["kubernetes permissions"][1] == "all 8 that natsctl rbac prints"
+    findings = await examined(guest, "-c", "known:Things", status=0)
+    assert problems(findings) == []
+    return findings["kubernetes permissions"][1] == "all 8 that natsctl rbac prints"
 
 
-async def test_a_user_whom_the_cluster_does_not_know(
+async def test_doctor_reports_a_user_unknown_to_the_cluster(
     folder: Path, nats_server: NatsServer, kube_server: KubeCluster
 ) -> None:
     (folder / "known.py").write_text(KNOWN.format(namespace="default"))
     config = kube_server.kubeconfig("guest")
     stranger = folder / "stranger.yaml"
     stranger.write_text(config.read_text().replace(kube_server.tokens["guest"], "of-nobody"))
-    found = await examined(
+    findings = await examined(
         Natsctl(folder, nats_server.url, kubeconfig=stranger), "-c", "known:Things"
     )
-    assert unwell(found) == ["kubernetes"]
-    assert "of-nobody" not in str(found)
+    assert problems(findings) == ["kubernetes"]
+    assert "of-nobody" not in str(findings)

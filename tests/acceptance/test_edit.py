@@ -1,4 +1,4 @@
-"""`natsctl edit`: an object in a person's editor, whatever they, or others, do meanwhile."""
+"""`natsctl edit` opens an object in an editor and merges concurrent changes."""
 
 import json
 import re
@@ -40,18 +40,18 @@ async def stored(natsctl: Natsctl) -> dict[str, Any]:
 
 
 def kept(result: Result) -> str:
-    """Return what is in the file that is said to be kept."""
-    found = re.search(r"your text is kept in (\S+)", result.err)
-    assert found is not None, result
-    return Path(found[1]).read_text()
+    """Return the text of the file that the error message names."""
+    match = re.search(r"your text is kept in (\S+)", result.err)
+    assert match is not None, result
+    return Path(match[1]).read_text()
 
 
-def left(folder: Path) -> list[Path]:
-    """Return the files that were edited there and are there still."""
+def leftover_files(folder: Path) -> list[Path]:
+    """Return the temporary files of edits that still exist in the folder."""
     return list(folder.glob("natsctl-*"))
 
 
-async def test_an_edit_is_stored_and_all_that_is_not_shown_stays(
+async def test_edit_stores_the_change_and_keeps_hidden_fields(
     natsctl: Natsctl, editor: Editor, tmp_path: Path
 ) -> None:
     before = await stored(natsctl)
@@ -69,7 +69,7 @@ async def test_an_edit_is_stored_and_all_that_is_not_shown_stays(
     after = await stored(natsctl)
     assert after["spec"] == {"text": "bye", "replicas": 2}
     assert after["metadata"] == {**before["metadata"], "generation": 2}
-    assert left(tmp_path) == []
+    assert leftover_files(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,17 @@ async def test_an_edit_is_stored_and_all_that_is_not_shown_stays(
     [{}, {"write": ""}, {"write": "# nothing but a comment\n"}, {"replace": {"# Save": "# So"}}],
     ids=["as it is", "empty", "comment", "comments"],
 )
-async def test_an_edit_that_changes_nothing_stores_nothing(
+async def test_edit_without_a_change_stores_nothing(
     natsctl: Natsctl, editor: Editor, tmp_path: Path, step: dict[str, Any]
 ) -> None:
     editor.plays(step)
     ended = await natsctl("edit", "greetings", "shop")
     assert (ended.status, ended.out, ended.err) == (0, "", "nothing was changed\n")
     assert (await stored(natsctl))["revision"] == 1
-    assert left(tmp_path) == []
+    assert leftover_files(tmp_path) == []
 
 
-async def test_a_number_can_be_made_true(natsctl: Natsctl, editor: Editor) -> None:
+async def test_edit_can_change_the_number_1_to_true(natsctl: Natsctl, editor: Editor) -> None:
     await natsctl.done("put", "greetings", "shop", '{"spec": {"open": 1}}')
     editor.plays({"replace": {"open: 1": "open: true"}})
     await natsctl.done("edit", "greetings", "shop")
@@ -96,7 +96,9 @@ async def test_a_number_can_be_made_true(natsctl: Natsctl, editor: Editor) -> No
     assert after["metadata"]["generation"] == 3
 
 
-async def test_what_is_taken_away_is_gone(natsctl: Natsctl, editor: Editor) -> None:
+async def test_edit_deletes_fields_that_are_removed_from_the_text(
+    natsctl: Natsctl, editor: Editor
+) -> None:
     editor.plays({"write": "spec:\n  text: hi\n"})
     await natsctl.done("edit", "greetings", "shop")
     after = await stored(natsctl)
@@ -105,7 +107,7 @@ async def test_what_is_taken_away_is_gone(natsctl: Natsctl, editor: Editor) -> N
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ("spec: [", "# this is not valid YAML"),
         ("hello\n", "# this is not a mapping"),
@@ -115,22 +117,22 @@ async def test_what_is_taken_away_is_gone(natsctl: Natsctl, editor: Editor) -> N
         ("text: hi\n", "# it has no spec, and no value either"),
     ],
 )
-async def test_what_is_wrong_is_shown_again_with_the_reason_and_can_be_put_right(
-    natsctl: Natsctl, editor: Editor, wrong: str, told: str
+async def test_an_invalid_edit_is_shown_again_with_the_reason(
+    natsctl: Natsctl, editor: Editor, wrong: str, expected: str
 ) -> None:
     editor.plays({"write": wrong}, {"write": "spec:\n  text: right\n"})
     await natsctl.done("edit", "greetings", "shop")
     _, again = editor.seen
-    assert again.startswith(told)
+    assert again.startswith(expected)
     assert again.endswith(wrong.strip() + "\n")
     assert (await stored(natsctl))["spec"] == {"text": "right"}
 
 
-@pytest.mark.parametrize("then", [{}, {"write": ""}, {"write": "spec: ["}])
-async def test_who_gives_up_on_what_is_wrong_has_it_kept(
-    natsctl: Natsctl, editor: Editor, then: dict[str, Any]
+@pytest.mark.parametrize("second_step", [{}, {"write": ""}, {"write": "spec: ["}])
+async def test_an_abandoned_invalid_edit_is_kept_in_a_file(
+    natsctl: Natsctl, editor: Editor, second_step: dict[str, Any]
 ) -> None:
-    editor.plays({"write": "# mine\nspec: ["}, then)
+    editor.plays({"write": "# mine\nspec: ["}, second_step)
     ended = await natsctl("edit", "greetings", "shop")
     assert ended.status == 2
     assert "this is not valid YAML" in ended.err
@@ -138,7 +140,7 @@ async def test_who_gives_up_on_what_is_wrong_has_it_kept(
     assert (await stored(natsctl))["revision"] == 1
 
 
-async def test_what_its_controller_would_not_take_is_not_stored(
+async def test_edit_checks_the_object_against_the_type_of_the_controller(
     natsctl: Natsctl, editor: Editor
 ) -> None:
     editor.plays({"replace": {"replicas: 2": "replicas: many"}}, {"replace": {"many": "3"}})
@@ -148,7 +150,7 @@ async def test_what_its_controller_would_not_take_is_not_stored(
     assert (await stored(natsctl))["spec"]["replicas"] == 3
 
 
-async def test_what_others_change_elsewhere_meanwhile_stays(
+async def test_edit_keeps_concurrent_changes_of_other_fields(
     natsctl: Natsctl, editor: Editor
 ) -> None:
     theirs = '{"metadata": {"labels": {"team": "b"}}, "spec": {"text": "hi", "replicas": 5}}'
@@ -165,7 +167,7 @@ CLASH = {
 }
 
 
-async def test_what_others_change_in_the_same_field_is_told_and_a_person_decides(
+async def test_a_concurrent_change_of_the_same_field_is_shown_for_a_decision(
     natsctl: Natsctl, editor: Editor
 ) -> None:
     editor.plays(CLASH, {"replace": {"# delete this line": "#"}})
@@ -176,7 +178,7 @@ async def test_what_others_change_in_the_same_field_is_told_and_a_person_decides
     assert (await stored(natsctl))["spec"] == {"text": "bye", "replicas": 5}
 
 
-async def test_who_leaves_it_to_the_others_stores_nothing(natsctl: Natsctl, editor: Editor) -> None:
+async def test_an_unresolved_conflict_stores_nothing(natsctl: Natsctl, editor: Editor) -> None:
     editor.plays(CLASH, {})
     ended = await natsctl("edit", "greetings", "shop")
     assert ended.status == 4
@@ -185,7 +187,7 @@ async def test_who_leaves_it_to_the_others_stores_nothing(natsctl: Natsctl, edit
     assert (await stored(natsctl))["spec"] == {"text": "ho", "replicas": 5}
 
 
-async def test_what_is_deleted_meanwhile_is_not_brought_back(
+async def test_edit_does_not_recreate_a_key_that_was_deleted_concurrently(
     natsctl: Natsctl, editor: Editor
 ) -> None:
     editor.plays({**BYE, "meanwhile": ["delete", "greetings", "shop"]})
@@ -196,7 +198,7 @@ async def test_what_is_deleted_meanwhile_is_not_brought_back(
     assert (await natsctl("get", "greetings", "shop")).status == 3
 
 
-async def test_a_value_that_is_no_object_is_edited_as_it_is(
+async def test_edit_of_a_text_value_shows_and_stores_the_text(
     natsctl: Natsctl, editor: Editor
 ) -> None:
     await natsctl.done("put", "greetings", "motd", "Closed on Sunday")
@@ -206,31 +208,31 @@ async def test_a_value_that_is_no_object_is_edited_as_it_is(
 
 
 @pytest.mark.parametrize(
-    ("command", "told", "status"),
+    ("command", "expected", "status"),
     [
         ("no-such-editor --wait", "the editor 'no-such-editor' cannot be run", 2),
         ("'", 'EDITOR is "\'", which is not a command', 2),
         ("false", "the editor ended with status 1: nothing was stored", 1),
     ],
 )
-async def test_an_editor_that_fails_stores_nothing(
+async def test_a_failed_editor_stores_nothing(
     natsctl: Natsctl,
     folder: Path,
     nats_server: NatsServer,
     monkeypatch: pytest.MonkeyPatch,
     *,
     command: str,
-    told: str,
+    expected: str,
     status: int,
 ) -> None:
     monkeypatch.setenv("EDITOR", command)
     ended = await Natsctl(folder, nats_server.url)("edit", "greetings", "shop")
-    assert (ended.status, told in ended.err) == (status, True), ended
+    assert (ended.status, expected in ended.err) == (status, True), ended
     assert "kept" not in ended.err
     assert (await stored(natsctl))["revision"] == 1
 
 
-async def test_what_an_editor_that_fails_has_saved_is_kept_and_not_stored(
+async def test_text_that_a_failed_editor_saved_is_kept_in_a_file(
     natsctl: Natsctl, editor: Editor
 ) -> None:
     editor.plays({**BYE, "exits": 3})
@@ -240,7 +242,9 @@ async def test_what_an_editor_that_fails_has_saved_is_kept_and_not_stored(
     assert (await stored(natsctl))["revision"] == 1
 
 
-async def test_what_is_not_there_is_not_edited(natsctl: Natsctl, editor: Editor) -> None:
+async def test_edit_of_a_missing_key_does_not_open_the_editor(
+    natsctl: Natsctl, editor: Editor
+) -> None:
     editor.plays()
     assert (await natsctl("edit", "greetings", "nothing")).status == 3
     assert (await natsctl("edit", "nowhere", "shop")).status == 3

@@ -1,4 +1,4 @@
-"""`natsctl external`: a person says what came of a creation."""
+"""`natsctl external` lists links to external resources and resolves unknown creations."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ async def disks(jetstream: JetStreamContext) -> KeyValue:
     return await jetstream.create_key_value(KeyValueConfig(bucket="disks", history=5))
 
 
-async def interrupted(bucket: KeyValue, key: str, **more: str) -> None:
+async def put_interrupted(bucket: KeyValue, key: str, **more: str) -> None:
     """Put an object whose creation was interrupted."""
     annotations = {PENDING: INTENT, **more}
     await bucket.put(
@@ -71,7 +71,7 @@ async def annotations(bucket: KeyValue, key: str) -> dict[str, str]:
     return found
 
 
-async def test_a_bucket_without_any_says_so(natsctl: Natsctl, disks: KeyValue) -> None:
+async def test_list_without_links_prints_a_note(natsctl: Natsctl, disks: KeyValue) -> None:
     await disks.put("a", b'{"spec": {}}')
     await disks.put("raw", b"\xff")
     result = await natsctl("external", "list")
@@ -79,13 +79,13 @@ async def test_a_bucket_without_any_says_so(natsctl: Natsctl, disks: KeyValue) -
     assert result.err == "there are no links to external resources\n"
 
 
-async def test_those_of_all_buckets_are_listed(
+async def test_list_shows_the_links_of_all_buckets(
     natsctl: Natsctl, disks: KeyValue, jetstream: JetStreamContext
 ) -> None:
     nets = await jetstream.create_key_value(KeyValueConfig(bucket="nets"))
-    await interrupted(disks, "a")
-    await interrupted(disks, "done", **{"natsctl.io/external-create-failed": INTENT})
-    await interrupted(nets, "b", **{"natsctl.io/external-name": "net-1"})
+    await put_interrupted(disks, "a")
+    await put_interrupted(disks, "done", **{"natsctl.io/external-create-failed": INTENT})
+    await put_interrupted(nets, "b", **{"natsctl.io/external-name": "net-1"})
     result = await natsctl("external", "list")
     assert [[row[0], row[1], row[-1]] for row in result.rows] == [
         ["disks", "a", "-"],
@@ -96,22 +96,24 @@ async def test_those_of_all_buckets_are_listed(
     assert found[0]["since"] == "2026-01-01T00:00:00+00:00"
 
 
-@pytest.mark.parametrize("what", ["created", "failed"])
-async def test_what_a_person_says_answers_the_intent(
-    natsctl: Natsctl, disks: KeyValue, what: str
+@pytest.mark.parametrize("outcome", ["created", "failed"])
+async def test_resolve_records_the_result_of_a_creation(
+    natsctl: Natsctl, disks: KeyValue, outcome: str
 ) -> None:
-    await interrupted(disks, "a", mine="1")
-    words = ("--created", "--name", "disk-9") if what == "created" else ("--not-created",)
+    await put_interrupted(disks, "a", mine="1")
+    words = ("--created", "--name", "disk-9") if outcome == "created" else ("--not-created",)
     await natsctl.done("external", "resolve", "a", *words)
-    said = await annotations(disks, "a")
-    result = "succeeded" if what == "created" else "failed"
-    assert said[f"natsctl.io/external-create-{result}"].endswith("Z revision 7")
-    assert said.get("natsctl.io/external-name") == ("disk-9" if what == "created" else None)
-    assert said["mine"] == "1"
+    recorded = await annotations(disks, "a")
+    result = "succeeded" if outcome == "created" else "failed"
+    assert recorded[f"natsctl.io/external-create-{result}"].endswith("Z revision 7")
+    assert recorded.get("natsctl.io/external-name") == ("disk-9" if outcome == "created" else None)
+    assert recorded["mine"] == "1"
     assert (await natsctl("external", "list")).rows == []
 
 
-async def test_what_needs_nothing_cannot_be_resolved(natsctl: Natsctl, disks: KeyValue) -> None:
+async def test_resolve_refuses_an_object_without_an_unknown_creation(
+    natsctl: Natsctl, disks: KeyValue
+) -> None:
     await disks.put("a", b'{"spec": {}}')
     result = await natsctl("external", "resolve", "a", "--created")
     assert (result.status, "no bucket has a a" in result.err) == (3, True)
@@ -119,19 +121,19 @@ async def test_what_needs_nothing_cannot_be_resolved(natsctl: Natsctl, disks: Ke
     assert (result.status, "no creation with an unknown result" in result.err) == (2, True)
 
 
-async def test_a_key_of_two_buckets_needs_its_bucket(
+async def test_resolve_needs_the_bucket_if_two_buckets_have_the_key(
     natsctl: Natsctl, disks: KeyValue, jetstream: JetStreamContext
 ) -> None:
     nets = await jetstream.create_key_value(KeyValueConfig(bucket="nets"))
-    await interrupted(disks, "a")
-    await interrupted(nets, "a")
+    await put_interrupted(disks, "a")
+    await put_interrupted(nets, "a")
     result = await natsctl("external", "resolve", "a", "--created")
     assert (result.status, "one of disks, nets" in result.err) == (2, True)
     await natsctl.done("external", "resolve", "a", "--created", "--bucket", "nets")
     assert set(await annotations(disks, "a")) == {PENDING}
 
 
-async def test_a_daemon_goes_on_by_itself_once_a_person_has_said_it(
+async def test_a_daemon_continues_after_resolve(
     natsctl: Natsctl,
     folder: Path,
     disks: KeyValue,
@@ -146,17 +148,19 @@ async def test_a_daemon_goes_on_by_itself_once_a_person_has_said_it(
 
     async def ready() -> bool:
         status = json.loads((await disks.get("a")).value or b"{}").get("status", {})
-        return ("Ready", "True") in {(at["type"], at["status"]) for at in status["conditions"]}
+        return ("Ready", "True") in {
+            (entry["type"], entry["status"]) for entry in status["conditions"]
+        }
 
     await eventually(ready)
     assert (folder / "made").read_text() == "disk-0"
     listed = (await natsctl("external", "list", "-o", "json")).json
-    assert [(at["key"], at["state"], at["externalName"]) for at in listed] == [
+    assert [(entry["key"], entry["state"], entry["externalName"]) for entry in listed] == [
         ("a", "linked", "disk-0")
     ]
 
 
-async def test_a_put_keeps_the_link_and_leads_to_no_second_resource(
+async def test_put_keeps_the_link_and_creates_no_second_resource(
     natsctl: Natsctl,
     folder: Path,
     disks: KeyValue,
@@ -180,7 +184,7 @@ async def test_a_put_keeps_the_link_and_leads_to_no_second_resource(
     assert (folder / "made").read_text() == "other disk-1"
 
 
-async def test_links_are_listed_and_lost_ones_forgotten(
+async def test_list_shows_lost_links_and_forget_removes_them(
     in_process: InProcess, disks: KeyValue, jetstream: JetStreamContext
 ) -> None:
     records = await jetstream.create_key_value(KeyValueConfig(bucket="natsctl"))
@@ -201,7 +205,7 @@ async def test_links_are_listed_and_lost_ones_forgotten(
     for key in ("gone", "other", "b"):
         await in_process.done("external", "forget", key)
     assert [row[1] for row in (await in_process("external", "list")).rows] == ["a"]
-    said = await annotations(disks, "other")
-    assert [name.rpartition("/")[2] for name in said] == ["external-create-failed"]
+    recorded = await annotations(disks, "other")
+    assert [name.rpartition("/")[2] for name in recorded] == ["external-create-failed"]
     result = await in_process("external", "forget", "gone")
     assert (result.status, "no bucket has a link from gone" in result.err) == (3, True)

@@ -1,4 +1,4 @@
-"""Whatever strangers store, commands show it safely, a line for each key."""
+"""Commands print hostile stored values safely, one line for each key."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -48,11 +48,11 @@ class Apps(Controller):
 """
 
 
-async def bucket(jetstream: JetStreamContext, **values: bytes) -> None:
-    """Make the bucket `apps` with these values."""
-    made = await jetstream.create_key_value(KeyValueConfig(bucket="apps", history=5))
+async def create_apps(jetstream: JetStreamContext, **values: bytes) -> None:
+    """Create the bucket `apps` with these values."""
+    created = await jetstream.create_key_value(KeyValueConfig(create_apps="apps", history=5))
     for key, value in values.items():
-        await made.put(key, value)
+        await created.put(key, value)
 
 
 def safe(text: str) -> bool:
@@ -62,7 +62,7 @@ def safe(text: str) -> bool:
 async def test_no_command_prints_an_escape_of_a_stored_object(
     in_process: InProcess, jetstream: JetStreamContext
 ) -> None:
-    await bucket(jetstream, evil=json.dumps(HOSTILE).encode(), text=ESCAPES.encode())
+    await create_apps(jetstream, evil=json.dumps(HOSTILE).encode(), text=ESCAPES.encode())
     for words in (
         *(["list", "apps"], ["list", "apps", "-o", "wide"], ["watch", "apps", "--once"]),
         *(["list", "apps", "-o", "json"], ["list", "apps", "-o", "yaml"]),
@@ -79,13 +79,13 @@ async def test_no_command_prints_an_escape_of_a_stored_object(
 async def test_documents_keep_every_character_of_a_stored_object(
     in_process: InProcess, jetstream: JetStreamContext
 ) -> None:
-    await bucket(jetstream, evil=json.dumps(HOSTILE).encode())
+    await create_apps(jetstream, evil=json.dumps(HOSTILE).encode())
     from_json = (await in_process("get", "apps", "evil", "-o", "json")).json
     assert {name: from_json[name] for name in HOSTILE} == HOSTILE
     assert yaml.safe_load((await in_process("get", "apps", "evil", "-o", "yaml")).out) == from_json
 
 
-async def test_no_command_that_asks_a_daemon_prints_an_escape(
+async def test_no_command_prints_an_escape_from_the_response_of_a_daemon(
     in_process: InProcess,
     daemon: Callable[..., Awaitable[Running]],
     natsctl: Natsctl,
@@ -93,7 +93,7 @@ async def test_no_command_that_asks_a_daemon_prints_an_escape(
     folder: Path,
 ) -> None:
     (folder / "shop.py").write_text(CONTROLLER)
-    await bucket(jetstream, good=b'{"spec": {"text": "hi"}}')
+    await create_apps(jetstream, good=b'{"spec": {"text": "hi"}}')
     running = await daemon("shop:Apps")
     await natsctl.done("put", "apps", "evil", json.dumps(HOSTILE))
     await running.says("sync failed  ")
@@ -110,10 +110,10 @@ async def test_no_command_that_asks_a_daemon_prints_an_escape(
     assert escaped(running.log, keep="\n\t") == running.log
 
 
-async def test_json_that_is_nested_too_deeply_is_a_line_among_others(
+async def test_lists_show_deeply_nested_json_as_one_line(
     in_process: InProcess, jetstream: JetStreamContext
 ) -> None:
-    await bucket(jetstream, deep=DEEP, good=b'{"spec": {"a": 1}}')
+    await create_apps(jetstream, deep=DEEP, good=b'{"spec": {"a": 1}}')
     for words in (["list"], ["watch", "--once"]):
         result = await in_process(words[0], "apps", *words[1:])
         assert result.status == 0
@@ -128,7 +128,7 @@ async def test_documents_of_every_depth_are_written(
     in_process: InProcess, jetstream: JetStreamContext, depth: int
 ) -> None:
     value = b'{"spec":' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
-    await bucket(jetstream, deep=value)
+    await create_apps(jetstream, deep=value)
     for output in ("json", "yaml"):
         for words in (["get", "apps", "deep"], ["history", "apps", "deep"], ["list", "apps"]):
             result = await in_process(*words, "-o", output)
@@ -143,7 +143,7 @@ async def test_a_daemon_counts_an_object_that_is_nested_too_deeply_as_invalid(
     folder: Path,
 ) -> None:
     (folder / "shop.py").write_text(CONTROLLER.replace("dict[str, str]", "dict[str, object]"))
-    await bucket(jetstream, deep=DEEP)
+    await create_apps(jetstream, deep=DEEP)
     await daemon("shop:Apps")
     [status] = (await in_process("status", "-o", "json")).json
     assert status["invalid_count"] == 1

@@ -1,4 +1,4 @@
-"""`natsctl run` runs Hosts, and nothing of it is left when it ends."""
+"""`natsctl run` with the Hosts controller leaves nothing behind when it ends."""
 
 import signal
 from pathlib import Path

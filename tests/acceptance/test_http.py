@@ -1,4 +1,4 @@
-"""`natsctl run --listen` tells probes and Prometheus how the daemon is."""
+"""`natsctl run --listen` serves health probes and metrics."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ Daemon = Callable[..., Awaitable[Running]]
 
 
 class Probe:
-    """Asks as a kubelet and Prometheus would."""
+    """A client that sends the requests of a kubelet and of Prometheus."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -31,30 +31,30 @@ class Probe:
         async with ClientSession() as session, session.get(self.url + path) as response:
             return response.status, await response.text()
 
-    async def comes_to(self, path: str, status: int, said: str = "") -> str:
-        """Wait until it answers this; return what it said."""
+    async def comes_to(self, path: str, status: int, text: str = "") -> str:
+        """Wait for a response with this status and text, and return its body."""
 
         async def answered() -> str:
             try:
-                found, body = await self.get(path)
+                received, body = await self.get(path)
             except ClientError as error:
                 raise AssertionError(str(error)) from error
-            assert (found, said in body) == (status, True), body
+            assert (received, text in body) == (status, True), body
             return body or "nothing"
 
         return await eventually(answered)
 
     async def numbers(self) -> dict[tuple[str, str], float]:
-        """Return what is measured, by name and slot or queue or result."""
+        """Return the metrics by name and by slot, queue or result."""
         _, page = await self.get("/metrics")
         return {
-            (sample.name, _which(sample.labels)): sample.value
+            (sample.name, _label(sample.labels)): sample.value
             for family in text_string_to_metric_families(page)
             for sample in family.samples
         }
 
 
-def _which(labels: dict[str, str]) -> str:
+def _label(labels: dict[str, str]) -> str:
     return next((labels[name] for name in ("slot", "result", "name") if name in labels), "")
 
 
@@ -63,7 +63,7 @@ def probe() -> Probe:
     return Probe(free_port())
 
 
-async def test_health_follows_the_server_from_before_it_is_there_until_after_it_is_back(
+async def test_readiness_follows_the_connection_to_the_server(
     natsctl: Natsctl, nats_server: NatsServer, probe: Probe
 ) -> None:
     await nats_server.stop()
@@ -73,9 +73,9 @@ async def test_health_follows_the_server_from_before_it_is_there_until_after_it_
         )
         await probe.comes_to("/livez", 200, "ok")
         await nats_server.start()
-        said = await probe.comes_to("/readyz?verbose", 200, "readyz check passed")
+        body = await probe.comes_to("/readyz?verbose", 200, "readyz check passed")
         for slot in ("greetings", "routes", "defaults"):
-            assert f"[+]cache/greetings/{slot} ok" in said
+            assert f"[+]cache/greetings/{slot} ok" in body
         nats_server.kill()
         await probe.comes_to("/readyz", 503, "[-]nats failed: not connected to ")
         await probe.comes_to("/livez?verbose", 200, "[+]nats ok")
@@ -88,29 +88,29 @@ async def test_health_follows_the_server_from_before_it_is_there_until_after_it_
         await probe.get("/livez")
 
 
-async def test_natsctl_health_tells_what_a_probe_would_be_told(
+async def test_natsctl_health_reports_the_result_of_a_probe(
     natsctl: Natsctl, nats_server: NatsServer, probe: Probe
 ) -> None:
-    nobody = await natsctl("health", *probe.listen)
-    assert (nobody.status, nobody.out) == (1, "")
-    assert "cannot connect to 127.0.0.1:" in nobody.err
+    without_daemon = await natsctl("health", *probe.listen)
+    assert (without_daemon.status, without_daemon.out) == (1, "")
+    assert "cannot connect to 127.0.0.1:" in without_daemon.err
 
-    asked = ("health", *probe.listen)
+    health = ("health", *probe.listen)
     async with natsctl.running("run", "-c", GREETINGS, *probe.listen) as running:
         await probe.comes_to("/readyz", 200)
-        assert "livez check passed\n" in await natsctl.done(*asked)
-        assert "[+]cache/greetings/routes ok\n" in await natsctl.done(*asked, "--ready")
+        assert "livez check passed\n" in await natsctl.done(*health)
+        assert "[+]cache/greetings/routes ok\n" in await natsctl.done(*health, "--ready")
         nats_server.kill()
         await probe.comes_to("/readyz", 503)
-        assert "livez check passed\n" in await natsctl.done(*asked)
-        unready = await natsctl(*asked, "--ready")
+        assert "livez check passed\n" in await natsctl.done(*health)
+        unready = await natsctl(*health, "--ready")
         assert unready.status == 1
         assert "[-]nats failed: not connected to " in unready.out
         await nats_server.start()
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_what_it_does_can_be_measured(
+async def test_metrics_count_syncs_and_cached_objects(
     daemon: Daemon, jetstream: JetStreamContext, probe: Probe
 ) -> None:
     running = await daemon(GREETINGS, options=probe.listen)
@@ -139,7 +139,7 @@ async def test_what_it_does_can_be_measured(
     assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_a_handler_that_hangs_shows_and_the_daemon_lives(
+async def test_metrics_show_a_handler_that_hangs_while_the_daemon_is_live(
     daemon: Daemon, natsctl: Natsctl, jetstream: JetStreamContext, probe: Probe
 ) -> None:
     (natsctl.folder / "hanging.py").write_text(
@@ -170,7 +170,7 @@ class Jobs(Controller):
     assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_a_standby_is_ready_and_shows_that_another_leads(
+async def test_a_standby_is_ready_and_its_metrics_show_that_it_does_not_lead(
     natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
     words = ("run", "-c", GREETINGS, "--leader-elect")
@@ -186,8 +186,8 @@ async def test_a_standby_is_ready_and_shows_that_another_leads(
     async with natsctl.running(*words, *first.listen) as leader:
         await leader.says("primaries listed, syncing")
         async with natsctl.running(*words, *second.listen) as standby:
-            said = await second.comes_to("/readyz?verbose", 200)
-            assert "[+]lease/greetings ok" in said
+            body = await second.comes_to("/readyz?verbose", 200)
+            assert "[+]lease/greetings ok" in body
             assert (await leads(first), await leads(second)) == ((1, 1), (0, 0))
             assert ("natsctl_lease_epoch", "greetings") not in await second.numbers()
             assert await leader.ends(signal.SIGTERM) == 0
@@ -198,13 +198,13 @@ async def test_a_standby_is_ready_and_shows_that_another_leads(
             assert await standby.ends(signal.SIGTERM) == 0
 
 
-async def test_without_listen_nobody_can_ask(daemon: Daemon) -> None:
+async def test_without_listen_the_daemon_serves_no_http(daemon: Daemon) -> None:
     running = await daemon(GREETINGS)
     assert "/livez" not in running.log
     assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_an_address_that_makes_no_sense_or_is_taken_ends_it_at_once(
+async def test_an_invalid_or_used_listen_address_ends_the_daemon_at_once(
     natsctl: Natsctl, daemon: Daemon, probe: Probe
 ) -> None:
     result = await natsctl("run", "-c", GREETINGS, "--listen", "everywhere")

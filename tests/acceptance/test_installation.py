@@ -1,4 +1,4 @@
-"""`natsctl installation`: the id of a NATS system, and the ids that it takes over."""
+"""`natsctl installation` shows the id of a NATS system and the ids that it adopts."""
 
 import re
 
@@ -11,11 +11,11 @@ LOST = "1f0c9e77a2b34d58"
 
 
 async def id_of(natsctl: Natsctl) -> str:
-    """Return the id after a daemon has made one."""
+    """Run a daemon, which creates an id if there is none, and return the id."""
     async with natsctl.running("run", "-c", GREETINGS) as running:
         await running.says("primaries listed, syncing")
-    found: str = (await natsctl("installation", "show", "-o", "json")).json["id"]
-    return found
+    installation_id: str = (await natsctl("installation", "show", "-o", "json")).json["id"]
+    return installation_id
 
 
 async def test_a_system_without_daemons_has_no_id_yet(
@@ -27,38 +27,38 @@ async def test_a_system_without_daemons_has_no_id_yet(
     assert await jetstream.streams_info() == []
 
 
-async def test_the_first_daemon_makes_an_id_and_the_next_keeps_it(natsctl: Natsctl) -> None:
-    made = await id_of(natsctl)
-    assert re.fullmatch(r"[0-9a-f]{16}", made)
-    assert await id_of(natsctl) == made
-    assert await natsctl.done("installation", "show") == f"installation {made}\n"
+async def test_the_first_daemon_creates_an_id_and_the_next_keeps_it(natsctl: Natsctl) -> None:
+    created = await id_of(natsctl)
+    assert re.fullmatch(r"[0-9a-f]{16}", created)
+    assert await id_of(natsctl) == created
+    assert await natsctl.done("installation", "show") == f"installation {created}\n"
 
 
-async def test_objects_of_a_lost_installation_are_taken_over_after_confirmation(
+async def test_adopt_takes_over_a_lost_installation_after_confirmation(
     natsctl: Natsctl,
 ) -> None:
-    made = await id_of(natsctl)
+    created = await id_of(natsctl)
     refused = await natsctl("installation", "adopt", LOST)
     assert refused.status == 2
-    assert await natsctl.done("installation", "show") == f"installation {made}\n"
+    assert await natsctl.done("installation", "show") == f"installation {created}\n"
     done = await natsctl("installation", "adopt", LOST, "--yes")
-    assert done.out == f"installation {made}\nadopted      {LOST}\n"
+    assert done.out == f"installation {created}\nadopted      {LOST}\n"
     assert "restart them" in done.err
-    again = await natsctl("installation", "adopt", made, "--yes")
+    again = await natsctl("installation", "adopt", created, "--yes")
     assert again.status == 2
     assert "there is nothing to take over" in again.err
 
 
-async def test_a_new_system_continues_the_installation_that_it_replaces(natsctl: Natsctl) -> None:
-    made = await id_of(natsctl)
+async def test_set_continues_the_installation_that_a_new_system_replaces(natsctl: Natsctl) -> None:
+    created = await id_of(natsctl)
     await natsctl.done("installation", "set", LOST, "--yes")
     assert await natsctl.done("installation", "show") == (
-        f"installation {LOST}\nadopted      {made}\n"
+        f"installation {LOST}\nadopted      {created}\n"
     )
     assert await id_of(natsctl) == LOST
 
 
-async def test_a_text_that_is_no_id_is_refused(natsctl: Natsctl) -> None:
+async def test_set_refuses_an_invalid_id(natsctl: Natsctl) -> None:
     refused = await natsctl("installation", "set", "no id!", "--yes")
     assert refused.status == 2
     assert "'no id!' is no id of an installation" in refused.err

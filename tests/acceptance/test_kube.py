@@ -1,4 +1,4 @@
-"""`natsctl run` with a real cluster: what is in NATS is in the cluster, whatever happens."""
+"""`natsctl run` keeps objects in a real cluster equal to their primaries in NATS."""
 
 import json
 import signal
@@ -32,8 +32,8 @@ def natsctl(folder: Path, nats_server: NatsServer, kube_server: KubeCluster) -> 
     return Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
 
 
-@pytest.mark.usefixtures("kube_assets")  # it reports what runs, as no other controller does
-async def test_a_web_app_runs_in_the_cluster_and_goes_with_its_object(
+@pytest.mark.usefixtures("kube_assets")  # only this controller reports the state of pods
+async def test_a_web_app_is_created_repaired_and_deleted_with_its_object(
     folder: Path, kube_server: KubeCluster, namespace: Namespace
 ) -> None:
     port = free_port()
@@ -55,7 +55,7 @@ async def test_a_web_app_runs_in_the_cluster_and_goes_with_its_object(
         await eventually(lambda: namespace.has("shop"))
         await namespace.edit("deployments", "shop", spec={"replicas": 7})
         await eventually(lambda: _replicas(namespace, 2))
-        await eventually(lambda: _told(namespace))
+        await eventually(lambda: _has_synced_events(namespace))
 
         await natsctl.done("delete", "webapps", "shop")
         await eventually(namespace.has)
@@ -72,7 +72,7 @@ async def _replicas(namespace: Namespace, wanted: int) -> bool:
     return (await namespace.read("deployments", "shop"))["spec"]["replicas"] == wanted
 
 
-async def _told(namespace: Namespace) -> bool:
+async def _has_synced_events(namespace: Namespace) -> bool:
     assert await namespace.events("Synced") >= {
         ("ConfigMap", "shop"),
         ("Deployment", "shop"),
@@ -81,7 +81,7 @@ async def _told(namespace: Namespace) -> bool:
     return True
 
 
-async def test_what_was_deleted_while_no_daemon_ran_goes_when_one_does(
+async def test_secondaries_of_an_object_deleted_without_a_daemon_are_deleted_at_its_start(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext, namespace: Namespace
 ) -> None:
     first = await daemon(WEBAPPS)
@@ -103,13 +103,13 @@ async def test_what_was_deleted_while_no_daemon_ran_goes_when_one_does(
     assert await second.ends(signal.SIGTERM) == 0
 
 
-async def test_what_the_cluster_refuses_is_told_and_not_tried_again(
+async def test_an_invalid_object_is_reported_in_the_status_and_not_retried(
     natsctl: Natsctl, daemon: Daemon, namespace: Namespace
 ) -> None:
     running = await daemon(WEBAPPS)
     await natsctl.done("put", "webapps", "shop", namespace.app(env={"A" * 254: "x"}))
 
-    async def told() -> bool:
+    async def reports_the_error() -> bool:
         text = await natsctl.done("get", "webapps", "shop", "-o", "json")
         status = json.loads(text).get("status", {})
         assert status.get("ready") is False
@@ -118,7 +118,7 @@ async def test_what_the_cluster_refuses_is_told_and_not_tried_again(
         assert "data[AAA" in accepted["message"]
         return True
 
-    await eventually(told)
+    await eventually(reports_the_error)
     await natsctl.done("put", "webapps", "shop", namespace.app())
     await eventually(lambda: namespace.has("shop"))
     await natsctl.done("delete", "webapps", "shop")
@@ -126,14 +126,16 @@ async def test_what_the_cluster_refuses_is_told_and_not_tried_again(
     assert running.log.count("PermanentError") == 1
 
 
-async def test_an_object_of_somebody_else_is_left_alone(
+async def test_an_object_without_our_owner_labels_is_not_changed(
     natsctl: Natsctl, daemon: Daemon, namespace: Namespace
 ) -> None:
     await namespace.create("configmaps", "shop", data={"of": "theirs"})
     running = await daemon(WEBAPPS)
     await natsctl.done("put", "webapps", "shop", namespace.app())
-    at = f'"{namespace.name}/shop"'
-    await running.says(f"Resource {at} already exists and is not managed by this controller")
+    quoted_key = f'"{namespace.name}/shop"'
+    await running.says(
+        f"Resource {quoted_key} already exists and is not managed by this controller"
+    )
     assert (await namespace.read("configmaps", "shop"))["data"] == {"of": "theirs"}
     await namespace.delete("configmaps", "shop")
     await eventually(lambda: namespace.has("shop"))
@@ -141,7 +143,7 @@ async def test_an_object_of_somebody_else_is_left_alone(
     await eventually(namespace.has)
 
 
-async def test_a_cluster_that_is_not_there_is_waited_for_at_the_start_and_later(
+async def test_a_daemon_waits_for_its_cluster_at_the_start_and_after_an_outage(
     folder: Path, nats_server: NatsServer, own_kube_server: KubeCluster
 ) -> None:
     namespace = Namespace(own_kube_server, own_kube_server.new_namespace())
@@ -164,7 +166,7 @@ async def test_a_cluster_that_is_not_there_is_waited_for_at_the_start_and_later(
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_a_daemon_that_waits_for_a_cluster_ends_when_told_to(
+async def test_a_daemon_that_waits_for_a_cluster_ends_on_sigterm(
     folder: Path, nats_server: NatsServer
 ) -> None:
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=unreachable(folder))
@@ -173,7 +175,7 @@ async def test_a_daemon_that_waits_for_a_cluster_ends_when_told_to(
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_without_kinds_of_a_cluster_none_is_looked_for(
+async def test_a_controller_without_kubernetes_kinds_needs_no_cluster(
     folder: Path, nats_server: NatsServer
 ) -> None:
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=folder / "missing.yaml")
@@ -189,7 +191,7 @@ async def test_without_kinds_of_a_cluster_none_is_looked_for(
     )
 
 
-async def test_dev_speaks_to_the_cluster_that_it_was_told_of(
+async def test_dev_connects_to_the_cluster_of_its_kubeconfig_option(
     folder: Path, kube_server: KubeCluster, namespace: Namespace
 ) -> None:
     port = free_port()
@@ -205,10 +207,10 @@ async def test_dev_speaks_to_the_cluster_that_it_was_told_of(
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_upkeep_works_without_a_daemon_and_writes_no_more_than_it_must(
+async def test_resync_and_gc_work_without_a_daemon_and_write_only_changes(
     natsctl: Natsctl, jetstream: JetStreamContext, daemon: Daemon, namespace: Namespace
 ) -> None:
-    running = await daemon(WEBAPPS)  # makes the buckets
+    running = await daemon(WEBAPPS)  # creates the buckets
     assert await running.ends(signal.SIGTERM) == 0
     await natsctl.done("put", "webapps", "shop", namespace.app())
     assert await natsctl.done("resync", "--local", "-c", WEBAPPS) == "1 of 1 synced\n"
@@ -220,9 +222,9 @@ async def test_upkeep_works_without_a_daemon_and_writes_no_more_than_it_must(
     await natsctl.done("put", "webapps", "pier", namespace.app())
 
     plan = await natsctl("gc", "plan", "--local", "-c", WEBAPPS, "-o", "json")
-    mine = [each for each in plan.json["orphans"] if each["key"].startswith(namespace.name)]
-    assert sorted(each["kind"] for each in mine) == ["ConfigMap", "Deployment.apps", "Service"]
-    assert {each["owner"] for each in mine} == {"shop"}
+    mine = [orphan for orphan in plan.json["orphans"] if orphan["key"].startswith(namespace.name)]
+    assert sorted(orphan["kind"] for orphan in mine) == ["ConfigMap", "Deployment.apps", "Service"]
+    assert {orphan["owner"] for orphan in mine} == {"shop"}
     refused = await natsctl("gc", "plan", "--local", "-c", WEBAPPS, "--no-kube")
     assert (refused.status, "--no-kube" in refused.err) == (2, True)
     await natsctl.done("gc", "apply", "--local", "-c", WEBAPPS, "--yes", "--force")

@@ -1,4 +1,4 @@
-"""`natsctl rbac`: what it prints is enough to run controllers, and none of it can be left out."""
+"""`natsctl rbac` prints exactly the permissions that controllers need."""
 
 import json
 import signal
@@ -77,8 +77,8 @@ def natsctl(folder: Path, nats_server: NatsServer, kube_server: KubeCluster) -> 
 
 
 @asynccontextmanager
-async def given(server: KubeCluster, *manifests: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Have these cluster-wide roles and bindings meanwhile."""
+async def cluster_roles(server: KubeCluster, *manifests: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Create these cluster roles and bindings, and delete them at the end."""
     plurals = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
     paths = [f"{RBAC}/{plurals[manifest['kind']]}" for manifest in manifests]
     for path, manifest in zip(paths, manifests, strict=True):
@@ -90,12 +90,12 @@ async def given(server: KubeCluster, *manifests: Mapping[str, Any]) -> AsyncIter
             await server.call("DELETE", f"{path}/{manifest['metadata']['name']}")
 
 
-async def test_a_user_with_exactly_that_runs_web_apps_and_collects_their_garbage(
+async def test_the_printed_permissions_suffice_for_syncs_and_garbage_collection(
     natsctl: Natsctl, jetstream: JetStreamContext, kube_server: KubeCluster, namespace: Namespace
 ) -> None:
     text = await natsctl.done("rbac", "-c", WEBAPPS, "--service-account", "nobody")
     role, binding = yaml.safe_load_all(text)
-    async with given(kube_server, role, {**binding, "subjects": GUEST}):
+    async with cluster_roles(kube_server, role, {**binding, "subjects": GUEST}):
         async with natsctl.running("run", "-c", WEBAPPS) as running:
             await running.says(SYNCING)
             await natsctl.done("put", "webapps", "shop", namespace.app())
@@ -107,7 +107,7 @@ async def test_a_user_with_exactly_that_runs_web_apps_and_collects_their_garbage
             await eventually(lambda: _replicas(namespace, 1))
             await natsctl.done("delete", "webapps", "pier")
             await eventually(lambda: namespace.has("shop"))
-            await eventually(lambda: _told(namespace))
+            await eventually(lambda: _has_synced_event(namespace))
             assert await running.ends(signal.SIGTERM) == 0
             assert "may not" not in running.log
         await (await jetstream.key_value("webapps")).purge("shop")
@@ -121,24 +121,24 @@ async def _replicas(namespace: Namespace, wanted: int) -> bool:
     return (await namespace.read("deployments", "shop"))["spec"]["replicas"] == wanted
 
 
-async def _told(namespace: Namespace) -> bool:
+async def _has_synced_event(namespace: Namespace) -> bool:
     assert ("Service", "shop") in await namespace.events("Synced")
     return True
 
 
 @asynccontextmanager
 async def missing(
-    natsctl: Natsctl, namespace: Namespace, verb: str, *, of: str = "services"
+    natsctl: Natsctl, namespace: Namespace, verb: str, *, resource: str = "services"
 ) -> AsyncIterator[Running]:
-    """Run web apps of one namespace with all that they need but a verb; give that at the end.
+    """Run web apps of one namespace without one verb, and grant the verb at the end.
 
-    Whoever leaves the context goes on with everything allowed, and with the daemon still there.
+    At the end, the daemon must converge with all permissions.
     """
     (natsctl.folder / "local.py").write_text(LOCAL.format(namespace=namespace.name))
-    found = json.loads(await natsctl.done("rbac", "-c", LOCALS, "-o", "json", "--no-kube"))
-    (role,) = found["items"]
+    printed = json.loads(await natsctl.done("rbac", "-c", LOCALS, "-o", "json", "--no-kube"))
+    (role,) = printed["items"]
     assert (role["kind"], role["metadata"]["namespace"]) == ("Role", namespace.name)
-    less = without(role["rules"], verb, resource=of)
+    less = without(role["rules"], verb, resource=resource)
     assert less != role["rules"]
     namespace.server.allow("guest", less, namespace=namespace.name)
     async with natsctl.running("run", "-c", LOCALS) as running:
@@ -152,17 +152,17 @@ async def missing(
 
 
 async def denied(running: Running, verb: str, resource: str, namespace: Namespace) -> None:
-    """Wait until the log names what is missing, and what to do about it."""
-    told = f"may not {verb} {resource}"
-    await running.says(told)
-    line = next(line for line in running.log.splitlines() if told in line)
+    """Wait until the log names the missing permission and gives advice."""
+    expected = f"may not {verb} {resource}"
+    await running.says(expected)
+    line = next(line for line in running.log.splitlines() if expected in line)
     line = line.replace("\\'", "'")  # the value of a field is quoted
     assert f"in namespace '{namespace.name}'" in line
     assert "`natsctl rbac` prints the permissions that are needed" in line
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
-async def test_a_kind_that_may_not_be_seen_is_named_and_seen_as_soon_as_it_may(
+async def test_a_missing_list_or_watch_permission_is_logged_and_heals_when_granted(
     natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace, verb: str
 ) -> None:
     if verb == "list" and namespace.server.lists_within_watches():
@@ -173,7 +173,7 @@ async def test_a_kind_that_may_not_be_seen_is_named_and_seen_as_soon_as_it_may(
 
 
 @pytest.mark.parametrize("verb", ["create", "patch"])
-async def test_what_may_not_be_made_is_named_and_made_as_soon_as_it_may(
+async def test_a_missing_create_or_patch_permission_is_logged_and_heals_when_granted(
     natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace, verb: str
 ) -> None:
     await put_app(jetstream, namespace)
@@ -182,7 +182,7 @@ async def test_what_may_not_be_made_is_named_and_made_as_soon_as_it_may(
         assert await namespace.names("services") == []
 
 
-async def test_what_may_not_be_deleted_is_named_and_goes_as_soon_as_it_may(
+async def test_a_missing_delete_permission_is_logged_and_heals_when_granted(
     natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
 ) -> None:
     await put_app(jetstream, namespace)
@@ -194,7 +194,7 @@ async def test_what_may_not_be_deleted_is_named_and_goes_as_soon_as_it_may(
         await denied(running, "delete", "configmaps", namespace)
 
 
-async def test_who_may_not_read_does_not_learn_whose_an_object_is(
+async def test_a_missing_get_permission_is_logged_instead_of_an_ownership_conflict(
     natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
 ) -> None:
     await namespace.create("configmaps", "shop")
@@ -205,32 +205,32 @@ async def test_who_may_not_read_does_not_learn_whose_an_object_is(
         await namespace.delete("configmaps", "shop")
 
 
-async def test_events_that_may_not_be_made_are_named_and_keep_nothing_from_happening(
+async def test_a_missing_permission_for_events_is_logged_and_does_not_stop_syncs(
     natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
 ) -> None:
     await put_app(jetstream, namespace)
-    async with missing(natsctl, namespace, "create", of="events") as running:
+    async with missing(natsctl, namespace, "create", resource="events") as running:
         await denied(running, "create", "events.events.k8s.io", namespace)
         await eventually(lambda: namespace.has("shop"))
         assert await namespace.events("Synced") == set()
 
 
-async def test_an_event_that_repeats_needs_to_be_patched(
+async def test_a_repeated_event_needs_permission_to_patch_events(
     natsctl: Natsctl, jetstream: JetStreamContext, namespace: Namespace
 ) -> None:
     await namespace.create("services", "shop", spec={"ports": [{"port": 80}]})
     await put_app(jetstream, namespace)
-    async with missing(natsctl, namespace, "patch", of="events") as running:
+    async with missing(natsctl, namespace, "patch", resource="events") as running:
         await running.says(f"may not patch events in namespace '{namespace.name}'")
         await namespace.delete("services", "shop")
 
 
-async def test_an_object_that_is_named_is_all_that_may_be_touched(
+async def test_a_declared_object_name_limits_the_rules_to_that_object(
     natsctl: Natsctl, folder: Path, namespace: Namespace
 ) -> None:
     (folder / "named.py").write_text(NAMED.format(namespace=namespace.name))
-    found = json.loads(await natsctl.done("rbac", "-c", "named:Notes", "-o", "json"))
-    rules = found["items"][0]["rules"]
+    printed = json.loads(await natsctl.done("rbac", "-c", "named:Notes", "-o", "json"))
+    rules = printed["items"][0]["rules"]
     assert rules[0]["resourceNames"] == ["board"]
     namespace.server.allow("guest", rules, namespace=namespace.name)
     async with natsctl.running("run", "-c", "named:Notes") as running:
@@ -240,7 +240,7 @@ async def test_an_object_that_is_named_is_all_that_may_be_touched(
         await natsctl.done("put", "notes", "a", "spec: {text: ho}")
         await eventually(lambda: _written(namespace, "ho"))
         await natsctl.done("delete", "notes", "a")
-        await eventually(lambda: _gone(namespace))
+        await eventually(lambda: _has_no_configmap(namespace))
         assert await running.ends(signal.SIGTERM) == 0
         assert "may not" not in running.log
 
@@ -250,7 +250,7 @@ async def _written(namespace: Namespace, text: str) -> bool:
     return (await namespace.read("configmaps", "board"))["data"] == {"text": text}
 
 
-async def _gone(namespace: Namespace) -> bool:
+async def _has_no_configmap(namespace: Namespace) -> bool:
     return await namespace.names("configmaps") == []
 
 
@@ -259,18 +259,21 @@ async def put_app(jetstream: JetStreamContext, namespace: Namespace) -> None:
     await apps.put("shop", namespace.app().encode())
 
 
-async def test_a_kind_is_called_what_the_cluster_calls_it(
+async def test_rbac_uses_the_resource_name_that_the_cluster_serves(
     natsctl: Natsctl, folder: Path, kube_server: KubeCluster
 ) -> None:
     (folder / "herd.py").write_text(HERD)
     await kube_server.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", MICE)
     await eventually(lambda: _served(kube_server))
-    found = (await natsctl.done("rbac", "-c", "herd:Cats")).splitlines()
-    assert found[0] == (
+    printed = (await natsctl.done("rbac", "-c", "herd:Cats")).splitlines()
+    assert printed[0] == (
         "# dogs is a guess for the resource name of Dog in zoo.example.com: "
         "the cluster does not have it"
     )
-    assert [line for line in found if line in {"  - mice", "  - dogs"}] == ["  - dogs", "  - mice"]
+    assert [line for line in printed if line in {"  - mice", "  - dogs"}] == [
+        "  - dogs",
+        "  - mice",
+    ]
 
     alone = await natsctl("rbac", "-c", "herd:Cats", "-o", "json", "--no-kube")
     assert alone.json["items"][0]["rules"][0]["resources"] == ["dogs", "mouses"]
@@ -303,31 +306,33 @@ MICE = {
 async def _served(server: KubeCluster) -> bool:
     groups = (await server.call("GET", "/apis"))["groups"]
     assert "zoo.example.com" in [group["name"] for group in groups]
-    found = await server.call("GET", "/apis/zoo.example.com/v1")
-    return [each["kind"] for each in found["resources"]] == ["Mouse"]
+    printed = await server.call("GET", "/apis/zoo.example.com/v1")
+    return [resource_info["kind"] for resource_info in printed["resources"]] == ["Mouse"]
 
 
-async def test_a_cluster_is_asked_where_one_can_be_and_meant_where_it_is_named(
+async def test_rbac_guesses_resource_names_without_a_cluster_and_fails_without_a_named_file(
     folder: Path,
 ) -> None:
     (folder / "herd.py").write_text(HERD)
     nowhere = Natsctl(folder)
     text = await nowhere.done("rbac", "-c", "herd:Cats")
     assert text.count("zoo.example.com: there is no cluster to ask\n") == 2
-    away = await nowhere.done("rbac", "-c", "herd:Cats", "--kubeconfig", str(unreachable(folder)))
-    assert away.startswith(
+    unreachable_output = await nowhere.done(
+        "rbac", "-c", "herd:Cats", "--kubeconfig", str(unreachable(folder))
+    )
+    assert unreachable_output.startswith(
         "# dogs is a guess for the resource name of Dog in zoo.example.com: cannot"
     )
-    assert "https://127.0.0.1:1" in away.splitlines()[1]
+    assert "https://127.0.0.1:1" in unreachable_output.splitlines()[1]
     named = await nowhere("rbac", "-c", "herd:Cats", "--kubeconfig", "missing.yaml")
     assert (named.status, "missing.yaml" in named.err) == (2, True)
     known = await nowhere("rbac", "-c", WEBAPPS, "--kubeconfig", "missing.yaml")
     assert (known.status, known.out.count("guess")) == (0, 0)
 
 
-async def test_controllers_without_kinds_of_a_cluster_need_no_permissions(folder: Path) -> None:
-    found = await Natsctl(folder)("rbac", "-c", "controllers.greetings:Greetings")
-    assert (found.status, found.out) == (0, "")
-    assert "no permissions are needed" in found.err
+async def test_controllers_without_kubernetes_kinds_need_no_permissions(folder: Path) -> None:
+    printed = await Natsctl(folder)("rbac", "-c", "controllers.greetings:Greetings")
+    assert (printed.status, printed.out) == (0, "")
+    assert "no permissions are needed" in printed.err
     listed = await Natsctl(folder)("rbac", "-c", "controllers.greetings:Greetings", "-o", "json")
     assert listed.json["items"] == []

@@ -1,4 +1,4 @@
-"""`natsctl new`: what it writes runs as it is: its test, its controller, its manifest."""
+"""`natsctl new` writes a controller, a test and a manifest that work without changes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ SYNCING = "primaries listed, syncing"
 
 
 def passed(folder: Path, file: str) -> str:
-    """Run the test that was written, with nothing but pytest; return what it says."""
+    """Run the generated test with pytest only, and return its output."""
     words = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:asyncio")
     done = subprocess.run(
         [sys.executable, *words, file],
@@ -36,14 +36,14 @@ def passed(folder: Path, file: str) -> str:
 
 
 async def server_of(running: Running) -> str:
-    """Return where the server is that a daemon has started."""
+    """Return the URL of the server that a daemon started."""
     await running.says(SYNCING)
     found = re.search(r"private nats-server listens  url=(nats://[\d.:]+)", running.log)
     assert found is not None, running.log
     return found[1]
 
 
-async def test_a_new_controller_passes_its_test_and_makes_what_its_manifest_asks_for(
+async def test_a_generated_controller_passes_its_tests_and_syncs_its_manifest(
     folder: Path,
 ) -> None:
     natsctl = Natsctl(folder)
@@ -62,9 +62,9 @@ async def test_a_new_controller_passes_its_test_and_makes_what_its_manifest_asks
 
 
 async def note(user: Natsctl) -> str:
-    got = await user("get", "edge-site-notes", "first", "-o", "json")
-    assert got.status == 0, got
-    return str(got.json["spec"]["text"])
+    result = await user("get", "edge-site-notes", "first", "-o", "json")
+    assert result.status == 0, result
+    return str(result.json["spec"]["text"])
 
 
 async def ready(user: Natsctl) -> bool:
@@ -76,7 +76,7 @@ async def none_left(user: Natsctl) -> bool:
     return await user.done("list", "edge-site-notes", "-o", "name") == ""
 
 
-async def test_a_new_controller_for_a_cluster_makes_an_object_there(
+async def test_a_generated_kubernetes_controller_creates_its_object(
     folder: Path, nats_server: NatsServer, kube_server: KubeCluster
 ) -> None:
     namespace = Namespace(kube_server, "default")
@@ -88,28 +88,28 @@ async def test_a_new_controller_for_a_cluster_makes_an_object_there(
     async with natsctl.running("run", "-c", "sites:Sites") as running:
         await running.says(SYNCING)
         await natsctl.done("apply", "-f", "site.yaml")
-        await eventually(lambda: is_there(namespace, "first"))
+        await eventually(lambda: exists(namespace, "first"))
         assert (await namespace.read("configmaps", "first"))["data"] == {"text": "hello"}
         await natsctl.done("delete", "sites", "first")
-        await eventually(lambda: is_gone(namespace, "first"))
+        await eventually(lambda: is_deleted(namespace, "first"))
         assert await running.ends(signal.SIGTERM) == 0
         assert "may not" not in running.log
 
 
-async def is_there(namespace: Namespace, name: str) -> bool:
-    """Return whether the ConfigMap exists; the namespace has those of other tests too."""
+async def exists(namespace: Namespace, name: str) -> bool:
+    """Return whether the ConfigMap exists. The namespace is shared with other tests."""
     return name in await namespace.names("configmaps")
 
 
-async def is_gone(namespace: Namespace, name: str) -> bool:
-    return not await is_there(namespace, name)
+async def is_deleted(namespace: Namespace, name: str) -> bool:
+    return not await exists(namespace, name)
 
 
 @pytest.mark.parametrize("kube", [False, True], ids=["nats", "kube"])
-async def test_a_new_controller_is_found_well_by_the_doctor(
+async def test_doctor_finds_no_problem_with_a_generated_controller(
     folder: Path, nats_server: NatsServer, kube_server: KubeCluster, *, kube: bool
 ) -> None:
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
     await natsctl.done("new", "site", *(["--kube"] if kube else []))
     found = json.loads(await natsctl.done("doctor", "-c", "sites:Sites", "-o", "json"))
-    assert {each["result"] for each in found} == {"ok"}
+    assert {finding["result"] for finding in found} == {"ok"}

@@ -1,4 +1,4 @@
-"""Looking into buckets and changing what is in them, as any NATS user may."""
+"""The commands that read and change the objects of buckets."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,13 @@ from tests.support.servers.nats_server import NatsServer
 
 @pytest.fixture
 async def greetings(jetstream: JetStreamContext) -> JetStreamContext:
-    """A bucket that somebody made by other means."""
+    """Create the bucket with a plain NATS client."""
     await jetstream.create_key_value(KeyValueConfig(bucket="greetings", history=5))
     return jetstream
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_an_object_is_put_shown_changed_and_deleted(natsctl: Natsctl) -> None:
+async def test_put_get_history_and_delete_handle_one_object(natsctl: Natsctl) -> None:
     spec = '{"spec": {"text": "hi"}}'
     assert await natsctl.done("put", "greetings", "shop", spec) == (
         "greetings/shop created at revision 1\n"
@@ -34,9 +34,9 @@ async def test_an_object_is_put_shown_changed_and_deleted(natsctl: Natsctl) -> N
     assert described["metadata"]["generation"] == 2
     assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "shop\n"
     assert await natsctl.done("delete", "greetings", "shop") == "greetings/shop deleted\n"
-    gone = await natsctl("get", "greetings", "shop")
-    assert gone.status == 3
-    assert "greetings has no shop: it was deleted at revision 3" in gone.err
+    deleted = await natsctl("get", "greetings", "shop")
+    assert deleted.status == 3
+    assert "greetings has no shop: it was deleted at revision 3" in deleted.err
     history = await natsctl("history", "greetings", "shop")
     assert [row[:3] for row in history.rows] == [
         ["1", "put", "1"],
@@ -45,7 +45,7 @@ async def test_an_object_is_put_shown_changed_and_deleted(natsctl: Natsctl) -> N
     ]
 
 
-async def test_what_another_client_wrote_keeps_every_field(
+async def test_apply_keeps_unknown_fields_of_other_clients(
     natsctl: Natsctl, greetings: JetStreamContext
 ) -> None:
     bucket = await greetings.key_value("greetings")
@@ -65,7 +65,7 @@ async def test_what_another_client_wrote_keeps_every_field(
     }
 
 
-async def test_values_that_are_no_objects_are_shown_and_kept_as_they_are(
+async def test_values_that_are_not_objects_are_shown_and_restored_unchanged(
     natsctl: Natsctl, greetings: JetStreamContext
 ) -> None:
     bucket = await greetings.key_value("greetings")
@@ -88,7 +88,7 @@ async def test_values_that_are_no_objects_are_shown_and_kept_as_they_are(
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_only_raw_replaces_an_object_by_what_is_none(natsctl: Natsctl) -> None:
+async def test_only_put_raw_replaces_an_object_with_another_value(natsctl: Natsctl) -> None:
     words = ("put", "greetings", "shop")
     await natsctl.done(*words, '{"spec": {"text": "hi"}}')
     refused = await natsctl(*words, "closed")
@@ -108,7 +108,7 @@ async def test_only_raw_replaces_an_object_by_what_is_none(natsctl: Natsctl) -> 
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_compare_and_set_ends_with_4_where_somebody_was_faster(natsctl: Natsctl) -> None:
+async def test_a_failed_compare_and_set_ends_with_status_4(natsctl: Natsctl) -> None:
     await natsctl.done("put", "greetings", "shop", "spec: {a: 1}", "--create")
     again = await natsctl("put", "greetings", "shop", "spec: {a: 2}", "--create")
     assert (again.status, again.err) == (4, "natsctl: error: shop exists in greetings\n")
@@ -121,7 +121,9 @@ async def test_compare_and_set_ends_with_4_where_somebody_was_faster(natsctl: Na
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_a_missing_bucket_or_key_names_the_nearest_and_ends_with_3(natsctl: Natsctl) -> None:
+async def test_a_missing_bucket_or_key_suggests_a_similar_name_and_ends_with_status_3(
+    natsctl: Natsctl,
+) -> None:
     await natsctl.done("put", "greetings", "shop", "spec: {}")
     wrong_bucket = await natsctl("get", "greetngs", "shop")
     assert (wrong_bucket.status, wrong_bucket.err) == (
@@ -137,7 +139,7 @@ async def test_a_missing_bucket_or_key_names_the_nearest_and_ends_with_3(natsctl
     assert (await natsctl("delete", "greetings", "nobody")).status == 3
 
 
-async def test_only_create_bucket_makes_a_bucket(
+async def test_only_create_bucket_creates_a_bucket(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     for words in (
@@ -158,7 +160,7 @@ async def test_only_create_bucket_makes_a_bucket(
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_lists_are_narrowed_by_labels_and_keys(natsctl: Natsctl) -> None:
+async def test_list_filters_by_labels_and_keys(natsctl: Natsctl) -> None:
     await natsctl.done(
         "apply",
         "-f",
@@ -182,7 +184,9 @@ async def test_lists_are_narrowed_by_labels_and_keys(natsctl: Natsctl) -> None:
     assert (nothing.status, nothing.err) == (0, "nothing in bucket greetings matches\n")
 
 
-async def test_a_folder_is_applied_whole_or_not_at_all(natsctl: Natsctl, folder: Path) -> None:
+async def test_an_invalid_manifest_stops_apply_of_its_whole_folder(
+    natsctl: Natsctl, folder: Path
+) -> None:
     manifests = folder / "manifests"
     manifests.mkdir()
     (manifests / "a.yaml").write_text("bucket: b\nkey: one\nspec: {x: 1}\n")
@@ -201,7 +205,7 @@ async def test_a_folder_is_applied_whole_or_not_at_all(natsctl: Natsctl, folder:
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_one_document_that_cannot_be_stored_keeps_no_other_back(natsctl: Natsctl) -> None:
+async def test_apply_continues_after_a_document_that_cannot_be_stored(natsctl: Natsctl) -> None:
     await natsctl.done("put", "greetings", "a", "spec: {}")
     result = await natsctl(
         "apply",
@@ -214,7 +218,7 @@ async def test_one_document_that_cannot_be_stored_keeps_no_other_back(natsctl: N
     assert result.out == "greetings/b created at revision 2\n"
 
 
-async def test_finalizers_hold_what_is_deleted_until_they_are_released(
+async def test_finalizers_delay_a_deletion_until_they_are_removed(
     natsctl: Natsctl, greetings: JetStreamContext
 ) -> None:
     bucket = await greetings.key_value("greetings")
@@ -233,7 +237,7 @@ async def test_finalizers_hold_what_is_deleted_until_they_are_released(
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_everything_is_deleted_only_when_somebody_says_so(natsctl: Natsctl) -> None:
+async def test_delete_all_needs_confirmation(natsctl: Natsctl) -> None:
     await natsctl.done("put", "greetings", "a", "x")
     await natsctl.done("put", "greetings", "b", "spec: {}")
     refused = await natsctl("delete", "greetings", "--all")
@@ -246,7 +250,7 @@ async def test_everything_is_deleted_only_when_somebody_says_so(natsctl: Natsctl
     assert (await natsctl("list", "greetings", "-o", "json")).json == []
 
 
-async def test_a_watch_shows_what_there_is_and_every_change(
+async def test_a_watch_shows_existing_objects_and_every_change(
     natsctl: Natsctl, greetings: JetStreamContext
 ) -> None:
     bucket = await greetings.key_value("greetings")
@@ -258,7 +262,7 @@ async def test_a_watch_shows_what_there_is_and_every_change(
         await bucket.delete("b")
         await watching.says("\n", times=4)
         told = [json.loads(line) for line in watching.log.splitlines()]
-    assert [(each["event"], each["key"], each["revision"]) for each in told] == [
+    assert [(event["event"], event["key"], event["revision"]) for event in told] == [
         ("added", "a", 1),
         ("added", "b", 2),
         ("updated", "a", 3),
@@ -278,7 +282,7 @@ async def test_a_watch_shows_what_there_is_and_every_change(
     assert len(once.rows) == 1
 
 
-async def test_a_label_that_no_longer_matches_is_a_deletion_to_a_watch(
+async def test_a_watch_shows_a_label_that_no_longer_matches_as_a_deletion(
     natsctl: Natsctl, greetings: JetStreamContext
 ) -> None:
     bucket = await greetings.key_value("greetings")
@@ -295,7 +299,7 @@ async def test_a_label_that_no_longer_matches_is_a_deletion_to_a_watch(
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_output_that_nobody_reads_ends_a_command_quietly(
+async def test_a_closed_pipe_ends_a_command_without_an_error(
     natsctl: Natsctl, folder: Path
 ) -> None:
     documents = "\n".join(
@@ -308,14 +312,14 @@ async def test_output_that_nobody_reads_ends_a_command_quietly(
     assert (folder / "piped.err").read_text() == ""
 
 
-async def test_a_server_that_cannot_be_reached_is_named(natsctl: Natsctl) -> None:
+async def test_the_error_names_a_server_that_cannot_be_reached(natsctl: Natsctl) -> None:
     result = await natsctl("list", "greetings", "-s", "nats://127.0.0.1:1", "--timeout", "1")
     assert result.status == 1
     assert result.err.startswith("natsctl: error: cannot connect to NATS: nats://127.0.0.1:1")
     assert result.err.count("\n") == 1
 
 
-async def test_who_we_are_is_said_in_options_or_the_environment_and_never_shown(
+async def test_credentials_come_from_options_or_the_environment_and_are_never_shown(
     folder: Path, tmp_path: Path
 ) -> None:
     users = "authorization { user: ann, password: hush }"
@@ -334,7 +338,7 @@ async def test_who_we_are_is_said_in_options_or_the_environment_and_never_shown(
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_put_names_the_fields_that_it_does_not_store(in_process: InProcess) -> None:
+async def test_put_reports_the_fields_that_it_does_not_store(in_process: InProcess) -> None:
     value = json.dumps(
         {"metadata": {"finalizers": ["x/y"]}, "spec": {"a": 1}, "status": {"ready": True}}
     )
@@ -361,9 +365,7 @@ async def test_put_raw_stores_finalizers_and_status(
 
 
 @pytest.mark.usefixtures("greetings")
-async def test_an_object_that_is_put_back_as_it_was_shown_loses_nothing(
-    in_process: InProcess, folder: Path
-) -> None:
+async def test_apply_of_listed_output_ignores_no_field(in_process: InProcess, folder: Path) -> None:
     value = '{"metadata": {"finalizers": ["x/y"]}, "spec": {"a": 1}, "status": {"ready": true}}'
     await in_process("put", "greetings", "shop", value, "--raw")
     (folder / "shop.yaml").write_text((await in_process("list", "greetings", "-o", "yaml")).out)

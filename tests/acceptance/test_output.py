@@ -1,4 +1,4 @@
-"""A command that cannot write, store or go on ends with a line and a status."""
+"""A command that cannot write its output or is interrupted ends with one line and a status."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ PROGRAM = "from natsctl_main import main; main()"
 
 @pytest.fixture(autouse=True)
 def _interrupts_are_not_ignored() -> Iterator[None]:
-    """Let child processes be interrupted, also if the tests run in the background of a shell."""
+    """Restore the default SIGINT handler, which background jobs of a shell ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -29,7 +29,7 @@ def _interrupts_are_not_ignored() -> Iterator[None]:
 def program(
     *words: str, stdout: str | None = None, path: Path = ROOT, closed: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program as its console script does; *stdout* is the file that it writes."""
+    """Run the program as its console script does, with output to the file *stdout*."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("NATS")}
     environ["PYTHONPATH"] = f"{path}:{ROOT}"
     redirected = ">&-" if closed else f"> {stdout or '/dev/stdout'}"
@@ -44,14 +44,14 @@ def program(
 
 
 @pytest.mark.parametrize("words", [["--help"], ["config"], ["run", "--help"], ["--version"]])
-def test_a_full_disk_is_one_line_and_1(words: list[str]) -> None:
+def test_a_full_disk_gives_one_line_and_status_1(words: list[str]) -> None:
     done = program(*words, stdout="/dev/full")
     assert done.returncode == 1
     assert done.stderr.endswith("No space left on device\n")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_closed_output_is_no_failure() -> None:
+def test_a_closed_standard_output_is_not_an_error() -> None:
     done = program("config", closed=True)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -62,7 +62,7 @@ def full_disk() -> Iterator[IO[str]]:
         yield opened
 
 
-async def test_a_listing_that_cannot_be_written_is_one_line_and_1(
+async def test_a_list_that_cannot_be_written_gives_one_line_and_status_1(
     natsctl: Natsctl, jetstream: JetStreamContext, full_disk: IO[str]
 ) -> None:
     await jetstream.create_key_value(KeyValueConfig(bucket="apps"))
@@ -75,7 +75,9 @@ async def test_a_listing_that_cannot_be_written_is_one_line_and_1(
 
 
 @pytest.mark.parametrize("store", ["file/data", "/proc/data"])
-async def test_a_folder_that_cannot_be_made_is_one_line_and_2(folder: Path, store: str) -> None:
+async def test_a_store_dir_that_cannot_be_created_gives_one_line_and_status_2(
+    folder: Path, store: str
+) -> None:
     (folder / "file").write_text("in the way")
     words = ("run", "--embedded", "-c", "controllers.greetings:Greetings", "--store-dir", store)
     result = await Natsctl(folder)(*words)
@@ -85,7 +87,9 @@ async def test_a_folder_that_cannot_be_made_is_one_line_and_2(folder: Path, stor
 
 
 @pytest.mark.parametrize("module", ["natsctl/__init__.py", "typer.py", "msgspec.py"])
-def test_an_interrupt_while_the_program_loads_ends_it_silently(tmp_path: Path, module: str) -> None:
+def test_an_interrupt_during_imports_ends_the_program_without_output(
+    tmp_path: Path, module: str
+) -> None:
     (tmp_path / module).parent.mkdir(exist_ok=True)
     (tmp_path / module).write_text(INTERRUPTING)
     done = program("list", "apps", path=tmp_path)
@@ -93,7 +97,7 @@ def test_an_interrupt_while_the_program_loads_ends_it_silently(tmp_path: Path, m
     assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
 
 
-async def test_an_interrupt_of_work_is_one_line_and_130(
+async def test_an_interrupt_of_a_command_gives_one_line_and_status_130(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     await jetstream.create_key_value(KeyValueConfig(bucket="apps"))

@@ -1,4 +1,4 @@
-"""What Prometheus is told is valid, and wakes people when it should: as promtool says."""
+"""promtool accepts the Prometheus configuration, and each alert fires only for its condition."""
 
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ DAEMON = 'job="natsctl", instance="a"'
 
 
 async def promtool(*words: str) -> str:
-    """Run it, successfully; return what it wrote."""
-    status, told = await tried("promtool", *words)
-    assert status == 0, told
-    return told
+    """Run promtool, check that it succeeds, and return its output."""
+    status, output = await tried("promtool", *words)
+    assert status == 0, output
+    return output
 
 
-def play(alert: str, *, after: str, series: dict[str, str], fires: bool) -> dict[str, Any]:
-    """Return what promtool is to play: these series, scraped each minute, and what comes of it."""
+def rule_test(alert: str, *, after: str, series: dict[str, str], fires: bool) -> dict[str, Any]:
+    """Return a promtool rule test with these series, scraped each minute."""
     counted = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})'
     expected = {"expr": counted, "eval_time": after, "exp_samples": [{"value": 1}] * fires}
     scraped = [{"series": name, "values": values} for name, values in series.items()]
@@ -31,10 +31,10 @@ def play(alert: str, *, after: str, series: dict[str, str], fires: bool) -> dict
     return {"rule_files": [rules], "evaluation_interval": "15s", "tests": [test]}
 
 
-async def test_the_configuration_and_the_rules_are_valid() -> None:
-    told = await promtool("check", "config", str(FOLDER / "prometheus.yml"))
-    assert "is valid prometheus config file syntax" in told
-    assert "16 rules found" in told
+async def test_promtool_accepts_the_configuration_and_the_rules() -> None:
+    output = await promtool("check", "config", str(FOLDER / "prometheus.yml"))
+    assert "is valid prometheus config file syntax" in output
+    assert "16 rules found" in output
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ async def test_the_configuration_and_the_rules_are_valid() -> None:
         ),
     ],
 )
-async def test_an_alert_fires_when_it_should_and_only_then(
+async def test_an_alert_fires_only_if_its_condition_holds(
     tmp_path: Path, alert: str, after: str, series: dict[str, str], *, fires: bool
 ) -> None:
     file = tmp_path / "play.yml"
-    file.write_text(yaml.safe_dump(play(alert, after=after, series=series, fires=fires)))
+    file.write_text(yaml.safe_dump(rule_test(alert, after=after, series=series, fires=fires)))
     await promtool("test", "rules", str(file))

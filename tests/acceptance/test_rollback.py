@@ -1,4 +1,4 @@
-"""`natsctl history --changes` and `natsctl rollback`: what was desired before, and back to it."""
+"""`natsctl history --changes` shows earlier desired states, and `natsctl rollback` restores one."""
 
 import json
 from typing import Any
@@ -25,28 +25,26 @@ async def document(shops: KeyValue) -> dict[str, Any]:
     return dict(json.loads((await shops.get("a")).value or b"{}"))
 
 
-async def edited(shops: KeyValue, **parts: Any) -> int:
-    """Change parts of the stored object, as controllers do."""
-    found = await document(shops)
-    metadata = {**found["metadata"], **parts.pop("metadata", {})}
-    return await shops.put("a", json.dumps({**found, **parts, "metadata": metadata}).encode())
+async def edit(shops: KeyValue, **parts: Any) -> int:
+    """Change parts of the stored object as a controller does, and return the revision."""
+    stored = await document(shops)
+    metadata = {**stored["metadata"], **parts.pop("metadata", {})}
+    return await shops.put("a", json.dumps({**stored, **parts, "metadata": metadata}).encode())
 
 
-async def test_only_changes_of_what_is_desired_are_shown(
+async def test_changes_shows_only_changes_of_the_desired_state(
     natsctl: InProcess, shops: KeyValue
 ) -> None:
     await natsctl.done("put", "shops", "a", '{"spec": {"text": "one"}}')
     link = {"natsctl.io/external-name": "x"}
-    await edited(shops, metadata={"annotations": link, "finalizers": ["natsctl.io/managed"]})
-    await edited(shops, status={"ready": True})
+    await edit(shops, metadata={"annotations": link, "finalizers": ["natsctl.io/managed"]})
+    await edit(shops, status={"ready": True})
     await natsctl.done("put", "shops", "a", '{"spec": {"text": "two"}}')
-    await edited(shops, metadata={"labels": {"tier": "gold"}})
-    await edited(shops, metadata={"annotations": {**link, "mine": "1"}})
-    await edited(
-        shops, metadata={"annotations": {**link, "mine": "1", "natsctl.io/paused": "true"}}
-    )
+    await edit(shops, metadata={"labels": {"tier": "gold"}})
+    await edit(shops, metadata={"annotations": {**link, "mine": "1"}})
+    await edit(shops, metadata={"annotations": {**link, "mine": "1", "natsctl.io/paused": "true"}})
     await natsctl.done("delete", "shops", "a")
-    await edited(shops, status={"ready": False})
+    await edit(shops, status={"ready": False})
     await shops.delete("a")
     whole = await natsctl("history", "shops", "a", "-o", "name")
     shown = await natsctl("history", "shops", "a", "--changes", "-o", "name")
@@ -54,7 +52,7 @@ async def test_only_changes_of_what_is_desired_are_shown(
     assert shown.out.split() == ["1", "4", "5", "6", "7", "8", "10"]
 
 
-async def test_a_rollback_brings_back_what_was_desired_and_keeps_the_rest(
+async def test_rollback_restores_the_desired_state_and_keeps_status_and_links(
     natsctl: InProcess, shops: KeyValue
 ) -> None:
     first = {
@@ -63,21 +61,21 @@ async def test_a_rollback_brings_back_what_was_desired_and_keeps_the_rest(
     }
     await natsctl.done("put", "shops", "a", json.dumps(first))
     link = {"natsctl.io/external-name": "x", "krateo.io/external-create-failed": "y"}
-    await edited(shops, metadata={"annotations": link, "finalizers": ["f"]}, status={"n": 1})
+    await edit(shops, metadata={"annotations": link, "finalizers": ["f"]}, status={"n": 1})
     await natsctl.done("put", "shops", "a", '{"spec": {"text": "two"}}')
     before = await document(shops)
     out = await natsctl.done("rollback", "shops", "a", "--to", "1")
     assert out == "shops/a configured at revision 4, as it was at revision 1\n"
-    found = await document(shops)
-    assert (found["spec"], found["metadata"]["labels"]) == ({"text": "one"}, {"v": "1"})
-    assert found["metadata"]["annotations"] == {"mine": "1", **link}
-    assert found["status"] == {"n": 1}
+    stored = await document(shops)
+    assert (stored["spec"], stored["metadata"]["labels"]) == ({"text": "one"}, {"v": "1"})
+    assert stored["metadata"]["annotations"] == {"mine": "1", **link}
+    assert stored["status"] == {"n": 1}
     for name in ("uid", "finalizers"):
-        assert found["metadata"][name] == before["metadata"][name]
-    assert found["metadata"]["generation"] == before["metadata"]["generation"] + 1
+        assert stored["metadata"][name] == before["metadata"][name]
+    assert stored["metadata"]["generation"] == before["metadata"]["generation"] + 1
 
 
-async def test_the_bucket_may_be_left_out_if_one_has_the_key(
+async def test_rollback_needs_no_bucket_if_one_bucket_has_the_key(
     natsctl: InProcess, shops: KeyValue, jetstream: JetStreamContext
 ) -> None:
     for text in ("one", "two"):
@@ -90,13 +88,15 @@ async def test_the_bucket_may_be_left_out_if_one_has_the_key(
     assert (result.status, "others, shops" in result.err) == (2, True)
 
 
-async def test_a_rollback_that_cannot_be_says_why(natsctl: InProcess, shops: KeyValue) -> None:
+async def test_an_impossible_rollback_reports_the_reason(
+    natsctl: InProcess, shops: KeyValue
+) -> None:
     await natsctl.done("put", "shops", "a", '{"spec": {"text": "one"}}')
     await shops.put("a", b'{"spec": {"text": ')
     await shops.put("a", b'{"metadata": {"labels": 5}, "spec": {}}')
     await shops.delete("a")
     await natsctl.done("put", "shops", "a", '{"spec": {"text": "one"}}')
-    for to, status, said in (
+    for to, status, error in (
         ("1", 2, "revision 1 has the desired state that shops/a has now, at revision 5"),
         ("2", 2, "revision 2 of shops/a is not a valid object"),
         ("3", 2, "revision 3 of shops/a is not a valid object"),
@@ -104,11 +104,11 @@ async def test_a_rollback_that_cannot_be_says_why(natsctl: InProcess, shops: Key
         ("9", 3, "has no revision 9, or not any more: it has 1, 2, 3, 4, 5"),
     ):
         result = await natsctl("rollback", "shops", "a", "--to", to)
-        assert (to, result.status, said in result.err) == (to, status, True), result.err
+        assert (to, result.status, error in result.err) == (to, status, True), result.err
     assert (await shops.get("a")).revision == 5
 
 
-async def test_a_deleted_object_can_be_brought_back(natsctl: InProcess, shops: KeyValue) -> None:
+async def test_rollback_recreates_a_deleted_object(natsctl: InProcess, shops: KeyValue) -> None:
     await natsctl.done("put", "shops", "a", '{"spec": {"text": "one"}}')
     await natsctl.done("delete", "shops", "a")
     out = await natsctl.done("rollback", "shops", "a", "--to", "1")

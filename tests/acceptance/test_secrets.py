@@ -1,4 +1,4 @@
-"""What a daemon tells, wherever it tells it, holds no secret, whatever its handlers raise."""
+"""No log line, event or response of a daemon contains a secret of an exception."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -57,7 +57,9 @@ class Leaks(Controller):
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-async def test_nobody_is_told_a_secret(style: str, folder: Path, tmp_path: Path) -> None:
+async def test_no_output_of_a_daemon_contains_a_secret(
+    style: str, folder: Path, tmp_path: Path
+) -> None:
     (folder / "leaks.py").write_text(LEAKING)
     (folder / "raised.txt").write_text(RAISED)
     login = f'authorization {{ user: ann, password: "{PASSWORD}" }}'
@@ -70,7 +72,7 @@ async def test_nobody_is_told_a_secret(style: str, folder: Path, tmp_path: Path)
             await natsctl.done("put", "things", "failing", "spec: {}")
             bucket = await jetstream.key_value("things")
             await bucket.put("bad", b'{"spec": {"invalid": true}}')
-            telling = [
+            with_message = [
                 await eventually(partial(event, jetstream, "failing")),
                 await eventually(partial(event, jetstream, "bad")),
                 await natsctl.done("explain", "failing", "-o", "json"),
@@ -78,25 +80,25 @@ async def test_nobody_is_told_a_secret(style: str, folder: Path, tmp_path: Path)
                 await natsctl.done("tree", "bad", "-o", "json"),
                 await natsctl.done("status", "-o", "json"),
             ]
-            others = [
+            without_message = [
                 await natsctl.done("explain", "failing"),
                 await natsctl.done("tree", "failing"),
                 await natsctl.done("status"),
                 await natsctl.done("config"),
-                await answer(f"http://{listen}/readyz?verbose"),
-                await answer(f"http://{listen}/metrics"),
+                await fetch(f"http://{listen}/readyz?verbose"),
+                await fetch(f"http://{listen}/metrics"),
             ]
             assert await running.ends(signal.SIGTERM) == 0
-            telling.append(running.log)
-    for text in telling:
+            with_message.append(running.log)
+    for text in with_message:
         assert "postgres://***@db, and that is all" in text
-    for text in (*telling, *others):
+    for text in (*with_message, *without_message):
         assert [secret for secret in SECRETS if secret in text] == []
 
 
 @asynccontextmanager
 async def jetstream_at(url: str) -> AsyncIterator[JetStreamContext]:
-    """Another NATS client, which knows nothing of natsctl."""
+    """Connect a plain NATS client that does not use natsctl."""
     client = await nats.connect(url)
     try:
         yield client.jetstream()
@@ -106,12 +108,12 @@ async def jetstream_at(url: str) -> AsyncIterator[JetStreamContext]:
 
 async def event(jetstream: JetStreamContext, key: str) -> str:
     try:
-        found = await jetstream.get_last_msg("natsctl_events", f"natsctl.events.leaks.{key}")
+        message = await jetstream.get_last_msg("natsctl_events", f"natsctl.events.leaks.{key}")
     except NotFoundError:
         return ""
-    return (found.data or b"").decode()
+    return (message.data or b"").decode()
 
 
-async def answer(url: str) -> str:
+async def fetch(url: str) -> str:
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         return await response.text()

@@ -1,4 +1,4 @@
-"""`natsctl status`, `explain`, `tree`, `resync` and `gc`, asked of daemons that run."""
+"""`natsctl status`, `explain`, `tree`, `resync` and `gc` send requests to running daemons."""
 
 import json
 import re
@@ -55,7 +55,7 @@ Daemon = Callable[..., Awaitable[Running]]
 
 
 async def synced(natsctl: Natsctl, controller: str, key: str) -> bool:
-    """Say whether the daemon knows what came of a sync of this key."""
+    """Return whether the daemon knows the result of a sync of this key."""
     result = await natsctl("explain", key, "-c", controller, "-o", "json")
     return result.status == 0 and bool(result.json[0]["syncs"])
 
@@ -71,14 +71,14 @@ async def synced(natsctl: Natsctl, controller: str, key: str) -> bool:
         ["gc", "apply", "--yes"],
     ],
 )
-async def test_where_no_daemon_runs_that_is_said(natsctl: Natsctl, words: list[str]) -> None:
+async def test_commands_report_that_no_daemon_answers(natsctl: Natsctl, words: list[str]) -> None:
     result = await natsctl(*words)
     advice = ", or do it here with --local" if words[0] in {"resync", "gc"} else ""
-    told = f"natsctl: error: no daemon answers: start one with `natsctl run`{advice}\n"
-    assert (result.status, result.out, result.err) == (1, "", told)
+    expected = f"natsctl: error: no daemon answers: start one with `natsctl run`{advice}\n"
+    assert (result.status, result.out, result.err) == (1, "", expected)
 
 
-async def test_people_see_what_runs_and_what_became_of_a_key(
+async def test_status_explain_and_tree_show_controllers_and_their_keys(
     natsctl: Natsctl, daemon: Daemon
 ) -> None:
     await daemon(GREETINGS)
@@ -112,7 +112,7 @@ async def test_people_see_what_runs_and_what_became_of_a_key(
     assert "did you mean greetings?" in (await natsctl("status", "-c", "gretings")).err
 
 
-async def test_a_failing_key_is_explained_with_its_next_try(
+async def test_explain_shows_the_error_and_the_next_retry_of_a_failing_key(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:
     (folder / "jobs.py").write_text(FAILING)
@@ -120,19 +120,19 @@ async def test_a_failing_key_is_explained_with_its_next_try(
     await natsctl.done("put", "jobs", "a", "spec: {}")
 
     async def has_failed_often() -> bool:
-        found = (await natsctl("status", "-o", "json")).json[0]
-        return bool(found["failures"] >= 8 and found["queue"]["waiting"])
+        reported = (await natsctl("status", "-o", "json")).json[0]
+        return bool(reported["failures"] >= 8 and reported["queue"]["waiting"])
 
     await eventually(has_failed_often)
-    found = (await natsctl("explain", "a", "-o", "json")).json[0]
-    assert found["failures"] >= 8
-    assert found["syncs"][-1]["error"] == "ValueError: no luck today"
+    reported = (await natsctl("explain", "a", "-o", "json")).json[0]
+    assert reported["failures"] >= 8
+    assert reported["syncs"][-1]["error"] == "ValueError: no luck today"
     assert "failures in a row" in await natsctl.done("explain", "a")
     status = await natsctl("status")
     assert "jobs: a fails: ValueError: no luck today" in status.err
 
 
-async def test_resync_is_done_by_the_daemon(natsctl: Natsctl, daemon: Daemon) -> None:
+async def test_the_daemon_does_the_resync(natsctl: Natsctl, daemon: Daemon) -> None:
     await daemon(GREETINGS)
     for key in ("shop", "market"):
         await natsctl.done("put", "greetings", key, "spec: {text: hi}")
@@ -140,20 +140,20 @@ async def test_resync_is_done_by_the_daemon(natsctl: Natsctl, daemon: Daemon) ->
     assert (await natsctl.done("resync")).startswith("2 keys of greetings queued in ")
     result = await natsctl("resync", "shop", "nobody")
     assert result.out.startswith("1 key of greetings queued in ")
-    told = (3, "natsctl: error: nobody: it does not exist\n")
-    assert (result.status, result.err) == told
+    expected = (3, "natsctl: error: nobody: it does not exist\n")
+    assert (result.status, result.err) == expected
     result = await natsctl("resync", "nobody")
-    assert (result.status, result.err, result.out) == (*told, "")
+    assert (result.status, result.err, result.out) == (*expected, "")
 
-    async def operations() -> bool:
-        found = (await natsctl("explain", "shop", "-o", "json")).json[0]
-        assert [each["operation"] for each in found["syncs"]] == ["put", "resync", "manual"]
+    async def has_expected_operations() -> bool:
+        reported = (await natsctl("explain", "shop", "-o", "json")).json[0]
+        assert [entry["operation"] for entry in reported["syncs"]] == ["put", "resync", "manual"]
         return True
 
-    await eventually(operations)
+    await eventually(has_expected_operations)
 
 
-async def test_garbage_is_planned_and_removed_by_the_daemon(
+async def test_the_daemon_plans_and_removes_garbage(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext, folder: Path
 ) -> None:
     await daemon(GREETINGS)
@@ -165,9 +165,9 @@ async def test_garbage_is_planned_and_removed_by_the_daemon(
     await routes.put("stray", json.dumps({"metadata": {"labels": labels}, "spec": spec}).encode())
 
     async def planned() -> bool:
-        found = await natsctl("gc", "plan", "-o", "json")
-        (folder / "plan.json").write_text(found.out)
-        return [each["key"] for each in found.json["orphans"]] == ["stray"]
+        reported = await natsctl("gc", "plan", "-o", "json")
+        (folder / "plan.json").write_text(reported.out)
+        return [entry["key"] for entry in reported.json["orphans"]] == ["stray"]
 
     await eventually(planned)
     assert (await natsctl("gc", "apply")).status == 2
@@ -179,7 +179,7 @@ async def test_garbage_is_planned_and_removed_by_the_daemon(
     assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
 
 
-async def test_garbage_is_held_until_a_person_accepts_the_bucket(
+async def test_garbage_is_held_until_gc_accept(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
 ) -> None:
     first = await daemon(GREETINGS)
@@ -191,16 +191,16 @@ async def test_garbage_is_held_until_a_person_accepts_the_bucket(
     await jetstream.purge_stream("KV_greetings", subject="$KV.greetings.shop")
     await daemon(GREETINGS)
 
-    async def held() -> bool:
+    async def is_held() -> bool:
         plan = await natsctl("gc", "plan")
         assert "Route.routes   shop" in plan.out
         return "nothing is remembered about the bucket" in plan.err
 
-    await eventually(held)
-    await natsctl("doctor", "-c", GREETINGS)  # it asks whether each verb is permitted
-    assert await held()
+    await eventually(is_held)
+    await natsctl("doctor", "-c", GREETINGS)  # doctor checks the permission for each verb
+    assert await is_held()
     assert (await natsctl("gc", "accept")).status == 2
-    assert await held()
+    assert await is_held()
     assert await natsctl.done("gc", "accept", "--yes")
     routes = await jetstream.key_value("routes")
     await natsctl.done("gc", "apply", "--yes")
@@ -222,7 +222,7 @@ async def test_a_key_that_no_controller_has_is_not_found(
     assert (await natsctl("explain", "shop", "-c", "jobs")).status == 3
 
 
-async def test_of_two_daemons_both_tell_and_the_one_that_leads_acts(
+async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync(
     natsctl: Natsctl, daemon: Daemon
 ) -> None:
     elect = ("--leader-elect", "--lease-ttl", "2")
@@ -230,31 +230,33 @@ async def test_of_two_daemons_both_tell_and_the_one_that_leads_acts(
     async with natsctl.running("run", "--controller", GREETINGS, *elect):
 
         async def states() -> bool:
-            found = (await natsctl("status", "-o", "json")).json
-            return sorted(each["state"] for each in found) == ["standby", "syncing"]
+            reported = (await natsctl("status", "-o", "json")).json
+            return sorted(entry["state"] for entry in reported) == ["standby", "syncing"]
 
         await eventually(states)
-        found = (await natsctl("status", "-o", "json")).json
-        leader = next(each["daemon"] for each in found if each["state"] == "syncing")
-        told = f"0 keys of greetings queued in {leader['host']}/{leader['pid']}\n"
-        assert await natsctl.done("resync") == told
+        reported = (await natsctl("status", "-o", "json")).json
+        leader = next(entry["daemon"] for entry in reported if entry["state"] == "syncing")
+        expected = f"0 keys of greetings queued in {leader['host']}/{leader['pid']}\n"
+        assert await natsctl.done("resync") == expected
         assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
 
 
-async def test_what_two_daemons_say_alike_is_told_once(natsctl: Natsctl, daemon: Daemon) -> None:
+async def test_status_shows_an_equal_message_of_two_daemons_once(
+    natsctl: Natsctl, daemon: Daemon
+) -> None:
     elected = ("--leader-elect",)
     await daemon(GREETINGS, options=elected)
     await natsctl.done("put", "greetings", "shop", "spec: {text: 5}")
     async with natsctl.running("run", "-c", GREETINGS, *elected) as second:
         await second.says("standing by")
 
-        async def told() -> bool:
+        async def counted_once() -> bool:
             status = await natsctl("status")
             assert [row[6] for row in status.rows] == ["1", "1"]
             assert status.err.count("shop is skipped") == 1
             return True
 
-        await eventually(told)
+        await eventually(counted_once)
 
 
 OTHER = """
@@ -273,7 +275,7 @@ class Greetings(Controller):
 """
 
 
-async def test_two_daemons_that_run_alone_warn_and_so_do_status_and_doctor(
+async def test_two_daemons_without_leader_election_cause_warnings(
     natsctl: Natsctl, daemon: Daemon
 ) -> None:
     first = await daemon(GREETINGS)
@@ -284,13 +286,13 @@ async def test_two_daemons_that_run_alone_warn_and_so_do_status_and_doctor(
         status = await natsctl("status")
         assert status.out.count("alone \N{MULTIPLICATION SIGN}2") == 2
         assert "greetings: every key is synced more than once because 2 daemons run" in status.err
-        found = (await natsctl("doctor", "-c", GREETINGS, "-o", "json")).json
-        (modes,) = (each for each in found if each["check"] == "modes greetings")
+        reported = (await natsctl("doctor", "-c", GREETINGS, "-o", "json")).json
+        (modes,) = (entry for entry in reported if entry["check"] == "modes greetings")
         assert (modes["result"], "2 daemons run alone" in modes["found"]) == ("warning", True)
     assert "\N{MULTIPLICATION SIGN}" not in (await natsctl("status")).out
 
 
-async def test_a_daemon_of_another_application_with_the_same_name_is_shown(
+async def test_status_and_doctor_report_another_application_with_the_same_name(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:
     await daemon(GREETINGS, options=("--leader-elect",))
@@ -302,10 +304,12 @@ async def test_a_daemon_of_another_application_with_the_same_name_is_shown(
         assert "this one on Site.sites" in status.err
         doctor = await natsctl("doctor", "-c", "other:Greetings", "-o", "json")
         assert doctor.status == 1
-        assert "lease greetings" in [at["check"] for at in doctor.json if at["result"] == "failed"]
+        assert "lease greetings" in [
+            finding["check"] for finding in doctor.json if finding["result"] == "failed"
+        ]
 
 
-async def test_what_tells_watchers_explains_its_keys_and_tells_them_again(
+async def test_watchers_are_explained_and_called_again_by_resync(
     natsctl: Natsctl, folder: Path
 ) -> None:
     (folder / "watching.py").write_text(WATCHING)
@@ -333,7 +337,7 @@ async def test_what_tells_watchers_explains_its_keys_and_tells_them_again(
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_of_daemons_that_share_keys_each_answers_for_its_own(
+async def test_daemons_that_shard_keys_answer_for_their_own_keys(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
 ) -> None:
     keys = [f"shop-{number}" for number in range(8)]
@@ -343,16 +347,16 @@ async def test_of_daemons_that_share_keys_each_answers_for_its_own(
         await natsctl.done("put", "greetings", key, "spec: {text: hi}")
 
     async def shared() -> bool:
-        found = (await natsctl("status", "-o", "json")).json
-        assert [len(each["members"]) for each in found] == [2, 2]
-        return sum(each["keys"] for each in found) == len(keys)
+        reported = (await natsctl("status", "-o", "json")).json
+        assert [len(entry["members"]) for entry in reported] == [2, 2]
+        return sum(entry["keys"] for entry in reported) == len(keys)
 
     await eventually(shared)
     assert "greetings: 2 members share the keys\n" in (await natsctl("status")).err
     await eventually(lambda: synced(natsctl, "greetings", keys[0]))
-    (found,) = (await natsctl("explain", keys[0], "-o", "json")).json
-    assert found["here"]
-    assert f"member      {found['member']}, which is this one" in await natsctl.done(
+    (reported,) = (await natsctl("explain", keys[0], "-o", "json")).json
+    assert reported["here"]
+    assert f"member      {reported['member']}, which is this one" in await natsctl.done(
         "explain", keys[0]
     )
     queued = re.findall(r"^(\d+) keys? of greetings", await natsctl.done("resync"), re.MULTILINE)
@@ -376,7 +380,7 @@ async def test_of_daemons_that_share_keys_each_answers_for_its_own(
     assert removed == ["s1", "s2", "s3", "s4", "s5", "s6"]
 
 
-async def test_a_leader_waits_until_nobody_shares_the_keys_any_more(
+async def test_a_leader_waits_until_the_last_shard_member_ends(
     natsctl: Natsctl, daemon: Daemon
 ) -> None:
     member = await daemon(GREETINGS, options=("--shard", "--lease-ttl", "5"))
@@ -389,7 +393,7 @@ async def test_a_leader_waits_until_nobody_shares_the_keys_any_more(
         await leader.says("leading  controller=greetings")
 
 
-async def test_very_much_garbage_is_planned_and_removed_part_by_part(
+async def test_a_large_amount_of_garbage_is_removed_in_several_plans(
     natsctl: Natsctl, daemon: Daemon, jetstream: JetStreamContext
 ) -> None:
     await daemon(GREETINGS)
@@ -413,7 +417,7 @@ async def test_very_much_garbage_is_planned_and_removed_part_by_part(
     assert await routes.keys() == ["shop"]
 
 
-async def test_a_name_that_is_no_key_is_listed_as_invalid_and_harms_no_command(
+async def test_an_illegal_key_is_skipped_and_breaks_no_command(
     natsctl: Natsctl, daemon: Daemon, nats_server: NatsServer
 ) -> None:
     await daemon(GREETINGS)
@@ -462,7 +466,7 @@ class Readers(Controller):
 LOST = {"natsctl.io/owner-kind": "Thing.roads", "natsctl.io/owner-key": "lost"}
 
 
-async def test_the_controller_that_has_the_key_is_found(
+async def test_commands_find_the_controller_that_has_the_key(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:
     (folder / "town.py").write_text(SHOPS)
@@ -489,7 +493,7 @@ async def test_the_controller_that_has_the_key_is_found(
     assert (some.status, "1 key of shops queued" in some.out) == (3, True)
 
 
-async def test_the_controller_that_has_garbage_is_found(
+async def test_gc_plan_finds_the_controller_that_has_garbage(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:
     (folder / "town.py").write_text(SHOPS)
@@ -505,7 +509,7 @@ async def test_the_controller_that_has_garbage_is_found(
         "put", "posts", "lost-post", "--raw", json.dumps({"metadata": {"labels": LOST}})
     )
 
-    async def found() -> bool:
+    async def planned() -> bool:
         return "lost-post" in (await natsctl("gc", "plan")).out
 
-    await eventually(found)
+    await eventually(planned)

@@ -1,4 +1,4 @@
-"""What docker-compose.yml says, as far as that can be checked without an engine."""
+"""docker-compose.yml has the expected services, images, ports and mounts."""
 
 import json
 import re
@@ -15,13 +15,13 @@ from tests.support.servers.docker import ROOT
 
 TEXT = (ROOT / "docker-compose.yml").read_text()
 VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
-USUAL = dict(VARIABLE.findall(TEXT))
+DEFAULTS = dict(VARIABLE.findall(TEXT))
 DOCS = ROOT / "docs"
 
 
 def read(text: str) -> Any:
-    """Return what YAML says where no variable is set."""
-    return yaml.safe_load(VARIABLE.sub(lambda found: found[2], text))
+    """Parse YAML with the default value of each variable."""
+    return yaml.safe_load(VARIABLE.sub(lambda variable: variable[2], text))
 
 
 SERVICES: dict[str, dict[str, Any]] = read(TEXT)["services"]
@@ -29,70 +29,77 @@ MONITORS = ("prometheus", "grafana")
 
 
 def mounts(service: str) -> dict[str, str]:
-    """Return what a service is given, by where it is in its container: our files and volumes."""
+    """Return the mounts of a service: the path in the container and the source."""
     given = (mount.split(":") for mount in SERVICES[service].get("volumes", ()))
     return {inside: outside for outside, inside, *_ in given}
 
 
 def inside(service: str, path: str) -> Path:
-    """Return our file that a service sees at this path."""
-    found = [at for at in mounts(service) if Path(path).is_relative_to(at)]
-    assert found, f"{service} has nothing at {path}"
-    at = max(found, key=len)
-    return ROOT / mounts(service)[at] / Path(path).relative_to(at)
+    """Return the file that is mounted at this path of a service."""
+    mount_points = [
+        path_inside for path_inside in mounts(service) if Path(path).is_relative_to(path_inside)
+    ]
+    assert mount_points, f"{service} has nothing at {path}"
+    path_inside = max(mount_points, key=len)
+    return ROOT / mounts(service)[path_inside] / Path(path).relative_to(path_inside)
 
 
-def provisioned(what: str) -> dict[str, Any]:
-    (file,) = inside("grafana", f"/etc/grafana/provisioning/{what}").glob("*.yml")
-    (found,) = read(file.read_text())["providers" if what == "dashboards" else what]
-    return dict(found)
+def provisioned(kind: str) -> dict[str, Any]:
+    (file,) = inside("grafana", f"/etc/grafana/provisioning/{kind}").glob("*.yml")
+    (provider,) = read(file.read_text())["providers" if kind == "dashboards" else kind]
+    return dict(provider)
 
 
 def dashboard() -> dict[str, Any]:
     return dict(json.loads((DOCS / "grafana" / "natsctl.json").read_text()))
 
 
-def test_nobody_but_this_machine_reaches_what_is_published() -> None:
-    published = [port for each in SERVICES.values() for port in each.get("ports", ())]
+def test_published_ports_listen_on_loopback_only() -> None:
+    published = [port for definition in SERVICES.values() for port in definition.get("ports", ())]
     assert len(published) == 4
     assert [port for port in published if not port.startswith("127.0.0.1:")] == []
 
 
-def test_every_image_of_others_has_a_version() -> None:
-    tags = {each["image"].partition(":")[0]: each["image"] for each in SERVICES.values()}
+def test_every_third_party_image_has_a_version() -> None:
+    tags = {
+        definition["image"].partition(":")[0]: definition["image"]
+        for definition in SERVICES.values()
+    }
     assert set(tags) == {"natsctl", "nats", "rancher/k3s", "prom/prometheus", "grafana/grafana"}
     del tags["natsctl"]
     assert [image for image in tags.values() if not re.search(r":v?\d+\.\d+", image)] == []
 
 
-def test_the_page_names_every_variable_and_what_is_usual() -> None:
+def test_the_page_lists_every_variable_with_its_default() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| `([^`]*)` \|", (DOCS / "compose.md").read_text(), re.MULTILINE
     )
-    assert dict(rows) == USUAL
+    assert dict(rows) == DEFAULTS
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_whatever_of_ours_is_mounted_is_there(service: str) -> None:
+def test_every_mounted_file_exists(service: str) -> None:
     ours = [path for path in mounts(service).values() if path.startswith((".", "/"))]
     assert [path for path in ours if not (ROOT / path).exists()] == []
     assert bool(ours) is (service in MONITORS)
 
 
-def test_the_tests_run_the_images_that_the_stack_does() -> None:
-    images = {each["image"] for each in SERVICES.values()}
+def test_the_tests_use_the_images_of_the_stack() -> None:
+    images = {definition["image"] for definition in SERVICES.values()}
     assert {nats_containers.IMAGE, kube_k3s.IMAGE} <= images
     assert containers.IMAGE.partition(":")[0] == SERVICES["natsctl"]["image"].partition(":")[0]
 
 
-def test_prometheus_asks_every_daemon_of_the_stack_where_it_listens() -> None:
+def test_prometheus_scrapes_every_daemon_of_the_stack_on_its_port() -> None:
     (option,) = [
         word for word in SERVICES["prometheus"]["command"] if word.startswith("--config.file=")
     ]
     config = read(inside("prometheus", option.partition("=")[2]).read_text())
     (job,) = config["scrape_configs"]
     (looked_up,) = job["dns_sd_configs"]
-    daemons = {name for name, each in SERVICES.items() if each["image"].startswith("natsctl:")}
+    daemons = {
+        name for name, definition in SERVICES.items() if definition["image"].startswith("natsctl:")
+    }
     assert set(looked_up["names"]) == daemons
     listens = re.findall(r"NATSCTL_LISTEN=:(\d+)", (ROOT / "Dockerfile").read_text())
     assert listens == [str(looked_up["port"])]
@@ -101,7 +108,7 @@ def test_prometheus_asks_every_daemon_of_the_stack_where_it_listens() -> None:
         assert (DOCS / "prometheus" / file).exists()
 
 
-def test_grafana_begins_with_the_dashboard_and_the_dashboard_with_our_prometheus() -> None:
+def test_grafana_opens_the_dashboard_with_the_prometheus_of_the_stack() -> None:
     environ = SERVICES["grafana"]["environment"]
     home = environ["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert inside("grafana", home) == DOCS / "grafana" / "natsctl.json"
@@ -113,14 +120,18 @@ def test_grafana_begins_with_the_dashboard_and_the_dashboard_with_our_prometheus
     scraped = read((DOCS / "prometheus" / "prometheus.yml").read_text())["global"]
     assert source["jsonData"]["timeInterval"] == scraped["scrape_interval"]
 
-    (chosen,) = [each for each in dashboard()["templating"]["list"] if each["type"] == "datasource"]
+    (chosen,) = [
+        definition
+        for definition in dashboard()["templating"]["list"]
+        if definition["type"] == "datasource"
+    ]
     assert chosen["query"] == source["type"]
     assert chosen["current"] == {"text": source["name"], "value": source["uid"]}
     used = {panel["datasource"]["uid"] for panel in dashboard()["panels"] if panel["type"] != "row"}
     assert used == {f"${{{chosen['name']}}}"}
 
 
-def test_who_looks_at_grafana_changes_nothing_there_and_needs_no_password() -> None:
+def test_visitors_of_grafana_need_no_password_and_may_only_read() -> None:
     environ = SERVICES["grafana"]["environment"]
     assert environ["GF_AUTH_ANONYMOUS_ENABLED"] == "true"
     assert environ["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"

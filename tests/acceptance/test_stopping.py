@@ -1,4 +1,4 @@
-"""`natsctl run` told to stop, in whatever state it is: it ends well and leaves nothing behind."""
+"""`natsctl run` stops in every state, and leaves nothing behind."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ class Clustered(Jobs):
 
 
 class Hub:
-    """A server, what it holds for clients, and a client of it that knows nothing of natsctl."""
+    """A server with a plain NATS client, which reads the resources that the server holds."""
 
     def __init__(self, server: NatsServer, monitor: int, client: Client) -> None:
         self.server = server
@@ -90,19 +90,21 @@ class Hub:
         self._monitor = f"http://127.0.0.1:{monitor}"
 
     async def held(self) -> dict[str, object]:
-        """Return the connections, consumers and leases that there are."""
+        """Return the connections, consumers and leases on the server."""
         jetstream = self.client.jetstream()
         streams = [info.config.name or "" for info in await jetstream.streams_info()]
         return {
             "connections": await self._count("/connz", "num_connections"),
             "consumers": [
-                at.name for name in streams for at in await jetstream.consumers_info(name)
+                consumer.name
+                for name in streams
+                for consumer in await jetstream.consumers_info(name)
             ],
             "leases": await self.leases(),
         }
 
     async def held_by_listeners(self) -> dict[str, object]:
-        """Return the same when every consumer has a listener.
+        """Return the same after every consumer has a subscriber.
 
         A watch may request a second consumer from a slow server, and deletes the one it drops.
         """
@@ -110,14 +112,14 @@ class Hub:
         async def all_bound() -> bool:
             jetstream = self.client.jetstream()
             streams = [info.config.name or "" for info in await jetstream.streams_info()]
-            found = [at for name in streams for at in await jetstream.consumers_info(name)]
-            return all(consumer.push_bound for consumer in found)
+            consumers = [info for name in streams for info in await jetstream.consumers_info(name)]
+            return all(consumer.push_bound for consumer in consumers)
 
         await eventually(all_bound)
         return await self.held()
 
     async def subscriptions(self) -> int:
-        """Count those of all clients, and the server's own for each stream."""
+        """Return the number of subscriptions of all clients and of the server's streams."""
         return await self._count("/subsz", "num_subscriptions")
 
     async def holds(self, expected: dict[str, object]) -> bool:
@@ -134,27 +136,27 @@ class Hub:
         return not claim.get("released")
 
     async def keys(self, bucket: str) -> list[str]:
-        """Return the keys of a bucket; unlike nats-py's own way it leaves no consumer behind."""
+        """Return the keys of a bucket without creating a consumer, unlike `KeyValue.keys`."""
         jetstream = self.client.jetstream()
         try:
             values = await jetstream.key_value(bucket)
             info = await jetstream.stream_info(f"KV_{bucket}", subjects_filter=">")
         except NotFoundError:
             return []
-        found = []
+        keys = []
         for subject in info.state.subjects or {}:
             with suppress(KeyNotFoundError):
-                found.append((await values.get(subject.split(".", 2)[2])).key)
-        return found
+                keys.append((await values.get(subject.split(".", 2)[2])).key)
+        return keys
 
     async def put(self, key: str) -> None:
         config = KeyValueConfig(bucket="jobs", history=5)
         await (await self.client.jetstream().create_key_value(config)).put(key, b"{}")
 
     async def _count(self, path: str, name: str) -> int:
-        async with ClientSession() as session, session.get(self._monitor + path) as answer:
-            found = await answer.json()
-        return int(found[name])
+        async with ClientSession() as session, session.get(self._monitor + path) as response:
+            counts = await response.json()
+        return int(counts[name])
 
 
 @pytest.fixture
@@ -176,17 +178,20 @@ def natsctl(folder: Path, hub: Hub) -> Natsctl:
 
 @asynccontextmanager
 async def at_work(natsctl: Natsctl, hub: Hub, *options: str) -> AsyncIterator[Running]:
-    """Run the slow controller, and wait until its handler is at work."""
+    """Run the slow controller, and wait until its handler runs."""
     await hub.put("a")
     async with natsctl.running("run", "-c", "jobs:Jobs", *options) as running:
         await running.says("begun a")
         yield running
 
 
-async def asked(port: int, path: str) -> tuple[int, str]:
-    """Ask as a probe would."""
-    async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
-        return answer.status, await answer.text()
+async def fetch(port: int, path: str) -> tuple[int, str]:
+    """Send the HTTP request of a probe."""
+    async with (
+        ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}{path}") as response,
+    ):
+        return response.status, await response.text()
 
 
 def is_free(port: int) -> bool:
@@ -197,24 +202,24 @@ def is_free(port: int) -> bool:
 
 
 @pytest.mark.parametrize("options", [(), ELECT], ids=["alone", "elected"])
-async def test_what_is_under_way_is_finished_and_nothing_new_begun(
+async def test_a_running_sync_finishes_and_no_new_sync_begins(
     natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
 ) -> None:
     port = free_port()
     async with at_work(natsctl, hub, *options, "--listen", f"127.0.0.1:{port}") as running:
-        assert (await asked(port, "/readyz"))[0] == 200
+        assert (await fetch(port, "/readyz"))[0] == 200
         running.process.send_signal(signal.SIGTERM)
         await running.says("stopping  signal=SIGTERM")
-        status, told = await asked(port, "/readyz")
-        assert (status, told.splitlines()[0]) == (503, "[-]shutdown failed: stopping")
-        assert await asked(port, "/livez") == (200, "ok")
+        status, body = await fetch(port, "/readyz")
+        assert (status, body.splitlines()[0]) == (503, "[-]shutdown failed: stopping")
+        assert await fetch(port, "/livez") == (200, "ok")
         await hub.put("b")
-        found = await natsctl("status", "-c", "jobs", "-o", "json")
-        assert found.json[0]["state"] == "stopping"
+        reported = await natsctl("status", "-c", "jobs", "-o", "json")
+        assert reported.json[0]["state"] == "stopping"
         refused = await natsctl("resync", "a", "-c", "jobs")
         assert (refused.status, "no daemon leads it now" in refused.err) == (1, True)
         assert bool(await hub.leases()) == bool(options)
-        assert await asked(port, "/livez") == (200, "ok")
+        assert await fetch(port, "/livez") == (200, "ok")
         (natsctl.folder / "go").touch()
         assert await running.ends() == 0
         assert is_free(port)
@@ -224,7 +229,7 @@ async def test_what_is_under_way_is_finished_and_nothing_new_begun(
 
 
 @pytest.mark.parametrize("options", [(), ELECT], ids=["alone", "elected"])
-async def test_the_server_holds_as_much_as_before(
+async def test_a_stopped_daemon_leaves_no_connection_consumer_or_lease(
     natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
 ) -> None:
     words = ("run", "-c", GREETINGS, *options)
@@ -246,7 +251,7 @@ async def test_the_server_holds_as_much_as_before(
 
 
 @pytest.mark.parametrize("options", [(), ELECT], ids=["alone", "elected"])
-async def test_what_takes_too_long_is_cut_and_done_by_the_next_process(
+async def test_a_sync_that_exceeds_the_stop_timeout_is_cancelled_and_repeated_by_the_next_process(
     natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
 ) -> None:
     await hub.client.jetstream().create_key_value(KeyValueConfig(bucket="marks", history=5))
@@ -254,7 +259,7 @@ async def test_what_takes_too_long_is_cut_and_done_by_the_next_process(
     async with at_work(natsctl, hub, *options, "--stop-timeout", "0.3") as running:
         assert await running.ends(signal.SIGTERM) == 0
         cut = ("syncs that did not end in time", "a controller that did not stop in time")
-        assert any(f"cancelling {what}" in running.log for what in cut)
+        assert any(f"cancelling {subject}" in running.log for subject in cut)
         assert "cleaned" in running.log
         assert "marked" not in running.log
     await eventually(lambda: hub.holds(before))
@@ -264,7 +269,7 @@ async def test_what_takes_too_long_is_cut_and_done_by_the_next_process(
         assert await running.ends(signal.SIGTERM) == 0
 
 
-async def test_a_handler_that_cannot_be_stopped_ends_with_the_process_and_status_1(
+async def test_a_handler_that_ignores_cancellation_ends_with_the_process_and_status_1(
     natsctl: Natsctl, hub: Hub
 ) -> None:
     lines = {
@@ -287,7 +292,7 @@ async def test_a_handler_that_cannot_be_stopped_ends_with_the_process_and_status
         for running in started.values():
             running.process.send_signal(signal.SIGTERM)
         assert [await running.ends() for running in started.values()] == [1, 1, 1]
-        assert clock() - begun < 0.5 + 10 + 5  # and what a busy machine takes to end three
+        assert clock() - begun < 0.5 + 10 + 5  # plus time to end three processes on a busy machine
         for name, running in started.items():
             assert f"{name.lower()}: a" in running.log
             assert lines[name] in running.log
@@ -296,7 +301,7 @@ async def test_a_handler_that_cannot_be_stopped_ends_with_the_process_and_status
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-async def test_a_second_signal_of_either_sort_ends_at_once(
+async def test_a_second_signal_ends_the_process_at_once(
     natsctl: Natsctl, hub: Hub, first: signal.Signals, second: signal.Signals
 ) -> None:
     async with at_work(natsctl, hub) as running:
@@ -306,7 +311,7 @@ async def test_a_second_signal_of_either_sort_ends_at_once(
 
 
 @pytest.mark.parametrize("options", [(), ELECT], ids=["alone", "elected"])
-async def test_without_nats_there_is_nothing_to_wait_for(
+async def test_a_daemon_without_a_connection_ends_at_once(
     natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
 ) -> None:
     port = free_port()
@@ -315,12 +320,12 @@ async def test_without_nats_there_is_nothing_to_wait_for(
     words = ("run", "-c", "jobs:Jobs", *options, "--listen", f"127.0.0.1:{port}")
     async with natsctl.running(*words) as running:
         await running.says("no connection to NATS yet")
-        assert (await asked(port, "/readyz"))[0] == 503
+        assert (await fetch(port, "/readyz"))[0] == 503
         assert await running.ends(signal.SIGTERM) == 0
         assert is_free(port)
 
 
-async def test_a_cluster_that_never_answers_does_not_keep_it(natsctl: Natsctl, hub: Hub) -> None:
+async def test_a_silent_cluster_does_not_delay_the_stop(natsctl: Natsctl, hub: Hub) -> None:
     silent = await asyncio.start_server(_hold, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     kubeconfig = natsctl.folder / "silent.yaml"
@@ -346,11 +351,11 @@ _holding: list[asyncio.StreamWriter] = []
 
 
 async def _hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Keep a connection, and say nothing."""
+    """Keep the connection open without a response."""
     _holding.append(writer)
 
 
-async def test_a_standby_leaves_the_leader_what_it_is(natsctl: Natsctl, hub: Hub) -> None:
+async def test_a_stopped_standby_does_not_disturb_the_leader(natsctl: Natsctl, hub: Hub) -> None:
     async with at_work(natsctl, hub, *ELECT) as leader:
         before = await hub.held_by_listeners()
         async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as standby:
@@ -364,7 +369,7 @@ async def test_a_standby_leaves_the_leader_what_it_is(natsctl: Natsctl, hub: Hub
     assert await hub.leases() == []
 
 
-async def test_a_lease_out_of_reach_does_not_keep_it(folder: Path, tmp_path: Path) -> None:
+async def test_an_unreachable_lease_does_not_delay_the_stop(folder: Path, tmp_path: Path) -> None:
     denied = '["$KV.natsctl_leases.>", "$JS.API.STREAM.*.KV_natsctl_leases"]'
     users = f"{{ user: it, password: it, permissions: {{ publish: {{ deny: {denied} }} }} }}"
     config = f"authorization {{ users: [{users}] }}"
@@ -377,9 +382,7 @@ async def test_a_lease_out_of_reach_does_not_keep_it(folder: Path, tmp_path: Pat
             assert "begun" not in running.log
 
 
-async def test_a_lease_that_the_server_does_not_take_back_expires(
-    natsctl: Natsctl, hub: Hub
-) -> None:
+async def test_a_lease_that_could_not_be_released_expires(natsctl: Natsctl, hub: Hub) -> None:
     async with at_work(natsctl, hub, *ELECT, "--stop-timeout", "0.3") as running:
         hub.server.pause()
         assert await running.ends(signal.SIGTERM) == 0
@@ -388,7 +391,9 @@ async def test_a_lease_that_the_server_does_not_take_back_expires(
         await running.says("begun a")
 
 
-async def test_what_a_killed_one_leaves_goes_by_itself(natsctl: Natsctl, hub: Hub) -> None:
+async def test_the_consumers_and_the_lease_of_a_killed_daemon_expire(
+    natsctl: Natsctl, hub: Hub
+) -> None:
     await hub.client.jetstream().create_key_value(KeyValueConfig(bucket="marks", history=5))
     before = await hub.held()
     async with at_work(natsctl, hub, *ELECT) as running:
@@ -397,7 +402,7 @@ async def test_what_a_killed_one_leaves_goes_by_itself(natsctl: Natsctl, hub: Hu
     await eventually(lambda: hub.holds(before), within_s=60)
 
 
-async def test_a_private_server_outlasts_what_is_under_way(folder: Path) -> None:
+async def test_an_embedded_server_runs_until_the_last_sync_ends(folder: Path) -> None:
     (folder / "jobs.py").write_text(SLOW)
     port = free_port()
     natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
@@ -416,9 +421,9 @@ async def test_a_private_server_outlasts_what_is_under_way(folder: Path) -> None
     assert is_free(port)
 
 
-async def test_a_private_server_that_is_just_starting_goes_too(folder: Path) -> None:
+async def test_an_embedded_server_that_is_starting_ends_with_the_daemon(folder: Path) -> None:
     natsctl = Natsctl(folder)
     async with natsctl.running("run", "--embedded", "--port", "0", "-c", GREETINGS) as running:
-        found = await eventually(lambda: descendants(running.process.pid))
+        processes = await eventually(lambda: descendants(running.process.pid))
         assert await running.ends(signal.SIGTERM) in {0, -signal.SIGTERM}
-        await eventually(lambda: not any(map(alive, found)))
+        await eventually(lambda: not any(map(alive, processes)))

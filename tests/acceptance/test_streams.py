@@ -1,4 +1,4 @@
-"""The streams controller as a user runs it."""
+"""`natsctl run` with the streams controller manages streams and consumers."""
 
 from collections.abc import Awaitable, Callable
 
@@ -10,7 +10,7 @@ from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.eventually import eventually
 
 
-async def test_a_stream_and_its_consumer_by_command_line(
+async def test_put_and_delete_manage_a_stream_and_its_consumer(
     natsctl: Natsctl,
     jetstream: JetStreamContext,
     daemon: Callable[..., Awaitable[Running]],
@@ -19,23 +19,21 @@ async def test_a_stream_and_its_consumer_by_command_line(
     await natsctl.done("put", "streams", "orders", '{"spec": {"config": {"subjects": ["o.>"]}}}')
     await natsctl.done("put", "consumers", "billing", '{"spec": {"stream": "orders"}}')
 
-    async def there() -> bool:
+    async def consumer_exists() -> bool:
         try:
             info = await jetstream.consumer_info("orders", "billing")
         except NotFoundError:
             return False
         return info.config.durable_name == "billing"
 
-    await eventually(there)
+    await eventually(consumer_exists)
     await natsctl.done("delete", "consumers", "billing", "--wait-timeout", "60")
     await natsctl.done("delete", "streams", "orders", "--wait-timeout", "60")
     with pytest.raises(NotFoundError):
         await jetstream.stream_info("orders")
 
 
-async def test_streams_are_looked_after_by_hand_too(
-    natsctl: Natsctl, jetstream: JetStreamContext
-) -> None:
+async def test_local_resync_creates_a_stream(natsctl: Natsctl, jetstream: JetStreamContext) -> None:
     await natsctl.done(
         *("put", "streams", "orders", '{"spec": {"config": {"subjects": ["o.>"]}}}'),
         "--create-bucket",

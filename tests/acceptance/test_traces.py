@@ -1,4 +1,4 @@
-"""`natsctl run --otlp`: what it does is collected as traces, and nobody waits for the collector."""
+"""`natsctl run --otlp` sends traces to a collector, and never waits for it."""
 
 import asyncio
 import json
@@ -41,8 +41,8 @@ SENT_SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_SERVICE_NAME": "the-shops"}
 
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
-    async with collecting() as found:
-        yield found
+    async with collecting() as running:
+        yield running
 
 
 @pytest.fixture
@@ -57,13 +57,15 @@ def only(spans: list[Told]) -> Told:
 
 
 def synced(collector: Collector, key: str) -> Told:
-    """The first sync of a key; asserts that there was one."""
-    found = [each for each in collector.named("sync shops") if each.facts["natsctl.key"] == key]
-    assert found
-    return found[0]
+    """Return the span of the first sync of a key, and check that it exists."""
+    spans_of_key = [
+        span for span in collector.named("sync shops") if span.facts["natsctl.key"] == key
+    ]
+    assert spans_of_key
+    return spans_of_key[0]
 
 
-async def test_a_put_leads_to_a_trace_of_the_sync_and_what_it_did(
+async def test_a_put_is_traced_with_its_sync_and_its_writes(
     natsctl: Natsctl, collector: Collector
 ) -> None:
     words = ("run", "-c", "shops:Shops", "--log-format", "json", "--otlp", collector.url)
@@ -77,12 +79,12 @@ async def test_a_put_leads_to_a_trace_of_the_sync_and_what_it_did(
     assert sync.service == "the-shops"
     assert sync.parent == ""
     assert sync.error is None
-    told = ("natsctl.controller", "natsctl.key", "natsctl.operation", "natsctl.attempt")
-    assert [sync.facts[name] for name in told] == ["shops", "a", "put", 1]
+    attributes = ("natsctl.controller", "natsctl.key", "natsctl.operation", "natsctl.attempt")
+    assert [sync.facts[name] for name in attributes] == ["shops", "a", "put", 1]
     below = {span.name: span for span in collector.below(sync)}
-    written = below["kv create doors"]
-    assert written.trace == sync.trace
-    assert written.facts == {
+    write = below["kv create doors"]
+    assert write.trace == sync.trace
+    assert write.facts == {
         "db.system.name": "nats",
         "db.operation.name": "create",
         "db.collection.name": "doors",
@@ -91,13 +93,13 @@ async def test_a_put_leads_to_a_trace_of_the_sync_and_what_it_did(
     (line,) = [line for line in lines if line["message"] == "syncing"]
     assert (line["trace_id"], line["span_id"]) == (sync.trace, below["thinking"].id)
     assert all("trace_id" not in line for line in lines if "key" not in line)
-    watched = [span for span in collector.spans if span.name.startswith("watch ")]
-    assert {span.facts["natsctl.kind"] for span in watched} == {"Thing.shops", "Thing.doors"}
-    asked = {span.name for each in watched for span in collector.below(each)}
-    assert "jetstream CONSUMER.CREATE" in asked
+    watches = [span for span in collector.spans if span.name.startswith("watch ")]
+    assert {span.facts["natsctl.kind"] for span in watches} == {"Thing.shops", "Thing.doors"}
+    requests = {span.name for parent in watches for span in collector.below(parent)}
+    assert "jetstream CONSUMER.CREATE" in requests
 
 
-async def test_a_sync_that_fails_says_so_and_no_secret_is_told_anywhere(
+async def test_the_span_of_a_failed_sync_has_the_error_without_secrets(
     natsctl: Natsctl, collector: Collector, jetstream: JetStreamContext
 ) -> None:
     url = collector.url.replace("://", "://ann:hush@")
@@ -110,7 +112,7 @@ async def test_a_sync_that_fails_says_so_and_no_secret_is_told_anywhere(
         explained = await natsctl.done("explain", "bad", "-o", "json")
         status = await natsctl.done("status", "-o", "json")
         tree = await natsctl.done("tree", "bad", "-o", "json")
-        event = await eventually(lambda: _told_of("bad", jetstream))
+        event = await eventually(lambda: _last_event("bad", jetstream))
         assert await running.ends(signal.SIGTERM) == 0
         log = running.log
     assert sync.error == "ValueError: refused: postgres://***@db and Bearer ***"
@@ -124,10 +126,12 @@ async def test_a_sync_that_fails_says_so_and_no_secret_is_told_anywhere(
     for text in (explained, status, tree, event, log, config):
         assert "hush" not in text
     assert all(b"hush" not in body for body in collector.bodies)
-    assert collector.headers[0]["Authorization"].startswith("Basic ")  # it was sent where it should
+    assert collector.headers[0]["Authorization"].startswith(
+        "Basic "
+    )  # the collector received the password
 
 
-async def _told_of(key: str, jetstream: JetStreamContext) -> str:
+async def _last_event(key: str, jetstream: JetStreamContext) -> str:
     try:
         message = await jetstream.get_last_msg("natsctl_events", f"natsctl.events.shops.{key}")
     except NotFoundError:
@@ -135,7 +139,7 @@ async def _told_of(key: str, jetstream: JetStreamContext) -> str:
     return (message.data or b"").decode()
 
 
-async def test_nobody_waits_for_a_collector_that_is_away(natsctl: Natsctl) -> None:
+async def test_syncs_continue_without_a_collector(natsctl: Natsctl) -> None:
     port = free_port()
     words = ("run", "-c", "shops:Shops", "--otlp", f"http://127.0.0.1:{port}")
     async with natsctl.running(*words) as running:
@@ -149,14 +153,14 @@ async def test_nobody_waits_for_a_collector_that_is_away(natsctl: Natsctl) -> No
         assert running.log.count("cannot send spans") == 1
 
 
-async def test_the_end_does_not_wait_long_for_a_collector_that_says_nothing(
+async def test_a_silent_collector_does_not_delay_the_stop(
     natsctl: Natsctl,
 ) -> None:
-    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
 
     writers: list[asyncio.StreamWriter] = []
-    silent = await asyncio.start_server(say_nothing, "127.0.0.1", free_port())
+    silent = await asyncio.start_server(accept, "127.0.0.1", free_port())
     host, port = silent.sockets[0].getsockname()
     words = ("run", "-c", "shops:Shops", "--otlp", f"http://{host}:{port}")
     async with silent, natsctl.running(*words) as running:
@@ -168,7 +172,7 @@ async def test_the_end_does_not_wait_long_for_a_collector_that_says_nothing(
             writer.close()
 
 
-async def test_a_collector_that_comes_late_gets_what_is_done_from_then_on(
+async def test_a_collector_that_starts_later_receives_new_spans(
     natsctl: Natsctl,
 ) -> None:
     port = free_port()
@@ -186,7 +190,7 @@ async def _has(natsctl: Natsctl, bucket: str, key: str) -> bool:
     return (await natsctl("get", bucket, key)).status == 0
 
 
-async def test_a_sampler_of_the_environment_decides(
+async def test_the_sampler_of_the_environment_is_used(
     folder: Path, nats_server: NatsServer, collector: Collector
 ) -> None:
     (folder / "shops.py").write_text(SHOPS)
@@ -201,7 +205,7 @@ async def test_a_sampler_of_the_environment_decides(
     assert collector.spans == []
 
 
-async def test_without_a_collector_nothing_is_recorded(natsctl: Natsctl) -> None:
+async def test_without_otlp_no_span_is_recorded(natsctl: Natsctl) -> None:
     async with natsctl.running("run", "-c", "shops:Shops") as running:
         await running.says("primaries listed, syncing")
         await natsctl.done("put", "shops", "a", "spec: {}")
@@ -210,7 +214,9 @@ async def test_without_a_collector_nothing_is_recorded(natsctl: Natsctl) -> None
         assert "trace_id" not in running.log
 
 
-async def test_a_url_that_is_none_is_refused_and_not_shown(natsctl: Natsctl) -> None:
+async def test_an_invalid_otlp_url_is_refused_without_showing_its_password(
+    natsctl: Natsctl,
+) -> None:
     result = await natsctl("run", "-c", "shops:Shops", "--otlp", "ann:hush@collector:4318")
     assert result.status == 2
     assert "traces.otlp in --otlp: the value must be http://HOST:PORT" in result.err
@@ -218,7 +224,7 @@ async def test_a_url_that_is_none_is_refused_and_not_shown(natsctl: Natsctl) -> 
 
 
 @pytest.mark.usefixtures("natsctl")
-async def test_without_the_extra_that_is_said_with_the_command(folder: Path) -> None:
+async def test_a_missing_otlp_extra_is_reported_with_the_install_command(folder: Path) -> None:
     blocked = folder / "site" / "sitecustomize.py"
     blocked.parent.mkdir()
     blocked.write_text("import sys\nsys.modules['opentelemetry.sdk'] = None\n")

@@ -1,4 +1,4 @@
-"""`natsctl resync` and `natsctl gc`, by hand and without a daemon."""
+"""`natsctl resync` and `natsctl gc` with `--local` work without a daemon."""
 
 import json
 from contextlib import suppress
@@ -51,7 +51,7 @@ async def parts(jetstream: JetStreamContext) -> KeyValue:
 async def keys(bucket: KeyValue) -> list[str]:
     """Return the keys of a bucket.
 
-    nats-py finds none where all of them came before it asked how many are to come: it looks again.
+    nats-py may raise NoKeysError if all keys arrive at once, so this tries again.
     """
     for _ in range(10):
         with suppress(NoKeysError):
@@ -60,7 +60,7 @@ async def keys(bucket: KeyValue) -> list[str]:
 
 
 async def orphan(parts: KeyValue, key: str, *, owner: str) -> None:
-    """Put a part that says it was made for an app."""
+    """Put a part whose owner labels name an app."""
     labels = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": owner}
     await parts.put(key, json.dumps({"metadata": {"labels": labels}, "spec": {}}).encode())
 
@@ -78,7 +78,7 @@ async def test_resync_syncs_every_key_once(
     assert await keys(parts) == ["b"]
 
 
-async def test_resync_tells_which_keys_failed_and_why(
+async def test_resync_reports_failed_keys_with_their_errors(
     natsctl: Natsctl, apps: KeyValue, parts: KeyValue
 ) -> None:
     await apps.put("bad", b'{"spec": {"size": "wrong"}}')
@@ -100,7 +100,7 @@ async def test_resync_tells_which_keys_failed_and_why(
     )
 
 
-async def test_resync_of_a_deleted_key_removes_what_it_owned(
+async def test_resync_of_a_deleted_key_deletes_its_secondaries(
     natsctl: Natsctl, apps: KeyValue, parts: KeyValue
 ) -> None:
     await apps.put("a", b'{"spec": {}}')
@@ -111,7 +111,7 @@ async def test_resync_of_a_deleted_key_removes_what_it_owned(
     assert await keys(parts) == ["b"]
 
 
-async def test_upkeep_makes_no_bucket(
+async def test_local_commands_create_no_bucket(
     natsctl: Natsctl, apps: KeyValue, jetstream: JetStreamContext
 ) -> None:
     for words in (["resync"], ["gc", "plan"], ["gc", "apply", "--yes"]):
@@ -122,7 +122,7 @@ async def test_upkeep_makes_no_bucket(
         await jetstream.key_value("parts")
 
 
-async def test_a_plan_shows_orphans_and_apply_removes_them_and_nothing_else(
+async def test_gc_plan_shows_orphans_and_gc_apply_removes_only_them(
     natsctl: Natsctl, apps: KeyValue, parts: KeyValue
 ) -> None:
     await apps.put("a", b'{"spec": {}}')
@@ -143,16 +143,16 @@ async def test_a_plan_shows_orphans_and_apply_removes_them_and_nothing_else(
     assert await keys(parts) == ["a", "free"]
 
 
-async def test_a_plan_file_is_applied_to_the_letter(
+async def test_gc_apply_removes_only_unchanged_orphans_of_a_plan_file(
     natsctl: Natsctl, apps: KeyValue, parts: KeyValue, folder: Path
 ) -> None:
     await apps.put("a", b'{"spec": {}}')
     for name in ("one", "two", "three"):
         await orphan(parts, name, owner=f"no-{name}")
     (folder / "plan.json").write_text(await natsctl.done("gc", "plan", *APPS, "-o", "json"))
-    await orphan(parts, "two", owner="no-two")  # written again since
-    await apps.put("no-three", b'{"spec": {}}')  # its owner is back
-    await orphan(parts, "four", owner="no-four")  # found since
+    await orphan(parts, "two", owner="no-two")  # changed after the plan
+    await apps.put("no-three", b'{"spec": {}}')  # its owner exists again
+    await orphan(parts, "four", owner="no-four")  # created after the plan
     result = await natsctl("gc", "apply", *APPS, "--plan", "plan.json", "--yes")
     assert (result.status, result.out) == (4, "Part.parts/one deleted\n")
     assert [line.split()[0] for line in result.err.splitlines()] == [
@@ -170,7 +170,7 @@ async def test_a_plan_file_is_applied_to_the_letter(
     assert (await natsctl("gc", "apply", *APPS, "--plan", "other.json", "--yes")).status == 2
 
 
-async def test_nothing_is_removed_by_itself_where_the_bucket_was_recreated_or_is_empty(
+async def test_gc_apply_needs_force_if_the_primary_bucket_is_empty_or_recreated(
     natsctl: Natsctl, apps: KeyValue, parts: KeyValue, jetstream: JetStreamContext
 ) -> None:
     await apps.put("a", b'{"spec": {}}')
@@ -185,13 +185,15 @@ async def test_nothing_is_removed_by_itself_where_the_bucket_was_recreated_or_is
     await jetstream.create_key_value(KeyValueConfig(bucket="apps", history=5))
     refused = await natsctl("gc", "apply", *APPS, "--yes")
     assert refused.status == 1
-    assert "nothing is removed: the bucket of App.apps is empty" in refused.err  # why it was held
+    assert (
+        "nothing is removed: the bucket of App.apps is empty" in refused.err
+    )  # the reason why garbage collection is held
     assert await keys(parts) == ["a"]
     forced = await natsctl.done("gc", "apply", *APPS, "--yes", "--force")
     assert forced.splitlines()[-1] == "Part.parts/a deleted"
 
 
-async def test_on_a_terminal_a_person_is_asked(
+async def test_commands_ask_for_confirmation_on_a_terminal(
     natsctl: Natsctl, apps: KeyValue, parts: KeyValue
 ) -> None:
     await apps.put("a", b'{"spec": {}}')

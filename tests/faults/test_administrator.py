@@ -1,4 +1,4 @@
-"""An administrator deletes consumers, buckets, streams' contents and single messages."""
+"""A controller survives the deletion of consumers, buckets, stream contents and messages."""
 
 import pytest
 
@@ -9,11 +9,13 @@ from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import delete_consumers, playing
 from tests.support.servers.nats_server import NatsServer
 
-SOON_S = 0.5  # between two comparisons of key sets, where those must notice
+SOON_S = 0.5  # between two comparisons of key sets
 
 
 @pytest.mark.parametrize("history", [1, 5])
-async def test_consumers_that_are_deleted(nats_server: NatsServer, history: int) -> None:
+async def test_a_watch_survives_deleted_consumers_under_writes(
+    nats_server: NatsServer, history: int
+) -> None:
     async with playing(nats_server.url, of=copies_of(history=history)) as play:
         async with play.user.writing():
             for _ in range(2):
@@ -23,14 +25,14 @@ async def test_consumers_that_are_deleted(nats_server: NatsServer, history: int)
         await play.settled()
 
 
-async def test_consumers_that_are_deleted_while_nothing_happens(nats_server: NatsServer) -> None:
+async def test_a_watch_survives_deleted_consumers_of_idle_buckets(nats_server: NatsServer) -> None:
     async with playing(nats_server.url) as play:
         await delete_consumers(play.admin)
         await play.user.put_all()
         await play.settled()
 
 
-async def test_a_bucket_that_is_recreated_at_once(nats_server: NatsServer) -> None:
+async def test_a_recreated_bucket_deletes_no_secondary(nats_server: NatsServer) -> None:
     async with playing(nats_server.url) as play:
         await eventually(play.swept)
         kept = await play.checker.copies()
@@ -42,24 +44,26 @@ async def test_a_bucket_that_is_recreated_at_once(nats_server: NatsServer) -> No
         assert not await play.deleted_copies()
 
 
-async def test_a_bucket_that_is_recreated_with_a_part_of_its_keys(
+async def test_a_bucket_recreated_with_some_keys_deletes_no_secondary(
     nats_server: NatsServer,
 ) -> None:
     async with playing(nats_server.url) as play:
         await eventually(play.swept)
         copies = await play.checker.copies()
-        again = play.user.keys[:30]
+        recreated = play.user.keys[:30]
         await play.admin.restore(await play.admin.drop(THINGS))
-        for key in again:
+        for key in recreated:
             await play.user.put(key)
-        kept = {name: copies[name] for name in copies if name.partition(".")[0] not in again}
+        kept = {name: copies[name] for name in copies if name.partition(".")[0] not in recreated}
         await play.checker.settled(kept=kept)
         assert "recreated" in (await play.runtime.garbage_plan()).refused
         await play.checker.settled(kept=kept)
         assert not await play.deleted_copies()
 
 
-async def test_a_bucket_that_is_recreated_after_it_was_missed(nats_server: NatsServer) -> None:
+async def test_a_bucket_recreated_after_it_was_reported_missing_deletes_no_secondary(
+    nats_server: NatsServer,
+) -> None:
     async with playing(nats_server.url) as play:
         await eventually(play.swept)
         kept = await play.checker.copies()
@@ -74,7 +78,7 @@ async def test_a_bucket_that_is_recreated_after_it_was_missed(nats_server: NatsS
         assert not await play.deleted_copies()
 
 
-async def test_a_bucket_that_is_never_recreated(nats_server: NatsServer) -> None:
+async def test_a_missing_bucket_deletes_no_secondary(nats_server: NatsServer) -> None:
     async with playing(nats_server.url) as play:
         kept = await play.checker.copies()
         await play.admin.drop(THINGS)
@@ -86,7 +90,9 @@ async def test_a_bucket_that_is_never_recreated(nats_server: NatsServer) -> None
         assert not play.sights.gone
 
 
-async def test_a_bucket_of_copies_that_is_recreated_under_writes(nats_server: NatsServer) -> None:
+async def test_secondaries_are_restored_after_their_bucket_was_recreated(
+    nats_server: NatsServer,
+) -> None:
     async with playing(nats_server.url) as play:
         async with play.user.writing():
             play.checker.forget_foreign()
@@ -95,7 +101,7 @@ async def test_a_bucket_of_copies_that_is_recreated_under_writes(nats_server: Na
         await play.settled()
 
 
-async def test_a_bucket_that_is_purged(nats_server: NatsServer) -> None:
+async def test_a_purged_primary_bucket_deletes_no_secondary(nats_server: NatsServer) -> None:
     async with playing(nats_server.url, verify_s=SOON_S) as play:
         await eventually(play.swept)
         kept = await play.checker.copies()
@@ -107,14 +113,16 @@ async def test_a_bucket_that_is_purged(nats_server: NatsServer) -> None:
         assert not await play.deleted_copies()
 
 
-async def test_a_bucket_of_copies_that_is_purged(nats_server: NatsServer) -> None:
+async def test_secondaries_are_restored_after_their_bucket_was_purged(
+    nats_server: NatsServer,
+) -> None:
     async with playing(nats_server.url, verify_s=SOON_S) as play:
         play.checker.forget_foreign()
         await play.admin.purge(COPIES)
         await play.settled()
 
 
-async def test_a_key_that_is_purged(nats_server: NatsServer) -> None:
+async def test_a_purged_primary_is_a_deletion(nats_server: NatsServer) -> None:
     async with playing(nats_server.url, verify_s=SOON_S) as play:
         await eventually(play.swept)
         await play.admin.purge(THINGS, "k0")
@@ -122,7 +130,7 @@ async def test_a_key_that_is_purged(nats_server: NatsServer) -> None:
         assert play.sights.gone == {"k0"}
 
 
-async def test_a_message_that_is_deleted(nats_server: NatsServer) -> None:
+async def test_a_deleted_message_is_a_deletion(nats_server: NatsServer) -> None:
     async with Admin(nats_server.url) as admin:
         await admin.create(THINGS, max_msgs_per_subject=1, deny_delete=False)
     async with playing(nats_server.url, of=copies_of(history=1), verify_s=SOON_S) as play:
@@ -133,7 +141,9 @@ async def test_a_message_that_is_deleted(nats_server: NatsServer) -> None:
         assert play.sights.gone == {"k0"}
 
 
-async def test_a_message_of_our_own_buckets_cannot_be_deleted(nats_server: NatsServer) -> None:
+async def test_messages_of_buckets_that_natsctl_creates_cannot_be_deleted(
+    nats_server: NatsServer,
+) -> None:
     async with playing(nats_server.url) as play:
         newest = (await play.admin.entry(THINGS, "k0")).revision
         with pytest.raises(Refused, match="not permitted"):

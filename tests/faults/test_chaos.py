@@ -1,4 +1,7 @@
-"""Faults of all kinds, at random, under random writes. The seed says which, and when."""
+"""A controller converges after random faults under random writes.
+
+The seed selects the faults and their times.
+"""
 
 import asyncio
 import random
@@ -15,7 +18,7 @@ from tests.support.servers.tcp_proxy import CutProxy
 
 
 class Chaos:
-    """What befalls a server and the way to it."""
+    """Random faults of a server and of the network to it."""
 
     def __init__(self, play: Play, server: NatsServer, proxy: CutProxy, seed: int) -> None:
         self._play = play
@@ -23,8 +26,8 @@ class Chaos:
         self._proxy = proxy
         self._random = random.Random(seed)
 
-    async def befall(self) -> None:
-        """Let a fault happen, and end, after a while; what the server does not do is given up."""
+    async def cause_fault(self) -> None:
+        """Cause one random fault for a while. A failed request ends it early."""
         with suppress(*FAILURES):
             await self._random.choice(self._faults())()
         await self._while(0.3)
@@ -56,7 +59,7 @@ class Chaos:
         await delete_consumers(self._play.admin)
 
     async def _key(self) -> None:
-        """A thing and a copy are lost without a trace."""
+        """Purge a primary and a secondary, so that no delete marker remains."""
         await self._play.admin.purge(THINGS, self._random.choice(sorted(self._play.user.mortal)))
         name = f"{self._random.choice(self._play.user.keys)}.0"
         self._play.user.meddled.add(name)
@@ -66,8 +69,10 @@ class Chaos:
         await asyncio.sleep(self._random.uniform(0.0, limit_s))
 
 
-async def befall(server: NatsServer, proxy: CutProxy, *, seed: int, faults: int, keys: int) -> None:
-    """Play with so many faults, and check what came of it."""
+async def run_with_faults(
+    server: NatsServer, proxy: CutProxy, *, seed: int, faults: int, keys: int
+) -> None:
+    """Cause this many faults, and check that the controller converges."""
     history = 1 + 4 * (seed % 2)
     async with playing(
         server.url,
@@ -80,19 +85,21 @@ async def befall(server: NatsServer, proxy: CutProxy, *, seed: int, faults: int,
         chaos = Chaos(play, server, proxy, seed)
         async with play.user.writing():
             for _ in range(faults):
-                await chaos.befall()
+                await chaos.cause_fault()
         await play.settled()
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_faults_of_all_kinds(nats_server: NatsServer, cut_proxy: CutProxy, seed: int) -> None:
-    await befall(nats_server, cut_proxy, seed=seed, faults=8, keys=60)
+async def test_a_controller_converges_after_random_faults(
+    nats_server: NatsServer, cut_proxy: CutProxy, seed: int
+) -> None:
+    await run_with_faults(nats_server, cut_proxy, seed=seed, faults=8, keys=60)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(10, 16))
-async def test_many_faults_of_all_kinds(
+async def test_a_controller_converges_after_many_random_faults(
     nats_server: NatsServer, cut_proxy: CutProxy, seed: int
 ) -> None:
-    await befall(nats_server, cut_proxy, seed=seed, faults=60, keys=1_000)
+    await run_with_faults(nats_server, cut_proxy, seed=seed, faults=60, keys=1_000)

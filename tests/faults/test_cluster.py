@@ -1,4 +1,4 @@
-"""Buckets with three replicas, of whose servers one at a time is lost and comes back."""
+"""Buckets with three replicas survive the loss of one server at a time."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -13,24 +13,24 @@ from tests.support.servers.nats_server import NatsCluster, NatsServer
 
 REPLICATED = copies_of(replicas=3)
 
-Which = Callable[[Play, NatsCluster], Awaitable[NatsServer]]
-What = Callable[[Play, NatsServer], AbstractAsyncContextManager[None]]
+ServerChoice = Callable[[Play, NatsCluster], Awaitable[NatsServer]]
+Pause = Callable[[Play, NatsServer], AbstractAsyncContextManager[None]]
 
 
 async def leader(play: Play, cluster: NatsCluster) -> NatsServer:
-    """Return the server that leads the bucket of things."""
+    """Return the server that leads the primary bucket."""
     info = await play.admin.info(THINGS)
     return cluster[info["cluster"]["leader"]]
 
 
-async def ours(play: Play, cluster: NatsCluster) -> NatsServer:
-    """Return the server that we are connected to."""
+async def connected(play: Play, cluster: NatsCluster) -> NatsServer:
+    """Return the server to which the controller is connected."""
     address = play.connection.state().server
     return next(node for node in cluster.nodes if node.url == address)
 
 
 async def consumers(play: Play, cluster: NatsCluster) -> NatsServer:
-    """Return the server that sends us the things."""
+    """Return the server that leads the consumer of the primary bucket."""
     (name,) = (await play.admin.consumers())[f"KV_{THINGS}"]
     info = await play.admin.api(f"CONSUMER.INFO.KV_{THINGS}.{name}")
     return cluster[info["cluster"]["leader"]]
@@ -38,15 +38,15 @@ async def consumers(play: Play, cluster: NatsCluster) -> NatsServer:
 
 @asynccontextmanager
 async def another_leads(play: Play, node: NatsServer) -> AsyncIterator[None]:
-    """Silence the server, then wait until another one leads the bucket of things.
+    """Pause the server in the body, then wait until another server leads the primary bucket.
 
-    That need not break a watch: its consumer may be elsewhere.
+    The pause need not break a watch, because its consumer may be on another server.
     """
 
     async def led() -> bool:
         with suppress(*FAILURES):
-            found = (await play.admin.info(THINGS))["cluster"].get("leader")
-            return found not in {None, node.name}
+            leader_name = (await play.admin.info(THINGS))["cluster"].get("leader")
+            return leader_name not in {None, node.name}
         return False
 
     yield
@@ -54,18 +54,18 @@ async def another_leads(play: Play, node: NatsServer) -> AsyncIterator[None]:
 
 
 def a_watch_breaks(play: Play, _node: NatsServer) -> AbstractAsyncContextManager[None]:
-    """Silence the server, then wait until a watch has heard nothing for too long."""
+    """Pause the server in the body, then wait until a watch times out."""
     return play.breaking()
 
 
-@pytest.mark.parametrize("which", [leader, ours, consumers])
-async def test_a_server_that_is_killed_and_comes_back(
-    nats_cluster: NatsCluster, which: Which
+@pytest.mark.parametrize("server_choice", [leader, connected, consumers])
+async def test_a_controller_converges_after_a_server_was_killed_and_restarted(
+    nats_cluster: NatsCluster, server_choice: ServerChoice
 ) -> None:
     async with playing(nats_cluster.url, of=REPLICATED) as play:
         async with play.user.writing():
             await play.user.progress()
-            node = await which(play, nats_cluster)
+            node = await server_choice(play, nats_cluster)
             node.kill()
             await play.user.progress()
         await play.settled()
@@ -76,17 +76,17 @@ async def test_a_server_that_is_killed_and_comes_back(
 
 
 @pytest.mark.parametrize(
-    ("which", "follows"), [(leader, another_leads), (consumers, a_watch_breaks)]
+    ("server_choice", "during_pause"), [(leader, another_leads), (consumers, a_watch_breaks)]
 )
-async def test_a_server_that_stops_and_continues(
-    nats_cluster: NatsCluster, which: Which, follows: What
+async def test_a_controller_converges_after_a_server_was_paused(
+    nats_cluster: NatsCluster, server_choice: ServerChoice, during_pause: Pause
 ) -> None:
     async with playing(nats_cluster.url, of=REPLICATED) as play:
         incarnation = play.controller.things.informer.cache.incarnation
         async with play.user.writing():
             await play.user.progress()
-            node = await which(play, nats_cluster)
-            async with follows(play, node):
+            node = await server_choice(play, nats_cluster)
+            async with during_pause(play, node):
                 node.pause()
             await play.user.progress()
         await play.settled()
@@ -97,7 +97,7 @@ async def test_a_server_that_stops_and_continues(
         assert play.controller.things.informer.cache.incarnation == incarnation
 
 
-async def test_garbage_is_collected_while_a_server_is_down(nats_cluster: NatsCluster) -> None:
+async def test_garbage_collection_works_while_a_server_is_down(nats_cluster: NatsCluster) -> None:
     async with playing(nats_cluster.url, of=REPLICATED, verify_s=1.0) as play:
         await eventually(play.swept)
         await kill_leader(play, nats_cluster, "natsctl")
@@ -112,10 +112,10 @@ async def test_a_controller_starts_while_a_server_is_down(nats_cluster: NatsClus
         pass
 
 
-async def test_a_controller_starts_in_the_moment_in_which_a_server_dies(
+async def test_a_controller_starts_at_the_moment_a_server_dies(
     nats_cluster: NatsCluster,
 ) -> None:
-    """Until there are leaders again, nobody answers for the buckets."""
+    """No server answers requests for the buckets until new leaders are elected."""
     async with playing(nats_cluster.url, of=REPLICATED) as play:
         node = await leader(play, nats_cluster)
     node.kill()
@@ -124,9 +124,9 @@ async def test_a_controller_starts_in_the_moment_in_which_a_server_dies(
 
 
 async def kill_leader(play: Play, cluster: NatsCluster, bucket: str) -> None:
-    """Kill the server that leads the bucket, and wait until there are leaders again.
+    """Kill the server that leads the bucket, and wait until new leaders are elected.
 
-    Every bucket has one, and so has the cluster: who is told to delete what the dead server has.
+    Every bucket and the cluster itself have a leader.
     """
     info = await play.admin.info(bucket)
     cluster[info["cluster"]["leader"]].kill()

@@ -1,4 +1,4 @@
-"""The daemon itself is killed, at random moments."""
+"""A daemon converges although it is killed at random moments."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Daemon:
-    """`natsctl run` in a process of its own, killed at the end at the latest."""
+    """`natsctl run` as a child process that is killed at the end of the test."""
 
     def __init__(self, url: str) -> None:
         self._command = (
@@ -44,11 +44,11 @@ class Daemon:
             stderr=DEVNULL,
         )
 
-    async def end(self, how: signal.Signals) -> int:
-        """Send the signal, where it runs, and return its exit code."""
+    async def end(self, signal_number: signal.Signals) -> int:
+        """Send the signal if the process runs, and return its exit code."""
         assert self._process is not None
         if self._process.returncode is None:
-            self._process.send_signal(how)
+            self._process.send_signal(signal_number)
         return await self._process.wait()
 
 
@@ -60,13 +60,13 @@ async def daemon(nats_server: NatsServer) -> AsyncIterator[Daemon]:
     await daemon.end(signal.SIGKILL)
 
 
-async def test_a_daemon_that_is_killed_again_and_again(
+async def test_a_repeatedly_killed_daemon_converges(
     nats_server: NatsServer, daemon: Daemon
 ) -> None:
     moments = random.Random(1)
     async with Admin(nats_server.url) as admin:
         user, checker = User(admin), Checker(admin)
-        await eventually(lambda: there(admin))
+        await eventually(lambda: buckets_exist(admin))
         await checker.begin()
         async with user.writing():
             for _ in range(6):
@@ -80,8 +80,8 @@ async def test_a_daemon_that_is_killed_again_and_again(
         await eventually(lambda: no_consumers(admin))
 
 
-async def there(admin: Admin) -> bool:
-    """Say whether the daemon has made its buckets."""
+async def buckets_exist(admin: Admin) -> bool:
+    """Return whether the daemon has created its buckets."""
     with suppress(*FAILURES):
         await admin.info(COPIES)
         return True

@@ -1,4 +1,4 @@
-"""Processes that elect a leader: killed, stopped, cut off, without a server, handed over."""
+"""Leader election between processes survives kills, pauses, disconnections and hand-overs."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from tests.support.faults.process_group import Crew, crew_of
 from tests.support.servers.nats_server import NatsServer
 
 
-async def test_a_leader_that_is_killed_is_replaced_within_the_time_to_live(
+async def test_a_killed_leader_is_replaced_within_the_lease_ttl(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with crew_of(2, nats_server, tmp_path, ttl_s=10) as crew:
@@ -29,7 +29,7 @@ async def test_a_leader_that_is_killed_is_replaced_within_the_time_to_live(
         await crew.progress(two)
 
 
-async def test_a_leader_that_was_stopped_for_too_long_does_not_sync_once_more(
+async def test_a_leader_paused_longer_than_the_ttl_begins_no_sync_when_it_resumes(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with crew_of(2, nats_server, tmp_path, ttl_s=2) as crew:
@@ -40,18 +40,20 @@ async def test_a_leader_that_was_stopped_for_too_long_does_not_sync_once_more(
         one.resume()
         await eventually(lambda: "standing by" in one.log)
         await crew.progress(two, syncs=100)
-        did = {at.what for at in crew.book.records()[since:] if at.pid == one.pid}
-        assert did <= {"end"}
+        after_resume = {
+            record.what for record in crew.book.records()[since:] if record.pid == one.pid
+        }
+        assert after_resume <= {"end"}
         assert "lost leadership" in one.log
 
 
-@pytest.mark.parametrize("how", ["cut", "frozen"])
-async def test_a_leader_that_is_cut_off_stops_before_another_leads(
-    nats_server: NatsServer, tmp_path: Path, how: str
+@pytest.mark.parametrize("fault", ["cut", "frozen"])
+async def test_a_disconnected_leader_stops_before_a_standby_leads(
+    nats_server: NatsServer, tmp_path: Path, fault: str
 ) -> None:
     async with crew_of(2, nats_server, tmp_path, ttl_s=3) as crew:
         one, two = crew.members
-        if how == "cut":
+        if fault == "cut":
             one.way.cut()
         else:
             one.way.freeze()
@@ -66,7 +68,7 @@ async def test_a_leader_that_is_cut_off_stops_before_another_leads(
         assert one.begun(since) == 0
 
 
-async def test_a_standby_that_is_cut_off_changes_nothing(
+async def test_a_disconnected_standby_does_not_disturb_the_leader(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with crew_of(2, nats_server, tmp_path, ttl_s=15) as crew:
@@ -80,7 +82,7 @@ async def test_a_standby_that_is_cut_off_changes_nothing(
         assert "lost leadership" not in one.log
 
 
-async def test_a_server_that_restarts_leaves_the_leader_what_it_is(
+async def test_the_leader_keeps_its_lease_over_a_restart_of_the_server(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with crew_of(2, nats_server, tmp_path, ttl_s=15) as crew:
@@ -93,7 +95,7 @@ async def test_a_server_that_restarts_leaves_the_leader_what_it_is(
         assert one.log.count("leading  controller=") == 1
 
 
-async def test_a_leader_that_is_told_to_stop_hands_over_and_leaves_nothing(
+async def test_a_stopped_leader_releases_its_lease_and_leaves_no_consumer(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with crew_of(2, nats_server, tmp_path, ttl_s=5) as crew, Admin(nats_server.url) as admin:
@@ -108,24 +110,26 @@ async def test_a_leader_that_is_told_to_stop_hands_over_and_leaves_nothing(
 LEASES, LEASE = "natsctl_leases", "turns"
 
 
-async def test_whatever_hands_do_to_the_lease_no_two_sync(
+async def test_manual_changes_of_the_lease_never_cause_two_leaders(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with crew_of(3, nats_server, tmp_path, ttl_s=6) as crew, Admin(nats_server.url) as admin:
         one, two, _ = crew.members
-        for how in ("deleted", "purged", "no claim", "stream purged", "bucket deleted"):
+        for fault in ("deleted", "purged", "no claim", "stream purged", "bucket deleted"):
             assert await two.end(signal.SIGTERM) == 0
-            starting = asyncio.create_task(two.start())  # it never saw the lease
-            await meddle(admin, how)
+            starting = asyncio.create_task(
+                two.start()
+            )  # a new process without knowledge of the lease
+            await change_lease(admin, fault)
             await starting
             await crew.progress(one, syncs=20)
         assert one.log.count("leading  controller=") == 1
         assert all("leading" not in other.log for other in crew.members[1:])
 
 
-async def meddle(admin: Admin, how: str) -> None:
-    """Do to the lease what no process does."""
-    match how:
+async def change_lease(admin: Admin, fault: str) -> None:
+    """Change the lease as an administrator might."""
+    match fault:
         case "deleted":
             await admin.delete(LEASES, LEASE)
         case "purged":
@@ -139,27 +143,31 @@ async def meddle(admin: Admin, how: str) -> None:
             await admin.drop(LEASES)
 
 
-async def test_twenty_hand_overs(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_twenty_changes_of_leader_cause_no_overlap(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
     async with crew_of(3, nats_server, tmp_path, ttl_s=2) as crew:
-        await hand_over(crew, times=20)
+        await change_leaders(crew, times=20)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-async def test_a_hundred_hand_overs(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_a_hundred_changes_of_leader_cause_no_overlap(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
     async with crew_of(3, nats_server, tmp_path, ttl_s=2) as crew:
-        await hand_over(crew, times=100)
+        await change_leaders(crew, times=100)
 
 
-async def hand_over(crew: Crew, *, times: int) -> None:
-    """Take the leader away again and again, each time in another way."""
+async def change_leaders(crew: Crew, *, times: int) -> None:
+    """Stop or disconnect the leader repeatedly, each time in a random way."""
     chance = random.Random(times)
     leaders = set()
     for _ in range(times):
         leader = await crew.leader()
         leaders.add(leader)
-        match chance.choice(("told", "killed", "cut", "frozen", "stopped")):
-            case "told":
+        match chance.choice(("terminated", "killed", "cut", "frozen", "stopped")):
+            case "terminated":
                 assert await leader.end(signal.SIGTERM) == 0
                 await crew.leader(other_than=leader)
                 await leader.start()
@@ -184,7 +192,7 @@ async def hand_over(crew: Crew, *, times: int) -> None:
 
 
 async def no_lease(admin: Admin) -> bool:
-    """Say whether the server has forgotten every lease."""
+    """Return whether the bucket holds no lease."""
     return not await admin.entries("natsctl_leases")
 
 
@@ -196,18 +204,18 @@ async def no_lease(admin: Admin) -> bool:
         ["3 begin", "2 begin", "3 step"],
     ],
 )
-def test_the_book_sees_overlaps(tmp_path: Path, records: list[str]) -> None:
-    book = written(tmp_path, records)
+def test_the_sync_log_detects_overlaps(tmp_path: Path, records: list[str]) -> None:
+    book = log_with(tmp_path, records)
     with pytest.raises(Overlap):
         book.check(excused=frozenset({3}))
 
 
-def test_the_book_finds_no_overlap_where_there_is_none(tmp_path: Path) -> None:
+def test_the_sync_log_reports_no_overlap_for_separate_syncs(tmp_path: Path) -> None:
     records = ["1 begin", "1 step", "1 end", "3 begin", "2 begin", "3 end", "2 step", "2 end"]
-    written(tmp_path, records).check(excused=frozenset({3}))
+    log_with(tmp_path, records).check(excused=frozenset({3}))
 
 
-def written(folder: Path, records: list[str]) -> Book:
+def log_with(folder: Path, records: list[str]) -> Book:
     book = Book(folder / "records")
     lines = [Record(int(pid), what, "k") for pid, what in map(str.split, records)]
     book.path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))

@@ -1,4 +1,4 @@
-"""Two real NATS systems beside one real cluster."""
+"""Two NATS systems with one cluster do not change each other's objects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,24 +32,24 @@ async def test_two_installations_leave_each_others_objects_alone(
         playing(other, own_kube_server) as staging,
     ):
         await production.put(*KEYS)
-        await eventually(lambda: made(production, *KEYS))
+        await eventually(lambda: has_maps(production, *KEYS))
         uids, texts = await production.uids(), await production.maps()
 
         await staging.put("k0", "only-here")
-        await eventually(lambda: made(staging, "only-here"))
-        await eventually(lambda: refused(staging, "k0"))
+        await eventually(lambda: has_maps(staging, "only-here"))
+        await eventually(lambda: is_refused(staging, "k0"))
         await staging.delete("k0")
-        await asyncio.sleep(3)  # ten sweeps, and several times the grace
+        await asyncio.sleep(3)  # ten GC cycles, and several grace periods
 
         assert {key: uid for key, uid in (await production.uids()).items() if key in uids} == uids
         assert {key: (await production.maps())[key] for key in KEYS} == texts
         assert (await staging.runtime.garbage_plan(at_once=True)).orphans == ()
 
 
-async def made(play: KubePlay, *names: str) -> bool:
+async def has_maps(play: KubePlay, *names: str) -> bool:
     return set(names) <= (await play.maps()).keys()
 
 
-def refused(play: KubePlay, key: str) -> bool:
-    known = play.runtime.explain(key)
-    return any("of installation" in sync.error for sync in known.syncs)
+def is_refused(play: KubePlay, key: str) -> bool:
+    explained = play.runtime.explain(key)
+    return any("of installation" in sync.error for sync in explained.syncs)

@@ -1,4 +1,4 @@
-"""Nothing is lost, whatever happens to the kube-apiserver, its history and the way to it."""
+"""A controller converges after faults of the kube-apiserver, its history and the network."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -17,15 +17,15 @@ KEYS = [f"k{number}" for number in range(40)]
 
 @asynccontextmanager
 async def through_proxy(cluster: KubeServer) -> AsyncIterator[tuple[CutProxy, Path]]:
-    """Give a way to the cluster that can be cut, and a kubeconfig that leads there."""
+    """Yield a proxy to the cluster that can be cut, and a kubeconfig for it."""
     async with CutProxy(cluster.url) as proxy:
         kubeconfig = cluster.kubeconfig()
-        there = proxy.url.replace("nats://", "https://")
-        kubeconfig.write_text(kubeconfig.read_text().replace(cluster.url, there))
+        proxy_url = proxy.url.replace("nats://", "https://")
+        kubeconfig.write_text(kubeconfig.read_text().replace(cluster.url, proxy_url))
         yield proxy, kubeconfig
 
 
-async def test_an_apiserver_killed_and_started_while_both_sides_change(
+async def test_a_controller_converges_after_a_restart_of_the_apiserver_under_changes(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server) as play:
@@ -41,7 +41,7 @@ async def test_an_apiserver_killed_and_started_while_both_sides_change(
         await play.settled()
 
 
-async def test_history_that_was_compacted_away_is_listed_anew(
+async def test_a_watch_relists_after_its_history_was_compacted(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server) as play:
@@ -56,9 +56,9 @@ async def test_history_that_was_compacted_away_is_listed_anew(
         await play.settled()
 
 
-@pytest.mark.parametrize("how", ["cut", "freeze"])
-async def test_a_way_that_is_lost_and_comes_back(
-    nats_server: NatsServer, own_kube_server: KubeServer, how: str
+@pytest.mark.parametrize("fault", ["cut", "freeze"])
+async def test_a_controller_converges_after_a_lost_network_connection(
+    nats_server: NatsServer, own_kube_server: KubeServer, fault: str
 ) -> None:
     async with through_proxy(own_kube_server) as (proxy, kubeconfig):
         playing = kube_playing(
@@ -67,9 +67,9 @@ async def test_a_way_that_is_lost_and_comes_back(
         async with playing as play:
             async with meddling(play, KEYS):
                 await progress(play)
-                proxy.cut() if how == "cut" else proxy.freeze()
+                proxy.cut() if fault == "cut" else proxy.freeze()
                 await eventually(lambda: play.runtime.failure is not None)
-                with suppress(AssertionError):  # it may be gone just now
+                with suppress(AssertionError):  # the object may not exist at this moment
                     await play.remove(KEYS[0])
                 await play.put(*KEYS[2:6])
                 proxy.thaw()
@@ -78,7 +78,7 @@ async def test_a_way_that_is_lost_and_comes_back(
             await play.settled()
 
 
-async def test_connections_that_are_cut_again_and_again(
+async def test_a_controller_converges_after_repeated_disconnections(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with (
@@ -93,7 +93,7 @@ async def test_connections_that_are_cut_again_and_again(
         await play.settled()
 
 
-async def test_an_apiserver_that_stops_answering_and_goes_on(
+async def test_a_controller_converges_after_a_pause_of_the_apiserver(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server, watch_timeout_s=2.0) as play:
@@ -105,7 +105,7 @@ async def test_an_apiserver_that_stops_answering_and_goes_on(
         await play.settled()
 
 
-async def test_objects_changed_behind_its_back_are_put_right(
+async def test_a_controller_repairs_random_changes_of_its_objects(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server) as play:
@@ -115,7 +115,7 @@ async def test_objects_changed_behind_its_back_are_put_right(
             await play.settled()
 
 
-async def test_both_servers_killed_at_once(
+async def test_a_controller_converges_after_both_servers_were_killed(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server) as play:
@@ -131,6 +131,6 @@ async def test_both_servers_killed_at_once(
 
 
 async def progress(play: KubePlay, *, syncs: int = 50) -> None:
-    """Wait until so many more syncs have begun."""
+    """Wait until this many more syncs have begun."""
     goal = play.controller.syncs + syncs
     await eventually(lambda: play.controller.syncs >= goal)

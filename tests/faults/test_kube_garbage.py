@@ -1,4 +1,4 @@
-"""Nothing alive in a cluster is ever collected, however hard one tries."""
+"""Garbage collection never deletes a secondary in a cluster whose owner exists."""
 
 import asyncio
 from contextlib import suppress
@@ -11,15 +11,15 @@ from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
 KEYS = [f"k{number}" for number in range(20)]
-SWEEPS = 6  # by then, what may be collected is
+GC_CYCLES = 6  # enough to collect every orphan
 
 
-async def sweeps(count: int = SWEEPS) -> None:
-    """Let so many sweeps pass: that nothing goes in them is to be seen."""
+async def gc_cycles(count: int = GC_CYCLES) -> None:
+    """Wait for this many GC cycles."""
     await asyncio.sleep(count * EAGER.interval_s)
 
 
-async def test_owners_unknown_to_a_stale_cache_keep_what_they_own(
+async def test_owners_missing_from_a_stale_cache_keep_their_secondaries(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with (
@@ -32,7 +32,7 @@ async def test_owners_unknown_to_a_stale_cache_keep_what_they_own(
         await play.put("late")
         planted = await play.plant("late", "late")
         await eventually(lambda: play.controller.maps.get("maps/late") is not None)
-        await sweeps()
+        await gc_cycles()
         assert (await play.uids())["late"] == planted
         proxy.thaw()
         proxy.cut()
@@ -41,27 +41,27 @@ async def test_owners_unknown_to_a_stale_cache_keep_what_they_own(
         assert (await play.uids())["late"] == planted
 
 
-async def test_an_owner_made_again_between_suspicion_and_deletion_keeps_what_it_owns(
+async def test_an_owner_recreated_during_the_grace_period_keeps_its_secondary(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
         before = await play.uids()
         mark = own_kube_server.mark()
-        for key in KEYS[:5]:  # without a trace: only a sweep may find what they left
+        for key in KEYS[:5]:  # no delete marker remains, so only a GC cycle finds the orphans
             await play.admin.purge(SITES, key)
-        await sweeps(1)
+        await gc_cycles(1)
         play.controller.go_on.clear()
         await play.put(*KEYS[:5])
         play.controller.go_on.set()
         await play.settled()
-        await sweeps()
+        await gc_cycles()
         after = await play.uids()
         assert after.keys() == before.keys()
         assert {key for key in after if after[key] != before[key]} <= play.deleted(mark)
         assert play.deleted(mark) <= set(KEYS[:5])
 
 
-async def test_owners_that_come_and_go_all_the_time_keep_what_is_theirs(
+async def test_owners_deleted_and_recreated_repeatedly_keep_their_secondaries(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
@@ -75,7 +75,7 @@ async def test_owners_that_come_and_go_all_the_time_keep_what_is_theirs(
         assert {key: after[key] for key in KEYS[1::2]} == {key: before[key] for key in KEYS[1::2]}
 
 
-async def test_while_nats_is_down_nothing_is_collected(
+async def test_no_garbage_is_collected_while_nats_is_down(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
@@ -83,7 +83,7 @@ async def test_while_nats_is_down_nothing_is_collected(
         nats_server.kill()
         await eventually(lambda: play.runtime.failure is not None)
         planted = await play.plant("late", "nobody")
-        await sweeps()
+        await gc_cycles()
         assert play.deleted(mark) == set()
         assert (await play.uids())["late"] == planted
         await nats_server.start()
@@ -92,7 +92,7 @@ async def test_while_nats_is_down_nothing_is_collected(
         await play.settled()
 
 
-async def test_a_bucket_made_again_loses_nobody_anything(
+async def test_a_recreated_primary_bucket_deletes_no_secondary(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
@@ -102,7 +102,7 @@ async def test_a_bucket_made_again_loses_nobody_anything(
         config = await play.admin.drop(SITES)
         await play.admin.restore(config)
         await eventually(lambda: cache.incarnation != incarnation)
-        await sweeps()
+        await gc_cycles()
         plan = await play.runtime.garbage_plan()
         assert "recreated" in plan.refused
         assert len(plan.orphans) == len(KEYS)
@@ -113,25 +113,25 @@ async def test_a_bucket_made_again_loses_nobody_anything(
         assert play.deleted(mark) == set()
 
 
-async def test_a_bucket_made_again_while_nobody_ran_loses_nobody_anything(
+async def test_a_bucket_recreated_while_no_controller_ran_deletes_no_secondary(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
         before = await play.uids()
         admin = play.admin
-        await eventually(lambda: remembered(play.admin.entry("natsctl", "gc.maps")))
+        await eventually(lambda: is_recorded(play.admin.entry("natsctl", "gc.maps")))
     mark = own_kube_server.mark()
     async with admin:
         config = await admin.drop(SITES)
         await admin.restore(config)
         async with running(Maps(), nats_server.url, own_kube_server.kubeconfig()) as runtime:
-            await sweeps()
+            await gc_cycles()
             assert "recreated" in (await runtime.garbage_plan()).refused
         assert play.deleted(mark) == set()
         assert await play.uids() == before
 
 
-async def test_an_apiserver_that_is_down_in_the_middle_only_delays(
+async def test_an_outage_of_the_apiserver_only_delays_the_deletion_of_secondaries(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
@@ -141,7 +141,7 @@ async def test_an_apiserver_that_is_down_in_the_middle_only_delays(
         own_kube_server.kill()
         await play.put(KEYS[0])
         await eventually(lambda: play.runtime.failure is not None)
-        await sweeps()
+        await gc_cycles()
         await own_kube_server.start()
         await play.settled()
         assert play.deleted(mark) <= set(KEYS[::2])
@@ -149,11 +149,11 @@ async def test_an_apiserver_that_is_down_in_the_middle_only_delays(
         assert {key: after[key] for key in KEYS[1::2]} == {key: before[key] for key in KEYS[1::2]}
 
 
-async def test_what_was_purged_without_a_trace_while_nobody_ran_goes_at_last(
+async def test_secondaries_of_owners_purged_while_no_controller_ran_are_collected(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
-        await eventually(lambda: remembered(play.admin.entry("natsctl", "gc.maps")))
+        await eventually(lambda: is_recorded(play.admin.entry("natsctl", "gc.maps")))
     async with play.admin:
         for key in KEYS[:3]:
             await play.admin.purge(SITES, key)
@@ -164,8 +164,8 @@ async def test_what_was_purged_without_a_trace_while_nobody_ran_goes_at_last(
         assert play.deleted(mark) == set(KEYS[:3])
 
 
-async def remembered(entry: object) -> bool:
-    """Say whether a sweep was remembered; for `eventually`."""
+async def is_recorded(entry: object) -> bool:
+    """Return whether the record of a GC cycle exists."""
     with suppress(*FAILURES):
         await entry  # type: ignore[misc]  # a coroutine
         return True

@@ -1,4 +1,4 @@
-"""What somebody does to the labels of an object in a real cluster is put right, without force."""
+"""A controller restores changed owner labels in a real cluster without force."""
 
 from typing import Any
 
@@ -22,26 +22,28 @@ KIND, KEY = "natsctl.io/owner-kind", "natsctl.io/owner-key"
         {"annotations": {"natsctl.io/applied": "changed"}},
     ],
 )
-async def test_whose_an_object_is_only_its_owner_says(
+async def test_changed_owner_labels_of_an_object_are_restored(
     nats_server: NatsServer,
     own_kube_server: KubeServer,
     monkeypatch: pytest.MonkeyPatch,
     metadata: dict[str, Any],
 ) -> None:
-    async def gently(self: Maps, key: str) -> None:
+    async def sync_without_force(self: Maps, key: str) -> None:
         site: Site | None = self.sites.get(key)
         if site is not None:
             await self.maps.apply({"metadata": {"name": key}, "data": {"text": site.spec.text}})
 
-    monkeypatch.setattr(Maps, "sync_handler", gently)
+    monkeypatch.setattr(Maps, "sync_handler", sync_without_force)
     async with kube_playing(nats_server.url, own_kube_server, keys=2) as play:
         await play.edit("k0", {"metadata": metadata})
-        await eventually(lambda: owned(play))
+        await eventually(lambda: has_owner_labels(play))
 
 
-async def owned(play: KubePlay) -> bool:
-    found = await play.cluster.call("GET", "/api/v1/namespaces/maps/configmaps/k0")
-    labels, annotations = (found["metadata"].get(name, {}) for name in ("labels", "annotations"))
+async def has_owner_labels(play: KubePlay) -> bool:
+    config_map = await play.cluster.call("GET", "/api/v1/namespaces/maps/configmaps/k0")
+    labels, annotations = (
+        config_map["metadata"].get(name, {}) for name in ("labels", "annotations")
+    )
     assert (labels.get(KIND), labels.get(KEY)) == ("Site.sites", "k0")
     assert (annotations.get(KIND), annotations.get(KEY)) == ("Site.sites", "k0")
     assert annotations.get("natsctl.io/applied") != "changed"

@@ -1,4 +1,4 @@
-"""Many primaries in a cluster: all of them converge, and then nothing is written any more."""
+"""Many primaries in a cluster converge, and cause no write afterwards."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ async def converged(play: KubePlay, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.long)])
-async def test_many_primaries_converge_and_are_left_in_peace(
+async def test_many_primaries_converge_and_resyncs_write_nothing(
     nats_server: NatsServer,
     own_kube_server: KubeServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -36,27 +36,29 @@ async def test_many_primaries_converge_and_are_left_in_peace(
         keys = await converged(play, count)
         documents = await play.documents()
         assert documents.keys() >= set(keys)
-        assert {at["data"]["text"] for name, at in documents.items() if name in keys} == {"hi"}
+        assert {
+            document["data"]["text"] for name, document in documents.items() if name in keys
+        } == {"hi"}
         await eventually(lambda: play.runtime.idle)
 
         mark, syncs = own_kube_server.mark(), play.controller.syncs
-        goal = syncs + ROUNDS * (count + 1)  # each was visited about so often, and none wrote
+        goal = syncs + ROUNDS * (count + 1)  # about this many syncs of each key
         await eventually(lambda: play.controller.syncs >= goal, within_s=200)
-        assert events_aside(own_kube_server, mark) == []
+        assert writes_except_events(own_kube_server, mark) == []
 
 
 @pytest.mark.long
-async def test_in_an_idle_minute_nothing_is_written(
+async def test_an_idle_minute_has_no_write(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
     async with kube_playing(nats_server.url, own_kube_server, keys=1) as play:
         await converged(play, 1000)
-        await asyncio.sleep(60)  # events of the beginning are told by now
+        await asyncio.sleep(60)  # events about the start are sent
         mark = own_kube_server.mark()
         await asyncio.sleep(60)
         assert own_kube_server.writes(since=mark) == []
 
 
-def events_aside(server: KubeServer, mark: int) -> list[str]:
-    """Return the writes since *mark*, but those of events about what came before."""
-    return [str(at) for at in server.writes(since=mark) if at.resource != "events"]
+def writes_except_events(server: KubeServer, mark: int) -> list[str]:
+    """Return the writes since *mark* except writes of events."""
+    return [str(write) for write in server.writes(since=mark) if write.resource != "events"]

@@ -1,4 +1,4 @@
-"""A process that reconciles is killed before and after each of its calls, and another goes on."""
+"""A reconciler survives a crash before and after each of its calls."""
 
 import asyncio
 import random
@@ -28,11 +28,14 @@ CLUSTER_DISKS = kube("example.org/v1", "Disk")
 
 
 class KilledError(BaseException):
-    """What a killed process does after: nothing."""
+    """The process was killed, so it makes no more calls."""
 
 
 class Fate:
-    """Kills at the given point: each call has one before its effect and one after it."""
+    """Kills the process at the given point.
+
+    Each call has one point before its effect and one point after it.
+    """
 
     def __init__(self, point: int | None = None) -> None:
         self.passed = 0
@@ -53,7 +56,7 @@ class Fate:
 
 
 class MortalClient(CloudClient):
-    """A client, as a process that may be killed uses it."""
+    """A cloud client of a process that may be killed."""
 
     def __init__(self, cloud: Cloud, fate: Fate, *, by_key: bool) -> None:
         super().__init__(cloud, by_key=by_key)
@@ -77,7 +80,7 @@ class MortalClient(CloudClient):
 
 
 class World:
-    """What outlives processes: a store, the cloud, a person; and the process that lives now."""
+    """A store, a cloud and a person, which outlive processes, and the current process."""
 
     def __init__(self, store: Store, *, by_key: bool, fate: Fate) -> None:
         self.store = store
@@ -89,9 +92,9 @@ class World:
         self.person = Play(store=store, cloud=self.cloud, kind=store.kind)
         self._play = self._process(fate)
 
-    def die_again(self, moments: Callable[[], int]) -> None:
-        """Kill every process from now on, each after so many calls."""
-        self._next = lambda: Fate(moments())
+    def die_again(self, random_calls: Callable[[], int]) -> None:
+        """Kill every later process, each after the next number of calls."""
+        self._next = lambda: Fate(random_calls())
 
     def _process(self, fate: Fate) -> Play:
         def client(cloud: Cloud) -> MortalClient:
@@ -108,7 +111,7 @@ class World:
         )
 
     async def rest(self) -> None:
-        """Let the process, or the next one, come to rest; a person settles what is unknown."""
+        """Reconcile until no work is left. A person resolves unknown creations."""
         for _ in range(1000):
             try:
                 after_s = await self._play.reconcile()
@@ -119,23 +122,23 @@ class World:
                 await asyncio.sleep(after_s)
             elif not await self._settled():
                 return
-        raise AssertionError("it never came to rest")
+        raise AssertionError("the reconciler never became idle")
 
     async def step(self) -> None:
-        """Let the process reconcile once, or die while it does."""
+        """Reconcile once, which may kill the process."""
         try:
             await self._play.reconcile()
         except KilledError:
             self._play = self._process(self._next())
 
     async def replace(self, **spec: int) -> None:
-        """Write the object as `nats kv put` does: as a whole, without any metadata."""
+        """Replace the whole object without metadata, as `nats kv put` does."""
         stored = await self.store.get("a")
         value = msgspec.json.encode({"spec": spec})
         await self.store.update("a", value, revision=stored.revision)
 
     async def _settled(self) -> bool:
-        """Look into the cloud and say what came of a creation, where nobody knows."""
+        """Resolve an unknown creation from the state of the cloud, as a person does."""
         try:
             stored = await self.store.get("a")
         except NotFoundError:
@@ -154,7 +157,7 @@ class World:
         else:
             await self.store.delete("a")
 
-    async def says(self) -> dict[str, tuple[str, str]]:
+    async def conditions(self) -> dict[str, tuple[str, str]]:
         return await self.person.conditions()
 
     async def exists(self) -> bool:
@@ -166,14 +169,14 @@ class World:
 
 
 async def life(world: World) -> list[object]:
-    """Create, change and delete a disk; return what the world is like in between."""
+    """Create, change and delete a disk, and return the state after each step."""
     seen: list[object] = []
     await world.person.put(size=1)
     await world.rest()
-    seen.append((list(world.cloud.disks.values()), await world.says()))
+    seen.append((list(world.cloud.disks.values()), await world.conditions()))
     await world.person.edit("a", lambda document: document["spec"].update(size=2))
     await world.rest()
-    seen.append((list(world.cloud.disks.values()), await world.says()))
+    seen.append((list(world.cloud.disks.values()), await world.conditions()))
     await world.delete()
     await world.rest()
     seen.append((world.cloud.disks, world.cloud.created, await world.exists()))
@@ -184,23 +187,23 @@ def in_nats() -> Store:
     return MemoryStore(DISKS)
 
 
-def in_a_cluster() -> Store:
+def in_cluster() -> Store:
     return MemoryCluster(MemoryRecorder()).store(CLUSTER_DISKS)
 
 
 async def lives(store: Callable[[], Store], *, by_key: bool) -> list[tuple[list[object], World]]:
-    """Return a life for each point at which its process is killed, the one without first."""
+    """Run one life without a crash and one for each crash point, and return them in this order."""
     fate = Fate()
     world = World(store(), by_key=by_key, fate=fate)
-    found = [(await life(world), world)]
+    results = [(await life(world), world)]
     for point in range(fate.passed):
         world = World(store(), by_key=by_key, fate=Fate(point))
-        found.append((await life(world), world))
-    return found
+        results.append((await life(world), world))
+    return results
 
 
-@pytest.mark.parametrize("store", [in_nats, in_a_cluster])
-async def test_names_known_beforehand_make_every_crash_harmless(
+@pytest.mark.parametrize("store", [in_nats, in_cluster])
+async def test_a_crash_at_any_call_is_harmless_if_the_name_is_known_before_creation(
     store: Callable[[], Store],
 ) -> None:
     (undisturbed, _), *crashed = await lives(store, by_key=True)
@@ -210,29 +213,31 @@ async def test_names_known_beforehand_make_every_crash_harmless(
         assert (point, seen, world.resolved) == (point, undisturbed, 0)
 
 
-@pytest.mark.parametrize("store", [in_nats, in_a_cluster])
-async def test_names_given_outside_need_a_person_at_the_moment_of_creation_only(
+@pytest.mark.parametrize("store", [in_nats, in_cluster])
+async def test_only_a_crash_during_creation_needs_a_person_if_the_cloud_gives_the_name(
     store: Callable[[], Store],
 ) -> None:
     (undisturbed, _), *crashed = await lives(store, by_key=False)
     assert undisturbed[-1] == ({}, ["a"], False)
     for point, (seen, _) in enumerate(crashed):
         assert (point, seen) == (point, undisturbed)
-    asked = [point for point, (_, world) in enumerate(crashed) if world.resolved]
-    # after the intent, around the creation, and before its result
-    assert asked == list(range(asked[0], asked[0] + len(asked)))
-    assert 3 <= len(asked) <= 6
+    points_with_person = [point for point, (_, world) in enumerate(crashed) if world.resolved]
+    # crash points between the record of the intent and the record of the result
+    assert points_with_person == list(
+        range(points_with_person[0], points_with_person[0] + len(points_with_person))
+    )
+    assert 3 <= len(points_with_person) <= 6
 
 
 @pytest.mark.parametrize("by_key", [True, False])
 @pytest.mark.parametrize("seed", range(100))
-async def test_processes_that_are_killed_again_and_again_do_it_in_the_end(
+async def test_repeatedly_killed_processes_converge(
     seed: int,
     by_key: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    moments = random.Random(seed)
-    world = World(in_nats(), by_key=by_key, fate=Fate(moments.randrange(12)))
-    world.die_again(lambda: moments.randrange(1, 40))
+    random_calls = random.Random(seed)
+    world = World(in_nats(), by_key=by_key, fate=Fate(random_calls.randrange(12)))
+    world.die_again(lambda: random_calls.randrange(1, 40))
     seen = await life(world)
     assert seen[0][0] == [1]  # type: ignore[index]  # the sizes of the disks
     assert seen[1][0] == [2]  # type: ignore[index]  # likewise
@@ -241,11 +246,11 @@ async def test_processes_that_are_killed_again_and_again_do_it_in_the_end(
 
 @pytest.mark.parametrize("head_start", range(40))
 @pytest.mark.parametrize("by_key", [True, False])
-async def test_two_processes_at_once_create_one_disk(
+async def test_two_concurrent_processes_create_one_disk(
     head_start: int,
     by_key: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """One does not know yet that another has taken over."""
+    """Two processes that both believe to lead reconcile the same object."""
     first = Play(by_key=by_key)
     first.cloud.takes_s = {"create": 5.0}
     second = Play(store=first.store, records=first.records, cloud=first.cloud, by_key=by_key)
@@ -260,8 +265,10 @@ async def test_two_processes_at_once_create_one_disk(
     assert (await first.conditions())["Ready"] == ("True", "Available")
 
 
-async def test_one_that_is_removed_past_its_finalizer_is_cleaned_up_through_crashes() -> None:
-    async def removed(world: World) -> tuple[object, ...]:
+async def test_a_disk_of_an_object_removed_despite_its_finalizer_is_deleted_despite_crashes() -> (
+    None
+):
+    async def remove_object(world: World) -> tuple[object, ...]:
         await world.person.put(size=1)
         await world.rest()
         await world.store.delete("a")
@@ -270,17 +277,17 @@ async def test_one_that_is_removed_past_its_finalizer_is_cleaned_up_through_cras
         return world.cloud.disks, world.cloud.created, [type(state) for state in states]
 
     fate = Fate()
-    undisturbed = await removed(World(in_nats(), by_key=True, fate=fate))
+    undisturbed = await remove_object(World(in_nats(), by_key=True, fate=fate))
     assert undisturbed == ({}, ["a"], [Deleted])
     for point in range(fate.passed):
         world = World(in_nats(), by_key=True, fate=Fate(point))
-        assert (point, *await removed(world)) == (point, *undisturbed)
+        assert (point, *await remove_object(world)) == (point, *undisturbed)
 
 
-async def test_a_plain_put_at_any_moment_leads_to_no_second_disk() -> None:
-    """A client that knows nothing of natsctl writes the object anew around a crash."""
+async def test_a_plain_put_at_any_moment_creates_no_second_disk() -> None:
+    """A plain NATS client replaces the object around a crash."""
 
-    async def replaced(world: World) -> None:
+    async def replace_twice(world: World) -> None:
         await world.person.put(size=1)
         await world.step()
         await world.replace(size=2)
@@ -290,18 +297,18 @@ async def test_a_plain_put_at_any_moment_leads_to_no_second_disk() -> None:
 
     fate = Fate()
     undisturbed = World(in_nats(), by_key=False, fate=fate)
-    await replaced(undisturbed)
+    await replace_twice(undisturbed)
     assert undisturbed.cloud.created == ["a"]
     for point in range(fate.passed):
         world = World(in_nats(), by_key=False, fate=Fate(point))
-        await replaced(world)
+        await replace_twice(world)
         assert (point, world.cloud.created, world.cloud.disks) == (point, ["a"], {"disk-1": 3})
         await world.delete()
         await world.rest()
         assert (point, world.cloud.disks, world.records.keys()) == (point, {}, [])
 
 
-async def test_an_object_that_is_deleted_after_a_plain_put_leaves_no_disk() -> None:
+async def test_an_object_deleted_after_a_plain_put_leaves_no_disk() -> None:
     world = World(in_nats(), by_key=False, fate=Fate())
     await world.person.put(size=1)
     await world.rest()
@@ -311,18 +318,18 @@ async def test_an_object_that_is_deleted_after_a_plain_put_leaves_no_disk() -> N
     assert (world.cloud.disks, world.records.keys()) == ({}, [])
 
 
-async def test_a_cancelled_reconciliation_is_a_crash_like_any_other() -> None:
-    """Cancel at every turn of the loop, as a stop that waits no longer does."""
-    for turns in range(60):
+async def test_a_cancelled_reconciliation_is_handled_as_a_crash() -> None:
+    """Cancel the reconciliation at every step of the event loop, as a stop does."""
+    for steps in range(60):
         play = Play(by_key=True)
         await play.put(size=1)
         work = asyncio.create_task(play.reconcile())
-        for _ in range(turns):
+        for _ in range(steps):
             await asyncio.sleep(0)
         work.cancel()
         await asyncio.wait({work})
         another = Play(store=play.store, records=play.records, cloud=play.cloud, by_key=True)
         await another.settle()
-        assert (turns, play.cloud.created, play.cloud.disks) == (turns, ["a"], {"a": 1})
+        assert (steps, play.cloud.created, play.cloud.disks) == (steps, ["a"], {"a": 1})
         document = documents.parse((await play.store.get("a")).value)
         assert documents.finalizers_of(document) == ("natsctl.io/managed",)

@@ -1,4 +1,4 @@
-"""A daemon that reconciles is killed (-9) before and after each of its calls."""
+"""A daemon with a reconciler survives SIGKILL before and after each of its calls."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ from tests.support.servers.nats_server import NatsServer
 
 
 class Daemon:
-    """`natsctl run`, which dies at one point of one key's calls, and then of the next one's."""
+    """`natsctl run`, killed at one crash point for each key in turn."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.deaths = 0
@@ -28,7 +28,7 @@ class Daemon:
         self._log = (folder / "log").open("ab")
 
     async def start(self) -> None:
-        """Start it, to die at the point and in the life of the key that it has not died at yet."""
+        """Start the daemon with the next key and its next crash point."""
         (self._folder / "kill").write_text(f"disk-{self.deaths} {self.deaths}")
         self._process = await forked(
             *("run", "--controller", "tests.support.controllers.file_disks:Disks"),
@@ -38,7 +38,7 @@ class Daemon:
         )
 
     async def revive(self) -> None:
-        """Start it again where it has died."""
+        """Start the daemon again if it was killed."""
         assert self._process is not None
         if self._process.returncode is not None:
             log = (self._folder / "log").read_text()
@@ -55,7 +55,7 @@ class Daemon:
 
 
 class Disks:
-    """The bucket, the files, and the daemon between them."""
+    """The bucket, the disk files, and the daemon that syncs them."""
 
     def __init__(self, bucket: KeyValue, folder: Path, daemon: Daemon) -> None:
         self._bucket = bucket
@@ -63,43 +63,46 @@ class Disks:
         self._daemon = daemon
 
     async def put(self, key: str, size: int) -> None:
-        await self._edit(key, lambda found: found.update(spec={"size": size}))
+        await self._edit(key, lambda document: document.update(spec={"size": size}))
 
     async def delete(self, key: str) -> None:
         """Mark the object deleted, as `natsctl delete` does."""
         mark = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-        await self._edit(key, lambda found: found["metadata"].update(mark))
+        await self._edit(key, lambda document: document["metadata"].update(mark))
 
     async def _edit(self, key: str, change: Callable[[dict[str, Any]], None]) -> None:
-        """Change the object as it is, whoever writes it meanwhile."""
+        """Change the stored object, and retry if another client wrote it first."""
         while True:
             try:
                 entry = await self._bucket.get(key)
-                found, revision = json.loads(entry.value or b"{}"), entry.revision
+                document, revision = json.loads(entry.value or b"{}"), entry.revision
             except KeyNotFoundError:
-                found, revision = {}, None
-            change(found)
+                document, revision = {}, None
+            change(document)
             with suppress(KeyWrongLastSequenceError):
-                await self._bucket.update(key, json.dumps(found).encode(), revision)
+                await self._bucket.update(key, json.dumps(document).encode(), revision)
                 return
 
     async def becomes(self, key: str, size: int | None) -> None:
-        """Wait until the disk is so and its object at rest; what dies meanwhile starts again."""
+        """Wait until the disk has this size, or None for no disk, and its object is ready.
 
-        async def is_so() -> bool:
+        A killed daemon is started again.
+        """
+
+        async def has_size() -> bool:
             await self._daemon.revive()
             file = self._folder / "disks" / key
-            found = await self._document(key)
+            document = await self._document(key)
             if size is None:
-                return found is None and not file.exists()
-            ready = found is not None and "True" in [
-                at["status"]
-                for at in found.get("status", {}).get("conditions", ())
-                if at["type"] == "Ready"
+                return document is None and not file.exists()
+            ready = document is not None and "True" in [
+                condition["status"]
+                for condition in document.get("status", {}).get("conditions", ())
+                if condition["type"] == "Ready"
             ]
             return ready and file.exists() and file.read_text() == str(size)
 
-        await eventually(is_so, every_s=0.05)
+        await eventually(has_size, every_s=0.05)
 
     async def _document(self, key: str) -> dict[str, Any] | None:
         try:
@@ -109,7 +112,7 @@ class Disks:
 
 
 @pytest.mark.timeout(900)
-async def test_killed_at_each_of_its_calls_it_makes_no_disk_twice_and_forgets_none(
+async def test_a_daemon_killed_at_each_call_creates_each_disk_once_and_deletes_it(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     (tmp_path / "disks").mkdir()
@@ -120,7 +123,7 @@ async def test_killed_at_each_of_its_calls_it_makes_no_disk_twice_and_forgets_no
     disks = Disks(bucket, tmp_path, daemon)
     await daemon.start()
     lives = 0
-    while daemon.deaths == lives:  # it dies once in each life, until it has no more points
+    while daemon.deaths == lives:  # one crash for each life, until no crash point is left
         key = f"disk-{lives}"
         await disks.put(key, 1)
         await disks.becomes(key, 1)
@@ -129,7 +132,7 @@ async def test_killed_at_each_of_its_calls_it_makes_no_disk_twice_and_forgets_no
         await disks.delete(key)
         await disks.becomes(key, None)
         lives += 1
-        await disks.put("probe", lives)  # so that a death at the very end is noticed
+        await disks.put("probe", lives)  # makes a crash at the very end visible
         await disks.becomes("probe", lives)
     await daemon.end()
     await client.close()

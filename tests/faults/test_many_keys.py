@@ -1,4 +1,4 @@
-"""More keys than the server tells in one answer, of which some are purged meanwhile."""
+"""A bucket with more keys than one page of the server, while some are purged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,9 @@ async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
         yield nats
 
 
-async def test_no_key_is_missed_while_others_are_purged(admin: Admin, nats: Nats) -> None:
+async def test_keys_of_many_pages_are_complete_while_others_are_purged(
+    admin: Admin, nats: Nats
+) -> None:
     kept = set(KEYS[20_000:])
     bucket = Bucket(nats.connection, BUCKET)
     enough = asyncio.Event()
@@ -51,7 +53,7 @@ async def test_no_key_is_missed_while_others_are_purged(admin: Admin, nats: Nats
         enough.set()
 
 
-async def test_a_key_of_the_last_page_that_is_purged(admin: Admin, nats: Nats) -> None:
+async def test_a_watch_detects_a_purged_key_of_the_last_page(admin: Admin, nats: Nats) -> None:
     store = await nats.open(kv(bytes, bucket=BUCKET, history=1, storage="memory"))
     shown: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""The way to the server is cut, frozen and healed; the server itself is well."""
+"""A controller survives a network that is cut, frozen and healed."""
 
 import asyncio
 
@@ -12,7 +12,9 @@ from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
 
-async def test_a_connection_that_is_cut(nats_server: NatsServer, cut_proxy: CutProxy) -> None:
+async def test_a_controller_converges_after_a_cut_connection(
+    nats_server: NatsServer, cut_proxy: CutProxy
+) -> None:
     async with playing(nats_server.url, through=cut_proxy.url) as play:
         async with play.user.writing():
             cut_proxy.cut()
@@ -22,7 +24,7 @@ async def test_a_connection_that_is_cut(nats_server: NatsServer, cut_proxy: CutP
         await play.settled()
 
 
-async def test_a_connection_that_is_cut_again_and_again(
+async def test_a_controller_converges_after_repeated_cuts(
     nats_server: NatsServer, cut_proxy: CutProxy
 ) -> None:
     async with playing(nats_server.url, through=cut_proxy.url) as play:
@@ -34,7 +36,7 @@ async def test_a_connection_that_is_cut_again_and_again(
         await play.settled()
 
 
-async def test_a_network_that_swallows_everything(
+async def test_a_controller_converges_after_a_network_that_drops_everything(
     nats_server: NatsServer, cut_proxy: CutProxy
 ) -> None:
     async with playing(nats_server.url, through=cut_proxy.url) as play:
@@ -62,23 +64,23 @@ async def test_a_write_into_a_frozen_network_is_not_sent_again(
         assert set(await play.admin.entries(THINGS)) == set(play.user.keys)
 
 
-async def test_deletions_whose_markers_were_purged_while_nobody_watched(
+async def test_deletions_with_purged_markers_are_detected_after_a_disconnection(
     nats_server: NatsServer, cut_proxy: CutProxy
 ) -> None:
     async with playing(nats_server.url, through=cut_proxy.url) as play:
         await eventually(play.swept)
-        gone = play.user.keys[:20:2]
+        deleted_keys = play.user.keys[:20:2]
         cut_proxy.cut()
         await play.lost()
-        for key in gone:
+        for key in deleted_keys:
             await play.admin.delete(THINGS, key)
             await play.admin.purge(THINGS, key)
         await cut_proxy.heal()
         await play.settled()
-        assert play.sights.gone == set(gone)
+        assert play.sights.gone == set(deleted_keys)
 
 
-async def test_copies_that_are_deleted_without_a_trace_while_nobody_watches(
+async def test_secondaries_purged_during_a_disconnection_are_restored(
     nats_server: NatsServer, cut_proxy: CutProxy
 ) -> None:
     async with playing(nats_server.url, through=cut_proxy.url) as play:

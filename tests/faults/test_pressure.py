@@ -1,4 +1,4 @@
-"""More is written than can be taken in: by a handler that stalls, by a watch that lists."""
+"""Watches and handlers survive more writes than they can process."""
 
 import asyncio
 import os
@@ -25,7 +25,9 @@ UPDATES, KEYS = 200_000, 4_000
 GROWTH_MAX = 160 * 1024 * 1024  # bytes, of 400 MB that are written
 
 
-async def test_a_handler_that_stalls_under_many_updates(nats_server: NatsServer) -> None:
+async def test_memory_stays_bounded_while_a_handler_stalls_under_many_updates(
+    nats_server: NatsServer,
+) -> None:
     controller = Readers()
     async with Admin(nats_server.url) as admin:
         async with running(controller, nats_server.url):
@@ -43,9 +45,12 @@ async def test_a_handler_that_stalls_under_many_updates(nats_server: NatsServer)
         await eventually(lambda: no_consumers(admin))
 
 
-async def test_listings_under_constant_writes(nats_server: NatsServer) -> None:
-    """With a history of 1, what a listing is about to show is overwritten before it gets there."""
-    cold, hot = [f"cold{at}" for at in range(3_000)], [f"hot{at}" for at in range(2_000)]
+async def test_relists_under_constant_writes_miss_no_key(nats_server: NatsServer) -> None:
+    """With a history of 1, values are overwritten before a list delivers them."""
+    cold, hot = (
+        [f"cold{number}" for number in range(3_000)],
+        [f"hot{number}" for number in range(2_000)],
+    )
     wrong: list[Change[Thing]] = []
 
     def watch(change: Change[Thing]) -> None:
@@ -62,25 +67,25 @@ async def test_listings_under_constant_writes(nats_server: NatsServer) -> None:
             with controller.things.informer.subscribe(watch):
                 async with overwriting(nats_server.url, hot):
                     for restart in range(1, 4):
-                        await restarted(controller, admin, restart)
+                        await restart_watch(controller, admin, restart)
                 await eventually(lambda: settled(controller, admin), every_s=0.2)
         assert not wrong
         assert not controller.sights.gone
         await eventually(lambda: no_consumers(admin))
 
 
-async def test_a_key_that_is_always_overwritten_before_it_is_shown(
+async def test_a_key_overwritten_before_each_event_is_still_listed(
     nats_server: NatsServer,
 ) -> None:
-    """The watch reads it ahead, and does not go back when older messages of it come after all."""
+    """The watch reads the key directly, and ignores older messages that arrive later."""
     held: list[Stored | Deleted] = []
-    told: list[tuple[str, int]] = []
+    shown: list[tuple[str, int]] = []
     async with Admin(nats_server.url) as admin, natsctl.connect(nats_server.url) as nats:
 
         class Overtaken(Feed):
             async def take(self) -> list[Stored | Deleted]:  # type: ignore[override]
                 items = await super().take()
-                if any(key == "end of listing" for key, _ in told):
+                if any(key == "end of listing" for key, _ in shown):
                     return [*held, *items]  # type: ignore[list-item]
                 held.extend(item for item in items if item.key == "hot")  # type: ignore[misc]
                 await put(admin, "hot", "tick")
@@ -92,21 +97,26 @@ async def test_a_key_that_is_always_overwritten_before_it_is_shown(
             async for event in events:
                 match event:
                     case Listed(revision):
-                        told.append(("end of listing", revision))
+                        shown.append(("end of listing", revision))
                         await put(admin, "hot", "end")
                     case Applied(stored):
-                        told.append((stored.key, stored.revision))
-                if told and told[-1][0] == "end":
+                        shown.append((stored.key, stored.revision))
+                if shown and shown[-1][0] == "end":
                     break
-    keys, revisions = [key for key, _ in told], [at for key, at in told if key == "hot"]
+    keys, revisions = (
+        [key for key, _ in shown],
+        [revision for key, revision in shown if key == "hot"],
+    )
     assert keys.index("hot") < keys.index("end of listing")
     assert len(held) > 2
-    assert min(revisions) > max(at.revision for at in held)
+    assert min(revisions) > max(item.revision for item in held)
     assert revisions == sorted(revisions)
 
 
-async def test_a_consumer_that_sends_only_heartbeats(nats_server: NatsServer) -> None:
-    """As one on a server that has lost touch with the others does."""
+async def test_a_watch_replaces_a_consumer_that_sends_only_heartbeats(
+    nats_server: NatsServer,
+) -> None:
+    """A consumer on a server without contact to its cluster behaves like this."""
 
     class Stuck(Feed):
         async def take(self) -> list[Stored | Deleted]:  # type: ignore[override]
@@ -126,8 +136,8 @@ async def test_a_consumer_that_sends_only_heartbeats(nats_server: NatsServer) ->
             await follow(watch)
 
 
-async def restarted(controller: Readers, admin: Admin, times: int) -> None:
-    """Have the watch start over, and wait until it has listed and shown what came later."""
+async def restart_watch(controller: Readers, admin: Admin, times: int) -> None:
+    """Restart the watch, and wait until the cache has every revision."""
     await delete_consumers(admin)
     await eventually(lambda: controller.restarts() >= times)
     written = (await admin.info(THINGS))["state"]["last_seq"]
@@ -141,13 +151,13 @@ async def put(admin: Admin, *keys: str) -> None:
 
 @asynccontextmanager
 async def overwriting(url: str, keys: Sequence[str]) -> AsyncIterator[None]:
-    """Write the keys again and again, as fast as it goes."""
-    enough = asyncio.Event()
+    """Write the keys repeatedly as fast as possible."""
+    stopped = asyncio.Event()
 
     async def work() -> None:
         async with Admin(url) as admin:
             number = 0
-            while not enough.is_set():
+            while not stopped.is_set():
                 for key in keys:
                     number += 1
                     await write(admin, key, str(number))
@@ -159,10 +169,10 @@ async def overwriting(url: str, keys: Sequence[str]) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            enough.set()
+            stopped.set()
 
 
 def resident() -> int:
-    """Return how many bytes of memory this process has."""
+    """Return the resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""The server is killed, started again, stopped and continued."""
+"""A controller survives a server that is killed, restarted and paused."""
 
 import asyncio
 
@@ -13,7 +13,9 @@ from tests.support.faults.nats_test_bed import no_consumers, playing, running
 from tests.support.servers.nats_server import NatsServer
 
 
-async def test_a_server_that_is_killed_under_writes(nats_server: NatsServer) -> None:
+async def test_a_controller_converges_after_kills_of_the_server_under_writes(
+    nats_server: NatsServer,
+) -> None:
     async with playing(nats_server.url) as play:
         async with play.user.writing():
             for _ in range(2):
@@ -25,7 +27,7 @@ async def test_a_server_that_is_killed_under_writes(nats_server: NatsServer) -> 
         await play.settled()
 
 
-async def test_a_server_that_is_killed_again_while_the_watch_lists(
+async def test_a_controller_converges_after_kills_of_the_server_during_relists(
     nats_server: NatsServer,
 ) -> None:
     controller = Readers()
@@ -44,7 +46,7 @@ async def test_a_server_that_is_killed_again_while_the_watch_lists(
         await eventually(lambda: no_consumers(admin))
 
 
-async def test_a_server_that_stops_and_continues(nats_server: NatsServer) -> None:
+async def test_a_controller_converges_after_pauses_of_the_server(nats_server: NatsServer) -> None:
     async with playing(nats_server.url) as play:
         async with play.user.writing():
             nats_server.pause()
@@ -52,7 +54,7 @@ async def test_a_server_that_stops_and_continues(nats_server: NatsServer) -> Non
             nats_server.resume()
             await play.user.progress()
             nats_server.pause()
-            await asyncio.sleep(0.7)  # too short to be noticed by all
+            await asyncio.sleep(0.7)  # too short for some timeouts
             nats_server.resume()
             await play.user.progress()
         await play.settled()
@@ -63,9 +65,11 @@ async def test_a_write_that_failed_during_an_outage_is_never_sent(
 ) -> None:
     async with playing(nats_server.url) as play:
         nats_server.kill()
-        for at in range(50):  # the first may meet a connection that nobody knows to be lost
+        for number in range(
+            50
+        ):  # the first write may use a connection whose loss is not detected yet
             with pytest.raises(StoreError):
-                await play.controller.things.put(f"ghost{at}", Thing(spec=ThingSpec("boo")))
+                await play.controller.things.put(f"ghost{number}", Thing(spec=ThingSpec("boo")))
         await nats_server.start()
         await play.user.put_all()
         await play.settled()

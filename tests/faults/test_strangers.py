@@ -1,4 +1,4 @@
-"""Others send what natsctl never would; it harms nothing, or only itself."""
+"""Unexpected messages from other clients do not disturb a controller."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ STATUS = {"Status": "503", "Description": "I am no control message"}
 
 
 async def inboxes(admin: Admin) -> list[str]:
-    """Return the subjects to which consumers send."""
+    """Return the deliver subjects of all consumers."""
     infos = [
         await admin.api(f"CONSUMER.INFO.{stream}.{name}")
         for stream, names in (await admin.consumers()).items()
@@ -29,7 +29,9 @@ async def inboxes(admin: Admin) -> list[str]:
 
 
 @pytest.mark.parametrize("payload", [b"", b"nonsense"])
-async def test_a_message_to_the_inbox_of_a_watch(nats_server: NatsServer, payload: bytes) -> None:
+async def test_a_foreign_message_to_the_inbox_of_a_watch_restarts_the_watch(
+    nats_server: NatsServer, payload: bytes
+) -> None:
     async with playing(nats_server.url) as play:
         async with play.breaking(times=2):
             for inbox in await inboxes(play.admin):
@@ -39,7 +41,7 @@ async def test_a_message_to_the_inbox_of_a_watch(nats_server: NatsServer, payloa
 
 
 @pytest.mark.parametrize("key", ["odd", "k1"])
-async def test_a_value_with_the_headers_of_a_control_message(
+async def test_a_value_with_the_headers_of_a_control_message_is_invalid(
     nats_server: NatsServer, key: str
 ) -> None:
     async with playing(nats_server.url) as play:
@@ -52,7 +54,7 @@ async def test_a_value_with_the_headers_of_a_control_message(
         assert play.restarts == 0
 
 
-async def test_names_that_are_no_keys_in_the_buckets_of_a_controller(
+async def test_illegal_keys_are_invalid_and_disturb_no_other_key(
     nats_server: NatsServer,
 ) -> None:
     names = {b"a\x0bb": r"a\x0bb", b"a\x0cb": r"a\x0cb", b"a\xffb": r"a\xffb", b"*": "*"}
@@ -70,14 +72,14 @@ async def test_names_that_are_no_keys_in_the_buckets_of_a_controller(
         texts = {key: msgspec.json.decode(entry.value)["spec"]["text"] for key, entry in entries}
         await eventually(lambda: play.sights.synced == texts)
         assert (play.restarts, play.sights.gone) == (0, set())
-        again = Copies()
-        async with running(again, nats_server.url):
-            await eventually(lambda: again.sights.synced == texts)
-            assert set(again.runtime.status().invalid) == set(names.values())
-        assert not again.sights.gone
+        second = Copies()
+        async with running(second, nats_server.url):
+            await eventually(lambda: second.sights.synced == texts)
+            assert set(second.runtime.status().invalid) == set(names.values())
+        assert not second.sights.gone
 
 
-async def test_a_flood_of_requests_does_not_hold_up_a_sync(nats_server: NatsServer) -> None:
+async def test_a_flood_of_requests_does_not_delay_a_sync(nats_server: NatsServer) -> None:
     async with (
         playing(nats_server.url) as play,
         answering(play.connection, [play.runtime]),

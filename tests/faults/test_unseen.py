@@ -1,4 +1,4 @@
-"""What a controller wrote is undone while its watch is away, before the watch has shown it."""
+"""A controller restores a secondary that is deleted before the watch delivers it."""
 
 from collections.abc import Awaitable, Callable
 
@@ -20,7 +20,7 @@ async def purge(admin: Admin, name: str) -> None:
 
 
 @pytest.mark.parametrize("undo", [delete, purge])
-async def test_copies_that_go_before_the_watch_has_shown_them(
+async def test_secondaries_deleted_before_their_event_are_restored(
     nats_server: NatsServer, undo: Callable[[Admin, str], Awaitable[None]]
 ) -> None:
     async with playing(nats_server.url) as play:

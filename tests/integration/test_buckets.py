@@ -1,4 +1,4 @@
-"""Buckets are made as kinds declare them, and what differs is an error that says where."""
+"""Buckets are created as their kinds declare them, and a different option is an error."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,13 +35,15 @@ async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
 
 
 async def config(nats: Nats, bucket: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await nats.connection.api(f"STREAM.INFO.KV_{bucket}"))["config"]
-    return found
+    stream_config: dict[str, Any] = (await nats.connection.api(f"STREAM.INFO.KV_{bucket}"))[
+        "config"
+    ]
+    return stream_config
 
 
-async def make(nats: Nats, bucket: str, **options: Any) -> None:
-    """Make a bucket as `nats kv add` does, with these options."""
-    made = {
+async def create_bucket(nats: Nats, bucket: str, **options: Any) -> None:
+    """Create a bucket as `nats kv add` does, with these options."""
+    stream_config = {
         "name": f"KV_{bucket}",
         "subjects": [f"$KV.{bucket}.>"],
         "max_msgs_per_subject": 1,
@@ -51,68 +53,70 @@ async def make(nats: Nats, bucket: str, **options: Any) -> None:
         "allow_direct": True,
         **options,
     }
-    await nats.connection.api(f"STREAM.CREATE.KV_{bucket}", made)
+    await nats.connection.api(f"STREAM.CREATE.KV_{bucket}", stream_config)
 
 
 class TestMaking:
-    async def test_a_bucket_is_made_with_its_defaults(self, nats: Nats) -> None:
+    async def test_a_bucket_is_created_with_its_defaults(self, nats: Nats) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b"))
-        made = await config(nats, "b")
-        assert made["subjects"] == ["$KV.b.>"]
-        assert made["max_msgs_per_subject"] == 5
-        assert (made["max_age"], made["max_msg_size"]) == (0, -1)
-        assert (made["storage"], made["num_replicas"]) == ("file", 1)
+        created = await config(nats, "b")
+        assert created["subjects"] == ["$KV.b.>"]
+        assert created["max_msgs_per_subject"] == 5
+        assert (created["max_age"], created["max_msg_size"]) == (0, -1)
+        assert (created["storage"], created["num_replicas"]) == ("file", 1)
 
-    async def test_it_is_a_bucket_to_other_clients_too(self, nats: Nats) -> None:
+    async def test_a_bucket_has_the_stream_options_that_other_clients_expect(
+        self, nats: Nats
+    ) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b"))
-        made = await config(nats, "b")
-        assert made["discard"] == "new"
-        assert made["deny_delete"]
-        assert made["allow_rollup_hdrs"]
-        assert made["allow_direct"]
+        created = await config(nats, "b")
+        assert created["discard"] == "new"
+        assert created["deny_delete"]
+        assert created["allow_rollup_hdrs"]
+        assert created["allow_direct"]
 
-    async def test_it_is_made_as_declared(self, nats: Nats) -> None:
+    async def test_a_bucket_is_created_with_its_declared_options(self, nats: Nats) -> None:
         kind = natsctl.kv(
             bytes, bucket="b", history=7, ttl_s=90, storage="memory", max_value_bytes=2000
         )
         await nats.open(kind)
-        made = await config(nats, "b")
-        assert made["max_msgs_per_subject"] == 7
-        assert made["max_age"] == 90 * SECOND
-        assert made["storage"] == "memory"
-        assert made["max_msg_size"] == 2000
-        assert made["duplicate_window"] <= made["max_age"]
+        created = await config(nats, "b")
+        assert created["max_msgs_per_subject"] == 7
+        assert created["max_age"] == 90 * SECOND
+        assert created["storage"] == "memory"
+        assert created["max_msg_size"] == 2000
+        assert created["duplicate_window"] <= created["max_age"]
 
-    async def test_a_bucket_that_is_there_as_declared_is_used_with_what_is_in_it(
+    async def test_an_existing_bucket_with_equal_options_is_used_with_its_values(
         self, nats: Nats
     ) -> None:
         kind = natsctl.kv(bytes, bucket="b", history=3, ttl_s=90)
         stored = await put(await nats.open(kind), "a")
         assert await (await nats.open(kind)).get("a") == stored
 
-    async def test_many_who_make_it_at_once_all_have_it(self, nats: Nats) -> None:
+    async def test_concurrent_creations_of_a_bucket_all_succeed(self, nats: Nats) -> None:
         kind = natsctl.kv(bytes, bucket="b")
         stores = await asyncio.gather(*(nats.open(kind) for _ in range(8)))
         stored = await put(stores[0], "a")
         assert [await store.get("a") for store in stores] == [stored] * 8
 
-    async def test_it_is_copied_as_often_as_declared(self, nats_cluster: NatsCluster) -> None:
+    async def test_a_bucket_has_the_declared_replicas(self, nats_cluster: NatsCluster) -> None:
         async with natsctl.connect(nats_cluster.url) as nats:
             await nats.open(natsctl.kv(bytes, bucket="b", replicas=3))
             assert (await config(nats, "b"))["num_replicas"] == 3
 
-    async def test_more_copies_than_there_are_servers_are_refused(self, nats: Nats) -> None:
+    async def test_more_replicas_than_servers_are_refused(self, nats: Nats) -> None:
         with pytest.raises(StoreError, match="replicas"):
             await nats.open(natsctl.kv(bytes, bucket="b", replicas=3))
 
-    async def test_a_kind_that_is_no_bucket_is_refused(self, nats: Nats) -> None:
+    async def test_a_kind_without_a_bucket_is_refused(self, nats: Nats) -> None:
         with pytest.raises(UsageError, match="thing is not kept in NATS"):
             await nats.open(Kind(dict, "thing"))
 
 
 class TestExisting:
     @pytest.mark.parametrize(
-        "made",
+        "created",
         [
             {"max_msgs_per_subject": 1},
             {"max_age": 3600 * SECOND},
@@ -122,9 +126,9 @@ class TestExisting:
         ],
     )
     async def test_a_bucket_of_any_configuration_is_used_if_no_option_is_given(
-        self, nats: Nats, made: dict[str, Any]
+        self, nats: Nats, created: dict[str, Any]
     ) -> None:
-        await make(nats, "b", **made)
+        await create_bucket(nats, "b", **created)
         stored = await put(await nats.open(natsctl.kv(bytes, bucket="b")), "a")
         assert await (await nats.open(natsctl.kv(bytes, bucket="b"))).get("a") == stored
 
@@ -132,7 +136,7 @@ class TestExisting:
         self, nats_cluster: NatsCluster
     ) -> None:
         async with natsctl.connect(nats_cluster.url) as nats:
-            await make(nats, "b", num_replicas=3)
+            await create_bucket(nats, "b", num_replicas=3)
             await put(await nats.open(natsctl.kv(bytes, bucket="b")), "a")
             assert (await config(nats, "b"))["num_replicas"] == 3
 
@@ -146,7 +150,7 @@ class TestExisting:
 
 class TestDiffering:
     @pytest.mark.parametrize(
-        ("declared", "told"),
+        ("declared", "expected"),
         [
             ({"history": 3}, "history 5, but 3 is declared"),
             ({"ttl_s": 60.0}, "ttl_s None, but 60 is declared"),
@@ -155,37 +159,35 @@ class TestDiffering:
             ({"max_value_bytes": 100}, "max_value_bytes None, but 100 is declared"),
         ],
     )
-    async def test_the_option_that_differs_is_named_with_both_values(
-        self, nats: Nats, declared: dict[str, Any], told: str
+    async def test_the_error_names_the_option_with_both_values(
+        self, nats: Nats, declared: dict[str, Any], expected: str
     ) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b"))
         with pytest.raises(StoreDiffersError) as raised:
             await nats.open(natsctl.kv(bytes, bucket="b", **declared))
-        assert f"bucket b exists with {told}" in str(raised.value)
+        assert f"bucket b exists with {expected}" in str(raised.value)
         assert "nats stream edit KV_b" in str(raised.value)
 
-    async def test_no_expiry_can_be_declared(self, nats: Nats) -> None:
+    async def test_a_declaration_of_no_expiry_differs_from_an_expiry(self, nats: Nats) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1.5))
         with pytest.raises(StoreDiffersError, match=r"ttl_s 1\.5, but None is declared"):
             await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=0))
 
-    async def test_a_bucket_that_differs_is_left_as_it_is(self, nats: Nats) -> None:
+    async def test_a_bucket_that_differs_is_not_changed(self, nats: Nats) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b"))
         before = await config(nats, "b")
         with pytest.raises(StoreDiffersError):
             await nats.open(natsctl.kv(bytes, bucket="b", history=3))
         assert await config(nats, "b") == before
 
-    async def test_one_that_others_made_is_compared_whoever_demands_that_it_exists(
-        self, nats: Nats
-    ) -> None:
+    async def test_an_existing_bucket_is_compared_if_create_is_false(self, nats: Nats) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b", history=1))
         with pytest.raises(StoreDiffersError, match="history 1, but 5"):
             await nats.open(natsctl.kv(bytes, bucket="b", history=5, create=False))
 
 
 class TestMissing:
-    async def test_one_that_is_demanded_is_not_made(self, nats: Nats) -> None:
+    async def test_a_missing_bucket_is_not_created_if_create_is_false(self, nats: Nats) -> None:
         with pytest.raises(StoreMissingError) as raised:
             await nats.open(natsctl.kv(bytes, bucket="b", create=False))
         assert str(raised.value) == (
@@ -195,7 +197,7 @@ class TestMissing:
         with pytest.raises(StoreMissingError):
             await config(nats, "b")
 
-    async def test_every_call_says_so_when_it_is_gone(self, nats: Nats) -> None:
+    async def test_every_call_on_a_deleted_bucket_raises_store_missing(self, nats: Nats) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b"))
         await nats.connection.api("STREAM.DELETE.KV_b")
         for call in (
@@ -214,7 +216,7 @@ class TestMissing:
 
 
 class TestExpiring:
-    async def test_an_expired_object_is_told_as_deleted_and_read_as_deleted(
+    async def test_an_expired_object_is_a_deleted_event_and_reads_as_deleted(
         self, nats: Nats
     ) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1, storage="memory"))
@@ -230,20 +232,20 @@ class TestExpiring:
             await store.get("a")
         assert raised.value.deleted_at == deleted.revision
 
-    async def test_one_that_expired_while_nobody_watched_is_listed_as_deleted(
+    async def test_an_object_that_expired_before_the_watch_is_listed_as_deleted(
         self, nats: Nats
     ) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1, storage="memory"))
         await put(store, "a")
 
-        async def gone() -> int:
+        async def deletion_revision() -> int:
             try:
                 await store.get("a")
             except NotFoundError as error:
                 return error.deleted_at or 0
             return 0
 
-        deleted_at: int = await eventually(gone)
+        deleted_at: int = await eventually(deletion_revision)
         async with store.watch() as events:
             assert (await listing(events))[1:-1] == [Deleted("a", deleted_at)]
 
@@ -256,26 +258,22 @@ class TestExpiring:
             again = await store.create("a", note("again"))
             assert await take(events, 1) == [Applied(again)]
 
-    async def test_an_object_without_a_time_to_live_stays(self, nats: Nats) -> None:
-        made = await nats.open(natsctl.kv(bytes, bucket="b", storage="memory"))
-        stored = await put(made, "a")
+    async def test_an_object_without_a_ttl_does_not_expire(self, nats: Nats) -> None:
+        store = await nats.open(natsctl.kv(bytes, bucket="b", storage="memory"))
+        stored = await put(store, "a")
         await asyncio.sleep(1.5)
-        assert await made.get("a") == stored
+        assert await store.get("a") == stored
 
 
 class TestSizes:
-    async def test_what_is_larger_than_declared_is_refused_with_what_to_do(
-        self, nats: Nats
-    ) -> None:
+    async def test_a_value_above_max_value_bytes_is_refused_with_advice(self, nats: Nats) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b", max_value_bytes=1000))
         with pytest.raises(TooLargeError) as raised:
             await store.create("a", b"x" * 1001)
         assert "a of b has 1001 bytes" in str(raised.value)
         assert "raise max_value_bytes" in str(raised.value)
 
-    async def test_what_is_larger_than_the_server_takes_is_refused_with_what_to_do(
-        self, nats: Nats
-    ) -> None:
+    async def test_a_value_above_max_payload_is_refused_with_advice(self, nats: Nats) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b"))
         with pytest.raises(TooLargeError) as raised:
             await store.create("a", b"x" * 1024 * 1024)
@@ -283,14 +281,14 @@ class TestSizes:
         assert "raise its max_payload" in str(raised.value)
         assert nats.connection.losses == 0
 
-    async def test_the_largest_that_fits_is_taken(self, nats: Nats) -> None:
+    async def test_the_largest_possible_value_is_stored(self, nats: Nats) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b"))
         largest = await store.create("a", b"x" * (1024 * 1024 - 52))
         assert len((await store.get("a")).value) == len(largest.value)
 
 
 class TestUnknownOutcomes:
-    """The server stored a write, or did not, and its acknowledgement never came."""
+    """The acknowledgement of a write never arrives."""
 
     @pytest.fixture
     async def nats(self, nats_server: NatsServer) -> AsyncIterator[Nats]:
@@ -299,11 +297,13 @@ class TestUnknownOutcomes:
             yield nats
 
     async def silent(self, nats: Nats) -> None:
-        """Have the bucket's stream store without acknowledging."""
+        """Configure the bucket's stream to store without acknowledgements."""
         silent = {**await config(nats, "b"), "no_ack": True}
         await nats.connection.api("STREAM.UPDATE.KV_b", silent)
 
-    async def test_a_write_that_was_stored_is_found_by_reading_back(self, nats: Nats) -> None:
+    async def test_a_stored_write_without_acknowledgement_is_found_by_reading_back(
+        self, nats: Nats
+    ) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b"))
         await self.silent(nats)
         created = await store.create("a", b"1")
@@ -311,7 +311,9 @@ class TestUnknownOutcomes:
         updated = await store.update("a", b"2", revision=created.revision)
         assert await store.get("a") == updated
 
-    async def test_a_write_that_was_refused_is_an_unknown_outcome(self, nats: Nats) -> None:
+    async def test_a_refused_write_without_acknowledgement_has_an_unknown_outcome(
+        self, nats: Nats
+    ) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b"))
         kept = await store.create("a", b"1")
         await self.silent(nats)
@@ -319,12 +321,10 @@ class TestUnknownOutcomes:
             await store.update("a", b"2", revision=kept.revision + 7)
         assert await store.get("a") == kept
 
-    async def test_a_write_that_nobody_stored_is_an_unknown_outcome_not_a_missing_object(
-        self, nats: Nats
-    ) -> None:
+    async def test_a_write_that_no_stream_stored_has_an_unknown_outcome(self, nats: Nats) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b"))
         narrow = {**await config(nats, "b"), "subjects": ["$KV.b.other.>"]}
         await nats.connection.api("STREAM.UPDATE.KV_b", narrow)
-        await nats.connection.client.subscribe("$KV.b.a")  # somebody who never answers
+        await nats.connection.client.subscribe("$KV.b.a")  # a subscriber that never replies
         with pytest.raises(StoreTimeoutError, match="whether it took effect is unknown"):
             await store.create("a", b"1")

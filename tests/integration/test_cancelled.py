@@ -1,4 +1,4 @@
-"""Who gives up connecting is not kept, in whatever moment that is."""
+"""A cancelled connection attempt ends at once, at every step of the event loop."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ async def stay_connected(url: str) -> None:
         await asyncio.Event().wait()
 
 
-async def test_connecting_can_be_cancelled_in_every_moment(nats_server: NatsServer) -> None:
+async def test_connecting_can_be_cancelled_at_every_step(nats_server: NatsServer) -> None:
     for moment in range(MOMENTS):
         task = asyncio.create_task(stay_connected(nats_server.url))
         for _ in range(moment):

@@ -32,9 +32,9 @@ def engine_answers() -> bool:
     """
     if not shutil.which("docker"):
         return False
-    asked = (("docker", "version"), ("docker", "compose", "version"))
+    fetched = (("docker", "version"), ("docker", "compose", "version"))
     try:
-        return all(_succeeds(words) for words in asked)
+        return all(_succeeds(words) for words in fetched)
     except subprocess.TimeoutExpired:
         return False
 
@@ -95,7 +95,7 @@ async def inspected(name: str) -> dict[str, Any]:
     return found[0]
 
 
-async def asked(url: str) -> str:
+async def fetched(url: str) -> str:
     """Return what is answered there, which is a 200."""
     async with ClientSession(raise_for_status=True) as session, session.get(url) as response:
         return await response.text()
@@ -111,15 +111,15 @@ class Stack:
     def __init__(self) -> None:
         port = free_port()
         self.url = f"nats://127.0.0.1:{port}"
-        asked = {name: free_port() for name in ("NATSCTL", "PROMETHEUS", "GRAFANA")}
+        fetched = {name: free_port() for name in ("NATSCTL", "PROMETHEUS", "GRAFANA")}
         self.natsctl, self.prometheus, self.grafana = (
-            f"http://127.0.0.1:{at}" for at in asked.values()
+            f"http://127.0.0.1:{at}" for at in fetched.values()
         )
         self.environ = {
             "COMPOSE_FILE": "docker-compose.yml:tests/support/servers/compose.yml",
             "COMPOSE_PROJECT_NAME": f"natsctl-tests-{port}",
             "NATS_PORT": str(port),
-            **{f"{name}_PORT": str(at) for name, at in asked.items()},
+            **{f"{name}_PORT": str(at) for name, at in fetched.items()},
             "IMAGE_TAG": IMAGE.partition(":")[2],
         }
 
