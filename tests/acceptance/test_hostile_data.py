@@ -50,7 +50,7 @@ class Apps(Controller):
 
 async def create_apps(jetstream: JetStreamContext, **values: bytes) -> None:
     """Create the bucket `apps` with these values."""
-    created = await jetstream.create_key_value(KeyValueConfig(create_apps="apps", history=5))
+    created = await jetstream.create_key_value(KeyValueConfig(bucket="apps", history=5))
     for key, value in values.items():
         await created.put(key, value)
 
