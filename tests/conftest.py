@@ -1,6 +1,8 @@
-"""What all tests share: virtual time where it can be, and no silent skips in CI.
+"""Hooks of all tests.
 
-Tests marked `virtual`, and all under unit/, property/ and scenarios/, run in virtual time."""
+Tests marked `virtual`, and all tests in unit/, property/ and scenarios/, run in virtual time. A run
+in CI fails if it skips a test.
+"""
 
 import asyncio
 import logging
@@ -23,7 +25,7 @@ pytest_plugins = [
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("any machine")  # how fast it is decides nothing
+settings.load_profile("any machine")  # the speed of the machine decides nothing
 
 VIRTUAL = ("unit", "property", "scenarios")
 WITHOUT_SERVERS = (*VIRTUAL, "architecture", "typing")
@@ -57,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _logs_are_as_before() -> Iterator[None]:
-    """Undo what a test had the command line set up: it writes to a stream that is closed."""
+    """Remove the log handlers that a command installed: their streams are closed."""
     root = logging.getLogger()
     level = root.level
     yield
@@ -72,7 +74,7 @@ def _logs_are_as_before() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run in CI that skipped anything: there, everything that a test needs is there."""
+    """Fail a run in CI that skipped a test."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("CI") and reporter is not None and reporter.stats.get("skipped"):
         reporter.write_line("tests were skipped, which CI does not accept", red=True)

@@ -39,17 +39,17 @@ class RunCommand(NamedTuple):
 
     @property
     def is_daemon(self) -> bool:
-        """Whether the command runs in another terminal while the next steps run."""
+        """True if the command runs in another terminal while the next steps run."""
         return _DAEMON.match(self.command) is not None
 
     @property
     def is_interrupt(self) -> bool:
-        """Whether the step interrupts a command that an earlier step started."""
+        """True if the step interrupts a command that an earlier step started."""
         return self.output.startswith(_INTERRUPT)
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the command changes nothing, so that it may run again until its output fits."""
+        """True if the command changes nothing, so it may run again until its output is as shown."""
         return _READ_ONLY.match(self.command) is not None
 
     def matches(self, output: str) -> bool:

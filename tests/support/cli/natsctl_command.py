@@ -1,4 +1,4 @@
-"""The real `natsctl`, as a process of its own, beside a real nats-server."""
+"""Runs `natsctl` as a process, as users do."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ LIMIT_S = 90.0
 
 
 class Result(NamedTuple):
-    """What a command ended with."""
+    """The exit status and the outputs of a command."""
 
     status: int
     out: str
@@ -41,7 +41,7 @@ class Result(NamedTuple):
 
 
 class Running:
-    """A command that goes on until told to stop."""
+    """A command that runs until it gets a signal."""
 
     def __init__(self, process: Process | ForkedProcess, log: Path) -> None:
         self.process = process
@@ -49,11 +49,11 @@ class Running:
 
     @property
     def log(self) -> str:
-        """What it has written so far, to either output."""
+        """Both outputs of the command so far."""
         return self._log.read_text()
 
     async def says(self, text: str, *, times: int = 1) -> None:
-        """Wait until it has written this."""
+        """Wait until the command has written *text* so many times."""
 
         def said() -> bool:
             found = self.log.count(text) >= times
@@ -63,7 +63,7 @@ class Running:
         await eventually(said, within_s=LIMIT_S)
 
     async def ends(self, sent: signal.Signals | None = None) -> int:
-        """Send it a signal, and wait until it has ended; return its status."""
+        """Send the signal, if any; wait until the command ends, and return its status."""
         if sent is not None:
             self.process.send_signal(sent)
         async with asyncio.timeout(LIMIT_S):
@@ -71,9 +71,9 @@ class Running:
 
 
 class InProcess:
-    """Runs commands in this process: faster, for tests of their output alone.
+    """Runs commands in this process, for tests of their output.
 
-    Each has a thread of its own, because it starts an event loop.
+    Each command runs in a thread, because it starts an event loop.
     """
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Which processes there are."""
+"""The processes of this machine, and their descendants."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Tests that need what a machine may lack: where it does, they are no part of the run.
+"""Deselects tests that need a program or an engine that this machine lacks.
 
-They are deselected, not skipped: a run that skips nothing is complete without them. The first lines
-of the run say what is left out.
+The tests are deselected and not skipped, so a complete run skips nothing. The header of the run
+reports which tests are deselected.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from tests.support.servers.docker import engine_answers
 
 
 class Need(NamedTuple):
-    """What tests with a marker need: whether it is there, and what is told where it is not."""
+    """A requirement of tests with a marker: whether it is met, and the text if it is not."""
 
     there: Callable[[], bool]
     absent: str
@@ -37,7 +37,7 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what cannot be run here."""
+    """Deselect the tests whose requirements are not met."""
     lacking = [
         item
         for item in items

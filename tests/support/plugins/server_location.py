@@ -1,8 +1,8 @@
-"""Where the servers of tests run: as processes of this machine, or in containers.
+"""Runs the servers of tests as processes or in containers.
 
-`TEST_NATS=container` and `TEST_KUBE=container` ask for containers: for the server
-of the fixture `nats_server` and that of the contract of stores, and for `kube_server`. Servers that
-a test makes itself, to break them or with files of its own, are processes still.
+`TEST_NATS=container` runs the server of the fixture `nats_server` and of the contract suite in a
+container, `TEST_KUBE=container` that of `kube_server`. Servers that a test starts itself are
+always processes.
 """
 
 import os
@@ -20,17 +20,17 @@ CONTAINER = "container"
 
 
 def in_container(variable: str) -> bool:
-    """Say whether that variable asks for a container."""
+    """Return whether the variable asks for a container."""
     return os.environ.get(variable) == CONTAINER
 
 
 def new_nats_server(folder: Path) -> NatsServer:
-    """Return a server that is not started yet, wherever it is to run."""
+    """Return a server that is not started yet, as a process or in a container."""
     return ContainedNatsServer(folder) if in_container(NATS) else NatsServer(folder)
 
 
 def pytest_configure() -> None:
-    """End a run that asks for what cannot be: it would test something else."""
+    """Reject an invalid value, and containers without a Docker engine."""
     for variable in (NATS, KUBE):
         asked = os.environ.get(variable)
         if asked not in {None, "", CONTAINER}:

@@ -60,7 +60,7 @@ class KubeCluster:
 
     @property
     def url(self) -> str:
-        """Where it listens, or would."""
+        """The URL of the server, whether it runs or not."""
         raise NotImplementedError
 
     @property
@@ -70,7 +70,7 @@ class KubeCluster:
 
     @property
     def audit_log(self) -> Path:
-        """Where the server says who asked for what."""
+        """The file of the server's audit log."""
         return self.folder / "audit.log"
 
     @property
@@ -109,7 +109,7 @@ class KubeCluster:
         return tuple(int(number[0]) for number in numbers if number) >= STREAMING_LISTS
 
     def new_namespace(self) -> str:
-        """Make a namespace with a name of its own, and return the name."""
+        """Create a namespace with a new name, and return the name."""
         name = f"test-{next(self._files)}"
         self.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         return name

@@ -1,4 +1,4 @@
-"""What may stand in a kube-apiserver's place, or in its way: for tests of how we speak to it."""
+"""HTTP servers in the place of a kube-apiserver, and HTTP proxies before it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

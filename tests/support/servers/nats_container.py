@@ -41,7 +41,7 @@ class ContainedNatsServer(NatsServer):
 
     @property
     def url(self) -> str:
-        """Where it listens, or would."""
+        """The URL of the server, whether it runs or not."""
         return f"nats://{self._host}:{self.port}"
 
     @property
@@ -51,7 +51,7 @@ class ContainedNatsServer(NatsServer):
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended since."""
+        """True while the server's process runs."""
         return self._container is not None and bool(self._state()["Running"])
 
     async def start(self) -> None:
@@ -84,7 +84,7 @@ class ContainedNatsServer(NatsServer):
             container.unpause()
 
     def log(self) -> str:
-        """Return what it logged, over all its starts."""
+        """Return the log of all starts."""
         with self._wrapped() as container:
             return str(container.logs().decode())
 

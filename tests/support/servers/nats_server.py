@@ -63,22 +63,22 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, or would."""
+        """The URL of the server, whether it runs or not."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The running server's process."""
+        """The process id of the running server."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended since."""
+        """True while the server's process runs."""
         return self._process is not None and self._process.poll() is None
 
     async def start(self) -> None:
-        """Start it, or again with the same data and port, and wait until it is ready."""
+        """Start the server with its data and port, and wait until it is ready."""
         assert not self.running
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "server.conf"
@@ -87,23 +87,23 @@ class NatsServer:
         await eventually(self._ready, within_s=START_S, every_s=POLL_S)
 
     def kill(self) -> None:
-        """Kill it (-9), where it runs."""
+        """Kill the server (-9), if it runs."""
         self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """Ask it to stop (TERM), and wait until it has."""
+        """Stop the server (TERM), and wait until it has ended."""
         await asyncio.to_thread(self._end, signal.SIGTERM)
 
     def pause(self) -> None:
-        """Stop its clock: connections stand, nothing is answered."""
+        """Suspend the process: connections stay open, and no request is answered."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after a pause."""
+        """Continue the process after a pause."""
         os.kill(self.pid, signal.SIGCONT)
 
     def log(self) -> str:
-        """Return what it logged, over all its starts."""
+        """Return the log of all starts."""
         return (self.folder / "server.log").read_text()
 
     def _configuration(self) -> str:
@@ -136,7 +136,7 @@ class NatsServer:
 
 
 class NatsCluster:
-    """Three servers that replicate: `nodes`, named n1, n2 and n3, each to be killed or paused."""
+    """A cluster of three servers: `nodes`, named n1, n2 and n3, which tests can kill and pause."""
 
     def __init__(self, folder: Path) -> None:
         self._monitors = {f"n{number}": free_port() for number in (1, 2, 3)}
@@ -178,11 +178,11 @@ class NatsCluster:
         return ",".join(node.url for node in self.nodes)
 
     async def settled(self) -> None:
-        """Wait until JetStream has a leader, all nodes are current, and each says it is well."""
+        """Wait until JetStream has a leader and every node is current and healthy."""
         await eventually(self._settled, within_s=START_S)
 
     async def leader(self) -> str:
-        """Return the node that leads JetStream, nothing while there is none."""
+        """Return the name of the JetStream leader, an empty string if there is none."""
         meta = (await _get(self._monitors["n1"], "/jsz")).get("meta_cluster", {})
         return str(meta.get("leader", ""))
 
@@ -203,7 +203,7 @@ class NatsCluster:
 
 
 async def _get(port: int, path: str) -> dict[str, Any]:
-    """Return the JSON at a monitoring address; nothing where it does not answer."""
+    """Return the JSON of a monitoring endpoint, an empty object if it does not answer."""
     with suppress(OSError, ValueError):
         async with opened("127.0.0.1", port) as (reader, writer):
             writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())

@@ -12,15 +12,15 @@ _claims: list[socket.socket] = []
 
 
 def _claimed() -> range:
-    """Return ports that no other process of tests uses, not even while nobody listens on them.
+    """Reserve a range of ports that no other test process uses.
 
-    They are below those that the kernel gives to clients: a client that dials a client's port on
-    which nobody listens may be answered by itself.
+    The range is below the ports that the kernel gives to clients: a client that connects to such a
+    port can connect to itself if no server listens there.
     """
     for first in range(12_000, 32_000, PORTS):
         claim = socket.socket(socket.AF_UNIX)
         try:
-            claim.bind(f"\0natsctl tests: ports from {first}")  # nobody else can, while we live
+            claim.bind(f"\0natsctl tests: ports from {first}")  # fails if another process has it
         except OSError:
             claim.close()
         else:
@@ -37,7 +37,7 @@ _ports = _candidates()
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nobody listens."""
+    """Return a free port of 127.0.0.1."""
     for port in _ports:
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

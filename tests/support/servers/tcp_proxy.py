@@ -12,7 +12,7 @@ from tests.support.servers.streams import opened
 
 
 class CutProxy:
-    """A way to a server that can be cut or frozen; used as `async with CutProxy(url) as proxy`."""
+    """A TCP proxy that tests can cut or freeze: `async with CutProxy(url) as proxy`."""
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target)
@@ -38,11 +38,11 @@ class CutProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens; credentials go before the host as with any URL."""
+        """The URL of the proxy."""
         return f"nats://127.0.0.1:{self._port}"
 
     def cut(self) -> None:
-        """Drop every connection, and refuse new ones."""
+        """Close every connection, and reject new ones."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -51,7 +51,7 @@ class CutProxy:
             task.cancel()
 
     async def heal(self) -> None:
-        """Let connections through again after a cut."""
+        """Accept connections again after a cut."""
         if self._listener is None:
             listener = socket.create_server(("127.0.0.1", self._port), backlog=100)
             listener.setblocking(False)
@@ -59,11 +59,11 @@ class CutProxy:
             self._listener = listener
 
     def freeze(self) -> None:
-        """Forward nothing any more, and let new connections wait: a network that swallows all."""
+        """Forward no more data; new connections wait, as in a network that drops all packets."""
         self._flowing.clear()
 
     def thaw(self) -> None:
-        """Forward what waits, and everything from now on."""
+        """Forward the data that waits, and all later data."""
         self._flowing.set()
 
     def _accept(self, listener: socket.socket) -> None:
