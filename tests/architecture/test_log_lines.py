@@ -23,11 +23,11 @@ def log_calls(module: Path) -> Iterator[ast.Call]:
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_log_line_is_a_constant_event_with_fields(module: Path) -> None:
     for call in log_calls(module):
-        where = f"{module}:{call.lineno}"
+        location = f"{module}:{call.lineno}"
         match call.args:
             case [ast.Constant(str(event))]:
-                assert "%" not in event, where
-                assert not event.endswith("."), where
+                assert "%" not in event, location
+                assert not event.endswith("."), location
             case _:
-                pytest.fail(f"{where}: the only positional argument is a constant event")
-        assert not RESERVED & {str(keyword.arg) for keyword in call.keywords}, where
+                pytest.fail(f"{location}: the only positional argument is a constant event")
+        assert not RESERVED & {str(keyword.arg) for keyword in call.keywords}, location

@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 ROW = re.compile(r"^\| `(\w+)`(?:, `(\w+)`)? \| (.*?) \|", re.MULTILINE)
 
 
-def listed(page: str) -> dict[str, str]:
+def documented_defaults(page: str) -> dict[str, str]:
     text = (DOCS / page).read_text()
     return {
         name: default.strip("`")
@@ -31,7 +31,7 @@ def listed(page: str) -> dict[str, str]:
     }
 
 
-def test_the_options_of_a_controller_are_listed_with_their_defaults() -> None:
+def test_the_page_lists_the_options_of_a_controller_with_their_defaults() -> None:
     options = {
         name: value
         for name, value in vars(Controller).items()
@@ -39,12 +39,12 @@ def test_the_options_of_a_controller_are_listed_with_their_defaults() -> None:
     }
     defaults = {name: repr(value).replace("'", '"') for name, value in options.items()}
     defaults |= {"retry": "always_retry", "garbage": "GarbageLimits()"}
-    rows = listed("controllers.md")
+    rows = documented_defaults("controllers.md")
     assert {name: rows.get(name) for name in defaults} == defaults
 
 
-def test_the_limits_of_garbage_collection_are_listed_with_their_defaults() -> None:
-    rows = listed("controllers.md")
+def test_the_page_lists_the_garbage_collection_limits_with_their_defaults() -> None:
+    rows = documented_defaults("controllers.md")
     limits = GarbageLimits()
     defaults = {name: repr(getattr(limits, name)) for name in limits.__struct_fields__}
     assert {name: rows.get(name) for name in defaults} == defaults
@@ -59,15 +59,15 @@ def test_the_limits_of_garbage_collection_are_listed_with_their_defaults() -> No
         (DynamicOptions, "dynamic.md"),
     ],
 )
-def test_every_keyword_is_listed_with_its_default(function: Any, page: str) -> None:
+def test_the_page_lists_every_keyword_with_its_default(function: Any, page: str) -> None:
     parameters = inspect.signature(function).parameters.values()
-    keywords = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
-    rows = listed(page)
-    assert {each.name for each in keywords} - rows.keys() == set()
+    keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    rows = documented_defaults(page)
+    assert {parameter.name for parameter in keywords} - rows.keys() == set()
     plain = {
-        each.name: repr(each.default).replace("'", '"')
-        for each in keywords
-        if isinstance(each.default, bool | int | float | str) and each.default != ""
+        parameter.name: repr(parameter.default).replace("'", '"')
+        for parameter in keywords
+        if isinstance(parameter.default, bool | int | float | str) and parameter.default != ""
     }
     assert {name: rows[name] for name in plain} == plain
 

@@ -1,4 +1,4 @@
-"""The Python code of the documentation runs."""
+"""The Python code blocks of the documentation run."""
 
 import ast
 import asyncio
@@ -19,7 +19,7 @@ PAGES = [
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if BLOCK.search(page.read_text())
 ]
-IS_RUN_BY_ITSELF = re.compile(r"asyncio\.run\(|^import kopf$", re.MULTILINE)
+RUNS_ITS_OWN_LOOP = re.compile(r"asyncio\.run\(|^import kopf$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -32,15 +32,15 @@ def test_the_python_code_of_a_page_runs(
     for name, code in BLOCK.findall(page.read_text()):
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         compiled = compile(code, f"{page.name}:{name}", "exec", flags=flags, dont_inherit=True)
-        if IS_RUN_BY_ITSELF.search(code):
+        if RUNS_ITS_OWN_LOOP.search(code):
             continue
         if name:
             monkeypatch.setitem(sys.modules, name.removesuffix(".py"), module)
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(executed(compiled, vars(module)))
+            runner.run(execute(compiled, vars(module)))
 
 
-async def executed(code: object, namespace: dict[str, object]) -> None:
-    result = eval(code, namespace)  # type: ignore[arg-type]  # it is the page's code
+async def execute(code: object, namespace: dict[str, object]) -> None:
+    result = eval(code, namespace)  # type: ignore[arg-type]  # code of the page
     if inspect.isawaitable(result):
         await result

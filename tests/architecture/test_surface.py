@@ -1,4 +1,4 @@
-"""What users may rely on: the public names, the README's code, the layers."""
+"""The public surface: public names, imports, the README and the size of modules."""
 
 import ast
 import asyncio
@@ -17,20 +17,20 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert [name for name in natsctl.__all__ if getattr(natsctl, name, None) is None] == []  # type: ignore[attr-defined]
 
 
-def test_every_error_of_ours_is_public() -> None:
-    ours = {name for name, each in vars(errors).items() if isinstance(each, type)}
-    assert ours - set(natsctl.__all__) == set()  # type: ignore[attr-defined]
+def test_every_error_is_public() -> None:
+    names = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert names - set(natsctl.__all__) == set()  # type: ignore[attr-defined]
 
 
 def test_the_public_names_are_sorted_and_unique() -> None:
     assert natsctl.__all__ == sorted(set(natsctl.__all__))  # type: ignore[attr-defined]
 
 
-def test_an_import_of_everything_gives_every_public_name() -> None:
+def test_a_star_import_gives_every_public_name() -> None:
     namespace: dict[str, object] = {}
     exec("from natsctl import *", namespace)
     assert set(natsctl.__all__) <= namespace.keys() & set(dir(natsctl))  # type: ignore[attr-defined]
@@ -38,26 +38,28 @@ def test_an_import_of_everything_gives_every_public_name() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'natsctl' has no attribute 'Contoller'"):
-        _ = natsctl.Contoller  # type: ignore[attr-defined]  # it does not exist
+        _ = natsctl.Contoller  # type: ignore[attr-defined]  # the name does not exist
 
 
-def test_nothing_else_is_public() -> None:
+def test_no_other_name_is_public() -> None:
     surfaces = {"controller", "dynamic", "managed", "resource", "watchers"}
     parts = {
         *("cli", "core", "daemon", "errors", "jetstream", "kubernetes"),
         *("model", "public_names", "telemetry", "testing"),
     }
     modules = parts | surfaces
-    public = {name for name in vars(natsctl) if not name.startswith(("_", "@"))}  # @: pytest's
+    public = {
+        name for name in vars(natsctl) if not name.startswith(("_", "@"))
+    }  # pytest adds names with @
     assert public - set(natsctl.__all__) - modules == {"TYPE_CHECKING", "load_on_first_use"}  # type: ignore[attr-defined]
 
 
-def test_the_name_kv_is_the_kind_even_after_its_package_was_imported() -> None:
+def test_kv_stays_callable_after_an_import_of_the_jetstream_package() -> None:
     code = "import natsctl.jetstream.stores, natsctl; from natsctl import kv; assert callable(kv)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_the_name_kube_is_the_kind_even_after_its_package_was_imported() -> None:
+def test_kube_stays_callable_after_an_import_of_the_kubernetes_package() -> None:
     code = "import natsctl.kubernetes, natsctl; from natsctl import kube; assert callable(kube)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
@@ -65,7 +67,7 @@ def test_the_name_kube_is_the_kind_even_after_its_package_was_imported() -> None
 @pytest.mark.parametrize(
     "package", ["nats", "kubernetes", "aiohttp", "typer", "msgspec", "natsctl.controller"]
 )
-def test_importing_natsctl_does_not_load(package: str) -> None:
+def test_importing_natsctl_does_not_load_the_package(package: str) -> None:
     code = f"import sys, natsctl; assert {package!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
@@ -76,11 +78,11 @@ def test_the_readme_controller_passes_the_readme_test() -> None:
         exec(compile(block, "README.md", "exec"), namespace)
     test = namespace["test_a_greeting_becomes_a_route"]
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(test())  # type: ignore[operator]  # it is the README's test
+        runner.run(test())  # type: ignore[operator]  # the test of the README
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "lint", "bench", "help", "test-long"])
-def test_the_makefile_has_what_the_readme_names(target: str) -> None:
+def test_the_makefile_has_the_targets_of_the_readme(target: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{target}:.*##", makefile, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""While a cluster has no leader nobody answers, and nothing is taken for an answer."""
+"""Requests, watches and writes while the leader of a stream is being elected."""
 
 import asyncio
 import itertools
@@ -27,22 +27,22 @@ ELECTING_S = 9.0
 
 
 class Cluster:
-    """A connection to servers that have no leader for a while, and a bucket only if `made`.
+    """A connection to servers without a leader for `electing_s`, with a bucket if `made`.
 
-    Where they have none, the leader resigns for `resigns_s` once it has said so.
+    If the bucket does not exist, the leader resigns for `resigns_s` after it reported that once.
     """
 
     def __init__(
         self, *, made: bool = True, electing_s: float = 0.0, resigns_s: float = 0.0
     ) -> None:
-        self.heard: list[str] = []  # what was asked and told while there was a leader
-        self.replicas: list[object] = []  # that were wanted of a new bucket, ever
+        self.requests: list[str] = []  # requests and messages that a leader received
+        self.replicas: list[object] = []  # replicas of each request to create the bucket
         self.api_prefix = "$JS.API"
         self.publish_prefix = ""
         self.max_payload = 1024 * 1024
         self.client = self
-        self.dead: list[str] = []  # sorts of requests, each of which a dead server swallows
-        self.slow_s = 0.0  # how long it takes to make a consumer
+        self.dead: list[str] = []  # prefixes of requests that get no response, one each
+        self.slow_s = 0.0  # duration of a request to create a consumer
         self.listening = 0  # subscriptions
         self._made = made
         self._resigns_s = resigns_s
@@ -66,7 +66,7 @@ class Cluster:
         if self.leaderless or self._swallowed(endpoint):
             await asyncio.sleep(timeout_s or 5)
             raise StoreTimeoutError(endpoint)
-        self.heard.append(endpoint)
+        self.requests.append(endpoint)
         if endpoint.startswith("CONSUMER.CREATE"):
             await asyncio.sleep(self.slow_s)
         if endpoint.startswith("STREAM.MSG.GET"):
@@ -78,23 +78,23 @@ class Cluster:
         return {"created": "then", "config": config, "state": {"last_seq": 0}}
 
     def _swallowed(self, endpoint: str) -> bool:
-        """Take the next request of that sort, if a dead server was to answer one."""
-        for sort in self.dead:
-            if endpoint.startswith(sort):
-                self.dead.remove(sort)
+        """Return True, once for each prefix in `dead` that matches the request."""
+        for prefix in self.dead:
+            if endpoint.startswith(prefix):
+                self.dead.remove(prefix)
                 return True
         return False
 
     async def request(self, subject: str, *_: object, **__: object) -> None:
-        """Answer as a server does that knows of no leader."""
+        """Fail as a request to a stream without a leader fails."""
         raise StoreError(f"{subject} has no answer: nobody answers") from NoRespondersError()
 
     async def publish(self, subject: str) -> None:
         if not self.leaderless:
-            self.heard.append(subject.removeprefix("$JS.API."))
+            self.requests.append(subject.removeprefix("$JS.API."))
 
     async def wait_connected(self) -> None:
-        """Be connected."""
+        """Return immediately."""
 
     @contextmanager
     def on_lost(self, _callback: object) -> Iterator[None]:
@@ -111,22 +111,22 @@ class Cluster:
         self.listening -= 1
 
     def elect(self, electing_s: float) -> None:
-        """Have no leader for so long, from now on."""
+        """Have no leader for `electing_s` from now."""
         self._leads = asyncio.get_running_loop().time() + electing_s
 
 
 def bucket(cluster: Cluster) -> Bucket:
-    return Bucket(cluster, "b")  # type: ignore[arg-type]  # all of a connection that it uses
+    return Bucket(cluster, "b")  # type: ignore[arg-type]  # has the methods that a bucket uses
 
 
-async def listed(watch: KvWatch) -> None:
-    """Begin a watch, and end it."""
+async def open_and_close(watch: KvWatch) -> None:
+    """Open a watch and close it after the first event."""
     async with watch() as events:
         await anext(events)
 
 
-async def silent(watch: KvWatch) -> None:
-    """Watch until consumer sent nothing of the consumer for too long."""
+async def follow_until_silent(watch: KvWatch) -> None:
+    """Follow a watch until it breaks because its consumer is silent."""
 
     async def follow() -> None:
         async with watch() as events:
@@ -137,14 +137,14 @@ async def silent(watch: KvWatch) -> None:
         await follow()
 
 
-async def test_a_bucket_that_nobody_answers_for_is_asked_for_until_somebody_does() -> None:
+async def test_ensure_repeats_a_request_without_a_response_until_a_leader_is_elected() -> None:
     cluster = Cluster(made=False, electing_s=ELECTING_S)
     with pytest.raises(StoreMissingError):
         await bucket(cluster).ensure(natsctl.kv(bytes, bucket="b", create=False))
-    assert cluster.heard == ["STREAM.INFO.KV_b"]
+    assert cluster.requests == ["STREAM.INFO.KV_b"]
 
 
-async def test_a_bucket_that_nobody_ever_answers_for_is_given_up() -> None:
+async def test_ensure_gives_up_after_the_election_timeout() -> None:
     clock = asyncio.get_running_loop().time
     began = clock()
     with pytest.raises(StoreTimeoutError):
@@ -152,88 +152,86 @@ async def test_a_bucket_that_nobody_ever_answers_for_is_given_up() -> None:
     assert ELECTION_S <= clock() - began < 2 * ELECTION_S
 
 
-async def test_no_bucket_gets_fewer_replicas_because_nobody_answered() -> None:
+async def test_a_missing_response_does_not_reduce_the_replicas_of_a_new_bucket() -> None:
     cluster = Cluster(made=False, resigns_s=ELECTING_S)
     await bucket(cluster).ensure(natsctl.kv(bytes, bucket="b", replicas=None))
-    assert cluster.heard[-1] == "STREAM.CREATE.KV_b"
+    assert cluster.requests[-1] == "STREAM.CREATE.KV_b"
     assert set(cluster.replicas) == {3}
 
 
-async def test_a_consumer_that_broke_is_deleted_by_the_leader_that_makes_the_next_one() -> None:
+async def test_a_broken_consumer_is_deleted_before_the_next_one_is_created() -> None:
     cluster = Cluster()
     watch = KvWatch(bucket(cluster))
-    await silent(watch)
-    cluster.heard.clear()
-    await listed(watch)
-    assert [told for told in cluster.heard if told.startswith("CONSUMER")] == [
+    await follow_until_silent(watch)
+    cluster.requests.clear()
+    await open_and_close(watch)
+    assert [request for request in cluster.requests if request.startswith("CONSUMER")] == [
         "CONSUMER.DELETE.KV_b.natsctl-1",
         "CONSUMER.CREATE.KV_b.natsctl-2.$KV.b.>",
         "CONSUMER.DELETE.KV_b.natsctl-1",
         "CONSUMER.DELETE.KV_b.natsctl-2",
     ]
-    cluster.heard.clear()
-    await listed(watch)
-    assert "CONSUMER.DELETE.KV_b.natsctl-1" not in cluster.heard
+    cluster.requests.clear()
+    await open_and_close(watch)
+    assert "CONSUMER.DELETE.KV_b.natsctl-1" not in cluster.requests
 
 
-async def test_a_consumer_that_broke_without_a_leader_is_deleted_when_the_next_attempt_ends() -> (
-    None
-):
+async def test_a_broken_consumer_is_deleted_after_a_failed_attempt_to_watch() -> None:
     cluster = Cluster()
     watch = KvWatch(bucket(cluster))
-    await silent(watch)
+    await follow_until_silent(watch)
     cluster.elect(1.0)
-    cluster.heard.clear()
+    cluster.requests.clear()
     cluster.dead = ["STREAM.MSG.GET"] * 9
     with pytest.raises(StoreTimeoutError):
-        await listed(watch)
-    assert cluster.heard == ["STREAM.INFO.KV_b", "CONSUMER.DELETE.KV_b.natsctl-1"]
+        await open_and_close(watch)
+    assert cluster.requests == ["STREAM.INFO.KV_b", "CONSUMER.DELETE.KV_b.natsctl-1"]
 
 
-async def test_a_second_consumer_is_requested_if_a_dead_server_was_to_have_the_first() -> None:
+async def test_a_second_consumer_is_requested_if_the_first_request_has_no_response() -> None:
     cluster = Cluster()
     cluster.dead = ["CONSUMER.CREATE"]
     clock = asyncio.get_running_loop().time
     began = clock()
-    await listed(KvWatch(bucket(cluster)))
+    await open_and_close(KvWatch(bucket(cluster)))
     assert clock() - began == pytest.approx(HEDGE_S)
 
 
-async def test_a_watch_that_found_two_dead_servers_still_begins_within_a_second() -> None:
+async def test_a_watch_starts_within_a_second_after_two_requests_without_a_response() -> None:
     cluster = Cluster()
     cluster.dead = ["CONSUMER.CREATE"] * 2
     clock = asyncio.get_running_loop().time
     began = clock()
-    await listed(KvWatch(bucket(cluster)))
+    await open_and_close(KvWatch(bucket(cluster)))
     assert clock() - began < 1.0
 
 
-async def test_no_consumer_that_was_requested_is_left_at_the_server() -> None:
+async def test_a_closed_watch_deletes_every_requested_consumer() -> None:
     cluster = Cluster()
     cluster.dead = ["CONSUMER.CREATE"] * 2
-    await listed(KvWatch(bucket(cluster)))
-    deleted = {told for told in cluster.heard if told.startswith("CONSUMER.DELETE")}
+    await open_and_close(KvWatch(bucket(cluster)))
+    deleted = {request for request in cluster.requests if request.startswith("CONSUMER.DELETE")}
     assert deleted == {f"CONSUMER.DELETE.KV_b.natsctl-{number}" for number in (1, 2, 3)}
     assert cluster.listening == 0
 
 
-async def test_an_answer_that_a_dying_leader_swallows_is_requested_again() -> None:
+async def test_a_request_that_a_failing_leader_dropped_is_repeated() -> None:
     cluster = Cluster(electing_s=1.2)
     clock = asyncio.get_running_loop().time
     began = clock()
-    await listed(KvWatch(bucket(cluster)))
+    await open_and_close(KvWatch(bucket(cluster)))
     assert clock() - began <= 1.2 + AGAIN_S
 
 
-async def test_a_consumer_that_is_made_slowly_is_not_taken_for_a_silent_one() -> None:
+async def test_a_slow_creation_of_a_consumer_does_not_break_the_watch() -> None:
     cluster = Cluster()
     cluster.slow_s = 4.0
-    await listed(KvWatch(bucket(cluster)))
+    await open_and_close(KvWatch(bucket(cluster)))
     assert cluster.listening == 0
 
 
 @pytest.mark.parametrize("electing_s", [1.2, 3600.0])
-async def test_a_write_that_no_leader_took_has_a_known_outcome(electing_s: float) -> None:
+async def test_a_write_without_a_leader_fails_with_a_known_outcome(electing_s: float) -> None:
     cluster = Cluster(electing_s=electing_s)
     store = KvStore(bucket(cluster), natsctl.kv(bytes, bucket="b"))
     with pytest.raises(StoreError, match="nobody answers") as raised:
@@ -241,7 +239,7 @@ async def test_a_write_that_no_leader_took_has_a_known_outcome(electing_s: float
     assert not isinstance(raised.value, StoreTimeoutError)
 
 
-async def test_a_write_that_no_leader_took_fails_as_soon_as_there_is_one() -> None:
+async def test_a_write_without_a_leader_fails_when_a_leader_is_elected() -> None:
     clock = asyncio.get_running_loop().time
     store = KvStore(bucket(Cluster(electing_s=1.2)), natsctl.kv(bytes, bucket="b"))
     began = clock()

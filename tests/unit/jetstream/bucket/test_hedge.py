@@ -1,4 +1,4 @@
-"""A request that is not answered soon is repeated, and the first answer counts."""
+"""A hedged request is repeated if its response is late, and the first response is returned."""
 
 import asyncio
 
@@ -25,13 +25,13 @@ class Attempts:
         return number
 
 
-async def test_an_attempt_that_ends_soon_is_the_only_one() -> None:
+async def test_a_fast_attempt_is_not_repeated() -> None:
     attempts = Attempts(0.1)
     assert await hedged(attempts, every_s=0.5) == 0
     assert attempts.begun == 1
 
 
-async def test_the_first_answer_counts_and_the_others_are_cancelled() -> None:
+async def test_the_first_response_is_returned_and_the_other_attempts_are_cancelled() -> None:
     attempts = Attempts(60.0, 60.0, 0.1)
     began = asyncio.get_running_loop().time()
     assert await hedged(attempts, every_s=0.5) == 2
@@ -50,7 +50,7 @@ async def test_the_first_error_is_raised() -> None:
     assert asyncio.get_running_loop().time() - began == pytest.approx(1.2)
 
 
-async def test_nothing_runs_on_if_the_caller_is_cancelled() -> None:
+async def test_a_cancelled_caller_cancels_every_attempt() -> None:
     attempts = Attempts(60.0, 60.0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.7):

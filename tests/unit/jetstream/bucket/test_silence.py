@@ -1,4 +1,4 @@
-"""A consumer that is silent is given up; a loop that could not hear blames nobody."""
+"""A silent consumer breaks its watch, but a blocked event loop does not."""
 
 import asyncio
 
@@ -11,11 +11,11 @@ from natsctl.testing.time import VirtualTimeLoop
 IDLE = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\n\r\n"
 
 
-async def answer(_reply: str) -> None:
-    """Have nothing to answer."""
+async def send_reply(_reply: str) -> None:
+    """Do nothing."""
 
 
-async def heard(feed: Feed, beats: int) -> None:
+async def receive_heartbeats(feed: Feed, beats: int) -> None:
     for _ in range(beats):
         await asyncio.sleep(HEARTBEAT_S)
         feed.receive(b"inbox", b"", b"", IDLE)
@@ -27,29 +27,29 @@ async def exhausted(feed: Feed) -> None:
 
 
 async def test_heartbeats_keep_a_feed_alive() -> None:
-    feed = Feed("$KV.b.", answer)
-    await heard(feed, 20)
+    feed = Feed("$KV.b.", send_reply)
+    await receive_heartbeats(feed, 20)
     assert await feed.take() == []
     feed.close()
 
 
 async def test_silence_fails_a_feed() -> None:
-    feed = Feed("$KV.b.", answer)
-    await heard(feed, 3)
-    begun = asyncio.get_running_loop().time()
+    feed = Feed("$KV.b.", send_reply)
+    await receive_heartbeats(feed, 3)
+    started = asyncio.get_running_loop().time()
     with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
         await exhausted(feed)
-    silent_s = asyncio.get_running_loop().time() - begun
+    silent_s = asyncio.get_running_loop().time() - started
     assert (SILENCE - 1) * HEARTBEAT_S <= silent_s <= SILENCE * HEARTBEAT_S
     feed.close()
 
 
-async def test_a_loop_that_was_held_up_does_not_take_it_for_silence() -> None:
+async def test_a_blocked_event_loop_is_not_silence() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    feed = Feed("$KV.b.", answer)
+    feed = Feed("$KV.b.", send_reply)
     for _ in range(5):
         loop.jump(60)
-        await heard(feed, 1)
+        await receive_heartbeats(feed, 1)
     assert await feed.take() == []
     feed.close()

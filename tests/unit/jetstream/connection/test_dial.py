@@ -1,4 +1,4 @@
-"""Trying servers until one answers ends when it is cancelled, whenever that comes."""
+"""A cancelled dial ends, even if a round of attempts swallows the cancellation."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -11,42 +11,42 @@ from natsctl.jetstream.connection.link import ServerLink
 from natsctl.jetstream.connection.options import NatsOptions
 
 
-class Deaf(Dial):
-    """Its rounds end in the moment in which they are cancelled, and nobody hears of that."""
+class SwallowingDial(Dial):
+    """A dial whose rounds swallow a cancellation and return `result`."""
 
-    def __init__(self, found: ServerLink | list[Failure]) -> None:
+    def __init__(self, result: ServerLink | list[Failure]) -> None:
         options = NatsOptions(servers=("nats://127.0.0.1:1",))
         super().__init__(options, report=_ignore, progress=_ignore)
         self.rounds = 0
-        self._found = found
+        self._result = result
 
     async def _round(self) -> ServerLink | list[Failure]:
         self.rounds += 1
         try:
             await asyncio.sleep(1)
         except asyncio.CancelledError:
-            return self._found
+            return self._result
         return []
 
 
-class Standing(ServerLink):
+class FakeLink(ServerLink):
     def __init__(self) -> None:
-        self.over = False
+        self.is_ended = False
 
     async def end(self) -> None:
-        self.over = True
+        self.is_ended = True
 
 
-def _ignore(_told: object) -> None:
+def _ignore(_event: object) -> None:
     pass
 
 
-@pytest.mark.parametrize("way", [Dial.once, Dial.patiently])
-async def test_a_cancellation_that_an_attempt_loses_is_heeded_all_the_same(
-    way: Callable[[Dial], Coroutine[None, None, ServerLink]],
+@pytest.mark.parametrize("dial_method", [Dial.once, Dial.patiently])
+async def test_a_cancellation_that_an_attempt_swallows_ends_the_dial(
+    dial_method: Callable[[Dial], Coroutine[None, None, ServerLink]],
 ) -> None:
-    dial = Deaf([])
-    task = asyncio.create_task(way(dial))
+    dial = SwallowingDial([])
+    task = asyncio.create_task(dial_method(dial))
     await asyncio.sleep(0.5)
     task.cancel()
     await asyncio.wait({task}, timeout=60)
@@ -54,11 +54,11 @@ async def test_a_cancellation_that_an_attempt_loses_is_heeded_all_the_same(
     assert dial.rounds == 1
 
 
-async def test_a_connection_that_comes_in_that_moment_is_ended() -> None:
-    link = Standing()
-    task = asyncio.create_task(Deaf(link).patiently())
+async def test_a_link_that_opens_during_the_cancellation_is_closed() -> None:
+    link = FakeLink()
+    task = asyncio.create_task(SwallowingDial(link).patiently())
     await asyncio.sleep(0.5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert link.over
+    assert link.is_ended

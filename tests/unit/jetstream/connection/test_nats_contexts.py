@@ -1,4 +1,4 @@
-"""What `nats context save` wrote is understood, or refused with the file's name."""
+"""Contexts of the nats CLI are loaded, or rejected with the name of the file."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def save(folder: Path, name: str, **context: object) -> None:
     (folder / f"{name}.json").write_text(json.dumps({"description": "", "url": ""} | context))
 
 
-def test_every_field_has_its_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_context_field_sets_its_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     save(
         folder,
@@ -57,40 +57,40 @@ def test_every_field_has_its_option(folder: Path, monkeypatch: pytest.MonkeyPatc
     )
 
 
-def test_an_empty_context_says_nothing(folder: Path) -> None:
+def test_an_empty_context_sets_no_option(folder: Path) -> None:
     save(folder, "empty", user="", jetstream_api_prefix="")
     assert load_context("empty") == NatsOptions()
 
 
-def test_a_prefix_goes_before_a_domain(folder: Path) -> None:
+def test_an_api_prefix_overrides_a_domain(folder: Path) -> None:
     save(folder, "edge", jetstream_domain="edge", jetstream_api_prefix="hub.API")
     assert load_context("edge").prefix == "hub.API"
 
 
-def test_without_a_name_the_selected_one_is_meant(folder: Path) -> None:
+def test_the_selected_context_is_the_default(folder: Path) -> None:
     save(folder, "edge", url="nats://one")
     (folder.parent / "context.txt").write_text("edge\n")
     assert load_context().servers == ("nats://one",)
 
 
-def test_where_none_is_selected_the_error_says_how_to(folder: Path) -> None:
+def test_without_a_selected_context_the_error_names_the_select_command(folder: Path) -> None:
     with pytest.raises(UsageError, match=f"{folder.parent / 'context.txt'}.*nats context select"):
         load_context()
 
 
-def test_options_without_a_context_stay_as_they_are() -> None:
+def test_options_without_a_context_are_unchanged() -> None:
     options = NatsOptions(servers=("nats://one",))
     assert with_context(options) is options
 
 
-def test_what_is_given_wins_over_the_context(folder: Path) -> None:
+def test_given_options_override_the_context(folder: Path) -> None:
     save(folder, "edge", url="nats://one", token="s3cret", ca="/ca.pem")
     options = with_context(NatsOptions(context="edge", creds="a.creds"))
     assert (options.servers, options.creds, options.token) == (("nats://one",), "a.creds", None)
     assert options.tls_ca == "/ca.pem"
 
 
-def test_an_unknown_name_lists_those_that_exist_the_nearest_first(folder: Path) -> None:
+def test_the_error_of_an_unknown_name_lists_the_nearest_contexts_first(folder: Path) -> None:
     for name in ("alpha", "production", "prod-eu", "zeta"):
         save(folder, name)
     with pytest.raises(UsageError) as caught:
@@ -98,13 +98,15 @@ def test_an_unknown_name_lists_those_that_exist_the_nearest_first(folder: Path) 
     assert f"there is no {folder / 'prod.json'}; known are prod-eu, production" in str(caught.value)
 
 
-def test_where_there_is_no_context_at_all_the_error_says_so(folder: Path) -> None:
+def test_without_any_context_the_error_states_that(folder: Path) -> None:
     with pytest.raises(UsageError, match=f"{folder / 'edge.json'}, nor any other context"):
         load_context("edge")
 
 
 @pytest.mark.parametrize("text", ['{"password": "s3cret"', '{"password": ["s3cret"]}', "\xff"])
-def test_a_damaged_context_is_named_and_not_quoted(folder: Path, text: str) -> None:
+def test_the_error_of_a_damaged_context_names_the_file_without_its_content(
+    folder: Path, text: str
+) -> None:
     (folder / "edge.json").write_text(text, "latin-1")
     with pytest.raises(UsageError, match=r"edge\.json is no valid JSON of a context") as caught:
         load_context("edge")
@@ -113,7 +115,7 @@ def test_a_damaged_context_is_named_and_not_quoted(folder: Path, text: str) -> N
 
 
 @pytest.mark.parametrize("field", ["nsc", "user_jwt", "socks_proxy"])
-def test_what_we_cannot_do_is_said(folder: Path, field: str) -> None:
+def test_an_unsupported_context_field_is_rejected(folder: Path, field: str) -> None:
     save(folder, "edge", **{field: "something"})
     with pytest.raises(UsageError, match=rf"edge\.json uses {field}"):
         load_context("edge")

@@ -1,4 +1,4 @@
-"""Options are complete, contradict themselves nowhere, and never show a secret."""
+"""NATS options: defaults, precedence, contradictions and hidden secrets."""
 
 import io
 
@@ -13,7 +13,7 @@ SECRETS = NatsOptions(
 )
 
 
-def test_nothing_shows_a_secret() -> None:
+def test_no_representation_shows_a_secret() -> None:
     shown = io.StringIO()
     Console(file=shown).print(SECRETS)
     for text in (repr(SECRETS), str(SECRETS), f"{SECRETS!r}", shown.getvalue()):
@@ -22,7 +22,7 @@ def test_nothing_shows_a_secret() -> None:
         assert "one:4222" in text
 
 
-def test_only_what_was_given_is_shown() -> None:
+def test_the_repr_shows_only_given_options() -> None:
     assert repr(NatsOptions()) == "NatsOptions()"
     assert repr(NatsOptions(creds="a.creds")) == "NatsOptions(creds='a.creds')"
 
@@ -42,22 +42,22 @@ def test_only_what_was_given_is_shown() -> None:
         ),
     ],
 )
-def test_a_url_is_shown_without_who_we_are(url: str, shown: str) -> None:
+def test_a_url_is_shown_without_credentials(url: str, shown: str) -> None:
     assert redacted(url) == shown
 
 
-def test_servers_may_come_in_one_text() -> None:
+def test_one_text_can_list_several_servers() -> None:
     options = NatsOptions(servers=("nats://one, nats://ann:s3,cret@two", "three,four:1,"))
     assert options.urls == ("nats://one", "nats://ann:s3,cret@two", "three", "four:1")
 
 
-def test_without_servers_the_local_one_is_meant() -> None:
+def test_the_local_server_is_the_default() -> None:
     assert NatsOptions().urls == ("nats://127.0.0.1:4222",)
 
 
-def test_what_is_given_goes_over_what_lies_beneath() -> None:
-    beneath = NatsOptions(servers=("nats://two",), tls_ca="ca.pem", request_timeout_s=9)
-    assert NatsOptions(servers=("nats://one",)).over(beneath) == NatsOptions(
+def test_over_keeps_given_options_and_takes_the_others() -> None:
+    base = NatsOptions(servers=("nats://two",), tls_ca="ca.pem", request_timeout_s=9)
+    assert NatsOptions(servers=("nats://one",)).over(base) == NatsOptions(
         servers=("nats://one",), tls_ca="ca.pem", request_timeout_s=9
     )
 
@@ -77,7 +77,7 @@ def test_credentials_are_never_mixed() -> None:
         (NatsOptions(api_prefix="hub.js."), "hub.js"),
     ],
 )
-def test_the_api_has_a_prefix(options: NatsOptions, prefix: str) -> None:
+def test_the_api_prefix_follows_from_the_options(options: NatsOptions, prefix: str) -> None:
     assert options.prefix == prefix
 
 
@@ -91,7 +91,7 @@ def test_the_api_has_a_prefix(options: NatsOptions, prefix: str) -> None:
         (NatsOptions(domain="a", api_prefix="b"), "domain and api_prefix exclude each other"),
     ],
 )
-def test_contradictions_are_refused(options: NatsOptions, message: str) -> None:
+def test_contradicting_options_are_rejected(options: NatsOptions, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         options.check()
     assert "s3cret" not in str(caught.value)

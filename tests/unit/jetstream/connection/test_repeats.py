@@ -1,9 +1,9 @@
-"""A message that comes again and again is said once in a while."""
+"""A repeated message is due at most once in a quiet period."""
 
 from natsctl.jetstream.connection.repeats import Repeats
 
 
-def test_a_message_is_due_once_per_while() -> None:
+def test_a_message_is_due_once_per_quiet_period() -> None:
     now = [0.0]
     repeats = Repeats(lambda: now[0], quiet_s=30)
     assert repeats.due("lost")
@@ -15,7 +15,7 @@ def test_a_message_is_due_once_per_while() -> None:
     assert not repeats.due("lost")
 
 
-def test_messages_without_end_need_no_memory_without_end() -> None:
+def test_the_number_of_remembered_messages_is_bounded() -> None:
     repeats = Repeats(lambda: 0.0)
     assert all(repeats.due(str(number)) for number in range(10_000))
     assert repeats.due("0")

@@ -1,4 +1,4 @@
-"""Servers are read off URLs, tried in turn, and learned from each other."""
+"""Servers are parsed from URLs, tried in turn, and discovered from the cluster."""
 
 from urllib.parse import urlparse
 
@@ -20,7 +20,7 @@ from natsctl.jetstream.connection.servers import Server, Servers, parse
         ("nats://s3%40cret@one", Server("nats://one:4222", token="s3@cret")),
     ],
 )
-def test_a_url_names_a_server_and_may_say_who_we_are(url: str, server: Server) -> None:
+def test_a_url_has_a_server_and_optional_credentials(url: str, server: Server) -> None:
     assert parse(url) == server
     assert repr(parse(url)) == server.address
 
@@ -29,7 +29,7 @@ def test_a_url_names_a_server_and_may_say_who_we_are(url: str, server: Server) -
     "url",
     ["", "http://one", "nats://", "nats://one:port", "nats://ann:s3cret@one:port", "nats://["],
 )
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_rejected_without_its_password(url: str) -> None:
     with pytest.raises(UsageError, match="not the URL of a NATS server") as caught:
         parse(url)
     assert "s3cret" not in str(caught.value)
@@ -42,7 +42,7 @@ def test_a_server_that_failed_is_tried_last() -> None:
     assert servers.round() == (*others, first)
 
 
-def test_the_servers_of_a_cluster_come_after_those_that_were_named() -> None:
+def test_announced_servers_follow_the_configured_servers() -> None:
     servers = Servers(["nats://ann:s3cret@one"])
     (one,) = servers.round()
     servers.announce([urlparse("nats://one:4222"), urlparse("nats://10.0.0.2:4222")], one)
@@ -53,7 +53,7 @@ def test_the_servers_of_a_cluster_come_after_those_that_were_named() -> None:
     assert str(servers) == "nats://one:4222"
 
 
-def test_what_was_told_before_is_forgotten() -> None:
+def test_a_new_announcement_replaces_the_previous_one() -> None:
     servers = Servers(["nats://one"])
     (one,) = servers.round()
     servers.announce([urlparse("nats://two:4222")], one)

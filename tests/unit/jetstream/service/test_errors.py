@@ -1,4 +1,4 @@
-"""An error that a service answers with is the same error for whoever asked."""
+"""An error in a response of a service becomes the same error for the client."""
 
 import pytest
 
@@ -20,26 +20,26 @@ from natsctl.jetstream.service.errors import ERROR, ERROR_CODE, error_from, erro
         (errors.StoppedError("x"), "500", NatsctlError),
     ],
 )
-def test_an_error_crosses_the_wire(
+def test_an_error_is_decoded_from_its_headers(
     error: NatsctlError, code: str, kind: type[NatsctlError]
 ) -> None:
     headers = error_headers(error)
     assert headers == {ERROR: "x", ERROR_CODE: code}
-    found = error_from(headers)
-    assert type(found) is kind
-    assert str(found) == "x"
+    decoded = error_from(headers)
+    assert type(decoded) is kind
+    assert str(decoded) == "x"
 
 
-def test_a_text_of_several_lines_is_told_on_one() -> None:
+def test_a_message_of_several_lines_becomes_one_line() -> None:
     assert error_headers(NatsctlError("a\r\nb\n  c"))[ERROR] == "a b c"
 
 
 @pytest.mark.parametrize("headers", [None, {}, {"Other": "1"}])
-def test_an_answer_without_these_headers_is_a_result(headers: dict[str, str] | None) -> None:
+def test_a_response_without_error_headers_is_no_error(headers: dict[str, str] | None) -> None:
     assert error_from(headers) is None
 
 
-def test_a_code_that_nobody_knows_is_an_error_too() -> None:
-    found = error_from({ERROR_CODE: "418"})
-    assert type(found) is NatsctlError
-    assert "418" in str(found)
+def test_an_unknown_code_is_an_error() -> None:
+    decoded = error_from({ERROR_CODE: "418"})
+    assert type(decoded) is NatsctlError
+    assert "418" in str(decoded)

@@ -1,4 +1,4 @@
-"""Credentials are replaced when their time is over, by one for all who wait."""
+"""Expired or rejected credentials are renewed once for all waiting requests."""
 
 import asyncio
 import logging
@@ -26,41 +26,41 @@ FIRST = Access(
 
 
 class Source:
-    """Makes accesses, each a second after it was asked for one."""
+    """Loads new credentials in one second."""
 
     def __init__(self) -> None:
-        self.made = 0
+        self.loads = 0
         self.failing = False
 
     async def load(self, before: Access | None) -> Access:
-        self.made += 1
+        self.loads += 1
         await asyncio.sleep(1)
         if self.failing:
             raise ConnectError("the plugin fails")
-        return msgspec.structs.replace(before, secret=f"s3cret{self.made}")  # type: ignore[return-value,type-var]
+        return msgspec.structs.replace(before, secret=f"s3cret{self.loads}")  # type: ignore[return-value,type-var]
 
 
-async def test_an_access_is_replaced_once_its_time_is_over() -> None:
+async def test_expired_credentials_are_renewed_once() -> None:
     source = Source()
     login = Login(FIRST, source.load, retry_s=10)
     await asyncio.sleep(59)
     assert await login.current() is FIRST
     await asyncio.sleep(1)
-    found = await asyncio.gather(*(login.current() for _ in range(10)))
-    assert {one.secret for one in found} == {"s3cret1"}
-    assert source.made == 1
+    accesses = await asyncio.gather(*(login.current() for _ in range(10)))
+    assert {access.secret for access in accesses} == {"s3cret1"}
+    assert source.loads == 1
 
 
-async def test_many_who_were_refused_have_one_replaced() -> None:
+async def test_many_rejected_requests_renew_the_credentials_once() -> None:
     source = Source()
     login = Login(FIRST, source.load, retry_s=10)
-    found = await asyncio.gather(*(login.renew(FIRST) for _ in range(10)))
-    assert {one.secret for one in found} == {"s3cret1"}
-    assert await login.renew(FIRST) is found[0]  # who was refused late has the new one
-    assert source.made == 1
+    accesses = await asyncio.gather(*(login.renew(FIRST) for _ in range(10)))
+    assert {access.secret for access in accesses} == {"s3cret1"}
+    assert await login.renew(FIRST) is accesses[0]  # a late rejection gets the same access
+    assert source.loads == 1
 
 
-async def test_one_who_gives_up_while_replacing_leaves_it_to_the_next() -> None:
+async def test_a_cancelled_renewal_is_continued_by_the_next_request() -> None:
     source = Source()
     login = Login(FIRST, source.load, retry_s=10)
     first = asyncio.create_task(login.renew(FIRST))
@@ -70,7 +70,7 @@ async def test_one_who_gives_up_while_replacing_leaves_it_to_the_next() -> None:
     assert (await second).secret == "s3cret2"
 
 
-async def test_where_none_can_be_had_the_old_one_stays_for_a_while(
+async def test_a_failed_renewal_keeps_the_old_credentials_until_the_retry(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source = Source()
@@ -79,7 +79,7 @@ async def test_where_none_can_be_had_the_old_one_stays_for_a_while(
     await asyncio.sleep(60)
     with caplog.at_level(logging.WARNING):
         assert await asyncio.gather(*(login.current() for _ in range(5))) == [FIRST] * 5
-    assert source.made == 1
+    assert source.loads == 1
     assert caplog.messages == [
         "cannot renew credentials server=https://kube.test error='the plugin fails'"
     ]
@@ -88,7 +88,7 @@ async def test_where_none_can_be_had_the_old_one_stays_for_a_while(
     assert (await login.current()).secret == "s3cret2"
 
 
-async def test_a_refusal_without_new_credentials_is_told() -> None:
+async def test_a_rejection_without_new_credentials_is_an_error() -> None:
     source = Source()
     source.failing = True
     login = Login(FIRST, source.load, retry_s=10)
@@ -96,7 +96,7 @@ async def test_a_refusal_without_new_credentials_is_told() -> None:
         await login.renew(FIRST)
 
 
-def test_an_access_shows_no_secret() -> None:
+def test_the_repr_of_an_access_has_no_secret() -> None:
     assert "s3cret" not in repr(FIRST)
 
 
@@ -107,7 +107,7 @@ def test_an_access_shows_no_secret() -> None:
         ("YW5uOmh1c2gtaHVzaA==", "ann, hush-hush, YW5uOmh1c2gtaHVzaA==", "ann, ***, ***"),
     ],
 )
-async def test_credentials_are_hidden_wherever_they_are_told(
+async def test_current_and_renewed_credentials_are_hidden_in_texts(
     secret: str, text: str, shown: str
 ) -> None:
     async def load(_: Access | None) -> Access:

@@ -1,4 +1,4 @@
-"""Options are complete, contradict themselves nowhere, and never show a secret."""
+"""Kubernetes options: defaults, contradictions and the hidden token."""
 
 import io
 
@@ -9,7 +9,7 @@ from natsctl.errors import UsageError
 from natsctl.kubernetes.access.options import KubeOptions
 
 
-def test_nothing_shows_the_token() -> None:
+def test_no_representation_shows_the_token() -> None:
     options = KubeOptions(server="https://one:6443", token="s3cret")
     shown = io.StringIO()
     Console(file=shown).print(options)
@@ -18,17 +18,17 @@ def test_nothing_shows_the_token() -> None:
         assert "one:6443" in text
 
 
-def test_only_what_was_given_is_shown() -> None:
+def test_the_repr_shows_only_given_options() -> None:
     assert repr(KubeOptions()) == "KubeOptions()"
     assert repr(KubeOptions(context="edge")) == "KubeOptions(context='edge')"
 
 
-def test_the_defaults_make_sense() -> None:
+def test_the_defaults_are_valid() -> None:
     KubeOptions().check()
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (KubeOptions(timeout_s=0), "timeout_s must be above 0"),
         (KubeOptions(in_flight_max=0), "in_flight_max must be above 0"),
@@ -38,6 +38,6 @@ def test_the_defaults_make_sense() -> None:
         (KubeOptions(token=" "), "token is empty"),
     ],
 )
-def test_what_makes_no_sense_is_said(options: KubeOptions, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_invalid_options_are_rejected(options: KubeOptions, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         options.check()

@@ -1,4 +1,4 @@
-"""Proxies are found as the Kubernetes tools find them."""
+"""The proxy of a server follows from the kubeconfig and the environment, as in kubectl."""
 
 import pytest
 
@@ -15,11 +15,13 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-def test_there_need_be_none() -> None:
+def test_without_settings_there_is_no_proxy() -> None:
     assert proxy_for("https://kube.test:6443") is None
 
 
-def test_the_kubeconfigs_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_the_kubeconfig_overrides_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://two.test:3128")
     monkeypatch.setenv("NO_PROXY", "kube.test")
     assert proxy_for("https://kube.test", "http://one.test:1") == "http://one.test:1"
@@ -38,7 +40,7 @@ def test_the_kubeconfigs_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> Non
         ("https://localhost:6443", None),
     ],
 )
-def test_the_environment_says_which(
+def test_the_environment_selects_the_proxy_of_a_server(
     monkeypatch: pytest.MonkeyPatch, server: str, expected: str | None
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "two.test:3128")
@@ -47,7 +49,7 @@ def test_the_environment_says_which(
     assert proxy_for(server) == expected
 
 
-def test_a_proxy_that_we_cannot_speak_to_is_refused_without_its_password() -> None:
+def test_an_unsupported_proxy_is_rejected_without_its_password() -> None:
     with pytest.raises(UsageError, match="a socks5 one") as raised:
         proxy_for("https://kube.test", "socks5://ann:s3cret@one.test")
     assert "s3cret" not in str(raised.value)

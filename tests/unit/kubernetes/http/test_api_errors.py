@@ -1,4 +1,4 @@
-"""A refusal becomes the error that says what is the matter and what to do."""
+"""Error responses of the API server become typed errors with advice."""
 
 import json
 
@@ -28,7 +28,7 @@ CREATE = request_info("POST", "/api/v1/namespaces/shop/configmaps")
 APPLY = request_info("PATCH", "/api/v1/namespaces/shop/configmaps/one")
 
 
-def refused(code: int, body: bytes, request: RequestInfo = GET) -> StoreError:
+def error_of(code: int, body: bytes, request: RequestInfo = GET) -> StoreError:
     return error_for(read_status(code, body), request)
 
 
@@ -60,94 +60,98 @@ def status(message: str = "", reason: str = "", **details: object) -> bytes:
 @pytest.mark.parametrize(
     "body", [b"", b"<html>no\xff</html>", b"[]", b"null", b'{"details": null}']
 )
-def test_every_status_has_its_error_whatever_the_body(
+def test_every_status_code_has_its_error_for_any_body(
     code: int, kind: type[StoreError], body: bytes
 ) -> None:
-    error = refused(code, body)
+    error = error_of(code, body)
     assert type(error) is kind
     assert "configmaps 'one' in namespace 'shop'" in str(error)
 
 
-def test_a_missing_permission_says_where_to_see_what_is_needed() -> None:
+def test_the_error_of_a_missing_permission_names_natsctl_rbac() -> None:
     message = 'configmaps is forbidden: User "ann" cannot get resource "configmaps" in API group ""'
-    error = refused(403, status(message, "Forbidden"))
+    error = error_of(403, status(message, "Forbidden"))
     assert 'User "ann" cannot' in str(error)
     assert "`natsctl rbac`" in str(error)
-    assert "`natsctl rbac`" in str(refused(403, b"forbidden by the proxy"))
-    assert "`natsctl rbac`" in str(refused(401, b""))
+    assert "`natsctl rbac`" in str(error_of(403, b"forbidden by the proxy"))
+    assert "`natsctl rbac`" in str(error_of(401, b""))
 
 
-def test_a_quota_is_no_matter_of_permissions() -> None:
-    error = refused(403, status("exceeded quota: pods=10", "Forbidden"))
+def test_the_error_of_an_exceeded_quota_does_not_name_rbac() -> None:
+    error = error_of(403, status("exceeded quota: pods=10", "Forbidden"))
     assert isinstance(error, PermissionDeniedError)
     assert "exceeded quota" in str(error)
     assert "rbac" not in str(error)
 
 
-def test_what_is_missing_is_the_object_or_its_kind_or_its_namespace() -> None:
-    of_object = status('configmaps "one" not found', "NotFound", name="one", kind="configmaps")
-    assert type(refused(404, of_object)) is NotFoundError
-    of_kind = status("the server could not find the requested resource", "NotFound")
-    assert "no such kind" in str(refused(404, of_kind))
-    of_namespace = status('namespaces "shop" not found', name="shop", kind="namespaces")
-    assert "no namespace 'shop'" in str(refused(404, of_namespace, CREATE))
+def test_not_found_errors_distinguish_object_kind_and_namespace() -> None:
+    missing_object = status('configmaps "one" not found', "NotFound", name="one", kind="configmaps")
+    assert type(error_of(404, missing_object)) is NotFoundError
+    missing_kind = status("the server could not find the requested resource", "NotFound")
+    assert "no such kind" in str(error_of(404, missing_kind))
+    missing_namespace = status('namespaces "shop" not found', name="shop", kind="namespaces")
+    assert "no namespace 'shop'" in str(error_of(404, missing_namespace, CREATE))
     namespace = request_info("GET", "/api/v1/namespaces/shop")
-    assert type(refused(404, of_namespace, namespace)) is NotFoundError
+    assert type(error_of(404, missing_namespace, namespace)) is NotFoundError
 
 
-def test_a_conflict_names_the_others_and_their_fields() -> None:
+def test_a_field_conflict_names_the_other_managers_and_their_fields() -> None:
     causes = [
-        {"reason": "FieldManagerConflict", "message": f'conflict with "{who}" using v1', "field": f}
-        for who, f in (("ann", ".data.a"), ("ben", ".data.b"), ("ann", ".data.c"))
+        {
+            "reason": "FieldManagerConflict",
+            "message": f'conflict with "{manager}" using v1',
+            "field": f,
+        }
+        for manager, f in (("ann", ".data.a"), ("ben", ".data.b"), ("ann", ".data.c"))
     ]
-    error = refused(409, status("Apply failed with 3 conflicts", "Conflict", causes=causes))
+    error = error_of(409, status("Apply failed with 3 conflicts", "Conflict", causes=causes))
     assert isinstance(error, FieldConflictError)
     assert error.managers == ("ann", "ben")
     assert "ann owns .data.a, .data.c; ben owns .data.b" in str(error)
 
 
-def test_other_conflicts_are_no_conflicts_of_fields() -> None:
-    assert type(refused(409, status("already exists", "AlreadyExists"))) is ConflictError
-    assert type(refused(409, status("Precondition failed", "Conflict"))) is ConflictError
+def test_other_conflicts_are_not_field_conflicts() -> None:
+    assert type(error_of(409, status("already exists", "AlreadyExists"))) is ConflictError
+    assert type(error_of(409, status("Precondition failed", "Conflict"))) is ConflictError
 
 
-def test_the_fields_at_fault_are_named() -> None:
+def test_an_invalid_object_error_names_the_first_invalid_fields() -> None:
     causes = [
         {"reason": "FieldValueRequired", "message": "Required value", "field": f"spec.f{number}"}
         for number in range(12)
     ]
-    text = str(refused(422, status("x is invalid", "Invalid", causes=causes)))
+    text = str(error_of(422, status("x is invalid", "Invalid", causes=causes)))
     assert "spec.f0: Required value, spec.f1: Required value" in text
     assert text.endswith("and 2 more")
     assert "spec.f10" not in text
 
 
-def test_what_is_too_large_for_the_servers_own_store_is_too_large() -> None:
+def test_a_request_too_large_for_etcd_is_a_too_large_error() -> None:
     for message in (
         "etcdserver: request is too large",
         "rpc error: desc = trying to send message larger than max (2 vs 1)",
     ):
-        assert isinstance(refused(500, status(message, "InternalError")), TooLargeError)
+        assert isinstance(error_of(500, status(message, "InternalError")), TooLargeError)
 
 
-def test_the_object_of_an_error_event_says_its_code_itself() -> None:
+def test_an_error_event_has_the_code_in_its_object() -> None:
     event = json.dumps({"kind": "Status", "code": 410, "message": "too old resource version"})
-    assert isinstance(refused(0, event.encode()), ExpiredError)
+    assert isinstance(error_of(0, event.encode()), ExpiredError)
 
 
-def test_no_text_is_longer_than_people_read() -> None:
-    assert len(str(refused(500, b"x" * 100_000))) < 1000
-    assert len(str(refused(500, status("x\n" * 100_000)))) < 1000
+def test_error_messages_are_shorter_than_1000_characters() -> None:
+    assert len(str(error_of(500, b"x" * 100_000))) < 1000
+    assert len(str(error_of(500, status("x\n" * 100_000)))) < 1000
     causes = [{"field": "spec." + "x" * 1000, "message": "y" * 1000}] * 9
-    assert len(str(refused(422, status("", causes=causes)))) < 1000
+    assert len(str(error_of(422, status("", causes=causes)))) < 1000
 
 
 def invalid(*causes: tuple[str, str]) -> StoreError:
-    found = [{"reason": "FieldValueInvalid", "field": f, "message": text} for f, text in causes]
-    return refused(422, status("one is invalid", "Invalid", causes=found), APPLY)
+    details = [{"reason": "FieldValueInvalid", "field": f, "message": text} for f, text in causes]
+    return error_of(422, status("one is invalid", "Invalid", causes=details), APPLY)
 
 
-def test_the_reason_at_the_end_of_a_long_dump_is_shown() -> None:
+def test_the_reason_at_the_end_of_a_long_value_is_shown() -> None:
     dump = f"Invalid value: core.PodTemplateSpec{{{'x' * 5000}}}: field is immutable"
     for causes in ([("spec.template", dump)], [(f"spec.f{n}", dump) for n in range(10)]):
         text = str(invalid(*causes))
@@ -157,14 +161,14 @@ def test_the_reason_at_the_end_of_a_long_dump_is_shown() -> None:
 
 
 def test_a_long_message_without_causes_keeps_both_ends() -> None:
-    text = str(refused(500, status(f"it began here {'x' * 5000} and ended there")))
+    text = str(error_of(500, status(f"it began here {'x' * 5000} and ended there")))
     assert "it began here" in text
     assert text.endswith("and ended there")
 
 
-def test_a_manifest_that_does_not_fit_the_schema_is_invalid_though_reported_as_500() -> None:
+def test_a_schema_error_that_the_server_reports_as_500_is_an_invalid_object() -> None:
     message = "failed to create typed patch object: .dota: field not declared in schema"
-    error = refused(500, status(message, ""), APPLY)
+    error = error_of(500, status(message, ""), APPLY)
     assert isinstance(error, InvalidObjectError)
     assert ".dota: field not declared in schema" in str(error)
 
@@ -176,20 +180,20 @@ def test_a_manifest_that_does_not_fit_the_schema_is_invalid_though_reported_as_5
         'configmaps "one" is forbidden: User "ann" cannot create resource "configmaps"',  # 1.36
     ],
 )
-def test_an_apply_that_lacks_the_permission_to_create_says_create(message: str) -> None:
-    text = str(refused(403, status(message, "Forbidden"), APPLY))
+def test_an_apply_without_the_create_permission_names_create(message: str) -> None:
+    text = str(error_of(403, status(message, "Forbidden"), APPLY))
     assert text.startswith("may not create configmaps 'one' in namespace 'shop'")
     assert "`natsctl rbac`" in text
 
 
-def test_an_apply_that_lacks_the_permission_to_patch_says_patch() -> None:
+def test_an_apply_without_the_patch_permission_names_patch() -> None:
     message = 'configmaps "one" is forbidden: User "ann" cannot patch resource "configmaps"'
-    assert str(refused(403, status(message, "Forbidden"), APPLY)).startswith("may not patch")
+    assert str(error_of(403, status(message, "Forbidden"), APPLY)).startswith("may not patch")
 
 
-def test_a_webhook_that_denies_without_a_reason_is_no_matter_of_permissions() -> None:
+def test_the_error_of_a_denying_webhook_does_not_name_rbac() -> None:
     message = 'admission webhook "deny.example.com" denied the request without explanation'
-    text = str(refused(403, status(message), APPLY))
+    text = str(error_of(403, status(message), APPLY))
     assert "deny.example.com" in text
     assert "rbac" not in text
 
@@ -207,7 +211,7 @@ def test_a_webhook_that_denies_without_a_reason_is_no_matter_of_permissions() ->
         'Invalid value: "object": Value is immutable',
     ],
 )
-def test_a_field_that_cannot_change_any_more_is_named(reason: str) -> None:
+def test_an_immutable_field_error_names_the_field(reason: str) -> None:
     error = invalid(("spec.template", reason))
     assert isinstance(error, ImmutableFieldError)
     assert error.fields == ("spec.template",)
@@ -221,7 +225,7 @@ def test_a_field_that_cannot_change_any_more_is_named(reason: str) -> None:
         [("spec.clusterIPs[0]", "Invalid value: []: primary clusterIP can not be unset")],
     ],
 )
-def test_a_manifest_that_no_new_object_could_have_either_is_just_invalid(
+def test_errors_that_a_new_object_has_too_are_not_immutable_field_errors(
     causes: list[tuple[str, str]],
 ) -> None:
     error = invalid(*causes)

@@ -1,4 +1,4 @@
-"""LineSplitter are whole, however the stream is cut into pieces."""
+"""`LineSplitter` returns whole lines from a stream of arbitrary pieces."""
 
 import pytest
 from hypothesis import given
@@ -9,9 +9,7 @@ from natsctl.kubernetes.http.lines import LineSplitter
 
 
 @given(st.lists(st.binary(min_size=1).filter(lambda line: b"\n" not in line)), st.data())
-def test_whatever_the_pieces_the_lines_are_the_same(
-    lines: list[bytes], data: st.DataObject
-) -> None:
+def test_the_lines_do_not_depend_on_the_pieces(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     pieces = [
@@ -22,7 +20,7 @@ def test_whatever_the_pieces_the_lines_are_the_same(
     split.end()
 
 
-def test_empty_lines_are_signs_of_life_and_nothing_more() -> None:
+def test_empty_lines_are_skipped() -> None:
     assert LineSplitter(line_max_bytes=10).feed(b"\n\na\n\n") == [b"a"]
 
 
@@ -33,7 +31,7 @@ def test_a_stream_that_ends_within_a_line_is_broken() -> None:
         split.end()
 
 
-def test_a_line_without_end_is_not_kept() -> None:
+def test_a_line_above_the_limit_breaks_the_watch() -> None:
     split = LineSplitter(line_max_bytes=10)
     assert split.feed(b"x" * 10) == []
     with pytest.raises(WatchBrokenError, match="longer than 10 bytes"):

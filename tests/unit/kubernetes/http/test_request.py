@@ -1,4 +1,4 @@
-"""Requests are named in the words in which permissions for them are given."""
+"""The description of a request has the RBAC verb, the resource, the name and the namespace."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from natsctl.kubernetes.http.request import request_info
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "told"),
+    ("method", "path", "description"),
     [
         ("GET", "/api/v1/pods", "list pods"),
         ("GET", "/api/v1/pods?watch", "watch pods"),
@@ -26,11 +26,13 @@ from natsctl.kubernetes.http.request import request_info
         ("GET", "/version", "get /version"),
     ],
 )
-def test_a_request_is_named(method: str, path: str, told: str) -> None:
+def test_a_request_is_described_by_verb_and_resource(
+    method: str, path: str, description: str
+) -> None:
     path, _, watch = path.partition("?")
-    assert str(request_info(method, path, {"watch": "true"} if watch else {})) == told
+    assert str(request_info(method, path, {"watch": "true"} if watch else {})) == description
 
 
-def test_only_a_true_watch_is_one() -> None:
+def test_only_a_true_watch_parameter_makes_a_watch() -> None:
     assert request_info("GET", "/api/v1/pods", {"watch": "1"}).verb == "watch"
     assert request_info("GET", "/api/v1/pods", {"watch": "false"}).verb == "list"

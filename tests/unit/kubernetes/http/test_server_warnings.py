@@ -1,4 +1,4 @@
-"""A server's warnings are logged once for each text."""
+"""Warning headers of a server are logged once for each text."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from natsctl.kubernetes.http.server_warnings import REMEMBERED_MAX, ServerWarnin
 
 
 @pytest.mark.parametrize(
-    ("header", "found"),
+    ("header", "texts"),
     [
         ('299 - "v1 Thing is deprecated"', ["v1 Thing is deprecated"]),
         ('299 - "one", 299 - "two, and more"', ["one", "two, and more"]),
@@ -18,8 +18,8 @@ from natsctl.kubernetes.http.server_warnings import REMEMBERED_MAX, ServerWarnin
         ("", []),
     ],
 )
-def test_the_texts_of_a_header_are_read(header: str, found: list[str]) -> None:
-    assert warning_texts([header]) == found
+def test_the_texts_of_a_warning_header_are_parsed(header: str, texts: list[str]) -> None:
+    assert warning_texts([header]) == texts
 
 
 def test_each_text_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

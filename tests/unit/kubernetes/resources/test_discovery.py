@@ -1,4 +1,4 @@
-"""What was found is remembered, what was not is looked for again, and lookups are shared."""
+"""Discovery caches found kinds, retries missing kinds and shares concurrent lookups."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from natsctl.kubernetes.resources.discovery import Discovery
 
 
 class Server:
-    """Answers lookups after a second with the kinds that it has, by group version."""
+    """Returns the kinds of a group version after one second."""
 
     def __init__(self, **kinds: list[str]) -> None:
         self.kinds = kinds
@@ -33,7 +33,7 @@ class Server:
         return Reply(200, json.dumps({"resources": resources}).encode())
 
 
-async def test_what_was_found_is_believed_for_a_while() -> None:
+async def test_a_found_kind_is_cached_for_ttl_s() -> None:
     server = Server(v1=["Pod", "Secret"])
     discovery = Discovery(server, ttl_s=600)  # type: ignore[arg-type]
     await discovery.find("v1", "Pod")
@@ -44,7 +44,7 @@ async def test_what_was_found_is_believed_for_a_while() -> None:
     assert server.lookups == 2
 
 
-async def test_what_is_missing_is_looked_for_each_time() -> None:
+async def test_a_missing_kind_is_looked_up_each_time() -> None:
     server = Server(v1=["Pod"])
     discovery = Discovery(server)  # type: ignore[arg-type]
     for _ in range(3):
@@ -55,7 +55,7 @@ async def test_what_is_missing_is_looked_for_each_time() -> None:
     assert (await discovery.find("v1", "Rollout")).plural == "rollouts"
 
 
-async def test_what_is_missing_may_be_believed_for_a_while_too() -> None:
+async def test_a_missing_kind_is_cached_for_miss_ttl_s() -> None:
     server = Server(v1=["Pod"])
     discovery = Discovery(server, miss_ttl_s=60)  # type: ignore[arg-type]
     for _ in range(3):
@@ -67,21 +67,21 @@ async def test_what_is_missing_may_be_believed_for_a_while_too() -> None:
     await discovery.find("v1", "Rollout")
 
 
-async def test_a_lookup_that_is_on_its_way_is_shared() -> None:
+async def test_concurrent_lookups_share_one_request() -> None:
     server = Server(v1=["Pod", "Secret"], v2=["Pod"])
     discovery = Discovery(server)  # type: ignore[arg-type]
     kinds = ["Pod", "Secret", "Rollout"] * 10
-    found = await asyncio.gather(
+    results = await asyncio.gather(
         *(discovery.find("v1", kind) for kind in kinds),
         discovery.find("v2", "Pod"),
         return_exceptions=True,
     )
     assert server.lookups == 2
-    assert sum(isinstance(one, StoreMissingError) for one in found) == 10
+    assert sum(isinstance(result, StoreMissingError) for result in results) == 10
     assert asyncio.get_running_loop().time() == 1.0
 
 
-async def test_whoever_gives_up_leaves_the_others_their_answer() -> None:
+async def test_a_cancelled_lookup_does_not_cancel_the_others() -> None:
     server = Server(v1=["Pod"])
     discovery = Discovery(server)  # type: ignore[arg-type]
     first = asyncio.create_task(discovery.find("v1", "Pod"))
@@ -92,7 +92,7 @@ async def test_whoever_gives_up_leaves_the_others_their_answer() -> None:
     assert first.cancelled()
 
 
-async def test_a_failure_is_told_and_not_remembered() -> None:
+async def test_a_failure_is_raised_and_not_cached() -> None:
     server = Server(v1=["Pod"])
     server.failure = StoreError("busy")
     discovery = Discovery(server)  # type: ignore[arg-type]
@@ -102,10 +102,10 @@ async def test_a_failure_is_told_and_not_remembered() -> None:
     assert (await discovery.find("v1", "Pod")).namespaced
 
 
-async def test_an_answer_that_makes_no_sense_is_a_failure() -> None:
-    class Odd(Server):
+async def test_an_invalid_response_is_an_error() -> None:
+    class InvalidServer(Server):
         async def call(self, method: str, path: str) -> Reply:
             return Reply(200, b"<html>")
 
     with pytest.raises(StoreError, match="GET /api/v1 returned an invalid response"):
-        await Discovery(Odd()).find("v1", "Pod")  # type: ignore[arg-type]
+        await Discovery(InvalidServer()).find("v1", "Pod")  # type: ignore[arg-type]

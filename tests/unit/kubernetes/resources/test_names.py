@@ -1,4 +1,4 @@
-"""What kinds are called where nobody can be asked."""
+"""Resource names of kinds without a cluster: the well-known ones and guesses."""
 
 import pytest
 
@@ -17,11 +17,11 @@ from natsctl.kubernetes.resources.names import ResourceName, guessed, plural, we
         ("Mesh", "meshes"),
     ],
 )
-def test_a_plural_is_the_regular_one(kind: str, expected: str) -> None:
+def test_a_guessed_plural_is_regular(kind: str, expected: str) -> None:
     assert plural(kind) == expected
 
 
-def test_kinds_that_every_cluster_has_are_known() -> None:
+def test_kinds_of_every_cluster_are_well_known() -> None:
     assert well_known("v1", "Endpoints") == ResourceName("", "endpoints", namespaced=True)
     assert well_known("apps/v1", "Deployment") == ResourceName(
         "apps", "deployments", namespaced=True
@@ -29,11 +29,11 @@ def test_kinds_that_every_cluster_has_are_known() -> None:
     assert well_known("v1", "Node") == ResourceName("", "nodes", namespaced=False)
 
 
-def test_a_kind_of_another_group_is_not_the_known_one() -> None:
+def test_a_kind_of_another_group_is_not_well_known() -> None:
     assert well_known("serving.example.com/v1", "Service") is None
     assert well_known("apps/v1", "Node") is None
 
 
-def test_a_guess_says_why_it_is_one() -> None:
-    found = guessed("example.com/v1", "Widget", "nobody answers")
-    assert found == ResourceName("example.com", "widgets", None, "nobody answers")
+def test_a_guess_has_its_reason() -> None:
+    name = guessed("example.com/v1", "Widget", "no cluster")
+    assert name == ResourceName("example.com", "widgets", None, "no cluster")

@@ -1,4 +1,4 @@
-"""Objects of every kind are found at their path, however odd their names."""
+"""API paths of objects and collections of every kind, with quoted names."""
 
 import pytest
 
@@ -20,8 +20,8 @@ def resource(api_version: str, plural: str, *, namespaced: bool) -> ApiResource:
 
 
 def paths(api_version: str, plural: str, *, namespaced: bool) -> Paths:
-    found = resource(api_version, plural, namespaced=namespaced)
-    return paths_of(found, kube(api_version, "Thing"))  # type: ignore[arg-type]
+    api_resource = resource(api_version, plural, namespaced=namespaced)
+    return paths_of(api_resource, kube(api_version, "Thing"))  # type: ignore[arg-type]
 
 
 CONFIGS = paths("v1", "configmaps", namespaced=True)
@@ -31,7 +31,7 @@ ROLES = paths("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False)
 
 
 @pytest.mark.parametrize(
-    ("found", "path"),
+    ("actual", "path"),
     [
         (CONFIGS.all(), "/api/v1/configmaps"),
         (CONFIGS.all("a"), "/api/v1/namespaces/a/configmaps"),
@@ -47,19 +47,19 @@ ROLES = paths("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False)
         ),
     ],
 )
-def test_a_path_names_group_version_place_and_object(found: str, path: str) -> None:
-    assert found == path
+def test_a_path_has_the_group_version_namespace_resource_and_name(actual: str, path: str) -> None:
+    assert actual == path
 
 
 @pytest.mark.parametrize(
-    ("of", "key"),
+    ("kind_paths", "key"),
     [(CONFIGS, "b"), (NODES, "a/b"), (CONFIGS, "a/.."), (CONFIGS, ""), (NODES, "."), (NODES, "")],
 )
-def test_a_key_that_no_object_can_have_has_no_path(of: Paths, key: str) -> None:
+def test_an_invalid_key_has_no_path(kind_paths: Paths, key: str) -> None:
     with pytest.raises(InvalidKeyError):
-        of.one(key)
+        kind_paths.one(key)
 
 
-def test_a_kind_without_namespaces_cannot_be_declared_with_one() -> None:
+def test_a_cluster_scoped_kind_cannot_have_a_namespace() -> None:
     with pytest.raises(UsageError, match=r"cluster-scoped.*'team-a'"):
         paths_of(resource("v1", "nodes", namespaced=False), kube("v1", "Node", namespace="team-a"))  # type: ignore[arg-type]

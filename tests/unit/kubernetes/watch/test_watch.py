@@ -1,4 +1,4 @@
-"""A watch lists, follows, goes on where it ended, and breaks rather than lose something."""
+"""A watch lists, follows changes, resumes after a break, and never skips an event."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,23 +46,23 @@ def watch_of(
     return KubeWatch(wire, kind, path, incarnation or Incarnation(SERVER))
 
 
-async def told(events: AsyncIterator[WatchEvent], count: int) -> list[str]:
-    """Take so many events, and return what they say in short."""
-    return [short(await anext(events)) for _ in range(count)]
+async def take(events: AsyncIterator[WatchEvent], count: int) -> list[str]:
+    """Return short texts of the next `count` events."""
+    return [text_of(await anext(events)) for _ in range(count)]
 
 
-async def told_until_broken(watch: KubeWatch) -> tuple[list[str], StoreError]:
-    """Follow until the watch breaks."""
-    found: list[str] = []
+async def take_until_broken(watch: KubeWatch) -> tuple[list[str], StoreError]:
+    """Follow a watch until it breaks, and return its events and the error."""
+    texts: list[str] = []
     async with watch() as events:
         try:
             while True:
-                found.append(short(await anext(events)))
+                texts.append(text_of(await anext(events)))
         except StoreError as error:
-            return found, error
+            return texts, error
 
 
-def short(event: WatchEvent) -> str:  # type: ignore[return]
+def text_of(event: WatchEvent) -> str:  # type: ignore[return]
     match event:
         case Listing():
             return f"listing of {event.incarnation}"
@@ -90,27 +90,27 @@ class TestListing:
             page(9, thing("d", 6)),
         ]
         async with watch_of(wire)() as events:
-            assert await told(events, 6) == [
+            assert await take(events, 6) == [
                 LISTING,
                 *("team-a/a@3", "team-a/b@4", "team-a/c@5", "team-a/d@6"),
                 "listed 9",
             ]
-        assert [asked.query for asked in wire.calls] == [
+        assert [request.query for request in wire.calls] == [
             {"limit": "500"},
             {"limit": "500", "continue": "x"},
             {"limit": "500", "continue": "y"},
         ]
 
     @pytest.mark.parametrize(
-        "late", [ExpiredError("too old"), page(10, thing("b", 4))], ids=["expired", "moved on"]
+        "late_page", [ExpiredError("too old"), page(10, thing("b", 4))], ids=["expired", "moved on"]
     )
-    async def test_a_page_that_comes_too_late_begins_it_anew_in_one_piece(
-        self, wire: ScriptedWire, late: object
+    async def test_an_expired_page_restarts_the_listing_without_pages(
+        self, wire: ScriptedWire, late_page: object
     ) -> None:
-        wire.replies += [page(9, thing("a", 3), after="x"), late]
+        wire.replies += [page(9, thing("a", 3), after="x"), late_page]
         wire.replies += [page(12, thing("b", 4), thing("c", 11))]
         async with watch_of(wire)() as events:
-            assert await told(events, 6) == [
+            assert await take(events, 6) == [
                 *(LISTING, "team-a/a@3"),
                 *(LISTING, "team-a/b@4", "team-a/c@11", "listed 12"),
             ]
@@ -119,10 +119,10 @@ class TestListing:
     async def test_a_list_without_items_is_empty(self, wire: ScriptedWire) -> None:
         wire.replies += [{"metadata": {"resourceVersion": "9"}, "items": None}]
         async with watch_of(wire)() as events:
-            assert await told(events, 2) == [LISTING, "listed 9"]
+            assert await take(events, 2) == [LISTING, "listed 9"]
 
     @pytest.mark.parametrize(
-        ("kind", "asked"),
+        ("kind", "query"),
         [
             (
                 kube("v1", "Thing", labels="a in (x,y),!b"),
@@ -135,14 +135,14 @@ class TestListing:
             (THINGS, {}),
         ],
     )
-    async def test_the_server_selects(
-        self, wire: ScriptedWire, kind: KubeKind[object], asked: dict[str, str]
+    async def test_selectors_are_sent_to_the_server(
+        self, wire: ScriptedWire, kind: KubeKind[object], query: dict[str, str]
     ) -> None:
         wire.replies += [page(9, after="x"), page(9)]
         wire.streams += [[ScriptedWire.SILENCE]]
         async with watch_of(wire, kind)() as events:
-            await told(events, 2)
-            follow = asyncio.create_task(told(events, 1))
+            await take(events, 2)
+            follow = asyncio.create_task(take(events, 1))
             await asyncio.sleep(1)
             follow.cancel()
             await asyncio.wait({follow})
@@ -150,14 +150,14 @@ class TestListing:
         assert len(requests) == 3
         for request in requests:
             selectors = {n: v for n, v in request.query.items() if n.endswith("Selector")}
-            assert selectors == asked
+            assert selectors == query
 
     async def test_values_are_whole_documents_without_managed_fields(
         self, wire: ScriptedWire
     ) -> None:
         wire.replies += [page(9, thing("a", 3, data={"x": 'q"ü'}))]
         async with watch_of(wire)() as events:
-            await told(events, 1)
+            await take(events, 1)
             event = await anext(events)
         assert isinstance(event, Applied)
         assert event.stored.value.decode() == (
@@ -165,11 +165,11 @@ class TestListing:
             '"resourceVersion":"3"},"data":{"x":"q\\"ü"}}'
         )
 
-    async def test_of_metadata_only_nothing_else_is_kept(self, wire: ScriptedWire) -> None:
+    async def test_a_metadata_only_watch_keeps_only_metadata(self, wire: ScriptedWire) -> None:
         partial = {**thing("a", 3), "kind": "PartialObjectMetadata", "apiVersion": "meta/v1"}
         wire.replies += [page(9, partial, thing("b", 4, data={"x": "y"}))]
         async with watch_of(wire, kube("v1", "Thing", metadata_only=True))() as events:  # type: ignore[arg-type]
-            await told(events, 1)
+            await take(events, 1)
             values = [await anext(events), await anext(events)]
         for event in values:
             assert isinstance(event, Applied)
@@ -179,14 +179,14 @@ class TestListing:
     @pytest.mark.parametrize(
         "error", [StoreMissingError("no such kind"), PermissionDeniedError("may not list")]
     )
-    async def test_a_list_that_is_refused_breaks_the_watch(
+    async def test_a_rejected_list_breaks_the_watch(
         self, wire: ScriptedWire, error: StoreError
     ) -> None:
         wire.replies += [error]
-        assert await told_until_broken(watch_of(wire)) == ([], error)
+        assert await take_until_broken(watch_of(wire)) == ([], error)
 
     @pytest.mark.parametrize(
-        "nonsense",
+        "invalid_list",
         [
             {"items": []},
             [],
@@ -195,10 +195,12 @@ class TestListing:
             {"metadata": {"resourceVersion": ""}, "items": []},
         ],
     )
-    async def test_nonsense_breaks_it(self, wire: ScriptedWire, nonsense: object) -> None:
-        wire.replies += [nonsense]
-        found, _ = await told_until_broken(watch_of(wire))
-        assert [event for event in found if event.startswith("listed")] == []
+    async def test_an_invalid_list_breaks_the_watch(
+        self, wire: ScriptedWire, invalid_list: object
+    ) -> None:
+        wire.replies += [invalid_list]
+        seen, _ = await take_until_broken(watch_of(wire))
+        assert [event for event in seen if event.startswith("listed")] == []
 
 
 class TestFollowing:
@@ -210,67 +212,67 @@ class TestFollowing:
         added, modified = line("ADDED", thing("b", 10)), line("MODIFIED", thing("b", 11))
         wire.streams += [[added, modified, line("DELETED", thing("a", 12)), wire.SILENCE]]
         async with watch_of(wire)() as events:
-            await told(events, 3)
-            assert await told(events, 3) == ["team-a/b@10", "team-a/b@11", "deleted team-a/a@12"]
+            await take(events, 3)
+            assert await take(events, 3) == ["team-a/b@10", "team-a/b@11", "deleted team-a/a@12"]
             assert wire.open == 1
         assert wire.open == 0
-        [asked] = wire.watches
-        assert asked.query["watch"] == "true"
-        assert asked.query["allowWatchBookmarks"] == "true"
-        assert asked.query["resourceVersion"] == "9"
+        [request] = wire.watches
+        assert request.query["watch"] == "true"
+        assert request.query["allowWatchBookmarks"] == "true"
+        assert request.query["resourceVersion"] == "9"
 
-    async def test_a_request_that_ends_is_followed_by_one_that_goes_on_there(
-        self, wire: ScriptedWire
-    ) -> None:
+    async def test_the_next_request_resumes_at_the_last_revision(self, wire: ScriptedWire) -> None:
         wire.streams += [
             [line("ADDED", thing("b", 10)), bookmark(15)],
             [line("DELETED", thing("b", 17))],
             [line("ADDED", thing("c", 18)), wire.SILENCE],
         ]
         async with watch_of(wire)() as events:
-            await told(events, 3)
-            assert await told(events, 3) == ["team-a/b@10", "deleted team-a/b@17", "team-a/c@18"]
-        assert [asked.query["resourceVersion"] for asked in wire.watches] == ["9", "15", "17"]
-        assert len(wire.calls) == 1  # the listing
+            await take(events, 3)
+            assert await take(events, 3) == ["team-a/b@10", "deleted team-a/b@17", "team-a/c@18"]
+        assert [request.query["resourceVersion"] for request in wire.watches] == ["9", "15", "17"]
+        assert len(wire.calls) == 1  # the first list
 
     @pytest.mark.parametrize(
-        ("kind", "asked"),
+        ("kind", "query"),
         [
             (kube("v1", "Thing", labels={"a": "x"}), {"limit": "1"}),
             (THINGS.only("team-a/a"), {"limit": "1", "fieldSelector": "metadata.name=a"}),
         ],
     )
-    async def test_before_it_goes_on_it_looks_how_far_the_server_is(
-        self, wire: ScriptedWire, kind: KubeKind[object], asked: dict[str, str]
+    async def test_a_resumed_watch_first_reads_the_newest_revision_of_the_server(
+        self, wire: ScriptedWire, kind: KubeKind[object], query: dict[str, str]
     ) -> None:
         wire.streams += [[], [line("ADDED", thing("b", 10)), wire.SILENCE]]
         async with watch_of(wire, kind)() as events:
-            await told(events, 4)
-        assert [look.query for look in wire.looks] == [asked]
+            await take(events, 4)
+        assert [look.query for look in wire.looks] == [query]
 
-    async def test_so_is_one_that_broke(self, wire: ScriptedWire) -> None:
+    async def test_a_broken_request_is_resumed_at_the_last_revision(
+        self, wire: ScriptedWire
+    ) -> None:
         wire.streams += [
             [line("ADDED", thing("b", 10)), BROKEN],
             [BROKEN],
             [line("ADDED", thing("c", 11)), wire.SILENCE],
         ]
         async with watch_of(wire)() as events:
-            await told(events, 3)
-            assert await told(events, 2) == ["team-a/b@10", "team-a/c@11"]
+            await take(events, 3)
+            assert await take(events, 2) == ["team-a/b@10", "team-a/c@11"]
         assert len(wire.calls) == 1
 
     @pytest.mark.parametrize("end", [[], [BROKEN], [StoreError("503")], [b"{"]])
-    async def test_after_a_few_quick_tries_it_breaks(
+    async def test_the_watch_breaks_after_a_few_failed_requests(
         self, wire: ScriptedWire, end: list[object]
     ) -> None:
         wire.streams += [end] * (TRIES + 1)
         clock = asyncio.get_running_loop().time
-        _, error = await told_until_broken(watch_of(wire))
+        _, error = await take_until_broken(watch_of(wire))
         assert isinstance(error, WatchBrokenError)
         assert not wire.streams
         assert 0.1 < clock() < 1
 
-    async def test_a_request_that_lived_for_a_while_begins_the_count_of_tries_anew(
+    async def test_a_long_request_resets_the_count_of_failed_requests(
         self, wire: ScriptedWire
     ) -> None:
         wire.streams += [[BROKEN]] * TRIES
@@ -278,9 +280,9 @@ class TestFollowing:
         wire.streams += [[BROKEN]] * (TRIES - 1)
         wire.streams += [[wire.SILENCE]]
         async with watch_of(wire)() as events:
-            assert (await told(events, 4))[-1] == "team-a/b@10"
-            await asyncio.sleep(60)  # whoever takes slowly
-            follow = asyncio.create_task(told(events, 1))
+            assert (await take(events, 4))[-1] == "team-a/b@10"
+            await asyncio.sleep(60)  # a slow reader of events
+            follow = asyncio.create_task(take(events, 1))
             await asyncio.sleep(60)
             assert not wire.streams
             assert not follow.done()
@@ -288,12 +290,12 @@ class TestFollowing:
             await asyncio.wait({follow})
 
     @pytest.mark.parametrize("line", [refusal(410, "Expired"), refusal(500, "InternalError")])
-    async def test_what_the_server_no_longer_knows_breaks_it_at_once(
+    async def test_an_error_event_breaks_the_watch_immediately(
         self, wire: ScriptedWire, line: object
     ) -> None:
         wire.streams += [[line]]
-        found, error = await told_until_broken(watch_of(wire))
-        assert found == [LISTING, "team-a/a@3", "listed 9"]
+        seen, error = await take_until_broken(watch_of(wire))
+        assert seen == [LISTING, "team-a/a@3", "listed 9"]
         assert isinstance(error, WatchBrokenError)
         assert len(wire.watches) == 1
 
@@ -301,56 +303,60 @@ class TestFollowing:
         "error",
         [ExpiredError("too old"), PermissionDeniedError("no"), StoreMissingError("no kind")],
     )
-    async def test_a_refusal_breaks_it_at_once(self, wire: ScriptedWire, error: StoreError) -> None:
+    async def test_a_rejected_request_breaks_the_watch_immediately(
+        self, wire: ScriptedWire, error: StoreError
+    ) -> None:
         wire.streams += [[error]]
-        assert (await told_until_broken(watch_of(wire)))[1] is error
+        assert (await take_until_broken(watch_of(wire)))[1] is error
 
-    async def test_requests_differ_in_how_long_they_last_and_are_given_up_later(
+    async def test_requests_have_random_timeouts_and_later_client_deadlines(
         self, wire: ScriptedWire
     ) -> None:
         wire.streams += [[line("ADDED", thing("b", 10 + n))] for n in range(TRIES)]
         wire.streams += [[wire.SILENCE]]
         async with watch_of(wire)() as events:
-            await told(events, 3 + TRIES)
-            follow = asyncio.create_task(told(events, 1))
+            await take(events, 3 + TRIES)
+            follow = asyncio.create_task(take(events, 1))
             await asyncio.sleep(60)
             follow.cancel()
             await asyncio.wait({follow})
-        asked_s = [int(asked.query["timeoutSeconds"]) for asked in wire.watches]
-        assert len(asked_s) == TRIES + 1
-        for timeout_s, silence_s in zip(asked_s, wire.silences, strict=True):
+        timeouts_s = [int(request.query["timeoutSeconds"]) for request in wire.watches]
+        assert len(timeouts_s) == TRIES + 1
+        for timeout_s, silence_s in zip(timeouts_s, wire.silences, strict=True):
             assert TIMEOUT_S / 2 <= timeout_s <= TIMEOUT_S
             assert timeout_s < silence_s < TIMEOUT_S + 10
 
 
 class TestFallingBack:
-    async def test_a_server_that_is_behind_what_was_seen_is_listed_anew(
+    async def test_a_server_behind_the_seen_revision_is_relisted_as_a_new_incarnation(
         self, wire: ScriptedWire
     ) -> None:
         identity = Incarnation(SERVER)
         wire.replies += [page(9), page(7, thing("a", 3))]
         wire.streams += [[line("ADDED", thing("b", 10))]]
         wire.newest = 7
-        found, error = await told_until_broken(watch_of(wire, incarnation=identity))
-        assert found == [LISTING, "listed 9", "team-a/b@10"]
+        seen, error = await take_until_broken(watch_of(wire, incarnation=identity))
+        assert seen == [LISTING, "listed 9", "team-a/b@10"]
         assert "restored from a backup" in str(error)
         async with watch_of(wire, incarnation=identity)() as events:
-            again = await told(events, 3)
+            again = await take(events, 3)
         assert again == [f"{LISTING}#1", "team-a/a@3", "listed 7"]
 
-    async def test_one_that_is_where_it_was_is_the_same(self, wire: ScriptedWire) -> None:
+    async def test_a_server_at_the_seen_revision_keeps_its_incarnation(
+        self, wire: ScriptedWire
+    ) -> None:
         identity = Incarnation(SERVER)
         wire.replies += [page(9), page(9)]
         for _ in range(2):
             async with watch_of(wire, incarnation=identity)() as events:
-                assert await told(events, 2) == [LISTING, "listed 9"]
+                assert await take(events, 2) == [LISTING, "listed 9"]
 
-    async def test_another_watch_of_the_kind_counts_too(self, wire: ScriptedWire) -> None:
+    async def test_watches_of_a_kind_share_the_seen_revision(self, wire: ScriptedWire) -> None:
         identity = Incarnation(SERVER)
         wire.replies += [page(9), page(8)]
         for expected in (LISTING, f"{LISTING}#1"):
             async with watch_of(wire, incarnation=identity)() as events:
-                assert await told(events, 1) == [expected]
+                assert await take(events, 1) == [expected]
 
 
 class TestStreamingList:
@@ -358,7 +364,7 @@ class TestStreamingList:
     def wire(self) -> ScriptedWire:
         return ScriptedWire(minor=NEW)
 
-    async def test_a_server_that_can_lists_within_the_watch(self, wire: ScriptedWire) -> None:
+    async def test_a_new_server_lists_within_the_watch(self, wire: ScriptedWire) -> None:
         wire.streams += [
             [
                 line("ADDED", thing("b", 4)),
@@ -369,64 +375,70 @@ class TestStreamingList:
             [line("ADDED", thing("c", 11)), wire.SILENCE],
         ]
         async with watch_of(wire)() as events:
-            assert await told(events, 6) == [
+            assert await take(events, 6) == [
                 *(LISTING, "team-a/b@4", "team-a/a@3", "listed 9"),
                 *("team-a/a@10", "team-a/c@11"),
             ]
         assert wire.calls == []
-        first, second = (asked.query for asked in wire.watches)
+        first, second = (request.query for request in wire.watches)
         assert first["sendInitialEvents"] == "true"
         assert first["resourceVersionMatch"] == "NotOlderThan"
         assert "resourceVersion" not in first
         assert "sendInitialEvents" not in second
         assert second["resourceVersion"] == "10"
 
-    async def test_one_that_breaks_after_it_has_listed_goes_on(self, wire: ScriptedWire) -> None:
+    async def test_a_watch_that_breaks_after_the_list_is_resumed(self, wire: ScriptedWire) -> None:
         wire.streams += [
             [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True), BROKEN],
             [line("ADDED", thing("b", 10)), wire.SILENCE],
         ]
         async with watch_of(wire)() as events:
-            assert await told(events, 4) == [LISTING, "team-a/a@3", "listed 9", "team-a/b@10"]
+            assert await take(events, 4) == [LISTING, "team-a/a@3", "listed 9", "team-a/b@10"]
         assert len(wire.looks) == 1
 
-    async def test_one_that_breaks_before_does_not(self, wire: ScriptedWire) -> None:
+    async def test_a_watch_that_breaks_within_the_list_is_not_resumed(
+        self, wire: ScriptedWire
+    ) -> None:
         wire.streams += [[line("ADDED", thing("a", 3)), BROKEN]]
-        assert await told_until_broken(watch_of(wire)) == ([LISTING, "team-a/a@3"], BROKEN)
+        assert await take_until_broken(watch_of(wire)) == ([LISTING, "team-a/a@3"], BROKEN)
 
-    async def test_one_that_refuses_is_listed_in_pages_from_then_on(
+    async def test_a_server_that_rejects_a_streaming_list_is_listed_in_pages(
         self, wire: ScriptedWire
     ) -> None:
         wire.streams += [[InvalidObjectError("sendInitialEvents is forbidden")]]
         wire.replies += [page(9, thing("a", 3)), page(9)]
         watch = watch_of(wire)
         async with watch() as events:
-            assert await told(events, 4) == [LISTING, LISTING, "team-a/a@3", "listed 9"]
+            assert await take(events, 4) == [LISTING, LISTING, "team-a/a@3", "listed 9"]
         async with watch() as events:
-            assert await told(events, 2) == [LISTING, "listed 9"]
+            assert await take(events, 2) == [LISTING, "listed 9"]
         assert len(wire.watches) == 1
 
-    async def test_one_that_ends_in_the_middle_breaks_the_watch(self, wire: ScriptedWire) -> None:
+    async def test_a_streaming_list_that_ends_early_breaks_the_watch(
+        self, wire: ScriptedWire
+    ) -> None:
         wire.streams += [[line("ADDED", thing("a", 3)), bookmark(3)]]
-        found, error = await told_until_broken(watch_of(wire))
-        assert found == [LISTING, "team-a/a@3"]
+        seen, error = await take_until_broken(watch_of(wire))
+        assert seen == [LISTING, "team-a/a@3"]
         assert isinstance(error, WatchBrokenError)
         assert len(wire.watches) == 1
 
-    async def test_one_that_fell_back_is_listed_anew(self, wire: ScriptedWire) -> None:
+    async def test_a_restored_server_is_relisted_as_a_new_incarnation(
+        self, wire: ScriptedWire
+    ) -> None:
         identity = Incarnation(SERVER)
         identity.saw(20)
         restored = [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True)]
         wire.streams += [restored, [*restored, wire.SILENCE]]  # type: ignore[list-item]
-        found, _ = await told_until_broken(watch_of(wire, incarnation=identity))
-        assert found == [LISTING, "team-a/a@3"]
+        seen, _ = await take_until_broken(watch_of(wire, incarnation=identity))
+        assert seen == [LISTING, "team-a/a@3"]
         async with watch_of(wire, incarnation=identity)() as events:
-            assert await told(events, 3) == [f"{LISTING}#1", "team-a/a@3", "listed 9"]
+            assert await take(events, 3) == [f"{LISTING}#1", "team-a/a@3", "listed 9"]
 
     @pytest.mark.parametrize("minor", ["31", "", "x", "4"])
-    async def test_an_older_one_is_not_asked_to(self, minor: str) -> None:
+    async def test_an_older_server_is_not_sent_a_streaming_list(self, minor: str) -> None:
         wire = ScriptedWire(minor=minor)
         wire.replies += [page(9)]
         async with watch_of(wire)() as events:
-            assert await told(events, 2) == [LISTING, "listed 9"]
+            assert await take(events, 2) == [LISTING, "listed 9"]
         assert wire.watches == []
