@@ -532,7 +532,9 @@ async def test_only_unexpected_errors_are_logged_with_a_traceback(
             await harness.run_until_idle()
 
     logged = {
-        str(at.exc_info[1]) if at.exc_info and at.exc_info[1] else at.message.rpartition(" ")[2]
+        str(at.exc_info[1])
+        if at.exc_info and at.exc_info[1]
+        else at.message.rpartition(" ")[2].strip("'")
         for at in caplog.records
         if at.levelno == logging.ERROR
     }
