@@ -1,4 +1,4 @@
-"""Values that are no JSON are read by a decoder, and written by an encoder."""
+"""Kinds with a decoder and an encoder for values that are not JSON."""
 
 import msgspec
 import pytest
@@ -21,22 +21,22 @@ def test_a_decoder_reads_values() -> None:
     assert packed().decode(value) == Reading(21.5)
 
 
-def test_whatever_a_decoder_raises_makes_the_value_invalid() -> None:
+def test_an_exception_in_the_decoder_makes_the_value_invalid() -> None:
     with pytest.raises(InvalidObjectError, match="not a valid Reading"):
         packed().decode(b'{"celsius": 1}')
 
 
 def test_an_encoder_writes_values() -> None:
     kind = packed(encoder=msgspec.msgpack.encode)
-    assert kind.decode(kind.encode(b"whatever was there", Reading(1.0))) == Reading(1.0)
+    assert kind.decode(kind.encode(b"the former value", Reading(1.0))) == Reading(1.0)
 
 
-def test_a_kind_without_an_encoder_is_only_read() -> None:
+def test_a_kind_without_an_encoder_is_read_only() -> None:
     with pytest.raises(UsageError, match="declare an encoder"):
         packed().encode(None, Reading(1.0))
 
 
-def test_an_object_has_no_decoder_of_its_own() -> None:
+def test_a_decoder_for_an_object_is_refused() -> None:
     class Thing(natsctl.Object):  # type: ignore[misc]
         spec: int
 

@@ -1,4 +1,4 @@
-"""Documents: what each sort of write changes, and what it leaves as it was."""
+"""Documents: the fields that each kind of write changes and the fields that it keeps."""
 
 import copy
 import math
@@ -56,7 +56,7 @@ class Whole(msgspec.Struct, frozen=True):
     spec: Sparse
 
 
-def read_again(document: Document) -> Document:
+def round_trip(document: Document) -> Document:
     return documents.parse(documents.render(document))
 
 
@@ -64,65 +64,65 @@ class TestParsing:
     @pytest.mark.parametrize(
         "value", [b"", b"{", b"[]", b'"text"', b"null", b"7", b"\xff", b'{"a": \xff}']
     )
-    def test_what_is_no_json_object_is_refused(self, value: bytes) -> None:
+    def test_parse_refuses_values_that_are_not_json_objects(self, value: bytes) -> None:
         with pytest.raises(InvalidObjectError, match="not a JSON object"):
             documents.parse(value)
 
-    def test_a_document_nested_too_deeply_is_refused(self) -> None:
+    def test_parse_refuses_a_document_nested_too_deeply(self) -> None:
         with pytest.raises(InvalidObjectError):
             documents.parse(b'{"a":' * 100_000)
 
-    def test_what_was_rendered_is_parsed(self) -> None:
+    def test_a_document_survives_a_round_trip(self) -> None:
         document: Document = {"spec": {"text": "Grüße", "n": [1, 2.5, None, True]}}
-        assert read_again(document) == document
+        assert round_trip(document) == document
 
-    def test_metadata_that_is_none_is_taken_for_empty(self) -> None:
+    def test_missing_or_invalid_metadata_is_empty(self) -> None:
         assert documents.metadata_of({}) == documents.metadata_of({"metadata": "x"}) == {}
 
 
 class TestOverlay:
-    def test_every_known_field_is_set_under_its_name_on_the_wire(self) -> None:
-        laid = documents.overlay({}, Spec(text="ho", max_size=2))
-        assert (laid["text"], laid["maxSize"]) == ("ho", 2)
+    def test_known_fields_are_set_under_their_json_names(self) -> None:
+        result = documents.overlay({}, Spec(text="ho", max_size=2))
+        assert (result["text"], result["maxSize"]) == ("ho", 2)
 
     def test_unknown_fields_stay(self) -> None:
         assert documents.overlay({"unknown": [1]}, Spec())["unknown"] == [1]
 
-    def test_unknown_fields_of_structs_within_stay(self) -> None:
-        laid = documents.overlay({"main": {"number": 1, "unknown": 2}}, Spec(main=Port(number=3)))
-        assert laid["main"] == {"number": 3, "name": "", "unknown": 2}
+    def test_unknown_fields_of_nested_structs_stay(self) -> None:
+        result = documents.overlay({"main": {"number": 1, "unknown": 2}}, Spec(main=Port(number=3)))
+        assert result["main"] == {"number": 3, "name": "", "unknown": 2}
 
     def test_unknown_fields_of_structs_in_a_dict_stay(self) -> None:
         current: Document = {"named": {"a": {"number": 1, "unknown": 2}, "b": {"number": 9}}}
-        laid = documents.overlay(current, Spec(named={"a": Port(number=3)}))
-        assert laid["named"] == {"a": {"number": 3, "name": "", "unknown": 2}}
+        result = documents.overlay(current, Spec(named={"a": Port(number=3)}))
+        assert result["named"] == {"a": {"number": 3, "name": "", "unknown": 2}}
 
     def test_lists_are_replaced_as_a_whole(self) -> None:
         current: Document = {"ports": [{"number": 1, "unknown": 2}]}
-        laid = documents.overlay(current, Spec(ports=(Port(number=3),)))
-        assert laid["ports"] == [{"number": 3, "name": ""}]
+        result = documents.overlay(current, Spec(ports=(Port(number=3),)))
+        assert result["ports"] == [{"number": 3, "name": ""}]
 
-    def test_a_struct_replaces_what_is_none(self) -> None:
+    def test_a_struct_replaces_a_value_that_is_no_object(self) -> None:
         for current in (None, "text", [1]):
-            laid = documents.overlay({"main": current}, Spec(main=Port(number=3)))
-            assert laid["main"] == {"number": 3, "name": ""}
+            result = documents.overlay({"main": current}, Spec(main=Port(number=3)))
+            assert result["main"] == {"number": 3, "name": ""}
 
     def test_none_replaces_a_struct(self) -> None:
         assert documents.overlay({"main": {"number": 1}}, Spec())["main"] is None
 
-    def test_a_field_that_is_unset_goes(self) -> None:
+    def test_an_unset_field_is_removed(self) -> None:
         assert documents.overlay({}, Spec(later=1))["later"] == 1
         assert "later" not in documents.overlay({"later": 1}, Spec())
 
-    def test_a_variant_of_a_union_is_laid_over_itself(self) -> None:
+    def test_a_union_of_the_same_variant_is_merged(self) -> None:
         current: Document = {"shape": {"type": "circle", "radius": 1, "unknown": 2}}
-        laid = documents.overlay(current, Shape(Circle(3)))
-        assert laid["shape"] == {"type": "circle", "radius": 3, "unknown": 2}
+        result = documents.overlay(current, Shape(Circle(3)))
+        assert result["shape"] == {"type": "circle", "radius": 3, "unknown": 2}
 
-    def test_a_variant_of_a_union_replaces_another_as_a_whole(self) -> None:
+    def test_a_union_of_another_variant_is_replaced(self) -> None:
         current = documents.overlay({}, Shape(Circle(3)))
-        laid = documents.overlay(current, Shape(Square(4)))
-        assert laid["shape"] == {"type": "square", "side": 4}
+        result = documents.overlay(current, Shape(Square(4)))
+        assert result["shape"] == {"type": "square", "side": 4}
 
     @pytest.mark.parametrize(
         "spec",
@@ -137,12 +137,12 @@ class TestOverlay:
             Whole(Sparse(text="x", size=2)),
         ],
     )
-    def test_laying_over_what_was_stored_changes_nothing(self, spec: msgspec.Struct) -> None:
-        stored = read_again(documents.overlay({}, spec))
+    def test_an_overlay_over_its_own_result_changes_nothing(self, spec: msgspec.Struct) -> None:
+        stored = round_trip(documents.overlay({}, spec))
         assert documents.overlay(stored, spec) == stored
         assert msgspec.json.decode(documents.render(stored), type=type(spec)) == spec
 
-    def test_the_document_given_is_left_as_it_is(self) -> None:
+    def test_the_given_document_is_not_modified(self) -> None:
         current: Document = {"main": {"number": 1}, "unknown": {"a": 1}}
         before = copy.deepcopy(current)
         documents.overlay(current, Spec(main=Port(number=2)))
@@ -166,14 +166,14 @@ class TestMergePatch:
             ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
         ],
     )
-    def test_it_is_that_of_the_rfc(
+    def test_a_merge_patch_follows_rfc_7396(
         self, document: Document, patch: Document, merged: Document
     ) -> None:
         assert documents.merge_patch(document, patch) == merged
 
 
 class TestStamping:
-    """Bookkeeping is decided by natsctl, whatever the writer says."""
+    """natsctl sets the bookkeeping fields and ignores values given by the writer."""
 
     def first(self, new: Document) -> Document:
         return documents.stamp(None, new)
@@ -184,10 +184,10 @@ class TestStamping:
         assert isinstance(metadata["uid"], str)
         assert len(metadata["uid"]) == 36
 
-    def test_two_objects_get_two_uids(self) -> None:
+    def test_two_objects_get_different_uids(self) -> None:
         assert self.first({"spec": {}})["metadata"] != self.first({"spec": {}})["metadata"]
 
-    def test_a_changed_spec_moves_the_generation(self) -> None:
+    def test_a_changed_spec_increments_the_generation(self) -> None:
         one = self.first({"spec": {"text": "1"}})
         two = documents.stamp(one, {**one, "spec": {"text": "2"}})
         assert documents.metadata_of(two)["generation"] == 2
@@ -197,22 +197,22 @@ class TestStamping:
         one = self.first({"spec": {"text": "1"}, "metadata": {"labels": {"a": "b"}}})
         assert documents.stamp(one, one) == one
 
-    def test_a_changed_label_does_not_move_the_generation(self) -> None:
+    def test_a_changed_label_keeps_the_generation(self) -> None:
         one = self.first({"spec": {}})
         two = documents.stamp(one, documents.with_labels(one, {"a": "b"}, {}))
         assert documents.metadata_of(two)["generation"] == 1
         assert documents.metadata_of(two)["labels"] == {"a": "b"}
 
-    def test_an_unknown_part_beside_the_spec_is_desired_too(self) -> None:
+    def test_a_change_of_an_unknown_field_beside_the_spec_increments_the_generation(self) -> None:
         one = self.first({"spec": {}, "data": 1})
         two = documents.stamp(one, {**one, "data": 2})
         assert documents.metadata_of(two)["generation"] == 2
 
-    def test_a_generation_that_a_plain_writer_left_out_begins_anew(self) -> None:
+    def test_a_missing_generation_restarts_at_one(self) -> None:
         stamped = documents.stamp({"spec": {"text": "1"}}, {"spec": {"text": "2"}})
         assert documents.metadata_of(stamped)["generation"] == 1
 
-    def test_the_writer_decides_no_bookkeeping(self) -> None:
+    def test_bookkeeping_fields_given_by_the_writer_are_ignored(self) -> None:
         one = self.first({"spec": {}})
         forged: Document = {
             "spec": {},
@@ -226,25 +226,25 @@ class TestStamping:
         assert documents.stamp(one, forged) == one
         assert set(documents.metadata_of(self.first(forged))) == {"uid", "generation"}
 
-    def test_finalizers_and_the_deletion_mark_stay(self) -> None:
+    def test_finalizers_and_the_deletion_timestamp_stay(self) -> None:
         held = documents.with_finalizers(self.first({"spec": {}}), ("a", "b"))
         marked = documents.marked_deleted(held)
         again = documents.metadata_of(documents.stamp(marked, {"spec": {"text": "new"}}))
         assert again["finalizers"] == ["a", "b"]
         assert again["deletionTimestamp"] == documents.metadata_of(marked)["deletionTimestamp"]
 
-    def test_the_status_stays_and_is_not_written(self) -> None:
+    def test_the_status_is_kept_and_not_written(self) -> None:
         one = documents.with_status(self.first({"spec": {}}), {"ready": True})
         two = documents.stamp(one, {"spec": {"text": "new"}, "status": {"ready": False}})
         assert two["status"] == {"ready": True}
         assert "status" not in self.first({"spec": {}, "status": {"ready": True}})
 
     @pytest.mark.parametrize("empty", [0, "", [], {}, None, False])
-    def test_unknown_metadata_stays_even_where_it_is_empty(self, empty: object) -> None:
+    def test_empty_unknown_metadata_stays(self, empty: object) -> None:
         one = self.first({"spec": {}, "metadata": {"unknown": empty}})
         assert documents.metadata_of(one)["unknown"] == empty
 
-    def test_bookkeeping_written_out_as_empty_is_no_reason_to_write(self) -> None:
+    def test_empty_bookkeeping_fields_cause_no_write(self) -> None:
         by_hand: Document = {
             "metadata": {
                 "labels": {},
@@ -260,7 +260,7 @@ class TestStamping:
 
 
 class TestLabels:
-    def test_labels_and_annotations_are_added_to_those_there_are(self) -> None:
+    def test_labels_and_annotations_are_added_to_existing_ones(self) -> None:
         current: Document = {"metadata": {"labels": {"a": "1", "b": "2"}, "x": 1}}
         labelled = documents.with_labels(current, {"b": "3"}, {"c": "4"})
         assert labelled["metadata"] == {
@@ -271,32 +271,32 @@ class TestLabels:
 
 
 class TestStatus:
-    def test_it_is_merged_into_what_is_there(self) -> None:
+    def test_a_status_is_merged_into_the_existing_one(self) -> None:
         current: Document = {"spec": 1, "status": {"a": 1, "b": {"c": 1, "d": 2}}}
         merged = documents.with_status(current, {"b": {"c": None}, "e": 3})
         assert merged == {"spec": 1, "status": {"a": 1, "b": {"d": 2}, "e": 3}}
 
-    def test_it_replaces_what_is_none(self) -> None:
+    def test_a_status_replaces_a_value_that_is_no_object(self) -> None:
         assert documents.with_status({"status": "odd"}, {"a": 1})["status"] == {"a": 1}
 
 
 class TestFinalizers:
-    def test_they_are_set_exactly(self) -> None:
+    def test_with_finalizers_sets_exactly_the_given_ones(self) -> None:
         held = documents.with_finalizers({"metadata": {"uid": "u"}, "spec": 1}, ("a", "b"))
         assert held == {"metadata": {"uid": "u", "finalizers": ["a", "b"]}, "spec": 1}
         assert documents.finalizers_of(held) == ("a", "b")
 
-    def test_an_object_that_names_none_has_none(self) -> None:
+    def test_a_document_without_finalizers_has_none(self) -> None:
         assert documents.finalizers_of({}) == ()
 
 
 class TestDeletionMark:
-    def test_it_says_when_and_moves_the_generation(self) -> None:
+    def test_marked_deleted_sets_the_timestamp_and_increments_the_generation(self) -> None:
         marked = documents.metadata_of(documents.marked_deleted({"metadata": {"generation": 4}}))
         assert marked["generation"] == 5
-        when = marked["deletionTimestamp"]
-        assert isinstance(when, str)
-        assert abs((datetime.now(UTC) - datetime.fromisoformat(when)).total_seconds()) < 60
+        deleted_at = marked["deletionTimestamp"]
+        assert isinstance(deleted_at, str)
+        assert abs((datetime.now(UTC) - datetime.fromisoformat(deleted_at)).total_seconds()) < 60
 
 
 BASE: Document = {
@@ -307,7 +307,7 @@ BASE: Document = {
 
 
 class TestDesire:
-    """What differs in desire is news to a controller; what does not wakes nobody."""
+    """Only a change of the desired state triggers a sync."""
 
     def differs(self, new: Document) -> bool:
         return documents.desire_differs(documents.render(BASE), documents.render(new))
@@ -315,7 +315,7 @@ class TestDesire:
     def metadata(self, **changed: object) -> Document:
         return {**BASE, "metadata": {**documents.metadata_of(BASE), **changed}}
 
-    def test_the_same_is_the_same(self) -> None:
+    def test_equal_documents_do_not_differ(self) -> None:
         assert not self.differs(BASE)
 
     def test_a_status_is_no_difference(self) -> None:
@@ -328,12 +328,12 @@ class TestDesire:
     def test_a_finalizer_is_no_difference(self) -> None:
         assert not self.differs(self.metadata(finalizers=["a"]))
 
-    def test_empty_metadata_written_out_is_no_difference(self) -> None:
+    def test_empty_metadata_fields_are_no_difference(self) -> None:
         assert not self.differs(
             self.metadata(finalizers=[], annotations={}, deletionTimestamp=None)
         )
 
-    def test_how_the_json_is_laid_out_is_no_difference(self) -> None:
+    def test_the_layout_of_the_json_is_no_difference(self) -> None:
         by_hand = b'{ "status": {"ready": false},\n "spec": {"size": 1.50, "text": "h\\u0069"},'
         by_hand += b' "metadata": {"labels": {"a": "b"}, "uid": "u"} }'
         assert not documents.desire_differs(documents.render(BASE), by_hand)
@@ -344,30 +344,30 @@ class TestDesire:
     @pytest.mark.parametrize(
         ("before", "after"), [(1, True), (False, 0.0), ([{"a": 1}], [{"a": True}])]
     )
-    def test_true_and_false_are_no_numbers(self, before: object, after: object) -> None:
+    def test_booleans_and_numbers_differ(self, before: object, after: object) -> None:
         one, two = (documents.render({"spec": {"x": x}}) for x in (before, after))
         assert documents.desire_differs(one, two)
         stamped = documents.stamp(documents.parse(one), documents.parse(two))
         assert documents.metadata_of(stamped)["generation"] == 1
 
-    def test_a_number_written_otherwise_is_no_difference(self) -> None:
+    def test_another_notation_of_a_number_is_no_difference(self) -> None:
         assert not documents.desire_differs(b'{"spec": {"x": 1}}', b'{"spec": {"x": 1.0}}')
 
-    def test_what_is_as_deep_as_can_be_read_is_compared(self) -> None:
+    def test_deeply_nested_documents_are_compared(self) -> None:
         deep = b'{"spec": ' + b"[" * 400 + b"1" + b"]" * 400 + b"}"
         assert not documents.desire_differs(deep, deep)
 
-    def test_an_unknown_part_of_the_spec_is_a_difference(self) -> None:
+    def test_an_unknown_field_in_the_spec_is_a_difference(self) -> None:
         assert self.differs({**BASE, "spec": {"text": "hi", "size": 1.5, "unknown": 1}})
 
-    def test_an_unknown_part_beside_the_spec_is_a_difference(self) -> None:
+    def test_an_unknown_field_beside_the_spec_is_a_difference(self) -> None:
         assert self.differs({**BASE, "data": 1})
 
     @pytest.mark.parametrize("name", ["labels", "annotations"])
     def test_labels_and_annotations_are_a_difference(self, name: str) -> None:
         assert self.differs(self.metadata(**{name: {"a": "c"}}))
 
-    def test_the_deletion_mark_is_a_difference(self) -> None:
+    def test_the_deletion_timestamp_is_a_difference(self) -> None:
         assert self.differs(self.metadata(deletionTimestamp="2026-01-01T00:00:00Z"))
 
     def test_another_uid_is_a_difference(self) -> None:
@@ -380,7 +380,7 @@ class TestDesire:
 
 
 class TestPlain:
-    def test_it_is_what_is_read_again(self) -> None:
+    def test_plain_returns_the_value_as_json_would_decode_it(self) -> None:
         value = {"a": (1, 2), 3: frozenset({"y", "x"}), "c": Color.RED, "d": Port(number=1)}
         assert documents.plain(value) == {
             "a": [1, 2],
@@ -389,5 +389,5 @@ class TestPlain:
             "d": {"number": 1, "name": ""},
         }
 
-    def test_no_number_is_null(self) -> None:
+    def test_nan_becomes_null(self) -> None:
         assert documents.plain(math.nan) is None

@@ -1,4 +1,4 @@
-"""A number that a float cannot hold is read and written as it is."""
+"""JSON numbers that a float cannot represent are read and written exactly."""
 
 import pickle
 
@@ -42,7 +42,7 @@ def test_a_number_is_written_as_it_was_read(text: bytes) -> None:
         (b"1e99999999999999999999", b"1", False),
     ],
 )
-def test_numbers_are_compared_exactly(one: bytes, other: bytes, equal: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_numbers_are_compared_exactly(one: bytes, other: bytes, equal: bool) -> None:  # noqa: FBT001 - a test parameter
     first, second = exact_json.decode(one), exact_json.decode(other)
     assert (first == second) is equal
     assert (second == first) is equal
@@ -56,6 +56,6 @@ def test_an_exact_number_survives_a_copy() -> None:
     assert exact_json.encode(pickle.loads(pickle.dumps(number))) == b"12345678901234567890.5"
 
 
-def test_what_is_no_json_is_refused_as_before() -> None:
+def test_a_value_that_is_not_json_is_refused() -> None:
     with pytest.raises(TypeError, match="objects of type object is unsupported"):
         exact_json.encode({"a": object()})

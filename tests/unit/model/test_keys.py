@@ -1,4 +1,4 @@
-"""Which keys a subject pattern takes in."""
+"""Matching of keys by subject patterns."""
 
 import pytest
 
@@ -30,11 +30,11 @@ from natsctl.model.kinds import Kind, kv
         ("a/b=c", "a/b=c", True),
     ],
 )
-def test_a_pattern_is_that_of_subjects(pattern: str, key: str, fits: bool) -> None:  # noqa: FBT001 - a column
+def test_a_pattern_matches_keys_like_a_nats_subject(pattern: str, key: str, fits: bool) -> None:  # noqa: FBT001 - a test parameter
     assert matches(pattern, key) is fits
 
 
-def test_a_kind_holds_the_keys_that_its_pattern_takes_in() -> None:
+def test_a_kind_holds_the_keys_that_match_its_pattern() -> None:
     part = kv(dict, bucket="apps", keys="east.>")
     assert (part.holds("east.shop"), part.holds("west.shop")) == (True, False)
-    assert Kind(dict, "Anything").holds("whatever")
+    assert Kind(dict, "Anything").holds("any-key")

@@ -1,4 +1,4 @@
-"""Kinds: how bytes become objects and back."""
+"""Kinds: names, decoding and encoding of objects."""
 
 from typing import Any
 
@@ -28,11 +28,11 @@ class Pair(msgspec.Struct, frozen=True, array_like=True):
     right: int
 
 
-class Grumpy(Object, frozen=True):
+class Raising(Object, frozen=True):
     spec: AppSpec
 
     def __post_init__(self) -> None:
-        raise RuntimeError("in a mood")
+        raise RuntimeError("refused by the type")
 
 
 APPS = kv(App, bucket="apps")
@@ -44,25 +44,25 @@ def document(value: bytes) -> Any:
 
 
 class TestNames:
-    def test_a_kind_is_called_by_its_type_and_its_bucket(self) -> None:
+    def test_a_kind_is_named_after_its_type_and_its_bucket(self) -> None:
         assert APPS.name == "App.apps"
         assert kv(dict[str, int], bucket="counts").name == "dict.counts"
 
-    def test_no_option_is_given_by_default(self) -> None:
-        given = (APPS.history, APPS.ttl_s, APPS.replicas, APPS.storage, APPS.max_value_bytes)
-        assert (APPS.keys, given) == (">", (None,) * 5)
+    def test_options_are_unset_by_default(self) -> None:
+        options = (APPS.history, APPS.ttl_s, APPS.replicas, APPS.storage, APPS.max_value_bytes)
+        assert (APPS.keys, options) == (">", (None,) * 5)
         assert APPS.create
 
 
 class TestDecoding:
-    def test_only_the_spec_is_needed(self) -> None:
+    def test_only_the_spec_is_required(self) -> None:
         assert APPS.decode(b'{"spec": {"text": "hi"}}') == App(spec=AppSpec("hi"))
 
-    def test_names_are_in_camel_case_on_the_wire(self) -> None:
+    def test_json_names_are_in_camel_case(self) -> None:
         value = b'{"metadata": {"deletionTimestamp": "t"}, "spec": {"text": "hi"}}'
         assert APPS.decode(value).metadata.deletion_timestamp == "t"
 
-    def test_unknown_fields_are_passed_over(self) -> None:
+    def test_unknown_fields_are_ignored(self) -> None:
         assert APPS.decode(b'{"spec": {"text": "hi", "x": 1}, "y": 2}').spec == AppSpec("hi")
 
     @pytest.mark.parametrize(
@@ -75,54 +75,54 @@ class TestDecoding:
             (b"\xff", "not a valid App"),
         ],
     )
-    def test_what_is_invalid_is_refused_with_where_it_is_wrong(
+    def test_an_invalid_object_is_refused_with_the_path_of_the_mistake(
         self, value: bytes, where: str
     ) -> None:
         with pytest.raises(InvalidObjectError, match=where):
             APPS.decode(value)
         assert not APPS.valid(value)
 
-    def test_a_type_that_raises_makes_an_invalid_object(self) -> None:
-        with pytest.raises(InvalidObjectError, match="in a mood"):
-            kv(Grumpy, bucket="b").decode(b'{"spec": {"text": "hi"}}')
+    def test_an_exception_in_the_type_makes_the_object_invalid(self) -> None:
+        with pytest.raises(InvalidObjectError, match="refused by the type"):
+            kv(Raising, bucket="b").decode(b'{"spec": {"text": "hi"}}')
 
-    def test_what_is_nested_too_deeply_is_invalid(self) -> None:
+    def test_a_value_nested_too_deeply_is_invalid(self) -> None:
         nested = b'{"spec": {"text": "hi"}, "status": ' + b'{"a":' * 100_000
         assert not APPS.valid(nested)
 
-    def test_bytes_are_taken_as_they_are(self) -> None:
+    def test_bytes_are_returned_unchanged(self) -> None:
         assert kv(bytes, bucket="b").decode(b"\xff\x00") == b"\xff\x00"
 
 
 class TestPlainKinds:
-    """A type that is no Object: the whole value is the spec."""
+    """A type that is not an Object: the whole value is the spec."""
 
-    @pytest.mark.parametrize("of", [dict, dict[str, int], Note, bytes, str, list[int]])
-    def test_they_have_no_metadata_and_say_so(self, of: type) -> None:
-        kind: Kind[Any] = kv(of, bucket="b")
+    @pytest.mark.parametrize("type_", [dict, dict[str, int], Note, bytes, str, list[int]])
+    def test_a_plain_kind_has_no_metadata(self, type_: type) -> None:
+        kind: Kind[Any] = kv(type_, bucket="b")
         assert kind.plain
-        for ask in (kind.require_metadata, lambda: kind.metadata(b"{}")):
+        for call in (kind.require_metadata, lambda: kind.metadata(b"{}")):
             with pytest.raises(
                 UsageError, match=r"no labels, finalizers or status.*natsctl\.Object"
             ):
-                ask()
+                call()
 
-    def test_what_they_decode_is_the_whole_value(self) -> None:
+    def test_a_plain_kind_decodes_the_whole_value(self) -> None:
         assert NOTES.decode(b'{"text": "hi"}') == Note("hi")
         assert kv(dict[str, int], bucket="b").decode(b'{"a": 1}') == {"a": 1}
 
-    def test_they_differ_where_their_bytes_do(self) -> None:
+    def test_plain_values_differ_if_their_bytes_differ(self) -> None:
         assert NOTES.differs(b'{"text": "a"}', b'{"text": "b"}')
         assert not NOTES.differs(b'{"text": "a"}', b'{"text": "a"}')
 
-    def test_fields_that_the_type_does_not_know_stay(self) -> None:
+    def test_fields_unknown_to_the_type_stay(self) -> None:
         assert document(NOTES.encode(b'{"text": "a", "x": 1}', Note("b"))) == {"text": "b", "x": 1}
 
     @pytest.mark.parametrize("current", [None, b"", b"no JSON", b"[1]"])
-    def test_what_is_no_document_is_replaced(self, current: bytes | None) -> None:
+    def test_a_current_value_that_is_no_document_is_replaced(self, current: bytes | None) -> None:
         assert document(NOTES.encode(current, Note("b"))) == {"text": "b"}
 
-    def test_they_are_encoded_as_they_are(self) -> None:
+    def test_values_without_fields_are_encoded_unchanged(self) -> None:
         assert kv(bytes, bucket="b").encode(b"old", b"\xff") == b"\xff"
         assert document(kv(dict, bucket="b").encode(b'{"x": 1}', {"y": 2})) == {"y": 2}
         assert document(kv(Pair, bucket="b").encode(b"[1,2]", Pair(3, 4))) == [3, 4]
@@ -135,7 +135,7 @@ class TestEncoding:
         assert encoded["metadata"]["generation"] == 1
         assert "status" not in encoded
 
-    def test_only_what_the_object_says_changes(self) -> None:
+    def test_only_fields_of_the_object_change(self) -> None:
         current = b'{"metadata":{"uid":"u","generation":1,"x":1},"spec":{"text":"a","y":2},"z":3}'
         encoded = document(APPS.encode(current, App(spec=AppSpec("b"))))
         assert encoded == {
@@ -144,38 +144,38 @@ class TestEncoding:
             "z": 3,
         }
 
-    def test_labels_and_annotations_are_added_to_those_there_are(self) -> None:
+    def test_labels_and_annotations_are_added_to_existing_ones(self) -> None:
         current = b'{"metadata": {"labels": {"a": "1"}}, "spec": {"text": "a"}}'
         app = App(metadata=Metadata(labels={"b": "2"}, annotations={"c": "3"}), spec=AppSpec("a"))
         metadata = document(APPS.encode(current, app))["metadata"]
         assert metadata["labels"] == {"a": "1", "b": "2"}
         assert metadata["annotations"] == {"c": "3"}
 
-    def test_what_was_encoded_is_decoded_and_encoded_again_without_a_change(self) -> None:
+    def test_an_object_survives_a_round_trip_without_changes(self) -> None:
         app = App(spec=AppSpec("hi"))
         encoded = APPS.encode(None, app)
         assert APPS.decode(encoded).spec == app.spec
         assert APPS.encode(encoded, app) == encoded
 
     @pytest.mark.parametrize("current", [b"", b"no JSON", b"[1]"])
-    def test_what_is_no_document_is_replaced(self, current: bytes) -> None:
+    def test_a_current_value_that_is_no_document_is_replaced(self, current: bytes) -> None:
         assert (
             document(APPS.encode(current, App(spec=AppSpec("hi"))))["metadata"]["generation"] == 1
         )
 
-    def test_an_object_of_another_sort_is_refused(self) -> None:
+    def test_an_object_of_another_type_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"App\.apps holds App, not Note"):
-            APPS.encode(None, Note("hi"))  # type: ignore[arg-type]  # that is what is tested
+            APPS.encode(None, Note("hi"))  # type: ignore[arg-type]  # another type
 
 
 class TestMetadata:
-    def test_it_is_read_without_the_rest(self) -> None:
+    def test_metadata_is_decoded_without_the_spec(self) -> None:
         value = b'{"metadata": {"labels": {"a": "b"}}, "spec": "anything"}'
         assert APPS.metadata(value) == Metadata(labels={"a": "b"})
 
-    def test_of_an_object_it_is_its_own(self) -> None:
+    def test_metadata_of_an_object_is_its_field(self) -> None:
         assert APPS.metadata_of(App(spec=AppSpec("hi"))) == Metadata()
 
-    def test_where_it_is_odd_that_is_said(self) -> None:
+    def test_invalid_metadata_is_refused(self) -> None:
         with pytest.raises(InvalidObjectError, match="invalid metadata"):
             APPS.metadata(b'{"metadata": 1}')

@@ -1,4 +1,4 @@
-"""Applied fields that another manager took are told from fields in a normal form."""
+"""Detection of applied fields that another manager has taken."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ PORT = 'k:{"containerPort":80,"protocol":"TCP"}'
 
 def lost(
     wanted: dict[str, Any],
-    found: dict[str, Any],
+    live: dict[str, Any],
     ours: dict[str, Any] | None,
     theirs: dict[str, Any] | None = None,
     *,
@@ -22,9 +22,9 @@ def lost(
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Return the lost fields as pairs."""
     entries = [(OURS, True, ours), (THEIRS, False, theirs)]
-    managers = [FieldManager(*each) for each in entries if each[2] is not None]  # type: ignore[arg-type]
-    fields = lost_fields(wanted, found, managers, OURS, metadata_only=metadata_only)
-    return [(at.path, at.managers) for at in fields]
+    managers = [FieldManager(*entry) for entry in entries if entry[2] is not None]  # type: ignore[arg-type]
+    fields = lost_fields(wanted, live, managers, OURS, metadata_only=metadata_only)
+    return [(field.path, field.managers) for field in fields]
 
 
 def spec(**fields: Any) -> dict[str, Any]:
@@ -40,12 +40,12 @@ def container(**fields: Any) -> dict[str, Any]:
 
 
 def owned_container(**fields: Any) -> dict[str, Any]:
-    below = {f"f:{name}": at for name, at in fields.items()}
+    below = {f"f:{name}": owner for name, owner in fields.items()}
     return owned(containers={WEB: {".": {}, "f:name": {}, **below}})
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "ours"),
+    ("wanted", "live", "ours"),
     [
         (spec(cpu="1000m"), spec(cpu="1"), owned(cpu={})),
         (spec(clusterIP=""), spec(clusterIP="10.0.0.9"), owned(clusterIP={})),
@@ -67,14 +67,14 @@ def owned_container(**fields: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_field_in_another_form_is_still_its_managers(
-    wanted: dict[str, Any], found: dict[str, Any], ours: dict[str, Any]
+def test_a_field_normalized_by_the_server_is_not_lost(
+    wanted: dict[str, Any], live: dict[str, Any], ours: dict[str, Any]
 ) -> None:
-    assert lost(wanted, found, ours, {"f:status": {}}) == []
+    assert lost(wanted, live, ours, {"f:status": {}}) == []
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "ours", "theirs", "path"),
+    ("wanted", "live", "ours", "theirs", "path"),
     [
         (spec(a=1, b=1), spec(a=2, b=1), owned(b={}), owned(a={}), ".spec.a"),
         (spec(a={"b": 1}), spec(a={"b": 2}), owned(z={}), owned(a={"f:b": {}}), ".spec.a.b"),
@@ -109,43 +109,43 @@ def test_a_field_in_another_form_is_still_its_managers(
         ),
     ],
 )
-def test_a_field_that_another_manager_changed_is_lost_to_it(
+def test_a_field_changed_by_another_manager_is_lost_to_it(
     wanted: dict[str, Any],
-    found: dict[str, Any],
+    live: dict[str, Any],
     ours: dict[str, Any],
     theirs: dict[str, Any],
     path: str,
 ) -> None:
-    assert lost(wanted, found, ours, theirs) == [(path, (THEIRS,))]
+    assert lost(wanted, live, ours, theirs) == [(path, (THEIRS,))]
 
 
-def test_a_field_that_was_removed_is_lost_to_nobody() -> None:
+def test_a_removed_field_is_lost_without_a_manager() -> None:
     assert lost(spec(a=1, b=1), spec(b=1), owned(b={}), owned(c={})) == [(".spec.a", ())]
 
 
-def test_without_an_entry_of_ours_all_that_differs_is_lost() -> None:
+def test_without_an_entry_of_ours_every_difference_is_lost() -> None:
     assert lost(spec(a=1, b=1), spec(a=2, b=1), None, owned(a={})) == [(".spec.a", (THEIRS,))]
 
 
-def test_a_label_that_was_taken_is_lost() -> None:
+def test_a_label_taken_by_another_manager_is_lost() -> None:
     wanted = {"metadata": {"name": "a", "labels": {"x.y/z": "1"}}}
-    found = {"metadata": {"name": "a", "labels": {"x.y/z": "2"}}}
+    live = {"metadata": {"name": "a", "labels": {"x.y/z": "2"}}}
     theirs: Document = {"f:metadata": {"f:labels": {"f:x.y/z": {}}}}
-    assert lost(wanted, found, {}, theirs) == [(".metadata.labels.x.y/z", (THEIRS,))]
+    assert lost(wanted, live, {}, theirs) == [(".metadata.labels.x.y/z", (THEIRS,))]
 
 
-def test_of_an_object_read_in_part_the_unread_fields_are_judged_by_their_manager() -> None:
+def test_unread_fields_of_a_partly_read_object_are_judged_by_their_managers() -> None:
     wanted = {"apiVersion": "v1", "metadata": {"name": "a"}, "data": {"a": "1", "b": "1"}}
-    found = {"apiVersion": "v1", "metadata": {"name": "a"}}
+    live = {"apiVersion": "v1", "metadata": {"name": "a"}}
     both: Document = {"f:data": {"f:a": {}, "f:b": {}}}
-    assert lost(wanted, found, both, metadata_only=True) == []
+    assert lost(wanted, live, both, metadata_only=True) == []
     one: Document = {"f:data": {"f:b": {}}}
     other: Document = {"f:data": {"f:a": {}}}
-    taken = lost(wanted, found, one, other, metadata_only=True)
+    taken = lost(wanted, live, one, other, metadata_only=True)
     assert taken == [(".data.a", (THEIRS,))]
 
 
-def test_a_union_has_all_fields() -> None:
+def test_a_union_contains_the_fields_of_all_entries() -> None:
     one: Document = {"f:spec": {"f:a": {}, "f:b": {".": {}}}}
     other: Document = {"f:spec": {"f:b": {"f:c": {}}}, "f:data": {}}
     assert union([one, other]) == {
@@ -158,5 +158,5 @@ def test_a_union_has_all_fields() -> None:
     ("other", "same"),
     [("natsctl/old", True), ("natsctl", False), ("natsctl-x/a", False), ("kubectl", False)],
 )
-def test_managers_of_a_family_share_what_is_before_the_slash(other: str, same: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_managers_of_a_family_share_the_part_before_the_slash(other: str, same: bool) -> None:  # noqa: FBT001 - a test parameter
     assert same_family(OURS, other) is same

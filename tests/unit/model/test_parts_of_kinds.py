@@ -8,7 +8,7 @@ SECRETS = kube("v1", "Secret")
 LIMITS = kv(bytes, bucket="limits", history=7)
 
 
-def test_a_part_of_a_bucket_is_the_same_bucket_with_other_keys() -> None:
+def test_a_part_of_a_bucket_has_the_same_options_and_other_keys() -> None:
     part = LIMITS.part("eu.>")
     assert (part.bucket, part.history, part.keys) == ("limits", 7, "eu.>")
     assert (part.holds("eu.a"), part.holds("us.a"), LIMITS.holds("us.a")) == (True, False, True)
@@ -21,31 +21,31 @@ def test_a_part_of_a_kind_may_be_one_object() -> None:
     assert SECRETS.object_name is None
 
 
-def test_a_part_of_a_kind_without_namespaces_may_be_one_object() -> None:
+def test_a_part_of_a_cluster_scoped_kind_may_be_one_object() -> None:
     part = kube("v1", "Node").only("n1")
     assert (part.namespace, part.object_name) == (None, "n1")
     assert (part.holds("n1"), part.holds("n2")) == (True, False)
 
 
-def test_a_kind_may_be_declared_with_a_name() -> None:
+def test_a_kind_may_be_declared_with_an_object_name() -> None:
     kind = kube("v1", "Secret", name="a")
     assert (kind.holds("x/a"), kind.holds("y/a"), kind.holds("x/b")) == (True, True, False)
 
 
-def test_what_is_not_in_a_part_is_no_part_of_it() -> None:
+def test_a_key_outside_a_part_is_refused() -> None:
     with pytest.raises(InvalidKeyError):
         kube("v1", "Secret", namespace="x").only("y/a")
     with pytest.raises(InvalidKeyError):
         kube("v1", "Secret", name="b").only("x/a")
 
 
-def test_a_selection_of_a_selection_means_both() -> None:
+def test_selectors_of_nested_parts_are_combined() -> None:
     part = kube("v1", "Secret", labels="a=b").selected(Selector.parse("c=d"))
     assert str(part.selector) == "a=b,c=d"
     assert str(part.labelled({"e": "f"}).selector) == "a=b,c=d,e=f"
 
 
-async def test_a_store_of_one_object_shows_it_and_no_other() -> None:
+async def test_a_store_of_one_object_shows_only_that_object() -> None:
     cluster = MemoryStores().kube
     await cluster.store(SECRETS).create("x/a", b"{}")
     await cluster.store(SECRETS).create("x/b", b"{}")

@@ -1,4 +1,4 @@
-"""What an object's status says of being ready, and why."""
+"""Readiness of an object and its reason, read from its status."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from natsctl.model.documents import Document
 from natsctl.model.readiness import ready, reason
 
 
-def conditions(*found: object) -> Document:
-    return {"status": {"conditions": list(found)}}
+def conditions(*items: object) -> Document:
+    return {"status": {"conditions": list(items)}}
 
 
 READY = {"type": "Ready", "status": "False", "reason": "Creating"}
@@ -15,7 +15,7 @@ AVAILABLE = {"type": "Available", "status": "True", "reason": "MinimumReplicasAv
 
 
 @pytest.mark.parametrize(
-    ("document", "word", "why"),
+    ("document", "expected_status", "expected_reason"),
     [
         (conditions(READY), "False", "Creating"),
         (conditions(AVAILABLE), "True", "MinimumReplicasAvailable"),
@@ -29,5 +29,7 @@ AVAILABLE = {"type": "Available", "status": "True", "reason": "MinimumReplicasAv
         (None, "-", ""),
     ],
 )
-def test_a_condition_tells(document: Document | None, word: str, why: str) -> None:
-    assert (ready(document), reason(document)) == (word, why)
+def test_readiness_comes_from_the_conditions(
+    document: Document | None, expected_status: str, expected_reason: str
+) -> None:
+    assert (ready(document), reason(document)) == (expected_status, expected_reason)

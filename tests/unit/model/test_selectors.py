@@ -1,4 +1,4 @@
-"""Label selectors mean what they mean to kubectl."""
+"""Label selectors have the syntax and the meaning that kubectl gives them."""
 
 import pytest
 
@@ -27,7 +27,7 @@ WEB = {"app": "web", "tier": "front", "beta": ""}
         "app=web,tier=front",
     ],
 )
-def test_a_selector_means_an_object_that_fulfils_it(text: str) -> None:
+def test_a_selector_matches_an_object_with_all_requirements(text: str) -> None:
     assert Selector.parse(text).matches(WEB)
 
 
@@ -48,16 +48,16 @@ def test_a_selector_means_an_object_that_fulfils_it(text: str) -> None:
         "app=web,tier=back",
     ],
 )
-def test_a_selector_does_not_mean_an_object_that_fails_one_requirement(text: str) -> None:
+def test_a_selector_does_not_match_an_object_that_fails_one_requirement(text: str) -> None:
     assert not Selector.parse(text).matches(WEB)
 
 
-def test_the_empty_selector_means_everything() -> None:
+def test_the_empty_selector_matches_everything() -> None:
     assert Selector().matches({})
     assert Selector.parse("  ") == Selector()
 
 
-def test_every_sort_of_requirement_can_be_said_at_once() -> None:
+def test_every_kind_of_requirement_can_be_combined() -> None:
     assert set(Selector.parse("a=b,c!=d,e in (x,y),f notin (z),g,!h").requirements) == {
         In("a", frozenset("b")),
         NotIn("c", frozenset("d")),
@@ -88,13 +88,13 @@ def test_the_text_of_a_selector_is_canonical(text: str, canonical: str) -> None:
     assert str(Selector.parse(text)) == canonical
 
 
-def test_selectors_that_say_the_same_are_equal() -> None:
+def test_equivalent_selectors_are_equal() -> None:
     assert Selector.parse("a=1,b in (x,y)") == Selector.parse("b in (y,x,x),a in (1)")
     assert hash(Selector.parse("a,b")) == hash(Selector.parse("b,a"))
     assert Selector((Exists("b"), Exists("a"))) == Selector((Exists("a"), Exists("b")))
 
 
-def test_labels_make_a_selector_of_what_has_them_all() -> None:
+def test_a_selector_of_labels_requires_all_of_them() -> None:
     selector = Selector.of({"tier": "front", "app": "web"})
     assert str(selector) == "app=web,tier=front"
     assert selector.matches(WEB)
@@ -102,7 +102,7 @@ def test_labels_make_a_selector_of_what_has_them_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown", "reason"),
+    ("text", "pointer", "reason"),
     [
         ("a=b,c=(d", "      ^", "expected a label's value, found '('"),
         ("a=b,", "    ^", "expected a label's key, found the end"),
@@ -126,21 +126,21 @@ def test_labels_make_a_selector_of_what_has_them_all() -> None:
         ("a=\n(", "   ^", "found '('"),
     ],
 )
-def test_a_wrong_selector_is_shown_with_the_place(text: str, shown: str, reason: str) -> None:
+def test_a_syntax_error_shows_its_position(text: str, pointer: str, reason: str) -> None:
     with pytest.raises(UsageError) as error:
         Selector.parse(text)
     message, *picture = str(error.value).split("\n")
     assert reason in message
-    assert picture == [f"  {text}".replace("\n", " "), f"  {shown}"]
+    assert picture == [f"  {text}".replace("\n", " "), f"  {pointer}"]
 
 
-def test_a_key_and_a_value_may_be_63_long_and_a_domain_253() -> None:
+def test_a_key_and_a_value_may_have_63_characters_and_a_domain_253() -> None:
     domain = f"{'d.' * 126}d"
     selector = Selector.parse(f"{domain}/{'k' * 63}={'v' * 63}")
     assert selector.matches({f"{domain}/{'k' * 63}": "v" * 63})
 
 
-def test_what_cannot_be_a_label_cannot_be_required() -> None:
+def test_a_requirement_with_an_invalid_label_is_refused() -> None:
     with pytest.raises(UsageError, match="'a b' is not a label key"):
         Selector.of({"a b": "c"})
     with pytest.raises(UsageError, match="'x/y' is not a label value"):

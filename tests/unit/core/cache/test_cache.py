@@ -1,4 +1,4 @@
-"""A cache is the fold of its store's watch events, and says what each one changed."""
+"""A cache applies watch events of its store and returns the changes."""
 
 import asyncio
 from collections.abc import Iterable
@@ -34,58 +34,60 @@ def listed(
     return fold(cache, Listing(incarnation), *events, Listed(revision))
 
 
-def told(changes: Iterable[Change[Thing]]) -> list[tuple[str, str]]:
+def actions(changes: Iterable[Change[Thing]]) -> list[tuple[str, str]]:
     return [(change.key, change.action.value) for change in changes]
 
 
 class TestListing:
-    def test_it_takes_effect_at_its_end(self, cache: Cache[Thing]) -> None:
+    def test_a_listing_takes_effect_at_its_end(self, cache: Cache[Thing]) -> None:
         assert fold(cache, Listing("1"), applied("a", 1), applied("b", 2)) == []
         assert not cache.complete.is_set()
         assert len(cache) == 0
-        assert told(fold(cache, Listed(2))) == [("a", "added"), ("b", "added")]
+        assert actions(fold(cache, Listed(2))) == [("a", "added"), ("b", "added")]
         assert cache.complete.is_set()
         assert sorted(cache.keys()) == ["a", "b"]
 
-    def test_of_nothing_it_completes_the_cache(self, cache: Cache[Thing]) -> None:
+    def test_an_empty_listing_completes_the_cache(self, cache: Cache[Thing]) -> None:
         assert listed(cache, revision=0) == []
         assert cache.complete.is_set()
 
-    def test_its_changes_are_marked_initial(self, cache: Cache[Thing]) -> None:
+    def test_changes_of_the_first_listing_are_marked_initial(self, cache: Cache[Thing]) -> None:
         [change] = listed(cache, applied("a", 1))
         assert change.initial
         [change] = fold(cache, applied("a", 101))
         assert not change.initial
 
-    def test_what_was_written_during_it_is_shown_once_as_it_ended(
+    def test_an_object_written_during_a_listing_is_one_change(self, cache: Cache[Thing]) -> None:
+        changes = listed(cache, applied("a", 1, "old"), applied("a", 3, "new"))
+        assert [(change.before, change.after) for change in changes] == [
+            (None, stored("a", 3, "new"))
+        ]
+
+    def test_an_object_deleted_during_a_listing_is_not_in_the_cache(
         self, cache: Cache[Thing]
     ) -> None:
-        changes = listed(cache, applied("a", 1, "old"), applied("a", 3, "new"))
-        assert [(at.before, at.after) for at in changes] == [(None, stored("a", 3, "new"))]
-
-    def test_what_was_deleted_during_it_is_not_shown(self, cache: Cache[Thing]) -> None:
         changes = listed(cache, applied("a", 1), Deleted("a", 2), applied("b", 3))
         assert "a" not in cache
-        assert told(changes) == [("b", "added"), ("a", "deleted")]
+        assert actions(changes) == [("b", "added"), ("a", "deleted")]
 
-    def test_what_was_deleted_and_made_again_during_it_is_shown(self, cache: Cache[Thing]) -> None:
-        assert told(listed(cache, Deleted("a", 1), applied("a", 2))) == [("a", "added")]
+    def test_an_object_recreated_during_a_listing_is_added(self, cache: Cache[Thing]) -> None:
+        assert actions(listed(cache, Deleted("a", 1), applied("a", 2))) == [("a", "added")]
 
 
 class TestRelisting:
-    def test_what_is_known_already_is_no_change(self, cache: Cache[Thing]) -> None:
+    def test_known_objects_are_no_change(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1), applied("b", 2))
         assert listed(cache, applied("a", 1), applied("b", 2)) == []
 
-    def test_only_what_differs_is_told(self, cache: Cache[Thing]) -> None:
+    def test_only_differences_are_changes(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1, "a"), applied("b", 2), applied("c", 3))
         changes = listed(cache, applied("a", 7, "A"), applied("b", 2), applied("d", 8))
-        assert told(changes) == [("a", "updated"), ("d", "added"), ("c", "deleted")]
+        assert actions(changes) == [("a", "updated"), ("d", "added"), ("c", "deleted")]
         assert changes[0].before == stored("a", 1, "a")
         assert changes[0].after == stored("a", 7, "A")
         assert changes[2].before == stored("c", 3)
 
-    def test_the_state_before_is_read_until_its_end(self, cache: Cache[Thing]) -> None:
+    def test_the_former_state_is_readable_until_the_end(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1, "old"))
         fold(cache, Listing("1"), applied("a", 5, "new"), applied("b", 6))
         assert cache.get("a") == stored("a", 1, "old")
@@ -93,65 +95,67 @@ class TestRelisting:
         fold(cache, Listed(6))
         assert cache.get("a") == stored("a", 5, "new")
 
-    def test_one_that_breaks_off_changes_nothing(self, cache: Cache[Thing]) -> None:
+    def test_a_broken_relisting_changes_nothing(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1), applied("b", 2))
-        fold(cache, Listing("1"), applied("a", 9, "new"))  # broke here
+        fold(cache, Listing("1"), applied("a", 9, "new"))  # the watch broke
         changes = listed(cache, applied("a", 1), applied("b", 2))
         assert changes == []
         assert cache.get("a") == stored("a", 1)
 
-    def test_deletes_that_nobody_told_are_found(self, cache: Cache[Thing]) -> None:
+    def test_missed_deletions_are_found(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1), applied("b", 2))
         [change] = listed(cache, applied("b", 2))
         assert (change.key, change.before, change.after) == ("a", stored("a", 1), None)
         assert "a" not in cache
 
-    def test_a_known_object_shown_as_deleted_is_told_once(self, cache: Cache[Thing]) -> None:
+    def test_a_known_object_with_a_delete_marker_is_deleted_once(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1))
         [change] = listed(cache, Deleted("a", 2), revision=2)
         assert change.before == stored("a", 1)
 
-    def test_of_an_empty_store_everything_is_deleted(self, cache: Cache[Thing]) -> None:
+    def test_a_relisting_of_an_empty_store_deletes_everything(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1), applied("b", 2))
-        assert told(listed(cache)) == [("a", "deleted"), ("b", "deleted")]
+        assert actions(listed(cache)) == [("a", "deleted"), ("b", "deleted")]
         assert len(cache) == 0
 
 
 class TestMarkers:
-    """A marker of an object that nobody here ever saw is told, once, as from None to None."""
+    """The delete marker of an unknown object is a change from None to None, once."""
 
-    def test_the_first_listing_tells_every_marker(self, cache: Cache[Thing]) -> None:
+    def test_the_first_listing_returns_every_marker(self, cache: Cache[Thing]) -> None:
         changes = listed(cache, Deleted("a", 1), Deleted("b", 2))
         assert changes == [
             Change(THINGS, "a", None, None, initial=True),
             Change(THINGS, "b", None, None, initial=True),
         ]
 
-    def test_a_relisting_tells_those_newer_than_what_was_known(self, cache: Cache[Thing]) -> None:
+    def test_a_relisting_returns_only_new_markers(self, cache: Cache[Thing]) -> None:
         listed(cache, Deleted("a", 1), Deleted("b", 2), revision=2)
         changes = listed(cache, Deleted("a", 1), Deleted("b", 2), Deleted("c", 3), revision=3)
         assert [change.key for change in changes] == ["c"]
 
-    def test_what_live_changes_showed_is_known(self, cache: Cache[Thing]) -> None:
+    def test_a_relisting_does_not_repeat_markers_of_live_changes(self, cache: Cache[Thing]) -> None:
         listed(cache, revision=0)
         fold(cache, applied("a", 1), Deleted("a", 2))
         assert listed(cache, Deleted("a", 2), revision=2) == []
 
-    def test_what_was_made_and_deleted_during_a_gap_is_told(self, cache: Cache[Thing]) -> None:
+    def test_an_object_created_and_deleted_during_a_gap_is_a_change(
+        self, cache: Cache[Thing]
+    ) -> None:
         listed(cache, applied("a", 1), revision=1)
         changes = listed(cache, applied("a", 1), Deleted("b", 3), revision=3)
         assert changes == [Change(THINGS, "b", None, None, initial=True)]
 
-    def test_those_of_another_incarnation_are_all_news(self, cache: Cache[Thing]) -> None:
+    def test_all_markers_of_another_incarnation_are_new(self, cache: Cache[Thing]) -> None:
         listed(cache, Deleted("a", 5), revision=5)
         changes = listed(cache, Deleted("a", 2), incarnation="2", revision=2)
         assert [change.key for change in changes] == ["a"]
 
-    def test_a_live_marker_of_an_unknown_object_is_told(self, cache: Cache[Thing]) -> None:
+    def test_a_live_marker_of_an_unknown_object_is_a_change(self, cache: Cache[Thing]) -> None:
         listed(cache, revision=0)
         assert fold(cache, Deleted("a", 2)) == [Change(THINGS, "a", None, None)]
 
-    def test_they_are_deletions(self, cache: Cache[Thing]) -> None:
+    def test_a_marker_is_a_deletion(self, cache: Cache[Thing]) -> None:
         [change] = listed(cache, Deleted("a", 1))
         assert change.action is ChangeType.DELETED
         assert (change.old, change.new) == (None, None)
@@ -164,23 +168,27 @@ class TestFollowing:
         listed(cache, revision=0)
         return cache
 
-    def test_each_change_shows_the_object_before_and_after(self, cache: Cache[Thing]) -> None:
+    def test_a_change_has_the_states_before_and_after(self, cache: Cache[Thing]) -> None:
         one, two = stored("a", 1, "one"), stored("a", 2, "two")
         changes = fold(cache, Applied(one), Applied(two), Deleted("a", 3))
-        assert [(at.before, at.after) for at in changes] == [(None, one), (one, two), (two, None)]
-        assert [at.action for at in changes] == [
+        assert [(change.before, change.after) for change in changes] == [
+            (None, one),
+            (one, two),
+            (two, None),
+        ]
+        assert [change.action for change in changes] == [
             ChangeType.ADDED,
             ChangeType.UPDATED,
             ChangeType.DELETED,
         ]
 
-    def test_objects_are_decoded_when_they_are_asked_for(self, cache: Cache[Thing]) -> None:
+    def test_objects_are_decoded_on_access(self, cache: Cache[Thing]) -> None:
         change = fold(cache, applied("a", 1, "one"), applied("a", 2, "two"))[1]
         assert change.old is not None
         assert change.new is not None
         assert (change.old.spec.text, change.new.spec.text) == ("one", "two")
 
-    def test_a_change_is_readable_at_once(self, cache: Cache[Thing]) -> None:
+    def test_a_change_is_readable_immediately(self, cache: Cache[Thing]) -> None:
         fold(cache, applied("a", 1))
         assert cache.get("a") == stored("a", 1)
         fold(cache, Deleted("a", 2))
@@ -188,13 +196,13 @@ class TestFollowing:
 
 
 class TestIncarnation:
-    def test_another_one_replaces_everything(self, cache: Cache[Thing]) -> None:
+    def test_another_incarnation_replaces_everything(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 7, "old"), applied("b", 8), revision=8)
         changes = listed(cache, applied("a", 1, "new"), incarnation="2", revision=1)
-        assert told(changes) == [("a", "updated"), ("b", "deleted")]
+        assert actions(changes) == [("a", "updated"), ("b", "deleted")]
         assert (cache.incarnation, cache.revision) == ("2", 1)
 
-    def test_a_lower_revision_of_another_one_counts(self, cache: Cache[Thing]) -> None:
+    def test_a_lower_revision_of_another_incarnation_is_accepted(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 7, "old"), revision=7)
         listed(cache, applied("a", 1, "new"), incarnation="2", revision=1)
         assert cache.get("a") == stored("a", 1, "new")
@@ -211,51 +219,55 @@ class TestIncarnation:
 
 class TestInvalid:
     @pytest.fixture
-    def told_of(self) -> list[Invalid]:
+    def invalids(self) -> list[Invalid]:
         return []
 
     @pytest.fixture
-    def cache(self, told_of: list[Invalid]) -> Cache[Thing]:
-        return Cache(THINGS, on_invalid=told_of.append)
+    def cache(self, invalids: list[Invalid]) -> Cache[Thing]:
+        return Cache(THINGS, on_invalid=invalids.append)
 
-    def test_the_last_good_state_is_kept_and_nothing_changed(self, cache: Cache[Thing]) -> None:
+    def test_the_last_valid_state_is_kept_without_a_change(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1))
         assert fold(cache, broken("a", 2)) == []
         assert cache.get("a") == stored("a", 1)
         assert cache.invalid["a"].stored.revision == 2
 
-    def test_one_that_never_was_good_is_not_readable_but_exists(self, cache: Cache[Thing]) -> None:
+    def test_an_object_that_was_never_valid_exists_but_is_not_readable(
+        self, cache: Cache[Thing]
+    ) -> None:
         assert listed(cache, broken("a", 1)) == []
         assert cache.get("a") is None
         assert "a" in cache
         assert list(cache.keys()) == []
 
-    def test_it_is_told_once_per_revision(
-        self, cache: Cache[Thing], told_of: list[Invalid]
+    def test_an_invalid_object_is_reported_once_per_revision(
+        self, cache: Cache[Thing], invalids: list[Invalid]
     ) -> None:
         listed(cache, broken("a", 1))
         listed(cache, broken("a", 1))
         fold(cache, broken("a", 101))
         listed(cache, broken("a", 101))
-        assert [invalid.stored.revision for invalid in told_of] == [1, 101]
+        assert [invalid.stored.revision for invalid in invalids] == [1, 101]
 
-    def test_it_says_what_is_wrong(self, cache: Cache[Thing], told_of: list[Invalid]) -> None:
+    def test_the_error_names_the_type_and_the_field(
+        self, cache: Cache[Thing], invalids: list[Invalid]
+    ) -> None:
         listed(cache, broken("a", 1))
-        assert "not a valid Thing" in str(told_of[0].error)
-        assert "$.spec.text" in str(told_of[0].error)
+        assert "not a valid Thing" in str(invalids[0].error)
+        assert "$.spec.text" in str(invalids[0].error)
 
-    def test_the_next_good_one_heals_it_and_shows_what_was_good_before(
+    def test_the_next_valid_state_is_a_change_from_the_last_valid_one(
         self, cache: Cache[Thing]
     ) -> None:
         listed(cache, applied("a", 1, "one"), broken("b", 2))
         changes = fold(cache, broken("a", 101), applied("a", 102, "two"), applied("b", 103))
-        assert [(at.before, at.after) for at in changes] == [
+        assert [(change.before, change.after) for change in changes] == [
             (stored("a", 1, "one"), stored("a", 102, "two")),
             (None, stored("b", 103)),
         ]
         assert cache.invalid == {}
 
-    def test_one_that_is_put_back_to_its_last_good_revision_is_healed(
+    def test_an_object_restored_to_its_last_valid_revision_is_valid(
         self, cache: Cache[Thing]
     ) -> None:
         listed(cache, applied("a", 1))
@@ -263,31 +275,29 @@ class TestInvalid:
         assert listed(cache, applied("a", 1), incarnation="restored") == []
         assert cache.invalid == {}
 
-    def test_its_deletion_is_told_with_the_last_good_state(self, cache: Cache[Thing]) -> None:
+    def test_a_deletion_has_the_last_valid_state(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1))
         [change] = fold(cache, broken("a", 101), Deleted("a", 102))
         assert (change.before, change.after) == (stored("a", 1), None)
         assert "a" not in cache
 
-    def test_a_relisting_without_it_tells_its_deletion_once(self, cache: Cache[Thing]) -> None:
+    def test_a_relisting_without_the_object_deletes_it_once(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1))
         fold(cache, broken("a", 101))
         [change] = listed(cache)
         assert change.before == stored("a", 1)
         assert "a" not in cache
 
-    def test_a_relisting_without_one_that_never_was_good_tells_its_deletion(
-        self, cache: Cache[Thing]
-    ) -> None:
+    def test_a_relisting_without_a_never_valid_object_deletes_it(self, cache: Cache[Thing]) -> None:
         listed(cache, broken("a", 1))
         assert listed(cache) == [Change(THINGS, "a", None, None)]
         assert "a" not in cache
 
-    def test_it_harms_no_other(self, cache: Cache[Thing]) -> None:
+    def test_an_invalid_object_does_not_affect_others(self, cache: Cache[Thing]) -> None:
         changes = listed(cache, applied("a", 1), broken("b", 2), applied("c", 3))
-        assert told(changes) == [("a", "added"), ("c", "added")]
+        assert actions(changes) == [("a", "added"), ("c", "added")]
 
-    def test_the_newest_state_is_known_valid_or_not(self, cache: Cache[Thing]) -> None:
+    def test_newest_returns_invalid_states_too(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1), broken("b", 2))
         fold(cache, broken("a", 101))
         newest = cache.newest("a")
@@ -304,59 +314,55 @@ class TestIndexes:
         return cache
 
     def keys(self, cache: Cache[Thing], group: str) -> list[str]:
-        return [at.key for at in cache.by_index("group", group)]
+        return [entry.key for entry in cache.by_index("group", group)]
 
-    def test_objects_are_found_by_each_of_their_values_in_the_order_of_keys(
-        self, cache: Cache[Thing]
-    ) -> None:
+    def test_objects_are_found_by_each_value_in_key_order(self, cache: Cache[Thing]) -> None:
         assert self.keys(cache, "x") == ["a", "b"]
         assert self.keys(cache, "y") == ["a"]
         assert self.keys(cache, "z") == []
 
-    def test_an_object_that_changes_is_found_by_its_new_values_only(
-        self, cache: Cache[Thing]
-    ) -> None:
+    def test_a_changed_object_is_found_by_its_new_values_only(self, cache: Cache[Thing]) -> None:
         fold(cache, applied("a", 101, "", "z"))
         assert [self.keys(cache, group) for group in ("x", "y", "z")] == [["b"], [], ["a"]]
 
-    def test_an_object_that_goes_is_found_no_more(self, cache: Cache[Thing]) -> None:
+    def test_a_deleted_object_is_not_found(self, cache: Cache[Thing]) -> None:
         fold(cache, Deleted("a", 101))
         listed(cache, applied("c", 3))
         assert list(cache.index_values("group")) == []
 
-    def test_an_invalid_object_is_found_by_its_last_good_state(self, cache: Cache[Thing]) -> None:
+    def test_an_invalid_object_is_found_by_its_last_valid_state(self, cache: Cache[Thing]) -> None:
         fold(cache, broken("a", 101))
         assert self.keys(cache, "y") == ["a"]
 
-    def test_its_values_are_those_of_living_objects(self, cache: Cache[Thing]) -> None:
+    def test_index_values_are_those_of_existing_objects(self, cache: Cache[Thing]) -> None:
         assert sorted(cache.index_values("group")) == ["x", "y"]
         fold(cache, Deleted("a", 101))
         assert sorted(cache.index_values("group")) == ["x"]
 
-    def test_objects_with_any_value_are_counted(self, cache: Cache[Thing]) -> None:
+    def test_objects_with_at_least_one_value_are_counted(self, cache: Cache[Thing]) -> None:
         assert cache.indexed("group") == 2
         fold(cache, applied("a", 101), Deleted("b", 102))
         assert cache.indexed("group") == 0
 
-    def test_a_value_given_twice_counts_once(self, cache: Cache[Thing]) -> None:
+    def test_a_duplicate_value_counts_once(self, cache: Cache[Thing]) -> None:
         fold(cache, applied("d", 101, "", "z", "z"))
         assert self.keys(cache, "z") == ["d"]
         fold(cache, Deleted("d", 102))
         assert self.keys(cache, "z") == []
 
-    def test_an_object_on_which_the_function_fails_is_invalid(self) -> None:
+    def test_an_object_for_which_the_index_function_fails_is_invalid(self) -> None:
         cache = Cache(THINGS, {"first": lambda thing: [thing.spec.groups[0]]})
         changes = listed(cache, applied("a", 1), applied("b", 2, "", "x"))
-        assert told(changes) == [("b", "added")]
+        assert actions(changes) == [("b", "added")]
         assert "index first" in str(cache.invalid["a"].error)
 
 
 class TestPassed:
-    async def test_a_revision_that_is_shown_is_not_waited_for(self, cache: Cache[Thing]) -> None:
+    async def test_a_revision_in_the_cache_does_not_wait(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1), revision=5)
         await cache.passed(5)
 
-    async def test_it_waits_until_the_revision_is_shown(self, cache: Cache[Thing]) -> None:
+    async def test_passed_waits_until_the_cache_has_the_revision(self, cache: Cache[Thing]) -> None:
         listed(cache, revision=0)
         waiting = asyncio.create_task(cache.passed(2))
         fold(cache, applied("a", 1))
@@ -365,14 +371,14 @@ class TestPassed:
         fold(cache, applied("b", 2))
         await waiting
 
-    async def test_any_later_write_to_the_store_shows_it(self, cache: Cache[Thing]) -> None:
+    async def test_any_later_write_to_the_store_ends_the_wait(self, cache: Cache[Thing]) -> None:
         listed(cache, revision=0)
         waiting = asyncio.create_task(cache.passed(2))
         await asyncio.sleep(0)
         fold(cache, Deleted("other", 9))
         await waiting
 
-    async def test_a_listing_shows_it_at_its_end(self, cache: Cache[Thing]) -> None:
+    async def test_the_end_of_a_listing_ends_the_wait(self, cache: Cache[Thing]) -> None:
         waiting = asyncio.create_task(cache.passed(2))
         fold(cache, Listing("1"), applied("a", 2))
         await asyncio.sleep(1)
@@ -380,7 +386,7 @@ class TestPassed:
         fold(cache, Listed(2))
         await waiting
 
-    async def test_each_waits_for_its_own(self, cache: Cache[Thing]) -> None:
+    async def test_each_caller_waits_for_its_own_revision(self, cache: Cache[Thing]) -> None:
         passed: list[int] = []
 
         async def wait(revision: int) -> None:
@@ -396,25 +402,25 @@ class TestPassed:
                 fold(cache, applied("a", revision))
         assert passed == [1, 2, 3]
 
-    async def test_one_who_gives_up_harms_no_other(self, cache: Cache[Thing]) -> None:
+    async def test_a_cancelled_wait_does_not_affect_others(self, cache: Cache[Thing]) -> None:
         listed(cache, revision=0)
-        impatient = asyncio.create_task(cache.passed(1))
-        patient = asyncio.create_task(cache.passed(2))
+        cancelled = asyncio.create_task(cache.passed(1))
+        waiting = asyncio.create_task(cache.passed(2))
         await asyncio.sleep(0)
-        impatient.cancel()
+        cancelled.cancel()
         fold(cache, applied("a", 2))
-        await patient
+        await waiting
 
 
-class TestNumbers:
-    def test_its_length_counts_valid_objects(self, cache: Cache[Thing]) -> None:
+class TestStoredObjects:
+    def test_the_length_counts_valid_objects(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1), broken("b", 2))
         assert len(cache) == 1
 
-    def test_an_object_it_was_given_is_given_back_as_it_was(self, cache: Cache[Thing]) -> None:
-        odd = Stored("a", 1, b'{ "spec": {"text": "hi"},\n "unknown": [1.10] }')
-        listed(cache, Applied(odd))
-        assert cache.get("a") is odd
+    def test_a_stored_object_is_returned_unchanged(self, cache: Cache[Thing]) -> None:
+        unformatted = Stored("a", 1, b'{ "spec": {"text": "hi"},\n "unknown": [1.10] }')
+        listed(cache, Applied(unformatted))
+        assert cache.get("a") is unformatted
 
 
 class TestLeavingBehind:
@@ -434,7 +440,9 @@ class TestLeavingBehind:
         cache.apply(applied("a", 2))
         await waiting
 
-    async def test_what_is_not_shown_yet_is_waited_for(self, cache: Cache[Thing]) -> None:
+    async def test_a_revision_that_is_not_in_the_cache_yet_is_waited_for(
+        self, cache: Cache[Thing]
+    ) -> None:
         cache.apply(applied("b", 1))
         waiting = asyncio.create_task(cache.left_behind("a", 2))
         await asyncio.sleep(0)
@@ -445,7 +453,7 @@ class TestLeavingBehind:
         cache.apply(Deleted("a", 3))
         await waiting
 
-    async def test_a_listing_without_it_ends_the_wait(self, cache: Cache[Thing]) -> None:
+    async def test_a_listing_without_the_object_ends_the_wait(self, cache: Cache[Thing]) -> None:
         cache.apply(applied("a", 1))
         waiting = asyncio.create_task(cache.left_behind("a", 1))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""An informer keeps a cache equal to its store, whatever happens, and tells its subscribers."""
+"""An informer keeps its cache equal to its store and notifies its subscribers."""
 
 import asyncio
 import logging
@@ -23,8 +23,8 @@ def informer(store: MemoryStore) -> Informer[Thing]:
     return Informer(store, THINGS)
 
 
-class Told:
-    """What a subscriber was told."""
+class Subscriber:
+    """Records the changes that it receives."""
 
     def __init__(self) -> None:
         self.changes: list[Change[Thing]] = []
@@ -38,19 +38,19 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def subscriber() -> Subscriber:
+    return Subscriber()
 
 
 class TestCaching:
-    async def test_it_has_what_was_there_before(
+    async def test_existing_objects_are_cached(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         created = await store.create("a", value())
         async with informed(informer):
             assert informer.cache.get("a") == created
 
-    async def test_it_follows_every_change(
+    async def test_every_change_is_cached(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         async with informed(informer):
@@ -60,7 +60,7 @@ class TestCaching:
             await asyncio.sleep(0.01)
             assert (informer.cache.get("a"), informer.cache.get("b")) == (None, created)
 
-    async def test_it_goes_on_after_its_watch_broke(
+    async def test_the_cache_follows_after_the_watch_broke(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         async with informed(informer):
@@ -69,7 +69,7 @@ class TestCaching:
             await asyncio.sleep(1)
             assert informer.cache.get("a") == created
 
-    async def test_it_finds_what_was_purged_behind_its_back(
+    async def test_objects_purged_during_a_gap_are_removed(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         await store.create("a", value())
@@ -79,7 +79,7 @@ class TestCaching:
             await asyncio.sleep(1)
             assert informer.cache.get("a") is None
 
-    async def test_it_has_what_is_in_a_store_that_was_recreated(
+    async def test_a_recreated_store_replaces_the_cache(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         for key in ("a", "b"):
@@ -92,7 +92,7 @@ class TestCaching:
             assert (informer.cache.get("a"), informer.cache.get("b")) == (None, created)
             assert informer.cache.incarnation != before
 
-    async def test_leaving_closes_its_watch(
+    async def test_leaving_the_informer_closes_its_watch(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         async with informed(informer):
@@ -101,7 +101,7 @@ class TestCaching:
 
 
 class TestBreaking:
-    async def test_a_store_that_fails_is_tried_again_until_it_works(
+    async def test_a_failed_watch_is_retried_until_it_works(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         store.fail(StoreMissingError("no bucket"))
@@ -112,7 +112,7 @@ class TestBreaking:
         await informer.cache.complete.wait()
         task.cancel()
 
-    async def test_its_failure_is_told_as_long_as_it_lasts(
+    async def test_the_failure_is_reported_while_it_lasts(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         denied = PermissionDeniedError("not you")
@@ -125,7 +125,7 @@ class TestBreaking:
             await asyncio.sleep(10)
             assert informer.failure is None
 
-    async def test_it_waits_longer_each_time_but_not_too_long(
+    async def test_retries_back_off_up_to_a_limit(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         async with informed(informer):
@@ -136,7 +136,7 @@ class TestBreaking:
             await asyncio.sleep(60)
             assert 10 <= informer.restarts - first_minute <= 12
 
-    async def test_a_watch_that_was_healthy_is_replaced_at_once(
+    async def test_a_healthy_watch_is_restarted_at_once(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         async with informed(informer):
@@ -149,7 +149,7 @@ class TestBreaking:
             await asyncio.sleep(0.1)
             assert informer.cache.get("a") == created
 
-    async def test_a_watch_that_breaks_again_and_again_is_replaced_later_and_later(
+    async def test_a_watch_that_breaks_repeatedly_is_restarted_with_backoff(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         async with informed(informer):
@@ -158,7 +158,7 @@ class TestBreaking:
                 await asyncio.sleep(0.1)
             assert informer.restarts <= 40
 
-    async def test_a_cache_stays_complete_while_there_is_no_watch(
+    async def test_a_cache_stays_synced_without_a_watch(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
         created = await store.create("a", value())
@@ -169,137 +169,139 @@ class TestBreaking:
             assert informer.cache.get("a") == created
 
 
-class TestTelling:
-    async def test_a_subscriber_is_told_every_change_in_order(
-        self, store: MemoryStore, informer: Informer[Thing], told: Told
+class TestSubscribing:
+    async def test_a_subscriber_gets_every_change_in_order(
+        self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
-        with informer.subscribe(told):
+        with informer.subscribe(subscriber):
             async with informed(informer):
                 created = await store.create("a", value("1"))
                 await store.update("a", value("2"), revision=created.revision)
                 await store.delete("a")
                 await asyncio.sleep(0.01)
-        assert told.actions == [("a", "added"), ("a", "updated"), ("a", "deleted")]
+        assert subscriber.actions == [("a", "added"), ("a", "updated"), ("a", "deleted")]
 
-    async def test_who_comes_later_is_told_first_what_is_there(
-        self, store: MemoryStore, informer: Informer[Thing], told: Told
+    async def test_a_late_subscriber_first_gets_the_existing_objects(
+        self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
         created = await store.create("a", value())
         async with informed(informer):
-            with informer.subscribe(told):
-                assert told.changes == [Change(THINGS, "a", None, created, initial=True)]
+            with informer.subscribe(subscriber):
+                assert subscriber.changes == [Change(THINGS, "a", None, created, initial=True)]
                 await store.delete("a")
                 await asyncio.sleep(0.01)
-        assert told.actions == [("a", "added"), ("a", "deleted")]
+        assert subscriber.actions == [("a", "added"), ("a", "deleted")]
 
-    async def test_a_relisting_tells_only_what_differs(
-        self, store: MemoryStore, informer: Informer[Thing], told: Told
+    async def test_a_relisting_notifies_only_of_differences(
+        self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
         for key in ("a", "b"):
             await store.create(key, value())
         async with informed(informer):
-            with informer.subscribe(told):
-                told.changes.clear()
+            with informer.subscribe(subscriber):
+                subscriber.changes.clear()
                 store.vanish("a")
                 store.break_watches()
                 await asyncio.sleep(1)
-        assert told.actions == [("a", "deleted")]
+        assert subscriber.actions == [("a", "deleted")]
 
-    async def test_every_subscriber_is_told(
-        self, store: MemoryStore, informer: Informer[Thing], told: Told
+    async def test_every_subscriber_is_notified(
+        self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
-        other = Told()
-        with informer.subscribe(told), informer.subscribe(other):
+        other = Subscriber()
+        with informer.subscribe(subscriber), informer.subscribe(other):
             async with informed(informer):
                 await store.create("a", value())
                 await asyncio.sleep(0.01)
-        assert told.changes == other.changes != []
+        assert subscriber.changes == other.changes != []
 
-    async def test_who_has_left_is_told_nothing(
-        self, store: MemoryStore, informer: Informer[Thing], told: Told
+    async def test_a_former_subscriber_is_not_notified(
+        self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
         async with informed(informer):
-            with informer.subscribe(told):
+            with informer.subscribe(subscriber):
                 pass
             await store.create("a", value())
             await asyncio.sleep(0.01)
-        assert told.changes == []
+        assert subscriber.changes == []
 
-    async def test_a_subscriber_that_fails_harms_no_other_and_is_logged(
+    async def test_a_failed_subscriber_is_logged_and_does_not_affect_others(
         self,
         store: MemoryStore,
         informer: Informer[Thing],
-        told: Told,
+        subscriber: Subscriber,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         def fail(_change: Change[Thing]) -> None:
             raise ZeroDivisionError
 
-        with informer.subscribe(fail), informer.subscribe(told):
+        with informer.subscribe(fail), informer.subscribe(subscriber):
             async with informed(informer):
                 await store.create("a", value())
                 await asyncio.sleep(0.01)
-        assert told.actions == [("a", "added")]
+        assert subscriber.actions == [("a", "added")]
         assert any("subscriber failed" in message for message in caplog.messages)
 
-    async def test_a_big_listing_lets_others_have_their_turn(
-        self, store: MemoryStore, informer: Informer[Thing], told: Told
+    async def test_a_large_listing_yields_to_other_tasks(
+        self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
         for number in range(5000):
             await store.create(f"k{number}", value())
         turns: list[int] = []
 
         async def other() -> None:
-            while len(told.changes) < 5000:
-                turns.append(len(told.changes))
+            while len(subscriber.changes) < 5000:
+                turns.append(len(subscriber.changes))
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(informer.run())
-        with informer.subscribe(told):
+        with informer.subscribe(subscriber):
             await other()
         task.cancel()
         assert len(set(turns)) >= 10
 
 
 class TestListed:
-    async def test_the_end_of_every_listing_is_told_after_its_changes(
+    async def test_on_listed_runs_after_the_changes_of_each_listing(
         self, store: MemoryStore
     ) -> None:
-        told: list[str] = []
-        informer = Informer(store, THINGS, on_listed=lambda: told.append("listed"))
+        calls: list[str] = []
+        informer = Informer(store, THINGS, on_listed=lambda: calls.append("listed"))
         await store.create("a", value())
-        with informer.subscribe(lambda change: told.append(change.key)):
+        with informer.subscribe(lambda change: calls.append(change.key)):
             async with informed(informer):
                 await asyncio.sleep(0.01)
-                assert told == ["a", "listed"]
+                assert calls == ["a", "listed"]
                 await store.create("b", value())
                 await asyncio.sleep(0.01)
-                assert told == ["a", "listed", "b"]
+                assert calls == ["a", "listed", "b"]
                 store.break_watches()
                 await asyncio.sleep(1)
-                assert told == ["a", "listed", "b", "listed"]
+                assert calls == ["a", "listed", "b", "listed"]
 
 
 class TestInvalid:
-    async def test_an_invalid_object_is_logged_and_told_once(
+    async def test_an_invalid_object_is_logged_and_reported_once(
         self, store: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        found: list[Invalid] = []
-        informer = Informer(store, THINGS, on_invalid=found.append)
+        invalids: list[Invalid] = []
+        informer = Informer(store, THINGS, on_invalid=invalids.append)
         await store.create("a", b"no JSON")
         with caplog.at_level(logging.ERROR):
             async with informed(informer):
                 store.break_watches()
                 await asyncio.sleep(1)
-        assert [invalid.stored.key for invalid in found] == ["a"]
+        assert [invalid.stored.key for invalid in invalids] == ["a"]
         [message] = caplog.messages
         assert "skipped an invalid object kind=Thing.things key=a revision=1" in message
 
-    async def test_an_index_may_be_read_by_who_is_told(self, store: MemoryStore) -> None:
+    async def test_a_subscriber_may_read_an_index(self, store: MemoryStore) -> None:
         informer = Informer(store, THINGS, indexes={"group": lambda thing: thing.spec.groups})
-        found: list[int] = []
-        with informer.subscribe(lambda _: found.append(len(informer.cache.by_index("group", "x")))):
+        counts: list[int] = []
+        with informer.subscribe(
+            lambda _: counts.append(len(informer.cache.by_index("group", "x")))
+        ):
             async with informed(informer):
                 await store.create("a", value("", "x"))
                 await caught_up(informer, store)
-        assert found == [1]
+        assert counts == [1]

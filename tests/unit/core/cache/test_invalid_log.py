@@ -1,4 +1,4 @@
-"""A bucket full of invalid objects logs ten of them, and then a count per minute."""
+"""The log of invalid objects: ten lines, then one count per minute."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ async def logged(
     *,
     watched_s: float = 0.0,
 ) -> list[str]:
-    """Return what an informer logs of a bucket with these values."""
+    """Return the lines that an informer logs for a bucket with these values."""
     store = MemoryStore(kind)
     for number, value in enumerate(values):
         await store.create(f"k{number}", value)
@@ -38,17 +38,19 @@ async def logged(
     return caplog.messages
 
 
-async def test_ten_are_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_ten_invalid_objects_are_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
     messages = await logged(caplog, [b"[]"] * 100, watched_s=COUNT_S / 2)
     assert len([message for message in messages if "revision=" in message]) == SHOWN_MAX
 
 
-async def test_the_others_are_counted_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+async def test_further_invalid_objects_are_counted_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     messages = await logged(caplog, [b"[]"] * 100, watched_s=10 * COUNT_S)
     assert messages[SHOWN_MAX:] == ["skipped more invalid objects kind=Thing.things objects=90"]
 
 
-async def test_after_a_minute_without_any_they_are_logged_one_by_one_again(
+async def test_after_a_minute_without_invalid_objects_the_next_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryStore(THINGS)
@@ -85,7 +87,7 @@ async def test_the_first_line_names_the_likely_cause(
     assert [cause in message for message in messages] == [True, False, False]
 
 
-async def test_an_object_with_a_wrong_field_blames_no_declaration(
+async def test_an_object_with_a_wrong_field_suggests_no_other_declaration(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     [message] = await logged(caplog, [b'{"spec": {"text": 1}}'])

@@ -1,4 +1,4 @@
-"""What goes is gone at once; what comes is held once it is settled in."""
+"""Held assignments: lost keys are released at once, gained keys are held after a drain."""
 
 from collections.abc import Hashable
 
@@ -13,7 +13,7 @@ from natsctl.core.coordination.assignment import (
 )
 
 
-class Some:
+class Keys:
     def __init__(self, keys: str) -> None:
         self.keys = keys
 
@@ -21,74 +21,74 @@ class Some:
         return str(key) in self.keys
 
     def within(self, other: Assignment) -> bool:
-        return isinstance(other, Some) and set(self.keys) <= set(other.keys)
+        return isinstance(other, Keys) and set(self.keys) <= set(other.keys)
 
 
-def held(holdings: HeldAssignments) -> str:
+def held_keys(holdings: HeldAssignments) -> str:
     return "".join(key for key in "abcd" if holdings.has(key))
 
 
-def test_alone_everything_is_held() -> None:
-    assert held(HeldAssignments()) == "abcd"
+def test_a_process_without_members_holds_every_key() -> None:
+    assert held_keys(HeldAssignments()) == "abcd"
 
 
-def test_what_goes_is_gone_at_once_and_what_comes_waits() -> None:
-    holdings = HeldAssignments(Some("ab"))
-    assignment = Some("bc")
+def test_lost_keys_are_released_at_once_and_gained_keys_wait() -> None:
+    holdings = HeldAssignments(Keys("ab"))
+    assignment = Keys("bc")
     holdings.moved(assignment)
-    assert held(holdings) == "b"
-    came = holdings.settle(assignment)
-    assert held(holdings) == "bc"
-    assert came is not None
-    assert [key for key in "abcd" if came(key)] == ["c"]
+    assert held_keys(holdings) == "b"
+    is_new = holdings.settle(assignment)
+    assert held_keys(holdings) == "bc"
+    assert is_new is not None
+    assert [key for key in "abcd" if is_new(key)] == ["c"]
     assert holdings.settled
 
 
-def test_what_went_and_came_back_has_come() -> None:
-    holdings = HeldAssignments(Some("ab"))
-    last = Some("ab")
-    holdings.moved(Some("a"))
+def test_a_key_that_was_lost_and_returned_is_new() -> None:
+    holdings = HeldAssignments(Keys("ab"))
+    last = Keys("ab")
+    holdings.moved(Keys("a"))
     holdings.moved(last)
-    assert held(holdings) == "a"
-    came = holdings.settle(last)
-    assert came is not None
-    assert [key for key in "abcd" if came(key)] == ["b"]
+    assert held_keys(holdings) == "a"
+    is_new = holdings.settle(last)
+    assert is_new is not None
+    assert [key for key in "abcd" if is_new(key)] == ["b"]
 
 
 @pytest.mark.parametrize(("before", "after"), [("ab", "a"), ("ab", "ab"), ("ab", "")])
-def test_where_keys_only_go_nobody_has_to_look_for_what_came(before: str, after: str) -> None:
-    holdings, assignment = HeldAssignments(Some(before)), Some(after)
+def test_an_assignment_that_only_loses_keys_has_no_new_keys(before: str, after: str) -> None:
+    holdings, assignment = HeldAssignments(Keys(before)), Keys(after)
     holdings.moved(assignment)
     assert holdings.settle(assignment) is None
-    assert held(holdings) == after
+    assert held_keys(holdings) == after
     assert holdings.settled
 
 
-def test_what_moves_meanwhile_is_settled_later() -> None:
-    holdings, first, second = HeldAssignments(NONE), Some("ab"), Some("bc")
+def test_a_second_rebalance_is_settled_after_the_first() -> None:
+    holdings, first, second = HeldAssignments(NONE), Keys("ab"), Keys("bc")
     holdings.moved(first)
     holdings.moved(second)
-    came = holdings.settle(first)
-    assert held(holdings) == "b"
+    is_new = holdings.settle(first)
+    assert held_keys(holdings) == "b"
     assert not holdings.settled
-    assert came is not None
-    assert [key for key in "abcd" if came(key)] == ["a", "b"]
-    later = holdings.settle(holdings.newest)
-    assert held(holdings) == "bc"
-    assert later is not None
-    assert [key for key in "abcd" if later(key)] == ["c"]
+    assert is_new is not None
+    assert [key for key in "abcd" if is_new(key)] == ["a", "b"]
+    is_new_later = holdings.settle(holdings.newest)
+    assert held_keys(holdings) == "bc"
+    assert is_new_later is not None
+    assert [key for key in "abcd" if is_new_later(key)] == ["c"]
 
 
 @pytest.mark.parametrize("moves", [ASSIGNMENTS_MAX, 3 * ASSIGNMENTS_MAX])
-def test_who_moves_too_often_holds_nothing_until_it_has_settled(moves: int) -> None:
-    holdings, first = HeldAssignments(ALL), Some("ab")
+def test_after_too_many_rebalances_nothing_is_held_until_one_is_settled(moves: int) -> None:
+    holdings, first = HeldAssignments(ALL), Keys("ab")
     holdings.moved(first)
     for _ in range(moves):
-        holdings.moved(Some("ab"))
-    assert held(holdings) == ""
-    assert holdings.settle(first) is None  # that was too long ago
-    assert held(holdings) == ""
-    came = holdings.settle(holdings.newest)
-    assert held(holdings) == "ab"
-    assert came is not None
-    assert [key for key in "abcd" if came(key)] == ["a", "b"]
+        holdings.moved(Keys("ab"))
+    assert held_keys(holdings) == ""
+    assert holdings.settle(first) is None  # an assignment that old is forgotten
+    assert held_keys(holdings) == ""
+    is_new = holdings.settle(holdings.newest)
+    assert held_keys(holdings) == "ab"
+    assert is_new is not None
+    assert [key for key in "abcd" if is_new(key)] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Every NATS system has one id, which its processes agree on."""
+"""The id of an installation, and its adoption of other ids."""
 
 import asyncio
 
@@ -18,9 +18,9 @@ from natsctl.testing.memory import MemoryStores
 
 async def test_an_installation_keeps_its_id() -> None:
     stores = MemoryStores()
-    made = await installation(stores)
-    assert len(made.id) == 16
-    assert await installation(stores) == made
+    created = await installation(stores)
+    assert len(created.id) == 16
+    assert await installation(stores) == created
 
 
 async def test_two_systems_have_different_ids() -> None:
@@ -29,12 +29,12 @@ async def test_two_systems_have_different_ids() -> None:
 
 async def test_processes_that_start_at_once_agree_on_one_id() -> None:
     stores = MemoryStores()
-    found = await asyncio.gather(*(installation(stores) for _ in range(20)))
-    assert len({each.id for each in found}) == 1
+    results = await asyncio.gather(*(installation(stores) for _ in range(20)))
+    assert len({result.id for result in results}) == 1
     assert stores.store(INSTALLATION).writes == 1
 
 
-async def test_an_id_that_does_not_decode_is_not_replaced() -> None:
+async def test_an_invalid_stored_id_is_not_replaced() -> None:
     stores = MemoryStores()
     await stores.store(INSTALLATION).create(KEY, b"garbage")
     with pytest.raises(InvalidObjectError):
@@ -42,7 +42,7 @@ async def test_an_id_that_does_not_decode_is_not_replaced() -> None:
     assert (await stores.store(INSTALLATION).get(KEY)).value == b"garbage"
 
 
-async def test_a_bucket_that_may_not_be_read_makes_no_id() -> None:
+async def test_an_unreadable_bucket_creates_no_id() -> None:
     stores = MemoryStores()
     stores.store(INSTALLATION).fail(PermissionDeniedError("not for you"))
     with pytest.raises(PermissionDeniedError):
@@ -55,17 +55,17 @@ class SilentStores(MemoryStores):
         return None
 
 
-async def test_reading_the_id_ends_at_its_deadline() -> None:
+async def test_reading_the_id_has_a_deadline() -> None:
     with pytest.raises(StoreTimeoutError, match="within 3 s"):
         await installation(SilentStores(), deadline_s=3.0)  # type: ignore[arg-type]
 
 
-def test_an_installation_includes_what_it_has_adopted() -> None:
+def test_an_installation_includes_adopted_ids() -> None:
     here = Installation("new", adopted=("old",))
-    assert [here.includes(each) for each in ("new", "old", "other")] == [True, True, False]
+    assert [here.includes(name) for name in ("new", "old", "other")] == [True, True, False]
 
 
-async def test_adopting_keeps_the_own_id_and_happens_once() -> None:
+async def test_adopt_keeps_the_own_id_and_is_idempotent() -> None:
     stores = MemoryStores()
     here = await installation(stores)
     await adopt(stores, "lost-1")
@@ -80,14 +80,14 @@ async def test_an_installation_cannot_adopt_itself() -> None:
         await adopt(stores, (await installation(stores)).id)
 
 
-async def test_a_system_that_is_given_an_id_keeps_the_objects_of_its_former_one() -> None:
+async def test_assign_adopts_the_former_id() -> None:
     stores = MemoryStores()
     former = (await installation(stores)).id
     assert await assign(stores, "continued") == Installation("continued", (former,))
     assert await assign(stores, former) == Installation(former, ("continued",))
 
 
-async def test_a_new_system_can_be_given_an_id() -> None:
+async def test_assign_works_on_a_new_system() -> None:
     stores = MemoryStores()
     assert await assign(stores, "continued") == Installation("continued")
 

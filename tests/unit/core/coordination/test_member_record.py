@@ -1,4 +1,4 @@
-"""Our own record: written by us alone, and known as far as somebody has said so."""
+"""The member record of this process and the writes whose replies are lost."""
 
 import asyncio
 
@@ -15,78 +15,80 @@ KIND = kv(Membership, bucket="leases", keys="apps.shards.*", history=1)
 KEY = "apps.shards.me"
 
 
-class Mute(MemoryStore):
-    """Does what it is told, and does not always say so."""
+class LostReplyStore(MemoryStore):
+    """A store that loses the replies to writes while `loses_replies` is set."""
 
-    silent = False
+    loses_replies = False
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         stored = await super().update(key, value, revision=revision)
-        if self.silent:
+        if self.loses_replies:
             raise StoreError("nobody answered")
         return stored
 
 
 @pytest.fixture
-def store() -> Mute:
-    return Mute(KIND)
+def store() -> LostReplyStore:
+    return LostReplyStore(KIND)
 
 
 @pytest.fixture
-async def seat(store: Mute) -> MemberRecord:
+async def member(store: LostReplyStore) -> MemberRecord:
     clock = asyncio.get_running_loop().time
-    seat = MemberRecord(store, KEY, holder="me", ttl_s=10, clock=clock)
-    await seat.take()
-    return seat
+    member = MemberRecord(store, KEY, holder="me", ttl_s=10, clock=clock)
+    await member.take()
+    return member
 
 
 async def record(store: MemoryStore) -> Membership:
     return msgspec.json.decode((await store.get(KEY)).value, type=Membership)
 
 
-async def test_who_joins_claims_nothing_whatever_is_there(store: Mute, seat: MemberRecord) -> None:
-    await seat.write(("me", "you"))
+async def test_a_joining_member_claims_no_members(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
+    await member.write(("me", "you"))
     assert (await record(store)).members == ("me", "you")
-    await seat.take()
-    assert (await record(store)).members == seat.members == ()
+    await member.take()
+    assert (await record(store)).members == member.members == ()
 
 
-async def test_it_is_counted_from_before_the_last_write_that_was_answered(
-    store: Mute, seat: MemberRecord
+async def test_a_record_counts_from_before_its_last_acknowledged_write(
+    store: LostReplyStore, member: MemberRecord
 ) -> None:
     await asyncio.sleep(1)
-    await seat.write(("me",))
-    assert (seat.last.sent, seat.tried) == (1.0, 1.0)  # type: ignore[union-attr]
-    store.silent = True
+    await member.write(("me",))
+    assert (member.last.sent, member.tried) == (1.0, 1.0)  # type: ignore[union-attr]
+    store.loses_replies = True
     await asyncio.sleep(1)
     with pytest.raises(StoreError, match="nobody answered"):
-        await seat.write(("me",))
-    assert (seat.last.sent, seat.tried) == (1.0, 2.0)  # type: ignore[union-attr]
+        await member.write(("me",))
+    assert (member.last.sent, member.tried) == (1.0, 2.0)  # type: ignore[union-attr]
 
 
-async def test_a_write_that_was_stored_without_an_answer_is_found_by_the_next(
-    store: Mute, seat: MemberRecord
+async def test_a_write_without_a_reply_is_found_by_the_next_write(
+    store: LostReplyStore, member: MemberRecord
 ) -> None:
-    store.silent = True
+    store.loses_replies = True
     with pytest.raises(StoreError, match="nobody answered"):
-        await seat.write(("me", "you"))
-    assert seat.members == ()
-    store.silent = False
+        await member.write(("me", "you"))
+    assert member.members == ()
+    store.loses_replies = False
     await asyncio.sleep(1)
-    await seat.write(("me",))
-    assert seat.members == ("me", "you")  # type: ignore[comparison-overlap]  # what stands; nothing was written
+    await member.write(("me",))
+    assert member.members == ("me", "you")  # type: ignore[comparison-overlap]  # the stored members; nothing was written
     assert (await record(store)).members == ("me", "you")
-    assert seat.last.sent == 0.0  # type: ignore[union-attr]
-    await seat.write(("me",))
-    assert seat.members == (await record(store)).members == ("me",)
+    assert member.last.sent == 0.0  # type: ignore[union-attr]
+    await member.write(("me",))
+    assert member.members == (await record(store)).members == ("me",)
 
 
-@pytest.mark.parametrize("how", ["deleted", "written by another", "no record", "too deep"])
-async def test_a_record_that_others_were_at_is_ours_no_more(
-    store: Mute, seat: MemberRecord, how: str
+@pytest.mark.parametrize("damage", ["deleted", "written by another", "no record", "too deep"])
+async def test_a_record_changed_by_others_is_lost(
+    store: LostReplyStore, member: MemberRecord, damage: str
 ) -> None:
     other = Membership("you", "today", 10.0)
-    if how == "deleted":
+    if damage == "deleted":
         await store.delete(KEY)
     else:
         values = {
@@ -94,57 +96,61 @@ async def test_a_record_that_others_were_at_is_ours_no_more(
             "no record": b"?",
             "too deep": b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         }
-        value = values[how]
-        await store.update(KEY, value, revision=seat.last.revision)  # type: ignore[union-attr]
+        value = values[damage]
+        await store.update(KEY, value, revision=member.last.revision)  # type: ignore[union-attr]
     with pytest.raises(ConflictError):
-        await seat.write(("me",))
-    assert seat.members == ()
+        await member.write(("me",))
+    assert member.members == ()
 
 
-async def test_a_member_that_leaves_writes_that_it_left(store: Mute, seat: MemberRecord) -> None:
-    await seat.write(("me",))
-    await seat.leave()
-    left = await record(store)
-    assert (left.holder, left.members, left.left) == ("me", (), True)
+async def test_a_leaving_member_marks_its_record(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
+    await member.write(("me",))
+    await member.leave()
+    stored = await record(store)
+    assert (stored.holder, stored.members, stored.left) == ("me", (), True)
     writes = store.writes
-    await seat.leave()  # there is nothing left to leave
+    await member.leave()  # it has left already
     assert store.writes == writes
 
 
-async def test_a_member_that_leaves_finds_what_it_wrote_without_an_answer(
-    store: Mute, seat: MemberRecord
+async def test_a_leaving_member_finds_its_write_without_a_reply(
+    store: LostReplyStore, member: MemberRecord
 ) -> None:
-    store.silent = True
+    store.loses_replies = True
     with pytest.raises(StoreError, match="nobody answered"):
-        await seat.write(("me",))
-    store.silent = False
-    assert seat.members == ()
-    await seat.leave()
+        await member.write(("me",))
+    store.loses_replies = False
+    assert member.members == ()
+    await member.leave()
     assert (await record(store)).left
 
 
-async def test_who_leaves_lets_be_what_another_wrote(store: Mute, seat: MemberRecord) -> None:
+async def test_a_leaving_member_keeps_a_record_written_by_another(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
     other = msgspec.json.encode(Membership("you", "today", 10.0))
-    await store.update(KEY, other, revision=seat.last.revision)  # type: ignore[union-attr]
+    await store.update(KEY, other, revision=member.last.revision)  # type: ignore[union-attr]
     with pytest.raises(ConflictError):
-        await seat.leave()
+        await member.leave()
     assert (await record(store)).holder == "you"
 
 
-async def test_when_a_record_was_sent_is_known_of_those_of_this_time(
-    store: Mute, seat: MemberRecord
+async def test_the_send_time_is_known_only_for_records_of_this_membership(
+    store: LostReplyStore, member: MemberRecord
 ) -> None:
     await asyncio.sleep(1)
-    await seat.write(("me",))
+    await member.write(("me",))
     sent = await record(store)
-    assert seat.sent_at(sent) == 1.0
-    await seat.take()
-    assert seat.sent_at(sent) is None
-    assert seat.sent_at(await record(store)) == 1.0
+    assert member.sent_at(sent) == 1.0
+    await member.take()
+    assert member.sent_at(sent) is None
+    assert member.sent_at(await record(store)) == 1.0
 
 
-async def test_stores_of_one_bucket_share_it() -> None:
+async def test_stores_of_one_bucket_share_its_records() -> None:
     stores = MemoryStores()
-    seat = MemberRecord(stores.store(KIND), KEY, holder="me", ttl_s=10, clock=lambda: 0.0)
-    await seat.take()
+    member = MemberRecord(stores.store(KIND), KEY, holder="me", ttl_s=10, clock=lambda: 0.0)
+    await member.take()
     assert stores.store(kv(bytes, bucket="leases", history=1)).keys() == [KEY]

@@ -1,4 +1,4 @@
-"""Rendezvous hashing: even, the same for everybody, and what moves is what has to."""
+"""Rendezvous hashing: even, deterministic and with minimal moves."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ def members(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 16])
-def test_keys_are_spread_as_evenly_as_chance_has_it(size: int) -> None:
+def test_keys_are_spread_evenly(size: int) -> None:
     view = MemberSet(members(size))
     counts = Counter(view.owner(key) for key in KEYS)
     mean = len(KEYS) / size
@@ -26,16 +26,16 @@ def test_keys_are_spread_as_evenly_as_chance_has_it(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
-def test_keys_move_to_who_comes_and_from_who_goes_only(size: int) -> None:
+def test_only_keys_of_the_new_member_move(size: int) -> None:
     before, after = MemberSet(members(size)), MemberSet(members(size + 1))
-    came = members(size + 1)[-1]
+    joined = members(size + 1)[-1]
     moved = {key: after.owner(key) for key in KEYS if before.owner(key) != after.owner(key)}
-    assert set(moved.values()) == {came}
-    assert len(moved) == sum(after.owner(key) == came for key in KEYS)
+    assert set(moved.values()) == {joined}
+    assert len(moved) == sum(after.owner(key) == joined for key in KEYS)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_who_has_a_key_among_many_has_it_among_fewer(size: int) -> None:
+def test_an_owner_among_many_members_owns_the_key_among_fewer(size: int) -> None:
     many, few = MemberSet(members(7)), MemberSet(members(size))
     assert many.includes(few)
     assert not few.includes(many)
@@ -44,7 +44,7 @@ def test_who_has_a_key_among_many_has_it_among_fewer(size: int) -> None:
     assert len(own) > 0
 
 
-def test_the_order_of_members_means_nothing() -> None:
+def test_the_order_of_members_does_not_matter() -> None:
     one, two = MemberSet(members(5)), MemberSet(reversed([*members(5), *members(5)]))
     assert one == two
     assert [one.owner(key) for key in KEYS[:100]] == [two.owner(key) for key in KEYS[:100]]
@@ -55,5 +55,5 @@ def test_the_owner_is_the_same_in_every_process_and_release() -> None:
     assert "".join(view.owner(f"k{number}") or "" for number in range(16)) == "bcbbbacbbccacccc"
 
 
-def test_without_members_nobody_owns_anything() -> None:
+def test_without_members_a_key_has_no_owner() -> None:
     assert MemberSet().owner("a") is None

@@ -1,4 +1,4 @@
-"""Several processes share a controller's keys: each key is one's, and moves when members do."""
+"""Sharding: processes divide the keys of a controller and rebalance them."""
 
 import asyncio
 import re
@@ -33,13 +33,13 @@ async def town() -> AsyncIterator[Town]:
     town.check()
 
 
-async def test_one_alone_has_every_key(town: Town) -> None:
+async def test_a_single_member_has_every_key(town: Town) -> None:
     one = town.join("one")
     await eventually(lambda: town.shared(one))
     await eventually(lambda: town.floor.workers().keys() == set(KEYS))
 
 
-async def test_whoever_joins_gets_its_share_and_nothing_else_moves(town: Town) -> None:
+async def test_a_joining_member_gets_its_keys_and_no_others_move(town: Town) -> None:
     one, two = town.join("one", again_s=None), town.join("two", again_s=None)
     await eventually(lambda: town.shared(one, two))
     await asyncio.sleep(TTL_S)
@@ -55,29 +55,29 @@ async def test_whoever_joins_gets_its_share_and_nothing_else_moves(town: Town) -
     assert sorted(town.floor.visits[seen:]) == sorted(("three", key) for key in moved)
 
 
-async def test_whoever_leaves_gives_its_keys_up_at_once(town: Town) -> None:
+async def test_a_leaving_member_releases_its_keys_at_once(town: Town) -> None:
     one, two = town.join("one", again_s=None), town.join("two", again_s=None)
     await eventually(lambda: town.shared(one, two))
     await asyncio.sleep(TTL_S)
-    went, seen = two.keys, len(town.floor.visits)
-    begun = asyncio.get_running_loop().time()
+    released_keys, seen = two.keys, len(town.floor.visits)
+    stopped_at = asyncio.get_running_loop().time()
     await two.stop()
     await eventually(lambda: town.shared(one))
-    assert asyncio.get_running_loop().time() - begun <= TTL_S / 10
+    assert asyncio.get_running_loop().time() - stopped_at <= TTL_S / 10
     await asyncio.sleep(TTL_S)
-    assert sorted(town.floor.visits[seen:]) == sorted(("one", key) for key in went)
-    assert [at.left for at in await town.records()] == [False, True]
+    assert sorted(town.floor.visits[seen:]) == sorted(("one", key) for key in released_keys)
+    assert [record.left for record in await town.records()] == [False, True]
 
 
-async def test_a_member_that_stops_says_that_it_left(town: Town) -> None:
+async def test_a_stopped_member_marks_its_record_as_left(town: Town) -> None:
     one = town.join("one")
     await eventually(lambda: town.shared(one))
     await one.stop()
-    assert [at.left for at in await town.records()] == [True]
+    assert [record.left for record in await town.records()] == [True]
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.4, 0.8, 1.2, 1.49])
-async def test_the_keys_of_a_dead_member_have_others_within_its_time_to_live(
+async def test_keys_of_a_dead_member_are_reassigned_within_its_time_to_live(
     town: Town, after_s: float
 ) -> None:
     one, two, three = (town.join(who) for who in ("one", "two", "three"))
@@ -107,7 +107,7 @@ async def test_a_member_that_cannot_renew_ends_its_work_before_others_begin(
     await eventually(lambda: town.shared(one, two))
 
 
-async def test_a_short_silence_costs_nothing(town: Town) -> None:
+async def test_a_short_disconnection_has_no_effect(town: Town) -> None:
     one, two = town.join("one", again_s=None), town.join("two", again_s=None)
     await eventually(lambda: town.shared(one, two))
     await asyncio.sleep(TTL_S)
@@ -120,7 +120,7 @@ async def test_a_short_silence_costs_nothing(town: Town) -> None:
     assert town.shared(one, two)
 
 
-async def test_who_hears_nothing_proves_nobody_dead_and_keeps_what_it_has(town: Town) -> None:
+async def test_a_member_without_a_watch_keeps_its_keys_and_takes_no_others(town: Town) -> None:
     one, two, three = (town.join(who) for who in ("one", "two", "three"))
     await eventually(lambda: town.shared(one, two, three))
     kept = one.keys
@@ -139,7 +139,7 @@ def _identities(*members: object) -> list[str]:
     return [member.shard.state().identity for member in members]  # type: ignore[attr-defined]
 
 
-async def test_a_process_that_was_stopped_for_too_long_takes_not_one_step_more(
+async def test_a_suspended_process_continues_no_sync(
     town: Town,
 ) -> None:
     one = town.join("one", pause_s=2.0)
@@ -148,7 +148,7 @@ async def test_a_process_that_was_stopped_for_too_long_takes_not_one_step_more(
     seen = len(town.floor.visits)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    loop.jump(0.85 * TTL_S)  # as if it had been stopped: every timer is due
+    loop.jump(0.85 * TTL_S)  # as after SIGSTOP: every timer is due
     for _ in range(20):
         await asyncio.sleep(0)
     assert town.floor.visits[seen:] == []
@@ -156,14 +156,14 @@ async def test_a_process_that_was_stopped_for_too_long_takes_not_one_step_more(
 
 
 class FarStore(WayStore):
-    """Reads take as long as writes."""
+    """A store whose reads take as long as its writes."""
 
     async def get(self, key: str) -> Stored:
         await asyncio.sleep(self._way.delay_s)
         return await super().get(key)
 
 
-async def test_who_slept_before_it_had_begun_to_work_joins_anew(town: Town) -> None:
+async def test_a_member_that_slept_before_its_first_work_joins_again(town: Town) -> None:
     loop, way, slept_s = asyncio.get_running_loop(), Way(), 0.0
     way.delay_s = 0.5
     make = shards(
@@ -176,15 +176,15 @@ async def test_who_slept_before_it_had_begun_to_work_joins_anew(town: Town) -> N
     operator = Operator([controller], nats=town.stores, shard=make)
     running = asyncio.create_task(operator.run())
     await asyncio.sleep(2.2)
-    way.deaf = True  # so it does not hear that its first view was published
+    way.deaf = True  # it does not see that its first member set was written
     await asyncio.sleep(1.5)
     (record,) = town.leases.keys()
     claiming = msgspec.json.decode((await town.leases.get(record)).value, type=Membership)
     assert claiming.members == (claiming.holder,)
-    slept_s = TTL_S  # amid a renewal: no timer went on, and others may have its keys by now
+    slept_s = TTL_S  # during a renewal: no timer ran, and others may have taken its keys
     await asyncio.sleep(3.0)
-    anew = msgspec.json.decode((await town.leases.get(record)).value, type=Membership)
-    assert anew.members == ()
+    rejoined = msgspec.json.decode((await town.leases.get(record)).value, type=Membership)
+    assert rejoined.members == ()
     assert town.floor.visits == []
     way.deaf = False
     await eventually(lambda: town.floor.workers().keys() == set(KEYS))
@@ -192,7 +192,7 @@ async def test_who_slept_before_it_had_begun_to_work_joins_anew(town: Town) -> N
     await running
 
 
-async def test_who_lost_its_record_gives_up_and_joins_anew(
+async def test_a_member_that_lost_its_record_releases_its_keys_and_joins_again(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = town.join("one"), town.join("two")
@@ -203,7 +203,7 @@ async def test_who_lost_its_record_gives_up_and_joins_anew(
     await eventually(lambda: town.shared(one, two))
 
 
-async def test_what_vanished_with_its_bucket_is_claimed_until_it_is_silent_for_long_enough(
+async def test_keys_of_a_lost_record_are_reassigned_only_after_a_silence(
     town: Town,
 ) -> None:
     one, two = town.join("one"), town.join("two")
@@ -220,7 +220,7 @@ async def test_what_vanished_with_its_bucket_is_claimed_until_it_is_silent_for_l
     await eventually(lambda: town.shared(one, two))
 
 
-async def test_a_recreated_bucket_is_joined_anew_by_all(town: Town) -> None:
+async def test_all_members_join_a_recreated_bucket_again(town: Town) -> None:
     one, two = town.join("one"), town.join("two")
     await eventually(lambda: town.shared(one, two))
     town.leases.recreate()
@@ -228,7 +228,7 @@ async def test_a_recreated_bucket_is_joined_anew_by_all(town: Town) -> None:
     await eventually(lambda: town.shared(one, two))
 
 
-async def test_a_key_that_does_not_end_is_kept_and_told_of(
+async def test_a_key_whose_sync_does_not_end_is_kept_and_logged(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = town.join("one", pause_s=5 * TTL_S)
@@ -239,11 +239,11 @@ async def test_a_key_that_does_not_end_is_kept_and_told_of(
     assert not two.keys & held
     assert set(town.floor.at) == held
     assert "are still worked on keys='k" in caplog.text
-    three = town.join("three")  # while that drains: one next view takes both in
+    three = town.join("three")  # during the drain: the next member set includes both
     await eventually(lambda: town.shared(one, two, three), within_s=20 * TTL_S)
 
 
-async def test_between_a_write_and_its_answer_only_what_both_views_give_is_worked_on(
+async def test_before_a_write_is_acknowledged_only_keys_of_both_member_sets_are_synced(
     town: Town,
 ) -> None:
     one = town.join("one")
@@ -251,24 +251,24 @@ async def test_between_a_write_and_its_answer_only_what_both_views_give_is_worke
     one.way.unanswered = one.way.deaf = True
     two = town.join("two")
     await asyncio.sleep(0.4 * TTL_S)
-    assert two.keys == set()  # one has said nothing that it is known to have said
-    one.way.deaf = False  # now it hears what it wrote itself
+    assert two.keys == set()  # no write of the first member is acknowledged
+    one.way.deaf = False  # it sees its own write
     await eventually(lambda: two.keys)
     one.way.unanswered = False
     await eventually(lambda: town.shared(one, two))
 
 
-async def test_keys_that_are_put_while_members_join_are_visited_by_one(town: Town) -> None:
+async def test_keys_put_while_members_join_are_synced_by_one_member(town: Town) -> None:
     members = []
     for number in range(5):
         members.append(town.join(f"m{number}", again_s=None))
-        await town.put(*(f"new{number}-{each}" for each in range(10)))
+        await town.put(*(f"new{number}-{index}" for index in range(10)))
         await asyncio.sleep(0.1 * number)
     await eventually(lambda: town.shared(*members))
     await eventually(lambda: town.floor.workers().keys() == set(town.items.keys()))
 
 
-async def test_while_a_leader_is_elected_nothing_is_shared_and_it_is_said(
+async def test_sharding_stops_while_a_leader_is_elected_and_logs_the_reason(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = asyncio.get_running_loop().time
@@ -287,14 +287,16 @@ async def test_while_a_leader_is_elected_nothing_is_shared_and_it_is_said(
     await eventually(lambda: town.shared(one))
 
 
-async def test_nobody_begins_to_lead_while_keys_are_shared_and_it_is_said_once(
+async def test_no_process_leads_while_keys_are_shared_and_the_reason_is_logged_once(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = town.join("one")
     await eventually(lambda: town.shared(one))
 
     async def sharing(_name: str) -> list[str]:
-        return [f"items.shards.{at.holder}" for at in await town.records() if not at.left]
+        return [
+            f"items.shards.{record.holder}" for record in await town.records() if not record.left
+        ]
 
     clock = asyncio.get_running_loop().time
     leader = Operator(
@@ -315,19 +317,19 @@ async def test_nobody_begins_to_lead_while_keys_are_shared_and_it_is_said_once(
     await task
 
 
-async def test_a_member_says_how_it_stands_and_whose_a_key_is(town: Town) -> None:
+async def test_the_state_of_a_member_names_the_owner_of_a_key(town: Town) -> None:
     one, two = town.join("one"), town.join("two")
     await eventually(lambda: town.shared(one, two))
     state = one.shard.state()
     assert (state.name, state.works, state.moving, state.known) == ("items", True, False, True)
     assert set(state.members) == set(_identities(one, two))
     for key in KEYS:
-        has = one if key in one.keys else two
-        assert one.shard.whose(key) == two.shard.whose(key) == _identities(has)[0]
+        owner = one if key in one.keys else two
+        assert one.shard.whose(key) == two.shard.whose(key) == _identities(owner)[0]
 
 
 @pytest.mark.parametrize("purge", [False, True])
-async def test_keys_of_a_record_that_was_deleted_by_hand_are_left_to_its_member(
+async def test_keys_of_a_record_deleted_by_hand_stay_with_its_member(
     town: Town, caplog: pytest.LogCaptureFixture, *, purge: bool
 ) -> None:
     one, two = town.join("one"), town.join("two")
@@ -344,7 +346,7 @@ async def test_keys_of_a_record_that_was_deleted_by_hand_are_left_to_its_member(
 
 
 @pytest.mark.parametrize("value", [b"?", b"{}", b'{"holder": "x", "since": "", "ttlS": 0}'])
-async def test_a_record_that_is_written_over_is_no_member_and_gives_up_nothing(
+async def test_an_overwritten_record_counts_as_a_member_until_it_expires(
     town: Town, value: bytes
 ) -> None:
     one, two = town.join("one"), town.join("two")
@@ -359,7 +361,7 @@ async def test_a_record_that_is_written_over_is_no_member_and_gives_up_nothing(
     await eventually(lambda: town.shared(one, two))
 
 
-async def test_a_member_that_joins_after_a_record_was_deleted_waits_for_its_writer(
+async def test_a_member_that_joins_after_a_record_was_deleted_waits(
     town: Town,
 ) -> None:
     one = town.join("one")
@@ -372,29 +374,29 @@ async def test_a_member_that_joins_after_a_record_was_deleted_waits_for_its_writ
     assert asyncio.get_running_loop().time() - joined >= 0.85 * TTL_S
 
 
-async def test_a_member_that_joins_a_bucket_made_again_waits_if_others_may_work(
+async def test_a_member_that_joins_a_recreated_bucket_waits_if_others_may_work(
     town: Town,
 ) -> None:
-    vacancies = Vacancies()
-    one = town.join("one", vacant=vacancies.of)
+    vacancy = FirstCallerVacant()
+    one = town.join("one", vacant=vacancy.of)
     await eventually(lambda: town.shared(one))
-    assert asyncio.get_running_loop().time() < TTL_S / 2  # the first of all does not wait
+    assert asyncio.get_running_loop().time() < TTL_S / 2  # the first process does not wait
     one.way.cut = one.way.deaf = True
     town.leases.recreate()
     joined = asyncio.get_running_loop().time()
-    two = town.join("two", vacant=vacancies.of)
+    two = town.join("two", vacant=vacancy.of)
     await eventually(lambda: town.shared(two))
     assert asyncio.get_running_loop().time() - joined >= 0.85 * TTL_S
 
 
-class Vacancies:
-    """Says of the first process that it is the first."""
+class FirstCallerVacant:
+    """Reports the lease as vacant to the first caller only."""
 
-    asked = 0
+    calls = 0
 
     async def of(self, _name: str) -> bool:
-        self.asked += 1
-        return self.asked == 1
+        self.calls += 1
+        return self.calls == 1
 
 
 def key_of(member: Member) -> str:
@@ -402,20 +404,20 @@ def key_of(member: Member) -> str:
     return f"items.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
 
 
-class Others(Items):
-    """Another application's controller, of the same name by chance."""
+class OtherItems(Items):
+    """A controller of another application with the same name."""
 
     name = "items"
     items = primary(kv(Item, bucket="others"))
 
 
-async def test_members_of_another_application_share_nothing_with_ours(
+async def test_members_of_another_application_do_not_share_keys_with_ours(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = town.join("one"), town.join("two")
     await eventually(lambda: town.shared(one, two))
-    stranger = Operator(
-        [Others("stranger", town.floor, pause_s=1.0, again_s=None)],
+    other_operator = Operator(
+        [OtherItems("stranger", town.floor, pause_s=1.0, again_s=None)],
         nats=town.stores,
         shard=shards(
             town.stores.store,
@@ -424,10 +426,10 @@ async def test_members_of_another_application_share_nothing_with_ours(
             clock=asyncio.get_running_loop().time,
         ),
     )
-    task = asyncio.create_task(stranger.run())
+    task = asyncio.create_task(other_operator.run())
     await asyncio.sleep(5 * TTL_S)
     assert town.shared(one, two)
-    state = stranger.shards["items"].state()
+    state = other_operator.shards["items"].state()
     assert not state.works
     assert "runs another controller that is named items too: it works on Item.items" in (
         state.trouble
@@ -435,11 +437,11 @@ async def test_members_of_another_application_share_nothing_with_ours(
     assert caplog.text.count("this process shares no keys error=") == 1
     await one.stop()
     await two.stop()
-    await eventually(lambda: stranger.shards["items"].state().works, within_s=100)
-    stranger.stop()
+    await eventually(lambda: other_operator.shards["items"].state().works, within_s=100)
+    other_operator.stop()
     await task
 
 
-async def test_no_record_lives_shorter_than_a_second() -> None:
+async def test_a_time_to_live_below_a_second_is_refused() -> None:
     with pytest.raises(UsageError, match="too short"):
         shards(MemoryStores().store, LEASES.bucket, ttl_s=0.5)

@@ -1,4 +1,4 @@
-"""A process leads in terms: work begins with each, and has ended after it."""
+"""Terms of leadership: work starts with a term and ends with it."""
 
 import asyncio
 from collections.abc import Hashable
@@ -16,26 +16,26 @@ async def leadership() -> Leadership:
 
 
 class Work:
-    """Notes when it begins and ends."""
+    """Records when it starts and ends."""
 
     def __init__(self, pause_s: float = 100.0) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.over = asyncio.Event()
         self._pause_s = pause_s
 
     async def run(self) -> None:
-        self.told.append("begins")
+        self.events.append("started")
         try:
             await asyncio.sleep(self._pause_s)
-            self.told.append("is done")
+            self.events.append("done")
         finally:
-            self.told.append("ends")
+            self.events.append("ended")
 
     async def ended(self) -> None:
         await self.over.wait()
 
 
-async def test_a_term_ends_by_itself_when_its_time_is_over(leadership: Leadership) -> None:
+async def test_a_term_ends_when_its_time_is_over(leadership: Leadership) -> None:
     assert not leadership.leads
     leadership.begin(1, until=10)
     await asyncio.sleep(9)
@@ -48,7 +48,7 @@ async def test_a_term_ends_by_itself_when_its_time_is_over(leadership: Leadershi
         leadership.check()
 
 
-async def test_a_term_whose_time_is_over_never_comes_to_life_again(leadership: Leadership) -> None:
+async def test_an_expired_term_cannot_be_extended(leadership: Leadership) -> None:
     leadership.begin(1, until=10)
     await asyncio.sleep(10)
     with pytest.raises(NotLeadingError, match="apps"):
@@ -56,7 +56,7 @@ async def test_a_term_whose_time_is_over_never_comes_to_life_again(leadership: L
     assert not leadership.leads
 
 
-async def test_what_is_lost_is_over_at_once_what_is_left_goes_on_for_its_time(
+async def test_a_lost_term_ends_at_once_and_a_term_after_step_down_expires(
     leadership: Leadership,
 ) -> None:
     leadership.begin(1, until=10)
@@ -67,36 +67,36 @@ async def test_what_is_lost_is_over_at_once_what_is_left_goes_on_for_its_time(
     assert (leadership.leads, leadership.epoch) == (False, None)
 
 
-async def test_work_begins_with_each_term_and_is_cancelled_at_its_end(
+async def test_work_starts_with_each_term_and_is_cancelled_at_its_end(
     leadership: Leadership,
 ) -> None:
     work = Work()
     task = asyncio.create_task(leadership.lead(work.run, work.ended))
     await asyncio.sleep(1)
-    assert (leadership.sought.is_set(), work.told) == (True, [])
+    assert (leadership.sought.is_set(), work.events) == (True, [])
     for epoch in (1, 2):
         leadership.begin(epoch, until=1e9)
         await asyncio.sleep(1)
-        assert work.told == ["begins"]
+        assert work.events == ["started"]
         leadership.step_down()
         await leadership.quiet()
-        assert work.told == ["begins", "ends"]
-        work.told.clear()
+        assert work.events == ["started", "ended"]
+        work.events.clear()
     work.over.set()
     await task
 
 
-async def test_work_that_is_under_way_at_the_end_is_waited_for(leadership: Leadership) -> None:
+async def test_running_work_is_finished_at_the_end(leadership: Leadership) -> None:
     work = Work()
     task = asyncio.create_task(leadership.lead(work.run, work.ended))
     leadership.begin(1, until=1e9)
     await asyncio.sleep(1)
     work.over.set()
     await task
-    assert work.told == ["begins", "is done", "ends"]
+    assert work.events == ["started", "done", "ended"]
 
 
-async def test_an_error_of_the_work_comes_out(leadership: Leadership) -> None:
+async def test_an_error_of_the_work_is_raised(leadership: Leadership) -> None:
     async def fail() -> None:
         raise ValueError("bad")
 
@@ -105,18 +105,18 @@ async def test_an_error_of_the_work_comes_out(leadership: Leadership) -> None:
         await leadership.lead(fail, Work().ended)
 
 
-async def test_who_is_cancelled_leaves_no_work_behind(leadership: Leadership) -> None:
+async def test_a_cancelled_lead_leaves_no_work_running(leadership: Leadership) -> None:
     work = Work()
     task = asyncio.create_task(leadership.lead(work.run, work.ended))
     leadership.begin(1, until=1e9)
     await asyncio.sleep(1)
     task.cancel()
     await asyncio.wait((task,))
-    assert work.told == ["begins", "ends"]
+    assert work.events == ["started", "ended"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_where_nobody_is_elected_everybody_leads(leadership: Leadership) -> None:
+async def test_without_an_election_every_process_leads(leadership: Leadership) -> None:
     await led()
     assert leading()
     current_leadership.set(leadership)
@@ -129,7 +129,7 @@ async def test_where_nobody_is_elected_everybody_leads(leadership: Leadership) -
     assert leading()
 
 
-class Some:
+class Keys:
     def __init__(self, keys: str) -> None:
         self.keys = keys
 
@@ -137,47 +137,47 @@ class Some:
         return str(key) in self.keys
 
 
-async def test_whoever_asks_is_told_which_keys_are_its_own_now_and_whenever_that_changes(
+async def test_a_listener_gets_the_current_assignment_and_every_change(
     leadership: Leadership,
 ) -> None:
-    told: list[Assignment] = []
-    first, second = Some("ab"), Some("b")
-    with leadership.moving(told.append):
+    assignments: list[Assignment] = []
+    first, second = Keys("ab"), Keys("b")
+    with leadership.moving(assignments.append):
         leadership.begin(1, until=1e9, assignment=first)  # type: ignore[arg-type]
         leadership.move(second)  # type: ignore[arg-type]
         leadership.lose()
     leadership.begin(2, until=1e9)
-    assert told == [NONE, first, second, NONE]
+    assert assignments == [NONE, first, second, NONE]
 
 
-async def test_a_key_is_this_process_s_own_while_it_is_worked_on_and_no_longer_than_the_term(
+async def test_a_key_in_work_is_kept_until_the_end_of_the_term(
     leadership: Leadership,
 ) -> None:
-    leadership.begin(1, until=10, assignment=Some("ab"))  # type: ignore[arg-type]
+    leadership.begin(1, until=10, assignment=Keys("ab"))  # type: ignore[arg-type]
     with leadership.working_on("a"):
-        leadership.move(Some("b"))  # type: ignore[arg-type]
+        leadership.move(Keys("b"))  # type: ignore[arg-type]
         assert leadership.has("a")
         assert leadership.has("b")
         await asyncio.sleep(10)
         assert not leadership.has("a")
     leadership.step_down()
-    leadership.begin(2, until=20, assignment=Some("b"))  # type: ignore[arg-type]
+    leadership.begin(2, until=20, assignment=Keys("b"))  # type: ignore[arg-type]
     assert not leadership.has("a")
     assert leadership.has("b")
 
 
-async def test_what_goes_is_waited_for_and_told_of_until_nobody_is_at_it(
+async def test_drained_waits_for_lost_keys_and_logs_them(
     leadership: Leadership, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(key: str, seconds: float) -> None:
-        with leadership.working_on(key), leadership.working_on(key):  # by two loops
+        with leadership.working_on(key), leadership.working_on(key):  # two loops work on the key
             await asyncio.sleep(seconds)
 
     works = [asyncio.create_task(work(key, seconds)) for key, seconds in (("a", 7), ("b", 100))]
     await asyncio.sleep(0)
-    await leadership.drained(Some("a").has)
+    await leadership.drained(Keys("a").has)
     assert asyncio.get_running_loop().time() == 7
     assert "keys for another member are still worked on keys=a count=1" in caplog.text
-    await leadership.drained(Some("a").has)
+    await leadership.drained(Keys("a").has)
     assert asyncio.get_running_loop().time() == 7
     await asyncio.wait(works)

@@ -1,4 +1,4 @@
-"""A coroutine takes its next step only while it may."""
+"""A guarded coroutine runs its next step only while its condition holds."""
 
 import asyncio
 
@@ -12,43 +12,43 @@ class Switch:
         self.on = True
 
 
-async def later(told: list[str], *, pause_s: float = 1.0) -> str:
-    told.append("begun")
+async def pause(events: list[str], *, pause_s: float = 1.0) -> str:
+    events.append("started")
     try:
         await asyncio.sleep(pause_s)
-        told.append("went on")
+        events.append("resumed")
         return "result"
     finally:
-        told.append("ended")
+        events.append("ended")
 
 
-async def test_what_may_goes_on_to_its_end() -> None:
-    told: list[str] = []
-    assert await GuardedSteps(later(told), lambda: True) == "result"
-    assert told == ["begun", "went on", "ended"]
+async def test_a_permitted_coroutine_runs_to_its_end() -> None:
+    events: list[str] = []
+    assert await GuardedSteps(pause(events), lambda: True) == "result"
+    assert events == ["started", "resumed", "ended"]
 
 
-async def test_what_may_not_does_not_begin() -> None:
-    told: list[str] = []
+async def test_a_coroutine_without_permission_does_not_start() -> None:
+    events: list[str] = []
     with pytest.raises(asyncio.CancelledError):
-        await GuardedSteps(later(told), lambda: False)
-    assert told == []
+        await GuardedSteps(pause(events), lambda: False)
+    assert events == []
 
 
-async def test_what_may_no_more_is_cancelled_where_it_would_go_on() -> None:
-    told: list[str] = []
+async def test_a_coroutine_that_loses_permission_is_cancelled_at_its_next_step() -> None:
+    events: list[str] = []
     switch = Switch()
     asyncio.get_running_loop().call_later(0.5, setattr, switch, "on", False)
     with pytest.raises(asyncio.CancelledError):
-        await GuardedSteps(later(told), lambda: switch.on)
-    assert told == ["begun", "ended"]
+        await GuardedSteps(pause(events), lambda: switch.on)
+    assert events == ["started", "ended"]
     assert asyncio.get_running_loop().time() == 1.0
 
 
-async def test_one_that_does_not_heed_it_is_cancelled_again_at_each_step() -> None:
+async def test_a_coroutine_that_ignores_the_cancellation_is_cancelled_again() -> None:
     cancelled = 0
 
-    async def stubborn() -> None:
+    async def ignore_cancellation() -> None:
         nonlocal cancelled
         while cancelled < 3:
             try:
@@ -58,44 +58,44 @@ async def test_one_that_does_not_heed_it_is_cancelled_again_at_each_step() -> No
 
     switch = Switch()
     asyncio.get_running_loop().call_later(0.5, setattr, switch, "on", False)
-    await GuardedSteps(stubborn(), lambda: switch.on)
+    await GuardedSteps(ignore_cancellation(), lambda: switch.on)
     assert cancelled == 3
 
 
-async def test_errors_of_what_it_waits_for_reach_it_and_its_own_come_out() -> None:
-    async def asks(future: "asyncio.Future[None]") -> None:
+async def test_errors_of_an_awaited_future_reach_the_coroutine_and_its_own_are_raised() -> None:
+    async def wait_for(future: "asyncio.Future[None]") -> None:
         try:
             await future
         except ValueError as error:
             raise KeyError("translated") from error
 
     future = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_later(1, future.set_exception, ValueError("asked"))
+    asyncio.get_running_loop().call_later(1, future.set_exception, ValueError("no"))
     with pytest.raises(KeyError, match="translated"):
-        await GuardedSteps(asks(future), lambda: True)
+        await GuardedSteps(wait_for(future), lambda: True)
 
 
-async def test_it_can_be_cancelled_like_any_other() -> None:
-    told: list[str] = []
+async def test_a_guarded_coroutine_can_be_cancelled() -> None:
+    events: list[str] = []
 
     async def run() -> None:
-        await GuardedSteps(later(told), lambda: True)
+        await GuardedSteps(pause(events), lambda: True)
 
     task = asyncio.create_task(run())
     await asyncio.sleep(0.5)
     task.cancel()
     await asyncio.wait((task,))
     assert task.cancelled()
-    assert told == ["begun", "ended"]
+    assert events == ["started", "ended"]
 
 
-async def test_it_has_a_time_limit_like_any_other() -> None:
-    told: list[str] = []
+async def test_a_guarded_coroutine_can_have_a_time_limit() -> None:
+    events: list[str] = []
 
     async def limited() -> None:
         async with asyncio.timeout(1):
-            await later(told, pause_s=5)
+            await pause(events, pause_s=5)
 
     with pytest.raises(TimeoutError):
         await GuardedSteps(limited(), lambda: True)
-    assert told == ["begun", "ended"]
+    assert events == ["started", "ended"]
