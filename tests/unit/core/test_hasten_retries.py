@@ -1,4 +1,4 @@
-"""When an outage is over, what failed meanwhile is tried again at once."""
+"""Hastened retries: after an outage, failed keys are retried at once."""
 
 import asyncio
 
@@ -18,48 +18,48 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_a_key_that_waits_for_its_retry_is_ready() -> None:
+async def test_a_key_that_waits_for_its_retry_becomes_ready() -> None:
     queue = Workqueue[str]()
     await failed(queue, "a", 15)
-    begun = now()
+    started = now()
     queue.hasten_retries()
     assert await queue.get() == "a"
-    assert now() == begun
+    assert now() == started
 
 
-async def test_its_backoff_begins_anew() -> None:
+async def test_the_backoff_of_a_hastened_key_restarts() -> None:
     queue = Workqueue[str]()
     await failed(queue, "a", 15)
     queue.hasten_retries()
     assert queue.failures("a") == 0
 
 
-async def test_a_key_that_is_held_is_retried_when_it_is_given_back() -> None:
+async def test_a_held_key_is_retried_after_done() -> None:
     queue = Workqueue[str]()
     await failed(queue, "a", 15)
-    begun = now()
+    started = now()
     queue.hasten_retries()
     await queue.get()
     queue.retry("a", after=1000)
     queue.hasten_retries()
     queue.done("a")
     assert await queue.get() == "a"
-    assert now() == begun
+    assert now() == started
 
 
-async def test_a_time_that_was_asked_for_is_kept() -> None:
+async def test_an_explicit_delay_is_kept() -> None:
     queue = Workqueue[str]()
-    begun = now()
+    started = now()
     queue.add("a", after=3600)
     queue.hasten_retries()
     assert await queue.get() == "a"
-    assert now() == begun + 3600
+    assert now() == started + 3600
 
 
-async def test_a_token_bucket_is_heeded() -> None:
+async def test_the_token_bucket_still_limits_retries() -> None:
     queue = Workqueue[str](bucket=TokenBucket(rate_per_s=0.1, burst=1))
     await failed(queue, "a", 1)
-    begun = now()
+    started = now()
     queue.hasten_retries()
     assert await queue.get() == "a"
-    assert begun < now() <= begun + 10
+    assert started < now() <= started + 10

@@ -1,4 +1,4 @@
-"""A listing takes effect all at once, however long it takes to tell what it changed."""
+"""A large listing takes effect at once, while its subscribers are notified in batches."""
 
 import asyncio
 from collections import Counter
@@ -13,14 +13,14 @@ from tests.support.stores.sample_objects import THINGS, Thing, informed, value
 KEYS = [f"k{number}" for number in range(3 * BATCH)]
 
 
-class Counts:
-    """Counts the changes of each key that it is told."""
+class ChangeCounter:
+    """A subscriber that counts the changes of each key."""
 
     def __init__(self) -> None:
-        self.told = Counter[str]()
+        self.by_key = Counter[str]()
 
     def __call__(self, change: Change[Thing]) -> None:
-        self.told[change.key] += 1
+        self.by_key[change.key] += 1
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def informer() -> Informer[Thing]:
     return Informer(store, THINGS)
 
 
-async def test_who_is_told_the_first_change_can_read_all_the_others(
+async def test_the_cache_is_complete_at_the_first_change(
     informer: Informer[Thing],
 ) -> None:
     readable: list[int] = []
@@ -41,26 +41,26 @@ async def test_who_is_told_the_first_change_can_read_all_the_others(
     assert readable == [len(KEYS)] * len(KEYS)
 
 
-async def test_who_comes_while_a_listing_is_told_is_told_every_object_once(
+async def test_a_subscriber_added_during_a_listing_gets_every_object_once(
     informer: Informer[Thing],
 ) -> None:
-    first, second = Counts(), Counts()
+    first, second = ChangeCounter(), ChangeCounter()
     with informer.subscribe(first):
         async with informed(informer):
-            assert BATCH <= len(first.told) < len(KEYS)
+            assert BATCH <= len(first.by_key) < len(KEYS)
             with informer.subscribe(second):
                 await asyncio.sleep(1)
-    assert first.told == second.told == Counter(KEYS)
+    assert first.by_key == second.by_key == Counter(KEYS)
 
 
-async def test_who_leaves_while_a_listing_is_told_is_told_no_more(
+async def test_a_subscriber_that_leaves_during_a_listing_gets_no_more_changes(
     informer: Informer[Thing],
 ) -> None:
-    counts = Counts()
+    counts = ChangeCounter()
     with informer.subscribe(counts):
         task = asyncio.create_task(informer.run())
         await informer.cache.complete.wait()
-    told = len(counts.told)
+    notified = len(counts.by_key)
     await asyncio.sleep(1)
     task.cancel()
-    assert len(counts.told) == told < len(KEYS)
+    assert len(counts.by_key) == notified < len(KEYS)

@@ -11,7 +11,7 @@ from natsctl.model.store import Change, Stored
 from tests.support.stores.sample_objects import THINGS, Thing
 
 SECRETS = kube("v1", "Secret")
-GOLD, TIN = Selector.parse("tier=gold"), Selector.parse("tier=tin")
+GOLD, SILVER = Selector.parse("tier=gold"), Selector.parse("tier=tin")
 BYTES = kv(bytes, bucket="things")
 
 
@@ -29,14 +29,12 @@ def labelled(tier: str) -> Stored:
     ],
     ids=str,
 )
-def test_the_same_however_it_is_said_is_equal(
-    left: Dependency[Any], right: Dependency[Any]
-) -> None:
+def test_equivalent_dependencies_are_equal(left: Dependency[Any], right: Dependency[Any]) -> None:
     assert left == right
     assert len({left, right}) == 1
 
 
-def test_all_that_differs_is_told_apart() -> None:
+def test_different_dependencies_are_not_equal() -> None:
     different = [
         one(THINGS, "a"),
         one(THINGS, "b"),
@@ -44,7 +42,7 @@ def test_all_that_differs_is_told_apart() -> None:
         one(kv(Thing, bucket="others"), "a"),
         those(THINGS, Selector()),
         those(THINGS, GOLD),
-        those(THINGS, TIN),
+        those(THINGS, SILVER),
         those(kv(Thing, bucket="things", keys="a"), Selector()),
         one(SECRETS, "x/a"),
         one(SECRETS, "y/a"),
@@ -73,12 +71,12 @@ def test_all_that_differs_is_told_apart() -> None:
         (SECRETS, "x/y/a"),
     ],
 )
-def test_a_key_of_no_object_is_refused(kind: Kind[Any], key: str) -> None:
+def test_an_invalid_object_key_is_refused(kind: Kind[Any], key: str) -> None:
     with pytest.raises(InvalidKeyError):
         one(kind, key)
 
 
-def test_labels_of_what_has_none_are_refused_but_of_bytes() -> None:
+def test_a_selector_on_a_kind_without_labels_is_refused_except_for_bytes() -> None:
     with pytest.raises(UsageError):
         those(kv(dict, bucket="things"), GOLD)
     assert those(BYTES, GOLD).selects(labelled("gold"))
@@ -89,30 +87,30 @@ def test_a_kind_of_neither_system_is_refused() -> None:
         one(Kind(bytes, "elsewhere"), "a")
 
 
-def test_it_concerns_what_was_meant_before_or_is_now() -> None:
-    on = those(BYTES, GOLD)
-    gold, tin = labelled("gold"), labelled("tin")
-    assert on.concerns(Change(BYTES, "a", None, gold))
-    assert on.concerns(Change(BYTES, "a", gold, tin))
-    assert on.concerns(Change(BYTES, "a", tin, gold))
-    assert on.concerns(Change(BYTES, "a", gold, None))
-    assert not on.concerns(Change(BYTES, "a", tin, None))
-    assert not on.concerns(Change(BYTES, "a", None, tin))
+def test_a_dependency_concerns_objects_that_matched_before_or_match_now() -> None:
+    dependency = those(BYTES, GOLD)
+    gold, silver = labelled("gold"), labelled("tin")
+    assert dependency.concerns(Change(BYTES, "a", None, gold))
+    assert dependency.concerns(Change(BYTES, "a", gold, silver))
+    assert dependency.concerns(Change(BYTES, "a", silver, gold))
+    assert dependency.concerns(Change(BYTES, "a", gold, None))
+    assert not dependency.concerns(Change(BYTES, "a", silver, None))
+    assert not dependency.concerns(Change(BYTES, "a", None, silver))
 
 
-def test_what_nobody_knows_may_have_been_meant() -> None:
+def test_a_dependency_concerns_an_object_with_unknown_states() -> None:
     assert those(BYTES, GOLD).concerns(Change(BYTES, "a", None, None))
 
 
-def test_what_has_no_readable_labels_is_never_meant() -> None:
-    junk = Stored("a", 1, b"\xff")
-    assert not those(BYTES, Selector.parse("tier!=gold")).selects(junk)
-    assert those(BYTES, Selector()).selects(junk)
+def test_an_object_with_unreadable_labels_matches_only_the_empty_selector() -> None:
+    unreadable = Stored("a", 1, b"\xff")
+    assert not those(BYTES, Selector.parse("tier!=gold")).selects(unreadable)
+    assert those(BYTES, Selector()).selects(unreadable)
     assert not those(BYTES, Selector()).selects(None)
 
 
 @pytest.mark.parametrize(
-    ("on", "text"),
+    ("dependency", "text"),
     [
         (one(THINGS, "a"), "Thing.things a"),
         (those(THINGS, Selector()), "all Thing.things"),
@@ -120,6 +118,6 @@ def test_what_has_no_readable_labels_is_never_meant() -> None:
         (those(SECRETS, GOLD), "Secret with tier=gold"),
     ],
 )
-def test_people_can_read_it(on: Dependency[Any], text: str) -> None:
-    assert str(on) == text
-    assert text in repr(on)
+def test_the_text_names_kind_and_key_or_selector(dependency: Dependency[Any], text: str) -> None:
+    assert str(dependency) == text
+    assert text in repr(dependency)

@@ -25,36 +25,36 @@ A, B = one(THINGS, "a"), one(THINGS, "b")
 
 
 class Stage:
-    """DependencyWatches of things, whose store can be held up."""
+    """DependencyWatches of things whose store can be blocked."""
 
     def __init__(self) -> None:
         self.stores = MemoryStores()
         self.store = self.stores.store(THINGS)
-        self.woken: list[tuple[str, Cause]] = []
-        self.flowing = asyncio.Event()
-        self.flowing.set()
+        self.notified: list[tuple[str, Cause]] = []
+        self.unblocked = asyncio.Event()
+        self.unblocked.set()
         self.watches = DependencyWatches[str](
-            self.open, lambda who, cause: self.woken.append((who, cause))
+            self.open, lambda dependent, cause: self.notified.append((dependent, cause))
         )
 
     async def open(self, kind: Kind[Any]) -> Store:
-        await self.flowing.wait()
+        await self.unblocked.wait()
         return await self.stores.open(kind)
 
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
-    async with entered(Stage()) as stage:
+    async with opened(Stage()) as stage:
         yield stage
 
 
 @asynccontextmanager
-async def entered(stage: Stage) -> AsyncIterator[Stage]:
+async def opened(stage: Stage) -> AsyncIterator[Stage]:
     async with stage.watches.running():
         yield stage
 
 
-async def test_who_is_woken_learns_why(stage: Stage) -> None:
+async def test_a_dependent_is_notified_with_the_cause(stage: Stage) -> None:
     await stage.store.create("a", value())
     await stage.watches.depend("x", A)
     await stage.watches.depend("y", A)
@@ -62,38 +62,41 @@ async def test_who_is_woken_learns_why(stage: Stage) -> None:
     await asyncio.sleep(1)
     stage.store.fail(PermissionDeniedError("you may not"))
     await asyncio.sleep(1)
-    causes = {who: [cause for of, cause in stage.woken if of == who] for who in ("x", "y")}
-    assert causes == {who: [Cause.FOUND, Cause.CHANGED, Cause.LOST] for who in "xy"}
+    causes = {
+        name: [cause for dependent, cause in stage.notified if dependent == name]
+        for name in ("x", "y")
+    }
+    assert causes == {name: [Cause.FOUND, Cause.CHANGED, Cause.LOST] for name in "xy"}
 
 
-async def test_a_failure_at_first_is_told_at_once_and_is_no_reason_to_wait(stage: Stage) -> None:
+async def test_a_first_failure_is_raised_at_once(stage: Stage) -> None:
     stage.store.fail(StoreError("away"))
     started = asyncio.get_running_loop().time()
     with pytest.raises(StoreError, match="away"):
         await stage.watches.depend("x", A)
     assert asyncio.get_running_loop().time() == started
-    assert (len(stage.watches), stage.woken) == (0, [])
+    assert (len(stage.watches), stage.notified) == (0, [])
 
 
-async def test_everybody_who_waits_for_a_watch_that_fails_is_told(stage: Stage) -> None:
-    stage.flowing.clear()
-    waiting = [asyncio.create_task(stage.watches.depend(who, A)) for who in "xyz"]
+async def test_every_dependent_that_waits_for_a_failed_watch_gets_the_error(stage: Stage) -> None:
+    stage.unblocked.clear()
+    waiting = [asyncio.create_task(stage.watches.depend(dependent, A)) for dependent in "xyz"]
     await asyncio.sleep(1)
     stage.store.fail(StoreError("away"))
-    stage.flowing.set()
+    stage.unblocked.set()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["away"] * 3
     assert len(stage.watches) == 0
 
 
-async def test_who_is_released_while_waiting_is_told_and_the_others_get_the_watch(
+async def test_a_dependent_released_while_waiting_gets_an_error_and_others_get_the_watch(
     stage: Stage,
 ) -> None:
-    stage.flowing.clear()
-    waiting = [asyncio.create_task(stage.watches.depend(who, A)) for who in "xy"]
+    stage.unblocked.clear()
+    waiting = [asyncio.create_task(stage.watches.depend(dependent, A)) for dependent in "xy"]
     await asyncio.sleep(1)
     stage.watches.release("x", A)
-    stage.flowing.set()
+    stage.unblocked.set()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(outcomes[0], WatchStoppingError)
     assert stage.watches.find(A) is outcomes[1]
@@ -101,28 +104,28 @@ async def test_who_is_released_while_waiting_is_told_and_the_others_get_the_watc
 
 
 async def test_a_watch_that_has_not_listed_is_not_found(stage: Stage) -> None:
-    stage.flowing.clear()
+    stage.unblocked.clear()
     waiting = asyncio.create_task(stage.watches.depend("x", A))
     await asyncio.sleep(1)
     assert (len(stage.watches), stage.watches.find(A)) == (1, None)
-    stage.flowing.set()
+    stage.unblocked.set()
     assert await waiting is stage.watches.find(A)
 
 
-async def test_a_watch_that_fails_while_it_is_stopped_harms_no_new_one() -> None:
-    class Stubborn(Stage):
+async def test_a_watch_that_fails_while_it_stops_does_not_affect_a_new_one() -> None:
+    class FailingStop(Stage):
         async def open(self, kind: Kind[Any]) -> Store:
             try:
                 return await super().open(kind)
             except asyncio.CancelledError:
-                raise StoreError("not even stopped") from None
+                raise StoreError("failed during the stop") from None
 
-    async with entered(Stubborn()) as stage:
-        stage.flowing.clear()
+    async with opened(FailingStop()) as stage:
+        stage.unblocked.clear()
         first = asyncio.create_task(stage.watches.depend("x", A))
         await asyncio.sleep(1)
         stage.watches.release("x", A)
-        stage.flowing.set()
+        stage.unblocked.set()
         second = await stage.watches.depend("y", A)
         with pytest.raises(WatchStoppingError):
             await first
@@ -130,18 +133,18 @@ async def test_a_watch_that_fails_while_it_is_stopped_harms_no_new_one() -> None
         assert stage.watches.of("y") == {A}
 
 
-async def test_nothing_is_watched_before_and_after() -> None:
+async def test_depend_is_refused_before_the_start_and_after_the_stop() -> None:
     stage = Stage()
     with pytest.raises(StoppedError):
         await stage.watches.depend("x", A)
-    async with entered(stage):
+    async with opened(stage):
         await stage.watches.depend("x", A)
     assert (len(stage.watches), stage.store.watches) == (0, 0)
     with pytest.raises(StoppedError):
         await stage.watches.depend("x", A)
 
 
-async def test_releasing_what_nobody_depends_on_is_fine(stage: Stage) -> None:
+async def test_releasing_an_unknown_dependency_is_ignored(stage: Stage) -> None:
     stage.watches.release("x", A)
     await stage.watches.depend("x", A)
     stage.watches.release("y", A)
@@ -149,7 +152,7 @@ async def test_releasing_what_nobody_depends_on_is_fine(stage: Stage) -> None:
     assert stage.watches.of("x") == {A}
 
 
-async def test_a_second_batch_of_the_same_dependent_waits_for_the_end_of_the_first(
+async def test_a_second_batch_of_a_dependent_is_refused_until_the_first_has_ended(
     stage: Stage,
 ) -> None:
     batches = Batches(stage.watches)
@@ -164,7 +167,7 @@ async def test_a_second_batch_of_the_same_dependent_waits_for_the_end_of_the_fir
     assert stage.watches.of("x") == frozenset()
 
 
-async def test_a_batch_that_was_not_started_cannot_be_read_in_or_ended(stage: Stage) -> None:
+async def test_a_batch_that_was_not_started_cannot_be_read_or_ended(stage: Stage) -> None:
     batches = Batches(stage.watches)
     with pytest.raises(QueryBatchNotStartedError):
         await batches.read("x", A)

@@ -1,4 +1,4 @@
-"""An object that others hold goes when the last of them has let go."""
+"""Deletion of objects with finalizers: mark first, remove with the last finalizer."""
 
 import pytest
 
@@ -16,22 +16,22 @@ def store() -> MemoryStore:
     return MemoryStore(THINGS)
 
 
-class Busy(MemoryStore):
-    """A store in which somebody else adds a label just before each of our writes, so often."""
+class ContendedStore(MemoryStore):
+    """A store in which another client writes before each of the next *times* writes."""
 
     def __init__(self, times: int) -> None:
         super().__init__(THINGS)
         self.times = times
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        await self._intrude(key)
+        await self._write_as_another(key)
         return await super().update(key, value, revision=revision)
 
     async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> int:  # type: ignore[override]
-        await self._intrude(key)
+        await self._write_as_another(key)
         return await super().delete(key, revision=revision, purge=purge)
 
-    async def _intrude(self, key: str) -> None:
+    async def _write_as_another(self, key: str) -> None:
         if self.times:
             self.times -= 1
             newest = await self.get(key)
@@ -40,12 +40,14 @@ class Busy(MemoryStore):
 
 
 class TestDeleting:
-    async def test_an_object_that_nobody_holds_goes_at_once(self, store: MemoryStore) -> None:
+    async def test_an_object_without_finalizers_is_deleted_at_once(
+        self, store: MemoryStore
+    ) -> None:
         await store.create("a", value())
         assert (await delete(store, "a")).stored is None
         assert store.keys() == []
 
-    async def test_an_object_that_is_held_is_marked_and_stays(self, store: MemoryStore) -> None:
+    async def test_an_object_with_finalizers_is_marked_and_stays(self, store: MemoryStore) -> None:
         await store.create("a", value("hi", finalizers=["x"], generation=1, unknown=1))
         assert (await delete(store, "a")).stored == await store.get("a")
         marked = document(await store.get("a"))
@@ -54,24 +56,24 @@ class TestDeleting:
         assert marked["metadata"]["unknown"] == 1
         assert marked["spec"]["text"] == "hi"
 
-    async def test_a_second_time_changes_nothing(self, store: MemoryStore) -> None:
+    async def test_a_second_deletion_changes_nothing(self, store: MemoryStore) -> None:
         await store.create("a", value(finalizers=["x"]))
         await delete(store, "a")
         marked = await store.get("a")
         assert (await delete(store, "a")).stored == await store.get("a")
         assert await store.get("a") == marked
 
-    async def test_what_does_not_exist_is_not_found(self, store: MemoryStore) -> None:
+    async def test_delete_of_a_missing_object_raises_not_found(self, store: MemoryStore) -> None:
         with pytest.raises(NotFoundError):
             await delete(store, "a")
 
-    async def test_an_object_without_metadata_goes_at_once(self) -> None:
+    async def test_an_object_of_a_plain_kind_is_deleted_at_once(self) -> None:
         store = MemoryStore(natsctl.kv(dict, bucket="plain"))
         await store.create("a", b'{"metadata": {"finalizers": ["x"]}}')
         assert (await delete(store, "a")).stored is None
         assert store.keys() == []
 
-    async def test_an_object_whose_metadata_cannot_be_read_is_left_alone(
+    async def test_an_object_with_unreadable_metadata_is_not_deleted(
         self, store: MemoryStore
     ) -> None:
         await store.create("a", b'{"metadata": {"finalizers": 1}, "spec": {"text": "hi"}}')
@@ -79,8 +81,8 @@ class TestDeleting:
             await delete(store, "a")
         assert store.keys() == ["a"]
 
-    async def test_an_object_held_just_now_is_not_deleted_but_marked(self) -> None:
-        class HeldJustNow(MemoryStore):
+    async def test_an_object_that_just_got_a_finalizer_is_marked(self) -> None:
+        class FinalizerAdded(MemoryStore):
             async def delete(  # type: ignore[override]
                 self, key: str, *, revision: int | None = None, purge: bool = False
             ) -> int:
@@ -89,55 +91,57 @@ class TestDeleting:
                     await self.update(key, with_finalizer(newest, "x"), revision=1)
                 return await super().delete(key, revision=revision, purge=purge)
 
-        store = HeldJustNow(THINGS)
+        store = FinalizerAdded(THINGS)
         await store.create("a", value())
         assert (await delete(store, "a")).stored == await store.get("a")  # type: ignore[arg-type]
         assert document(await store.get("a"))["metadata"]["deletionTimestamp"]
 
     @pytest.mark.parametrize("finalizers", [[], ["x"]])
-    async def test_who_is_disturbed_tries_again_and_loses_nothing(
-        self, finalizers: list[str]
-    ) -> None:
-        store = Busy(9)
+    async def test_a_contended_delete_is_retried(self, finalizers: list[str]) -> None:
+        store = ContendedStore(9)
         await store.create("a", value(finalizers=finalizers))
         assert ((await delete(store, "a")).stored is None) == (not finalizers)  # type: ignore[arg-type]
 
-    async def test_in_the_end_it_gives_up(self) -> None:
-        store = Busy(10)
+    async def test_delete_fails_after_the_last_attempt(self) -> None:
+        store = ContendedStore(10)
         await store.create("a", value(finalizers=["x"]))
         with pytest.raises(ConflictError, match=r"a of Thing\.things"):
             await delete(store, "a")  # type: ignore[arg-type]
 
 
-class TestHolding:
+class TestAddingFinalizers:
     def finalizers(self, stored: Stored, name: str) -> object:
         held_value = Stored(stored.key, 2, with_finalizer(stored, name))
         return document(held_value)["metadata"]["finalizers"]
 
-    async def test_a_finalizer_is_put_next_to_those_of_others(self, store: MemoryStore) -> None:
+    async def test_a_finalizer_is_added_to_those_of_others(self, store: MemoryStore) -> None:
         stored = await store.create("a", value(finalizers=["x"]))
         assert self.finalizers(stored, "y") == ["x", "y"]
 
-    async def test_what_is_held_already_is_not_changed(self, store: MemoryStore) -> None:
+    async def test_an_existing_finalizer_causes_no_change(self, store: MemoryStore) -> None:
         stored = await store.create("a", value(finalizers=["x"]))
         assert with_finalizer(stored, "x") == stored.value
 
 
-class TestReleasing:
-    async def test_others_go_on_holding(self, store: MemoryStore) -> None:
+class TestRemovingFinalizers:
+    async def test_finalizers_of_others_stay(self, store: MemoryStore) -> None:
         await store.create("a", value(finalizers=["x", "y"]))
         await delete(store, "a")
-        left = await release(store, "a", "x")
-        assert left == Written(3, await store.get("a"))
+        written = await release(store, "a", "x")
+        assert written == Written(3, await store.get("a"))
         assert document(await store.get("a"))["metadata"]["finalizers"] == ["y"]
 
-    async def test_a_marked_object_goes_with_its_last_finalizer(self, store: MemoryStore) -> None:
+    async def test_a_marked_object_is_deleted_with_its_last_finalizer(
+        self, store: MemoryStore
+    ) -> None:
         await store.create("a", value(finalizers=["x"]))
         await delete(store, "a")
         assert await release(store, "a", "x") == Written(4, None)
         assert store.keys() == []
 
-    async def test_the_last_state_tells_that_it_was_let_go(self, store: MemoryStore) -> None:
+    async def test_the_history_has_a_last_state_without_finalizers(
+        self, store: MemoryStore
+    ) -> None:
         await store.create("a", value(finalizers=["x"]))
         await delete(store, "a")
         await release(store, "a", "x")
@@ -151,33 +155,31 @@ class TestReleasing:
         await release(store, "a", "x")
         assert document(await store.get("a"))["metadata"]["finalizers"] == []
 
-    async def test_a_marked_object_that_nobody_holds_any_more_goes(
-        self, store: MemoryStore
-    ) -> None:
+    async def test_a_marked_object_without_finalizers_is_deleted(self, store: MemoryStore) -> None:
         await store.create("a", value(finalizers=[], deletionTimestamp="2026-01-01T00:00:00Z"))
         await release(store, "a", "x")
         assert store.keys() == []
 
-    async def test_who_never_held_changes_nothing(self, store: MemoryStore) -> None:
+    async def test_removing_an_absent_finalizer_changes_nothing(self, store: MemoryStore) -> None:
         stored = await store.create("a", value(finalizers=["y"]))
         await release(store, "a", "x")
         assert await store.get("a") == stored
 
-    async def test_what_is_gone_needs_no_release(self, store: MemoryStore) -> None:
+    async def test_a_missing_object_is_ignored(self, store: MemoryStore) -> None:
         assert await release(store, "a", "x") is None
         assert store.keys() == []
 
     @pytest.mark.parametrize("others", [[], ["y"]])
-    async def test_who_is_disturbed_tries_again_and_loses_nothing(self, others: list[str]) -> None:
-        store = Busy(0)
+    async def test_a_contended_release_is_retried(self, others: list[str]) -> None:
+        store = ContendedStore(0)
         await store.create("a", value(finalizers=["x", *others]))
         await delete(store, "a")  # type: ignore[arg-type]
         store.times = 9
         await release(store, "a", "x")  # type: ignore[arg-type]
         assert store.keys() == (["a"] if others else [])
 
-    async def test_in_the_end_it_gives_up(self) -> None:
-        store = Busy(10)
+    async def test_release_fails_after_the_last_attempt(self) -> None:
+        store = ContendedStore(10)
         await store.create("a", value(finalizers=["x", "y"]))
         with pytest.raises(ConflictError, match=r"a of Thing\.things"):
             await release(store, "a", "x")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Nobody acts on a state older than their own last write."""
+"""Read your writes: a sync never reads a state older than its key's last write."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def informer(store: MemoryStore) -> Informer[Thing]:
-    """An informer that is shown by hand what its store tells."""
+    """An informer whose cache gets its events from the test."""
     informer = Informer(store, THINGS)
     show(informer, Listing("1"), Listed(0))
     return informer
@@ -36,8 +36,8 @@ def show(informer: Informer[Thing], *events: WatchEvent) -> None:
         list(informer.cache.apply(event))
 
 
-def wrote(barrier: Barrier, informer: Informer[Thing], left: Stored) -> None:
-    barrier.wrote(informer, left.key, Written(left.revision, left))
+def wrote(barrier: Barrier, informer: Informer[Thing], written: Stored) -> None:
+    barrier.wrote(informer, written.key, Written(written.revision, written))
 
 
 def now() -> float:
@@ -45,7 +45,7 @@ def now() -> float:
 
 
 class TestReading:
-    async def test_a_sync_sees_what_it_wrote_before_the_cache_does(
+    async def test_a_sync_reads_its_write_before_the_cache_shows_it(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         mine = stored("x", 1, "mine")
@@ -54,7 +54,7 @@ class TestReading:
             wrote(barrier, informer, mine)
             assert barrier.read(informer, "x") == mine
 
-    async def test_a_sync_sees_what_it_deleted_as_gone(
+    async def test_a_sync_does_not_read_an_object_that_it_deleted(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         show(informer, applied("x", 1))
@@ -62,7 +62,7 @@ class TestReading:
             barrier.wrote(informer, "x", Written(2, None))
             assert barrier.read(informer, "x") is None
 
-    async def test_what_the_cache_shows_later_than_the_write_is_seen(
+    async def test_a_cached_state_newer_than_the_write_is_read(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -70,7 +70,7 @@ class TestReading:
             show(informer, applied("x", 1, "mine"), applied("x", 2, "theirs"))
             assert barrier.read(informer, "x") == stored("x", 2, "theirs")
 
-    async def test_what_the_cache_showed_before_the_write_is_not_seen(
+    async def test_a_cached_state_older_than_the_write_is_not_read(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -78,7 +78,7 @@ class TestReading:
             show(informer, applied("x", 2, "older"))
             assert barrier.read(informer, "x") == stored("x", 3, "mine")
 
-    async def test_the_next_sync_of_the_key_sees_it_too(
+    async def test_the_next_sync_of_the_key_reads_the_write(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -86,7 +86,7 @@ class TestReading:
         with Sync("a"):
             assert barrier.read(informer, "x") == stored("x", 1, "mine")
 
-    async def test_syncs_of_other_keys_and_what_is_no_sync_see_the_cache(
+    async def test_other_syncs_and_other_tasks_read_the_cache(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -95,7 +95,7 @@ class TestReading:
                 assert barrier.read(informer, "x") is None
         assert barrier.read(informer, "x") is None
 
-    async def test_syncs_that_run_together_are_kept_apart(
+    async def test_concurrent_syncs_do_not_read_each_others_writes(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         async def sync(key: str) -> Stored | None:
@@ -108,24 +108,24 @@ class TestReading:
             one, two = (group.create_task(sync(key)) for key in ("a", "b"))
         assert (one.result(), two.result()) == (stored("x", 1, "a"), stored("x", 1, "b"))
 
-    async def test_a_task_of_a_sync_reads_and_writes_on_its_behalf(
+    async def test_a_task_started_by_a_sync_reads_and_writes_for_its_key(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
-        async def part() -> None:
+        async def write() -> None:
             wrote(barrier, informer, stored("x", 1, "mine"))
 
         with Sync("a"):
-            await asyncio.create_task(part())
+            await asyncio.create_task(write())
             assert barrier.read(informer, "x") == stored("x", 1, "mine")
 
-    async def test_a_write_outside_a_sync_is_not_remembered(
+    async def test_a_write_outside_a_sync_is_not_recorded(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         wrote(barrier, informer, stored("x", 1, "mine"))
         with Sync("a"):
             assert barrier.read(informer, "x") is None
 
-    async def test_what_is_written_after_a_sync_is_not_on_its_behalf(
+    async def test_a_write_after_a_sync_is_not_recorded(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -133,7 +133,7 @@ class TestReading:
         wrote(barrier, informer, stored("x", 1, "mine"))
         assert not barrier.awaits("a")
 
-    async def test_the_newest_state_is_the_written_one_or_else_the_cached_one_valid_or_not(
+    async def test_newest_returns_the_written_state_or_the_cached_one_even_if_invalid(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         show(informer, applied("x", 1, "good"), broken("x", 2))
@@ -145,7 +145,7 @@ class TestReading:
             wrote(barrier, informer, stored("x", 3, "mine"))
             assert barrier.newest(informer, "x") == stored("x", 3, "mine")
 
-    async def test_stores_are_kept_apart(
+    async def test_stores_are_tracked_separately(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
         other = Informer(store, THINGS)
@@ -153,7 +153,7 @@ class TestReading:
             wrote(barrier, informer, stored("x", 1, "mine"))
             assert barrier.read(other, "x") is None
 
-    async def test_the_keys_that_a_sync_wrote_are_known(
+    async def test_written_keys_are_those_of_the_sync(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -166,11 +166,11 @@ class TestReading:
 
 
 class TestWaiting:
-    async def test_a_key_that_wrote_nothing_does_not_wait(self, barrier: Barrier) -> None:
+    async def test_a_key_without_writes_does_not_wait(self, barrier: Barrier) -> None:
         await barrier.wait("a")
         assert now() == 0
 
-    async def test_it_waits_until_the_cache_has_passed_the_write(
+    async def test_wait_ends_when_the_cache_has_the_write(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -185,18 +185,18 @@ class TestWaiting:
         assert barrier.waited_s == 3
         assert barrier.timeouts == 0
 
-    async def test_a_cache_that_has_passed_spares_the_store_a_read(
+    async def test_a_cache_that_catches_up_needs_no_read_of_the_store(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
         with Sync("a"):
             wrote(barrier, informer, stored("x", 1))
-        store.fail(StoreMissingError("do not ask me"))
+        store.fail(StoreMissingError("the store is not read"))
         waiting = asyncio.create_task(barrier.wait("a"))
         await asyncio.sleep(1)
         show(informer, applied("x", 1))
         await waiting
 
-    async def test_any_later_revision_of_that_store_will_do(
+    async def test_any_later_revision_of_the_store_ends_the_wait(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -205,7 +205,7 @@ class TestWaiting:
         await barrier.wait("a")
         assert now() == 0
 
-    async def test_it_waits_for_every_store(
+    async def test_wait_covers_every_store(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
         other = Informer(store, THINGS)
@@ -241,7 +241,7 @@ class TestLateCaches:
             assert barrier.read(informer, "x") == theirs
         assert barrier.timeouts == 1
 
-    async def test_what_is_gone_from_the_store_is_read_as_gone(
+    async def test_an_object_missing_in_the_store_is_read_as_deleted(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
         with Sync("a"):
@@ -262,7 +262,7 @@ class TestLateCaches:
         assert now() == 10
         assert barrier.timeouts == 3
 
-    async def test_a_store_that_cannot_be_read_is_an_error(
+    async def test_an_unreadable_store_is_an_error(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
         with Sync("a"):
@@ -271,7 +271,7 @@ class TestLateCaches:
             with pytest.raises(StoreMissingError):
                 await barrier.wait("a")
 
-    async def test_when_the_cache_has_caught_up_it_is_read_again(
+    async def test_a_cache_that_has_caught_up_is_read_again(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
         with Sync("a"):
@@ -296,18 +296,18 @@ class TestRecreatedStores:
             assert now() == 0
             assert barrier.read(informer, "x") is None
 
-    async def test_what_the_new_store_has_is_read(
+    async def test_objects_of_the_new_store_are_read(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
         with Sync("a"):
             wrote(barrier, informer, stored("x", 1000, "lost"))
-        found = await store.create("x", value("new"))
+        created = await store.create("x", value("new"))
         show(informer, Listing("2"), Listed(0))
         with Sync("a"):
             await barrier.wait("a")
-            assert barrier.read(informer, "x") == found
+            assert barrier.read(informer, "x") == created
 
-    async def test_later_writes_are_waited_for_as_ever(
+    async def test_later_writes_are_waited_for(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
         with Sync("a"):
@@ -323,7 +323,7 @@ class TestRecreatedStores:
 
 
 class TestForgetting:
-    async def test_what_the_cache_has_passed_is_forgotten(
+    async def test_a_write_that_the_cache_has_is_forgotten(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -335,7 +335,7 @@ class TestForgetting:
         with Sync("a"):
             assert barrier.written_keys(informer) == set()
 
-    async def test_a_later_write_drops_what_other_keys_wrote_long_ago(
+    async def test_a_later_write_drops_older_writes_of_other_keys(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -346,7 +346,7 @@ class TestForgetting:
         assert not barrier.awaits("a")
         assert barrier.awaits("b")
 
-    async def test_a_store_that_is_behind_keeps_nothing_of_the_others(
+    async def test_a_late_store_keeps_no_writes_of_other_stores(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
         behind = Informer(store, THINGS)
@@ -359,7 +359,7 @@ class TestForgetting:
             wrote(barrier, informer, stored("y", 2))
         assert [barrier.awaits(key) for key in ("a", "b", "c")] == [True, False, True]
 
-    async def test_a_write_that_the_cache_has_passed_does_not_drop_a_later_write(
+    async def test_a_write_that_the_cache_has_does_not_drop_a_later_one(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):
@@ -374,7 +374,7 @@ class TestForgetting:
             wrote(barrier, informer, stored("y", 4))
         assert not barrier.awaits("a")
 
-    async def test_of_two_writes_of_a_sync_the_later_counts(
+    async def test_the_later_of_two_writes_counts(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
         with Sync("a"):

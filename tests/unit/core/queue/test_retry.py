@@ -1,4 +1,4 @@
-"""Whether to try again, and when: policies, backoff and limits."""
+"""Retry policies, exponential backoff and rate limits."""
 
 import asyncio
 import math
@@ -30,27 +30,27 @@ def decisions(policy: RetryPolicy, failures: int) -> list[Decision]:
 
 
 class TestPolicies:
-    def test_always_retrying_leaves_the_time_to_the_limiter(self) -> None:
+    def test_always_retry_leaves_the_delay_to_the_limiter(self) -> None:
         assert decisions(always_retry, 3) == [Retry()] * 3
 
-    def test_retrying_up_to_a_number_of_times_then_stops_everything(self) -> None:
+    def test_retry_up_to_stops_after_its_number_of_retries(self) -> None:
         assert decisions(retry_up_to(2), 4) == [Retry(), Retry(), Stop(), Stop()]
 
-    def test_giving_up_after_a_number_of_retries_drops_the_key(self) -> None:
+    def test_give_up_after_drops_the_key_after_its_number_of_retries(self) -> None:
         assert decisions(give_up_after(2), 4) == [Retry(), Retry(), Drop(), Drop()]
 
-    def test_never_retrying_is_zero_retries(self) -> None:
+    def test_give_up_after_zero_never_retries(self) -> None:
         assert decisions(give_up_after(0), 1) == [Drop()]
 
-    def test_exponential_makes_six_retries_by_default_as_grafana_does(self) -> None:
+    def test_exponential_makes_six_retries_by_default(self) -> None:
         waits = [Retry(float(after)) for after in (5, 10, 20, 40, 80, 160)]
         assert decisions(exponential(), 7) == [*waits, Drop()]
 
-    def test_exponential_takes_its_first_delay_and_its_last_attempt(self) -> None:
+    def test_the_first_delay_and_the_last_attempt_of_exponential_are_options(self) -> None:
         policy = exponential(initial_s=1.5, max_attempts=1)
         assert decisions(policy, 3) == [Retry(1.5), Retry(3.0), Drop()]
 
-    def test_exponential_survives_any_number_of_failures(self) -> None:
+    def test_exponential_accepts_any_number_of_failures(self) -> None:
         decision = exponential(max_attempts=sys.maxsize)(OSError(), sys.maxsize)
         assert isinstance(decision, Retry)
         assert decision.after is not None
@@ -58,24 +58,24 @@ class TestPolicies:
 
 
 class TestBackoff:
-    def test_it_doubles_with_every_failure_after_the_first(self) -> None:
+    def test_backoff_doubles_with_every_failure_after_the_first(self) -> None:
         waits = [backoff(n, base_s=3, limit_s=1000, jitter=no_jitter) for n in range(1, 6)]
         assert waits == [3, 6, 12, 24, 48]
 
-    def test_it_ends_at_its_limit(self) -> None:
+    def test_backoff_has_a_limit(self) -> None:
         waits = [backoff(n, base_s=3, limit_s=10, jitter=no_jitter) for n in (2, 3, 100)]
         assert waits == [6, 10, 10]
 
-    def test_it_survives_any_number_of_failures(self) -> None:
+    def test_backoff_accepts_any_number_of_failures(self) -> None:
         assert backoff(10**400, base_s=0.005, limit_s=1000, jitter=no_jitter) == 1000
 
-    def test_without_a_failure_it_is_the_first_delay(self) -> None:
+    def test_backoff_without_a_failure_is_the_first_delay(self) -> None:
         assert backoff(0, base_s=3, limit_s=10, jitter=no_jitter) == 3
 
-    def test_jitter_is_a_share_of_the_delay_added_to_it(self) -> None:
+    def test_jitter_is_a_fraction_added_to_the_delay(self) -> None:
         assert backoff(2, base_s=4, limit_s=10, jitter=lambda: 0.25) == 10
 
-    def test_jitter_spreads_what_is_at_the_limit(self) -> None:
+    def test_jitter_applies_to_delays_at_the_limit(self) -> None:
         assert backoff(9, base_s=4, limit_s=10, jitter=lambda: 0.25) == 12.5
 
     def test_jitter_is_up_to_a_tenth_by_default(self) -> None:
@@ -84,69 +84,69 @@ class TestBackoff:
         assert 1 <= min(waits) < 1.02
         assert 1.08 < max(waits) <= 1.1
 
-    def test_up_to_a_tenth_is_drawn_anew_each_time(self) -> None:
+    def test_up_to_a_tenth_returns_a_new_value_each_time(self) -> None:
         assert up_to_a_tenth() != up_to_a_tenth()
 
 
 class TestExponentialLimiter:
-    def test_each_key_waits_for_its_own_failures(self) -> None:
+    def test_each_key_has_a_backoff_of_its_own(self) -> None:
         limiter = ExponentialLimiter[str](jitter=no_jitter)
         waits = [limiter.fail(key) for key in "aaba"]
         assert waits == [0.005, 0.010, 0.005, 0.020]
         assert (limiter.failures("a"), limiter.failures("b")) == (3, 1)
 
-    def test_no_key_waits_longer_than_a_thousand_seconds(self) -> None:
+    def test_no_delay_is_longer_than_a_thousand_seconds(self) -> None:
         limiter = ExponentialLimiter[str](jitter=no_jitter)
         waits = [limiter.fail("a") for _ in range(2000)]
         assert waits[17:20] == [0.005 * 2**17, 1000, 1000]
         assert waits[-1] == 1000
 
-    def test_a_forgotten_key_begins_anew(self) -> None:
+    def test_a_forgotten_key_restarts_its_backoff(self) -> None:
         limiter = ExponentialLimiter[str](jitter=no_jitter)
         limiter.fail("a")
         limiter.forget("a")
         assert limiter.failures("a") == 0
         assert limiter.fail("a") == 0.005
 
-    def test_a_key_that_never_failed_can_be_forgotten(self) -> None:
+    def test_a_key_without_failures_can_be_forgotten(self) -> None:
         ExponentialLimiter[str]().forget("a")
 
-    def test_base_limit_and_jitter_can_be_chosen(self) -> None:
+    def test_base_limit_and_jitter_are_options(self) -> None:
         limiter = ExponentialLimiter[str](base_s=1, limit_s=2, jitter=lambda: 0.5)
         assert [limiter.fail("a") for _ in range(3)] == [1.5, 3, 3]
 
-    def test_it_has_jitter_by_default(self) -> None:
+    def test_the_limiter_has_jitter_by_default(self) -> None:
         limiter = ExponentialLimiter[int]()
         assert len({limiter.fail(key) for key in range(100)}) > 50
 
 
 class TestTokenBucket:
-    async def test_a_burst_waits_for_nothing(self) -> None:
+    async def test_a_burst_does_not_wait(self) -> None:
         bucket = TokenBucket(rate_per_s=10, burst=3)
         assert [bucket.take() for _ in range(3)] == [0, 0, 0]
 
-    async def test_what_goes_beyond_the_burst_waits_in_order(self) -> None:
+    async def test_requests_beyond_the_burst_wait_in_order(self) -> None:
         bucket = TokenBucket(rate_per_s=10, burst=1)
         assert [bucket.take() for _ in range(4)] == pytest.approx([0, 0.1, 0.2, 0.3])
 
-    async def test_ten_thousand_at_ten_a_second_take_a_quarter_of_an_hour(self) -> None:
+    async def test_ten_thousand_requests_at_ten_per_second_take_990_seconds(self) -> None:
         bucket = TokenBucket(rate_per_s=10, burst=100)
         assert [bucket.take() for _ in range(10_000)][-1] == pytest.approx(990)
 
-    async def test_tokens_come_back_with_time(self) -> None:
+    async def test_tokens_are_refilled_over_time(self) -> None:
         bucket = TokenBucket(rate_per_s=0.5, burst=2)
         for _ in range(3):
             bucket.take()
         await asyncio.sleep(2)
         assert bucket.take() == pytest.approx(2)
 
-    async def test_it_never_holds_more_than_the_burst(self) -> None:
+    async def test_tokens_are_limited_to_the_burst(self) -> None:
         bucket = TokenBucket(rate_per_s=1, burst=2)
         bucket.take()
         await asyncio.sleep(100)
         assert [bucket.take() for _ in range(3)] == [0, 0, 1]
 
     @pytest.mark.parametrize(("rate_per_s", "burst"), [(0, 1), (-1, 1), (1, 0)])
-    def test_it_needs_a_rate_and_a_burst(self, rate_per_s: float, burst: int) -> None:
+    def test_rate_and_burst_must_be_positive(self, rate_per_s: float, burst: int) -> None:
         with pytest.raises(UsageError, match="above 0"):
             TokenBucket(rate_per_s=rate_per_s, burst=burst)

@@ -1,4 +1,4 @@
-"""What a workqueue promises, one sentence at a time."""
+"""The workqueue: places, timers, priorities, fairness, retries, shutdown and statistics."""
 
 import asyncio
 import gc
@@ -41,7 +41,7 @@ def now() -> float:
 
 
 def take_all(queue: Workqueue[str]) -> str:
-    """Take everything that is ready, and say in which order."""
+    """Take every ready key and return the keys in their order."""
     taken = ""
     while (key := queue.get_nowait()) is not None:
         taken += key
@@ -49,8 +49,8 @@ def take_all(queue: Workqueue[str]) -> str:
     return taken
 
 
-class Observed:
-    """Some work, awaited; each time that it is called on to go on is noted."""
+class CountedWakes:
+    """An awaitable that records each time that the loop resumes it."""
 
     def __init__(self, work: Coroutine[Any, Any, str], wakes: list[int]) -> None:
         self.work = work
@@ -60,40 +60,38 @@ class Observed:
         while True:
             self.wakes.append(1)
             try:
-                waited_for = self.work.send(None)
+                awaited = self.work.send(None)
             except StopIteration as ended:
                 return str(ended.value)
-            yield waited_for
+            yield awaited
 
 
-async def told_when_woken(work: Coroutine[Any, Any, str], wakes: list[int]) -> str:
-    return await Observed(work, wakes)
+async def count_wakes(work: Coroutine[Any, Any, str], wakes: list[int]) -> str:
+    return await CountedWakes(work, wakes)
 
 
-class Name:
-    """A key that can be told to be gone."""
+class WeakKey:
+    """A key to which a test can hold a weak reference."""
 
 
-async def next_visit(queue: Workqueue[str]) -> tuple[str, float]:
+async def next_key(queue: Workqueue[str]) -> tuple[str, float]:
     key = await queue.get()
     return key, now()
 
 
-class TestOnePlace:
-    async def test_keys_come_out_in_the_order_in_which_they_went_in(
-        self, queue: Workqueue[str]
-    ) -> None:
+class TestPlaces:
+    async def test_keys_are_taken_in_the_order_added(self, queue: Workqueue[str]) -> None:
         for key in "cab":
             queue.add(key)
         assert take_all(queue) == "cab"
 
-    async def test_a_key_added_twice_is_visited_once(self, queue: Workqueue[str]) -> None:
+    async def test_a_key_added_twice_is_taken_once(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.add("a")
         assert take_all(queue) == "a"
         assert queue.idle
 
-    async def test_a_key_added_again_keeps_its_turn(self, queue: Workqueue[str]) -> None:
+    async def test_a_key_added_again_keeps_its_position(self, queue: Workqueue[str]) -> None:
         for key in "aba":
             queue.add(key)
         assert take_all(queue) == "ab"
@@ -104,7 +102,7 @@ class TestOnePlace:
         queue.add("a")
         assert queue.get_nowait() is None
 
-    async def test_a_held_key_that_was_added_is_ready_once_when_given_back(
+    async def test_a_held_key_that_was_added_again_is_ready_once_after_done(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -115,27 +113,27 @@ class TestOnePlace:
         assert take_all(queue) == "a"
         assert queue.idle
 
-    async def test_a_key_given_back_and_not_added_is_gone(self, queue: Workqueue[str]) -> None:
+    async def test_a_key_that_was_not_added_again_leaves_the_queue_after_done(
+        self, queue: Workqueue[str]
+    ) -> None:
         queue.add("a")
         queue.done(await queue.get())
         assert queue.idle
         assert queue.place("a") is None
 
-    async def test_a_key_that_nobody_holds_cannot_be_given_back(
-        self, queue: Workqueue[str]
-    ) -> None:
+    async def test_done_for_a_key_that_is_not_held_is_refused(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         with pytest.raises(UsageError, match="a was given back, but nobody holds it"):
             queue.done("a")
 
-    async def test_its_length_is_the_number_of_ready_keys(self, queue: Workqueue[str]) -> None:
+    async def test_the_length_is_the_number_of_ready_keys(self, queue: Workqueue[str]) -> None:
         for key in "abc":
             queue.add(key)
         queue.add("d", after=1)
         await queue.get()
         assert len(queue) == 2
 
-    async def test_a_key_knows_its_place(self, queue: Workqueue[str]) -> None:
+    async def test_place_returns_the_state_of_a_key(self, queue: Workqueue[str]) -> None:
         await asyncio.sleep(5)
         queue.add("a", after=3)
         assert queue.place("a") == Waiting(until=8)
@@ -146,11 +144,11 @@ class TestOnePlace:
         queue.done("a")
         assert queue.place("a") is None
 
-    async def test_a_key_that_is_gone_leaves_nothing_behind(self) -> None:
-        queue: Workqueue[Name] = Workqueue()
+    async def test_a_removed_key_leaves_no_memory(self) -> None:
+        queue: Workqueue[WeakKey] = Workqueue()
 
-        async def visited() -> weakref.ref[Name]:
-            key = Name()
+        async def process_key() -> weakref.ref[WeakKey]:
+            key = WeakKey()
             queue.add(key, after=5)
             queue.retry(key, after=9)
             for _ in range(2):
@@ -160,28 +158,28 @@ class TestOnePlace:
                 await asyncio.sleep(6)
             return weakref.ref(key)
 
-        gone = await visited()
+        reference = await process_key()
         assert queue.idle
         gc.collect()
-        assert gone() is None
+        assert reference() is None
 
     @pytest.mark.parametrize("drain", [True, False])
-    async def test_a_key_dropped_at_the_end_leaves_nothing_behind(self, *, drain: bool) -> None:
-        queue: Workqueue[Name] = Workqueue()
+    async def test_a_key_dropped_at_shutdown_leaves_no_memory(self, *, drain: bool) -> None:
+        queue: Workqueue[WeakKey] = Workqueue()
 
-        def dropped() -> weakref.ref[Name]:
-            key = Name()
+        def drop_key() -> weakref.ref[WeakKey]:
+            key = WeakKey()
             queue.add(key, after=5)
             if not drain:
                 queue.add(key)
             queue.shut_down(drain=drain)
             return weakref.ref(key)
 
-        gone = dropped()
+        reference = drop_key()
         gc.collect()
-        assert gone() is None
+        assert reference() is None
 
-    async def test_a_key_whose_share_cannot_be_told_is_not_added(self) -> None:
+    async def test_a_key_whose_share_raises_is_not_added(self) -> None:
         queue = make_queue(share_of=lambda key: {"a": 1}[key])
         with pytest.raises(KeyError):
             queue.add("b")
@@ -200,23 +198,23 @@ class TestOnePlace:
 
 
 class TestTime:
-    async def test_a_delayed_key_is_ready_when_its_time_has_come(
+    async def test_a_delayed_key_is_ready_after_its_delay(self, queue: Workqueue[str]) -> None:
+        queue.add("a", after=60)
+        assert await next_key(queue) == ("a", 60)
+
+    async def test_delayed_keys_become_ready_in_the_order_of_their_times(
         self, queue: Workqueue[str]
     ) -> None:
-        queue.add("a", after=60)
-        assert await next_visit(queue) == ("a", 60)
-
-    async def test_keys_ripen_in_the_order_of_their_times(self, queue: Workqueue[str]) -> None:
         for key, after in ("c", 3), ("a", 1), ("d", 4), ("b", 2):
             queue.add(key, after=after)
-        assert [await next_visit(queue) for _ in range(4)] == [
+        assert [await next_key(queue) for _ in range(4)] == [
             ("a", 1),
             ("b", 2),
             ("c", 3),
             ("d", 4),
         ]
 
-    async def test_keys_of_the_same_time_ripen_in_the_order_added(
+    async def test_keys_with_the_same_time_become_ready_in_the_order_added(
         self, queue: Workqueue[str]
     ) -> None:
         for key in "cab":
@@ -230,21 +228,21 @@ class TestTime:
     ) -> None:
         for after in delays:
             queue.add("a", after=after)
-        assert await next_visit(queue) == ("a", 60)
+        assert await next_key(queue) == ("a", 60)
         queue.done("a")
         assert queue.idle
 
-    async def test_a_negative_delay_is_none(self, queue: Workqueue[str]) -> None:
+    async def test_a_negative_delay_is_no_delay(self, queue: Workqueue[str]) -> None:
         queue.add("a", after=-1)
         assert len(queue) == 1
 
-    async def test_a_delay_without_end_holds_up_nothing(self, queue: Workqueue[str]) -> None:
+    async def test_an_infinite_delay_does_not_block_other_keys(self, queue: Workqueue[str]) -> None:
         queue.add("never", after=math.inf)
         queue.add("b", after=1e7)
-        assert await next_visit(queue) == ("b", 1e7)
+        assert await next_key(queue) == ("b", 1e7)
         assert queue.place("never") == Waiting(until=math.inf)
 
-    async def test_a_held_key_waits_for_the_delay_asked_for_meanwhile(
+    async def test_a_delay_added_while_a_key_is_held_applies_after_done(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -253,9 +251,9 @@ class TestTime:
         await asyncio.sleep(4)
         queue.done("a")
         assert queue.place("a") == Waiting(until=10)
-        assert await next_visit(queue) == ("a", 10)
+        assert await next_key(queue) == ("a", 10)
 
-    async def test_a_held_key_is_ready_when_given_back_after_its_delay(
+    async def test_a_held_key_whose_delay_has_passed_is_ready_after_done(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -266,7 +264,7 @@ class TestTime:
         queue.done("a")
         assert queue.place("a") == Ready(since=11, priority=USER)
 
-    async def test_an_immediate_visit_of_a_held_key_comes_before_a_delayed_one(
+    async def test_an_immediate_add_of_a_held_key_keeps_its_delayed_add(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -277,7 +275,7 @@ class TestTime:
         assert take_all(queue) == "a"
         assert queue.place("a") == Waiting(until=10)
 
-    async def test_an_explicit_visit_stays_when_the_key_is_visited_before(
+    async def test_a_delayed_add_stays_when_the_key_is_taken_earlier(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a", after=60)
@@ -287,19 +285,17 @@ class TestTime:
         queue.forget(key)
         queue.done(key)
         assert queue.place("a") == Waiting(until=60)
-        assert await next_visit(queue) == ("a", 60)
+        assert await next_key(queue) == ("a", 60)
         queue.done("a")
         assert queue.idle
 
-    async def test_an_explicit_visit_asked_for_a_ready_key_stays(
-        self, queue: Workqueue[str]
-    ) -> None:
+    async def test_a_delayed_add_of_a_ready_key_stays(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.add("a", after=60)
         assert take_all(queue) == "a"
         assert queue.place("a") == Waiting(until=60)
 
-    async def test_a_visit_that_begins_after_the_explicit_time_is_that_visit(
+    async def test_a_ready_key_taken_after_its_delay_satisfies_the_delayed_add(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -308,7 +304,7 @@ class TestTime:
         assert take_all(queue) == "a"
         assert queue.idle
 
-    async def test_a_visit_that_began_before_the_explicit_time_is_another(
+    async def test_a_key_taken_before_its_delay_is_ready_again_after_the_delay(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -320,7 +316,7 @@ class TestTime:
         assert take_all(queue) == "a"
         assert queue.idle
 
-    async def test_a_later_visit_asked_for_when_the_first_is_ripe_stays(
+    async def test_a_delay_added_after_an_earlier_one_has_passed_stays(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a", after=5)
@@ -329,7 +325,7 @@ class TestTime:
         assert take_all(queue) == "a"
         assert queue.place("a") == Waiting(until=11)
 
-    async def test_a_later_visit_asked_for_after_the_first_came_due_stays(
+    async def test_a_delay_added_to_a_ready_key_after_an_earlier_one_has_passed_stays(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -339,14 +335,16 @@ class TestTime:
         assert take_all(queue) == "a"
         assert queue.place("a") == Waiting(until=11)
 
-    async def test_one_visit_is_enough_for_all_that_is_ripe(self, queue: Workqueue[str]) -> None:
+    async def test_one_sync_satisfies_all_delays_that_have_passed(
+        self, queue: Workqueue[str]
+    ) -> None:
         queue.add("a", after=5)
         queue.retry("a", after=6)
         await asyncio.sleep(7)
         assert take_all(queue) == "a"
         assert queue.idle
 
-    async def test_the_loop_gets_its_turn_while_thousands_ripen(
+    async def test_the_loop_runs_other_tasks_while_thousands_of_keys_become_ready(
         self, queue: Workqueue[str]
     ) -> None:
         for number in range(5000):
@@ -356,49 +354,53 @@ class TestTime:
         await asyncio.sleep(1)
         assert len(queue) == 4999
 
-    async def test_timers_that_were_overtaken_do_nothing(self, queue: Workqueue[str]) -> None:
+    async def test_superseded_timers_have_no_effect(self, queue: Workqueue[str]) -> None:
         for after in range(1000, 0, -1):
             queue.add("a", after=after)
         queue.add("b", after=2000)
-        assert await next_visit(queue) == ("a", 1)
+        assert await next_key(queue) == ("a", 1)
         queue.done("a")
-        assert await next_visit(queue) == ("b", 2000)
+        assert await next_key(queue) == ("b", 2000)
 
-    async def test_timers_of_many_keys_stay_in_time_when_most_are_cancelled(
+    async def test_timers_of_many_keys_stay_exact_when_most_are_cancelled(
         self, queue: Workqueue[str]
     ) -> None:
-        told: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        contexts: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: contexts.append(context)
+        )
         times = {f"key-{number}": number * 7919 % 1009 + 1.0 for number in range(1009)}
-        for key, at in times.items():
-            queue.retry(key, after=at)
-        cancelled = [key for key, at in times.items() if at % 5]
+        for key, time_s in times.items():
+            queue.retry(key, after=time_s)
+        cancelled = [key for key, time_s in times.items() if time_s % 5]
         for key in cancelled:
             queue.forget(key)
-        left = sorted((at, key) for key, at in times.items() if key not in cancelled)
-        assert [await next_visit(queue) for _ in left] == [(key, at) for at, key in left]
-        assert told == []
+        remaining = sorted((time_s, key) for key, time_s in times.items() if key not in cancelled)
+        assert [await next_key(queue) for _ in remaining] == [
+            (key, time_s) for time_s, key in remaining
+        ]
+        assert contexts == []
 
-    async def test_a_key_without_a_share_does_not_stop_other_timers(self) -> None:
+    async def test_a_key_whose_share_raises_does_not_stop_other_timers(self) -> None:
         def share_of(key: str) -> str:
             if key == "bad":
                 raise LookupError(key)
             return key
 
         queue = make_queue(share_of=share_of)
-        told: list[BaseException | None] = []
+        errors: list[BaseException | None] = []
         asyncio.get_running_loop().set_exception_handler(
-            lambda _loop, context: told.append(context.get("exception"))
+            lambda _loop, context: errors.append(context.get("exception"))
         )
         queue.add("bad", after=1)
         queue.add("good", after=2)
-        assert await next_visit(queue) == ("good", 2)
+        assert await next_key(queue) == ("good", 2)
         assert queue.get_nowait() is None
-        assert [type(error) for error in told] == [LookupError]
+        assert [type(error) for error in errors] == [LookupError]
 
 
 class CoarseLoop(VirtualTimeLoop):
-    """Calls back a little early, as uvloop does, and cannot look more than a week ahead."""
+    """A loop that calls timers slightly early, as uvloop does, and limits them to a week."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -419,57 +421,57 @@ class CoarseLoop(VirtualTimeLoop):
 
 class TestCoarseLoop:
     @staticmethod
-    def visit_after(seconds: float, loop: CoarseLoop) -> float:
-        async def visit() -> float:
+    def run_after(seconds: float, loop: CoarseLoop) -> float:
+        async def take() -> float:
             queue = make_queue()
             queue.add("a", after=seconds)
-            key, at = await next_visit(queue)
+            key, time_s = await next_key(queue)
             queue.done(key)
             assert queue.idle
-            return at
+            return time_s
 
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            return runner.run(visit())
+            return runner.run(take())
 
-    def test_a_key_that_ripens_a_little_early_is_visited_once(self) -> None:
+    def test_a_timer_that_fires_slightly_early_makes_the_key_ready_once(self) -> None:
         loop = CoarseLoop()
-        assert self.visit_after(1, loop) == pytest.approx(0.9996)
+        assert self.run_after(1, loop) == pytest.approx(0.9996)
         assert loop.timers == 1
 
-    def test_a_key_may_wait_for_longer_than_the_loop_can_look_ahead(self) -> None:
-        assert self.visit_after(1e6, CoarseLoop()) == pytest.approx(1e6)
+    def test_a_delay_may_exceed_the_limit_of_the_loop(self) -> None:
+        assert self.run_after(1e6, CoarseLoop()) == pytest.approx(1e6)
 
 
 class TestPriority:
-    async def test_the_higher_priority_goes_first(self, queue: Workqueue[str]) -> None:
+    async def test_a_higher_priority_is_taken_first(self, queue: Workqueue[str]) -> None:
         for key, priority in ("s", SECONDARY), ("r", RESYNC), ("u", USER), ("t", RETRY):
             queue.add(key, priority=priority)
         assert take_all(queue) == "ustr"
 
-    async def test_a_user_asks_unless_it_is_said_otherwise(self, queue: Workqueue[str]) -> None:
+    async def test_the_default_priority_is_user(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         assert queue.place("a") == Ready(since=0, priority=USER)
 
-    async def test_a_ready_key_is_raised_by_a_higher_priority(self, queue: Workqueue[str]) -> None:
+    async def test_a_higher_priority_raises_a_ready_key(self, queue: Workqueue[str]) -> None:
         queue.add("a", priority=SECONDARY)
         queue.add("b", priority=RESYNC)
         queue.add("b", priority=USER)
         assert take_all(queue) == "ba"
 
-    async def test_a_ready_key_is_not_lowered(self, queue: Workqueue[str]) -> None:
+    async def test_a_lower_priority_does_not_lower_a_ready_key(self, queue: Workqueue[str]) -> None:
         queue.add("a", priority=USER)
         queue.add("a", priority=RESYNC)
         queue.add("b", priority=SECONDARY)
         assert take_all(queue) == "ab"
 
-    async def test_a_ready_key_is_raised_by_a_delayed_visit_of_a_higher_priority(
+    async def test_a_delayed_add_with_a_higher_priority_raises_a_ready_key(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a", priority=RESYNC)
         queue.add("a", priority=USER, after=60)
         assert queue.place("a") == Ready(since=0, priority=USER)
 
-    async def test_a_raised_key_goes_behind_those_of_its_new_priority(
+    async def test_a_raised_key_is_queued_behind_keys_of_its_new_priority(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a", priority=RESYNC)
@@ -478,7 +480,7 @@ class TestPriority:
         assert take_all(queue) == "ba"
 
     @pytest.mark.parametrize("priorities", [(RESYNC, SECONDARY), (SECONDARY, RESYNC)])
-    async def test_a_waiting_key_ripens_with_the_highest_priority(
+    async def test_a_waiting_key_becomes_ready_with_the_highest_priority(
         self, queue: Workqueue[str], priorities: tuple[Priority, Priority]
     ) -> None:
         for after, priority in zip((5, 6), priorities, strict=True):
@@ -486,14 +488,14 @@ class TestPriority:
         await asyncio.sleep(7)
         assert queue.place("a") == Ready(since=5, priority=SECONDARY)
 
-    async def test_a_waiting_key_added_now_has_the_priority_it_waits_with(
+    async def test_an_immediate_add_of_a_waiting_key_keeps_its_higher_priority(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a", after=60, priority=USER)
         queue.add("a", priority=RESYNC)
         assert queue.place("a") == Ready(since=0, priority=USER)
 
-    async def test_a_held_key_comes_back_with_the_highest_priority(
+    async def test_a_held_key_returns_with_the_highest_priority(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -503,7 +505,7 @@ class TestPriority:
         queue.done("a")
         assert queue.place("a") == Ready(since=0, priority=SECONDARY)
 
-    async def test_an_earlier_urgent_visit_does_not_make_a_later_one_urgent(
+    async def test_an_urgent_sync_does_not_raise_a_later_delayed_one(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a", after=60, priority=RESYNC)
@@ -514,21 +516,21 @@ class TestPriority:
 
 
 class TestAgeing:
-    async def test_what_waited_too_long_goes_before_what_is_urgent(self) -> None:
+    async def test_a_key_that_waited_too_long_is_taken_before_an_urgent_one(self) -> None:
         queue = make_queue(ageing_s=30)
         queue.add("old", priority=RESYNC)
         await asyncio.sleep(31)
         queue.add("new", priority=USER)
         assert queue.get_nowait() == "old"
 
-    async def test_what_did_not_wait_too_long_does_not(self) -> None:
+    async def test_a_key_that_did_not_wait_too_long_is_not_preferred(self) -> None:
         queue = make_queue(ageing_s=30)
         queue.add("old", priority=RESYNC)
         await asyncio.sleep(30)
         queue.add("new", priority=USER)
         assert queue.get_nowait() == "new"
 
-    async def test_of_those_that_waited_too_long_the_oldest_goes_first(self) -> None:
+    async def test_the_oldest_of_the_keys_that_waited_too_long_is_taken_first(self) -> None:
         queue = make_queue(ageing_s=30)
         for key in "abc":
             queue.add(key, priority=RESYNC)
@@ -536,7 +538,7 @@ class TestAgeing:
         await asyncio.sleep(30)
         assert take_all(queue) == "abc"
 
-    async def test_a_backlog_that_waited_too_long_leaves_every_other_turn_to_what_is_urgent(
+    async def test_urgent_keys_get_every_other_turn_beside_an_old_backlog(
         self,
     ) -> None:
         queue = make_queue(ageing_s=30)
@@ -563,17 +565,17 @@ class TestAgeing:
         queue.add("b", priority=USER)
         assert take_all(queue) == "ba"
 
-    async def test_nothing_starves_behind_an_endless_stream(self) -> None:
+    async def test_no_key_starves_behind_an_endless_stream_of_urgent_ones(self) -> None:
         queue = make_queue(ageing_s=30)
         queue.add("patient", priority=RESYNC)
         for number in range(100):
             queue.add(f"urgent-{number}", priority=USER)
-            key, at = await next_visit(queue)
+            key, time_s = await next_key(queue)
             queue.done(key)
             if key == "patient":
                 break
             await asyncio.sleep(1)
-        assert (key, at) == ("patient", 31)
+        assert (key, time_s) == ("patient", 31)
 
 
 class TestShares:
@@ -593,14 +595,14 @@ class TestShares:
             queue.add(key)
         assert self.order(queue) == ["a1", "b1", "c1", "a2", "c2", "a3"]
 
-    async def test_a_share_that_comes_later_waits_for_one_turn(self, queue: Workqueue[str]) -> None:
+    async def test_a_new_share_waits_for_one_turn(self, queue: Workqueue[str]) -> None:
         for key in "a1", "a2", "a3":
             queue.add(key)
         queue.get_nowait()
         queue.add("b1")
         assert self.order(queue) == ["a2", "b1", "a3"]
 
-    async def test_a_higher_priority_goes_before_another_shares_turn(
+    async def test_a_higher_priority_precedes_the_turn_of_another_share(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a1", priority=USER)
@@ -614,7 +616,7 @@ class TestShares:
         queue.add("b1", priority=USER)
         assert self.order(queue) == ["b1", "a1", "a2"]
 
-    async def test_what_waited_too_long_goes_before_any_turn(self, queue: Workqueue[str]) -> None:
+    async def test_keys_that_waited_too_long_precede_any_turn(self, queue: Workqueue[str]) -> None:
         queue.add("a1")
         queue.add("a2")
         await asyncio.sleep(1)
@@ -624,29 +626,27 @@ class TestShares:
 
 
 class TestRetry:
-    async def test_a_failing_key_waits_longer_each_time(self, queue: Workqueue[str]) -> None:
+    async def test_the_delay_of_a_failing_key_grows(self, queue: Workqueue[str]) -> None:
         queue.add("a")
-        visits = []
+        times_s = []
         for _ in range(4):
-            key, at = await next_visit(queue)
-            visits.append(at)
+            key, time_s = await next_key(queue)
+            times_s.append(time_s)
             queue.retry(key)
             queue.done(key)
-        assert visits == [0, 8, 24, 56]
+        assert times_s == [0, 8, 24, 56]
 
-    async def test_a_retry_may_say_when(self, queue: Workqueue[str]) -> None:
+    async def test_a_retry_may_have_a_delay(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.retry(await queue.get(), after=3)
         queue.done("a")
-        assert await next_visit(queue) == ("a", 3)
+        assert await next_key(queue) == ("a", 3)
 
-    async def test_a_retry_that_says_when_counts_as_a_failure(self, queue: Workqueue[str]) -> None:
+    async def test_a_retry_with_a_delay_counts_as_a_failure(self, queue: Workqueue[str]) -> None:
         queue.retry("a", after=3)
         assert queue.failures("a") == 1
 
-    async def test_a_retry_without_delay_is_ready_when_the_key_is_given_back(
-        self, queue: Workqueue[str]
-    ) -> None:
+    async def test_a_retry_without_a_delay_is_ready_after_done(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.retry(await queue.get(), after=0)
         assert len(queue) == 0
@@ -660,7 +660,7 @@ class TestRetry:
         queue.forget("a")
         assert queue.failures("a") == 0
 
-    async def test_success_cancels_a_retry_that_waits(self, queue: Workqueue[str]) -> None:
+    async def test_success_cancels_a_pending_retry(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.retry(await queue.get())
         queue.done("a")
@@ -669,53 +669,51 @@ class TestRetry:
         queue.done("a")
         assert queue.idle
 
-    async def test_forgetting_a_waiting_key_cancels_its_retry(self, queue: Workqueue[str]) -> None:
+    async def test_forget_cancels_the_retry_of_a_waiting_key(self, queue: Workqueue[str]) -> None:
         queue.retry("a")
         queue.forget("a")
         assert queue.idle
         await asyncio.sleep(100)
         assert len(queue) == 0
 
-    async def test_a_visit_before_the_retry_that_says_nothing_leaves_it(
-        self, queue: Workqueue[str]
-    ) -> None:
+    async def test_a_sync_before_the_retry_keeps_the_retry(self, queue: Workqueue[str]) -> None:
         queue.retry("a", after=8)
         queue.add("a")
         assert take_all(queue) == "a"
         assert queue.place("a") == Waiting(until=8)
 
-    async def test_success_leaves_an_explicit_visit_that_waits(self, queue: Workqueue[str]) -> None:
+    async def test_success_keeps_a_delayed_add(self, queue: Workqueue[str]) -> None:
         queue.add("a", after=60)
         queue.retry("a")
         assert queue.place("a") == Waiting(until=8)
         queue.forget("a")
         assert queue.place("a") == Waiting(until=60)
 
-    async def test_success_leaves_what_is_ready(self, queue: Workqueue[str]) -> None:
+    async def test_success_keeps_a_ready_key(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.forget("a")
         assert len(queue) == 1
 
-    async def test_a_ripe_retry_is_no_longer_cancelled(self, queue: Workqueue[str]) -> None:
+    async def test_a_retry_that_is_due_is_not_cancelled(self, queue: Workqueue[str]) -> None:
         queue.retry("a")
         await asyncio.sleep(9)
         queue.forget("a")
         assert take_all(queue) == "a"
         assert queue.idle
 
-    async def test_a_waiting_key_waits_for_the_earlier_of_retry_and_explicit_time(
+    async def test_a_key_with_a_retry_and_a_delayed_add_is_ready_at_both_times(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a", after=5)
         queue.retry("a")
-        assert await next_visit(queue) == ("a", 5)
+        assert await next_key(queue) == ("a", 5)
         queue.done("a")
-        assert await next_visit(queue) == ("a", 8)
+        assert await next_key(queue) == ("a", 8)
         queue.done("a")
         assert queue.idle
 
     @pytest.mark.parametrize("priority", Priority)
-    async def test_a_retry_keeps_the_priority_with_which_the_key_was_taken(
+    async def test_a_retry_keeps_the_priority_of_the_held_key(
         self, queue: Workqueue[str], priority: Priority
     ) -> None:
         queue.add("a", priority=priority)
@@ -724,40 +722,40 @@ class TestRetry:
         await asyncio.sleep(9)
         assert queue.place("a") == Ready(since=8, priority=priority)
 
-    async def test_a_retry_of_a_key_that_nobody_holds_is_a_retry(
+    async def test_a_retry_of_a_key_that_is_not_held_has_retry_priority(
         self, queue: Workqueue[str]
     ) -> None:
         queue.retry("a")
         await asyncio.sleep(9)
         assert queue.place("a") == Ready(since=8, priority=RETRY)
 
-    async def test_the_default_backoff_is_five_milliseconds_doubling(self) -> None:
+    async def test_the_default_backoff_starts_at_five_milliseconds_and_doubles(self) -> None:
         queue: Workqueue[str] = Workqueue()
-        visits = []
+        times_s = []
         for _ in range(3):
             queue.retry("a")
-            key, at = await next_visit(queue)
-            visits.append(at)
+            key, time_s = await next_key(queue)
+            times_s.append(time_s)
             queue.done(key)
-        assert 0.005 <= visits[0] <= 0.0055
-        assert 0.010 <= visits[1] - visits[0] <= 0.011
-        assert 0.020 <= visits[2] - visits[1] <= 0.022
+        assert 0.005 <= times_s[0] <= 0.0055
+        assert 0.010 <= times_s[1] - times_s[0] <= 0.011
+        assert 0.020 <= times_s[2] - times_s[1] <= 0.022
 
     async def test_a_token_bucket_spreads_retries_of_many_keys(self) -> None:
         queue = make_queue(base_s=0.001, bucket=TokenBucket(rate_per_s=1, burst=2))
         for key in "abcd":
             queue.retry(key)
-        visits = [await next_visit(queue) for _ in range(4)]
-        assert visits == [("a", 0.001), ("b", 0.001), ("c", 1), ("d", 2)]
+        times_s = [await next_key(queue) for _ in range(4)]
+        assert times_s == [("a", 0.001), ("b", 0.001), ("c", 1), ("d", 2)]
 
-    async def test_a_token_bucket_limits_a_retry_that_says_when(self) -> None:
+    async def test_a_token_bucket_limits_a_retry_with_a_delay(self) -> None:
         queue = make_queue(bucket=TokenBucket(rate_per_s=1, burst=1))
         queue.retry("a", after=0)
         queue.retry("b", after=0)
         queue.retry("c", after=5)
-        assert [await next_visit(queue) for _ in range(3)] == [("a", 0), ("b", 1), ("c", 5)]
+        assert [await next_key(queue) for _ in range(3)] == [("a", 0), ("b", 1), ("c", 5)]
 
-    async def test_a_token_bucket_does_not_limit_what_is_added(self) -> None:
+    async def test_a_token_bucket_does_not_limit_added_keys(self) -> None:
         queue = make_queue(bucket=TokenBucket(rate_per_s=1, burst=1))
         for key in "abc":
             queue.add(key)
@@ -765,20 +763,18 @@ class TestRetry:
 
 
 class TestGet:
-    async def test_it_waits_for_a_key(self, queue: Workqueue[str]) -> None:
+    async def test_get_waits_for_a_key(self, queue: Workqueue[str]) -> None:
         asyncio.get_running_loop().call_later(7, queue.add, "a")
-        assert await next_visit(queue) == ("a", 7)
+        assert await next_key(queue) == ("a", 7)
 
-    async def test_every_waiting_worker_gets_one_of_the_keys(self, queue: Workqueue[str]) -> None:
+    async def test_every_waiting_worker_gets_one_key(self, queue: Workqueue[str]) -> None:
         workers = [asyncio.create_task(queue.get()) for _ in range(3)]
         await asyncio.sleep(1)
         for key in "abc":
             queue.add(key)
         assert await asyncio.gather(*workers) == ["a", "b", "c"]
 
-    async def test_one_key_goes_to_the_worker_that_waits_longest(
-        self, queue: Workqueue[str]
-    ) -> None:
+    async def test_the_worker_that_waits_longest_gets_the_key(self, queue: Workqueue[str]) -> None:
         workers = [asyncio.create_task(queue.get()) for _ in range(3)]
         await asyncio.sleep(1)
         queue.add("a")
@@ -790,20 +786,20 @@ class TestGet:
     async def test_a_worker_cancelled_while_it_waits_takes_no_key(
         self, queue: Workqueue[str]
     ) -> None:
-        cancelled, patient = (asyncio.create_task(queue.get()) for _ in range(2))
+        cancelled, waiting = (asyncio.create_task(queue.get()) for _ in range(2))
         await asyncio.sleep(1)
         cancelled.cancel()
         queue.add("a")
-        assert await patient == "a"
+        assert await waiting == "a"
 
-    async def test_a_worker_cancelled_when_woken_leaves_the_key_to_the_next(
+    async def test_a_worker_cancelled_after_its_wakeup_leaves_the_key_to_the_next(
         self, queue: Workqueue[str]
     ) -> None:
-        cancelled, patient = (asyncio.create_task(queue.get()) for _ in range(2))
+        cancelled, waiting = (asyncio.create_task(queue.get()) for _ in range(2))
         await asyncio.sleep(1)
         queue.add("a")
         cancelled.cancel()
-        assert await patient == "a"
+        assert await waiting == "a"
         assert cancelled.cancelled()
 
     async def test_a_key_whose_only_worker_was_cancelled_stays_ready(
@@ -816,7 +812,7 @@ class TestGet:
         await asyncio.sleep(1)
         assert queue.place("a") == Ready(since=1, priority=USER)
 
-    async def test_a_worker_that_was_overtaken_gets_the_next_key(
+    async def test_a_worker_that_lost_a_key_to_get_nowait_gets_the_next_key(
         self, queue: Workqueue[str]
     ) -> None:
         overtaken = asyncio.create_task(queue.get())
@@ -829,7 +825,7 @@ class TestGet:
 
     async def test_one_key_wakes_one_worker(self, queue: Workqueue[str]) -> None:
         wakes: list[int] = []
-        workers = [asyncio.create_task(told_when_woken(queue.get(), wakes)) for _ in range(5)]
+        workers = [asyncio.create_task(count_wakes(queue.get(), wakes)) for _ in range(5)]
         await asyncio.sleep(1)
         assert len(wakes) == 5
         queue.add("a")
@@ -838,7 +834,7 @@ class TestGet:
         queue.shut_down(drain=False)
         await asyncio.gather(*workers, return_exceptions=True)
 
-    async def test_workers_that_gave_up_leave_nothing_behind(self, queue: Workqueue[str]) -> None:
+    async def test_cancelled_workers_leave_no_memory(self, queue: Workqueue[str]) -> None:
         def futures() -> int:
             gc.collect()
             return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
@@ -849,7 +845,7 @@ class TestGet:
                 await asyncio.wait_for(queue.get(), 1)
         assert futures() < before + 10
 
-    async def test_timeouts_lose_nothing(self, queue: Workqueue[str]) -> None:
+    async def test_a_timeout_of_get_loses_no_key(self, queue: Workqueue[str]) -> None:
         taken: list[str] = []
         for number in range(50):
             queue.add(f"{number:02}", after=number + (number % 3 - 1) * 0.01)
@@ -861,14 +857,14 @@ class TestGet:
                 continue
         assert taken == sorted(taken)
 
-    async def test_without_waiting_it_is_a_key_or_none(self, queue: Workqueue[str]) -> None:
+    async def test_get_nowait_returns_a_key_or_none(self, queue: Workqueue[str]) -> None:
         assert queue.get_nowait() is None
         queue.add("a")
         assert queue.get_nowait() == "a"
 
 
 class TestShutDown:
-    async def test_what_is_ready_is_handed_out_when_draining(self, queue: Workqueue[str]) -> None:
+    async def test_ready_keys_are_handed_out_while_draining(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.add("b")
         queue.shut_down(drain=True)
@@ -876,7 +872,7 @@ class TestShutDown:
         with pytest.raises(QueueShutDownError):
             await queue.get()
 
-    async def test_what_is_ready_is_dropped_when_not_draining(self, queue: Workqueue[str]) -> None:
+    async def test_ready_keys_are_dropped_without_a_drain(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.shut_down(drain=False)
         with pytest.raises(QueueShutDownError):
@@ -884,7 +880,7 @@ class TestShutDown:
         assert queue.idle
 
     @pytest.mark.parametrize("drain", [True, False])
-    async def test_what_waits_is_dropped(self, queue: Workqueue[str], *, drain: bool) -> None:
+    async def test_waiting_keys_are_dropped(self, queue: Workqueue[str], *, drain: bool) -> None:
         queue.add("a", after=1)
         queue.retry("b")
         queue.shut_down(drain=drain)
@@ -893,14 +889,16 @@ class TestShutDown:
         assert len(queue) == 0
 
     @pytest.mark.parametrize("drain", [True, False])
-    async def test_workers_that_wait_are_told(self, queue: Workqueue[str], *, drain: bool) -> None:
+    async def test_waiting_workers_get_a_shutdown_error(
+        self, queue: Workqueue[str], *, drain: bool
+    ) -> None:
         workers = [asyncio.create_task(queue.get()) for _ in range(3)]
         await asyncio.sleep(1)
         queue.shut_down(drain=drain)
         results = await asyncio.gather(*workers, return_exceptions=True)
         assert [type(result) for result in results] == [QueueShutDownError] * 3
 
-    async def test_a_worker_woken_for_a_key_still_gets_it_when_draining(
+    async def test_a_worker_woken_for_a_key_still_gets_it_while_draining(
         self, queue: Workqueue[str]
     ) -> None:
         workers = [asyncio.create_task(queue.get()) for _ in range(2)]
@@ -912,7 +910,7 @@ class TestShutDown:
         assert isinstance(second, QueueShutDownError)
 
     @pytest.mark.parametrize("drain", [True, False])
-    async def test_nothing_more_is_taken(self, queue: Workqueue[str], *, drain: bool) -> None:
+    async def test_no_more_keys_are_accepted(self, queue: Workqueue[str], *, drain: bool) -> None:
         queue.shut_down(drain=drain)
         queue.add("a")
         queue.add("b", after=1)
@@ -920,7 +918,7 @@ class TestShutDown:
         assert queue.idle
 
     @pytest.mark.parametrize("drain", [True, False])
-    async def test_a_held_key_that_was_added_is_as_good_as_ready(
+    async def test_a_held_key_that_was_added_again_is_treated_as_ready(
         self, queue: Workqueue[str], *, drain: bool
     ) -> None:
         queue.add("a")
@@ -931,7 +929,7 @@ class TestShutDown:
         assert take_all(queue) == ("a" if drain else "")
         assert queue.idle
 
-    async def test_a_delayed_visit_of_a_held_or_ready_key_is_dropped(
+    async def test_a_delayed_add_of_a_held_or_ready_key_is_dropped(
         self, queue: Workqueue[str]
     ) -> None:
         for key in "ab":
@@ -943,7 +941,7 @@ class TestShutDown:
         assert take_all(queue) == "b"
         assert queue.idle
 
-    async def test_draining_can_be_cut_short(self, queue: Workqueue[str]) -> None:
+    async def test_a_drain_can_be_aborted(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.shut_down(drain=True)
         queue.shut_down(drain=False)
@@ -952,13 +950,13 @@ class TestShutDown:
 
 
 class TestJoin:
-    async def test_it_returns_at_once_when_nothing_is_held(self, queue: Workqueue[str]) -> None:
+    async def test_join_returns_at_once_without_held_keys(self, queue: Workqueue[str]) -> None:
         queue.add("ready")
         queue.add("waiting", after=60)
         await queue.join()
         assert now() == 0
 
-    async def test_it_waits_for_every_key_that_is_held(self, queue: Workqueue[str]) -> None:
+    async def test_join_waits_for_every_held_key(self, queue: Workqueue[str]) -> None:
         for key, after in ("a", 3), ("b", 5):
             queue.add(key)
             await queue.get()
@@ -967,7 +965,7 @@ class TestJoin:
         await queue.join()
         assert now() == 5
 
-    async def test_it_waits_until_all_is_drained(self, queue: Workqueue[str]) -> None:
+    async def test_join_waits_for_the_drain(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         queue.add("b")
 
@@ -984,7 +982,9 @@ class TestJoin:
         assert now() == 5
         await worker
 
-    async def test_it_ends_when_what_should_drain_is_dropped(self, queue: Workqueue[str]) -> None:
+    async def test_join_returns_when_an_aborted_drain_drops_its_keys(
+        self, queue: Workqueue[str]
+    ) -> None:
         queue.add("a")
         queue.shut_down(drain=True)
         joined = asyncio.create_task(queue.join())
@@ -993,7 +993,7 @@ class TestJoin:
         queue.shut_down(drain=False)
         await joined
 
-    async def test_everyone_who_joins_is_told(self, queue: Workqueue[str]) -> None:
+    async def test_every_caller_of_join_returns(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         await queue.get()
         joined = [asyncio.create_task(queue.join()) for _ in range(3)]
@@ -1004,7 +1004,7 @@ class TestJoin:
 
 
 class TestStats:
-    async def test_a_new_queue_counted_nothing(self, queue: Workqueue[str]) -> None:
+    async def test_the_counts_of_a_new_queue_are_zero(self, queue: Workqueue[str]) -> None:
         stats = queue.stats()
         assert (stats.depth, stats.waiting, stats.held, stats.adds, stats.retries) == (0,) * 5
         assert (stats.latency_s.count, stats.work_s.count) == (0, 0)
@@ -1017,7 +1017,9 @@ class TestStats:
         stats = queue.stats()
         assert (stats.depth, stats.waiting, stats.held) == (2, 3, 1)
 
-    async def test_adds_are_counted_when_a_key_becomes_ready(self, queue: Workqueue[str]) -> None:
+    async def test_an_add_is_counted_when_the_key_becomes_ready(
+        self, queue: Workqueue[str]
+    ) -> None:
         queue.add("a")
         queue.add("a")
         queue.add("b", after=5)
@@ -1025,7 +1027,7 @@ class TestStats:
         await asyncio.sleep(6)
         assert queue.stats().adds == 2
 
-    async def test_a_key_added_while_it_is_held_is_an_add_and_is_in_the_depth(
+    async def test_an_add_of_a_held_key_is_counted_and_is_in_the_depth(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -1038,9 +1040,7 @@ class TestStats:
         await queue.get()
         assert (queue.stats().adds, queue.stats().depth) == (2, 0)
 
-    async def test_a_key_added_while_it_is_held_waits_from_the_add(
-        self, queue: Workqueue[str]
-    ) -> None:
+    async def test_latency_of_a_held_key_counts_from_its_add(self, queue: Workqueue[str]) -> None:
         queue.add("a")
         await queue.get()
         await asyncio.sleep(10)
@@ -1051,7 +1051,7 @@ class TestStats:
         await queue.get()
         assert queue.stats().latency_s.sum == 23
 
-    async def test_a_delay_that_ends_while_the_key_is_held_makes_it_due(
+    async def test_latency_of_a_held_key_with_a_delay_counts_from_the_end_of_the_delay(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -1065,7 +1065,7 @@ class TestStats:
         stats = queue.stats()
         assert (stats.adds, stats.depth, stats.latency_s.sum) == (2, 0, 5)
 
-    async def test_a_held_key_that_is_added_and_dropped_was_added(
+    async def test_an_add_of_a_held_key_that_is_dropped_is_counted(
         self, queue: Workqueue[str]
     ) -> None:
         queue.add("a")
@@ -1080,12 +1080,12 @@ class TestStats:
         queue.add("a")
         assert queue.stats().retries == 1
 
-    async def test_retries_are_counted_when_asked_for(self, queue: Workqueue[str]) -> None:
+    async def test_a_retry_is_counted_when_it_is_requested(self, queue: Workqueue[str]) -> None:
         queue.retry("a")
         queue.retry("a")
         assert queue.stats().retries == 2
 
-    async def test_latency_is_from_ready_to_taken(self, queue: Workqueue[str]) -> None:
+    async def test_latency_lasts_from_ready_to_get(self, queue: Workqueue[str]) -> None:
         queue.add("a", after=100)
         await asyncio.sleep(107)
         await queue.get()
@@ -1094,7 +1094,7 @@ class TestStats:
         assert dict(zip(latency.bounds, latency.counts, strict=False))[10] == 1
         assert latency.count == 1
 
-    async def test_work_is_from_taken_to_given_back(self, queue: Workqueue[str]) -> None:
+    async def test_work_lasts_from_get_to_done(self, queue: Workqueue[str]) -> None:
         for key, held_s in ("a", 1), ("b", 5000):
             queue.add(key)
             await queue.get()
@@ -1131,7 +1131,7 @@ class TestPace:
             taken.append((asyncio.get_running_loop().time(), key))
             queue.done(key)
 
-    async def test_a_burst_is_taken_at_once_and_then_so_many_a_second(
+    async def test_a_burst_is_taken_at_once_and_further_keys_at_the_rate(
         self, queue: Workqueue[str]
     ) -> None:
         for key in "abcdefg":
@@ -1140,11 +1140,11 @@ class TestPace:
         workers = [asyncio.create_task(self.work(queue, taken)) for _ in range(4)]
         await asyncio.sleep(10)
         assert [key for _, key in taken] == list("abcdefg")
-        assert [at for at, _ in taken] == pytest.approx([0, 0, 0, 0.5, 1, 1.5, 2])
+        assert [taken_at for taken_at, _ in taken] == pytest.approx([0, 0, 0, 0.5, 1, 1.5, 2])
         for worker in workers:
             worker.cancel()
 
-    async def test_what_is_urgent_goes_first_although_it_came_during_the_wait(
+    async def test_an_urgent_key_added_during_the_wait_is_taken_first(
         self, queue: Workqueue[str]
     ) -> None:
         for key in "abcd":
@@ -1157,18 +1157,18 @@ class TestPace:
         assert [key for _, key in taken] == ["a", "b", "c", "urgent", "d"]
         worker.cancel()
 
-    async def test_idle_workers_use_up_nothing(self, queue: Workqueue[str]) -> None:
+    async def test_idle_workers_use_no_tokens(self, queue: Workqueue[str]) -> None:
         taken: list[tuple[float, str]] = []
         workers = [asyncio.create_task(self.work(queue, taken)) for _ in range(4)]
         await asyncio.sleep(100)
         for key in "abcde":
             queue.add(key)
         await asyncio.sleep(10)
-        assert [at for at, _ in taken] == pytest.approx([100, 100, 100, 100.5, 101])
+        assert [taken_at for taken_at, _ in taken] == pytest.approx([100, 100, 100, 100.5, 101])
         for worker in workers:
             worker.cancel()
 
-    async def test_a_cancelled_get_uses_up_nothing_and_wakes_another(
+    async def test_a_cancelled_get_uses_no_token_and_wakes_another_worker(
         self, queue: Workqueue[str]
     ) -> None:
         for key in "abcd":
@@ -1182,7 +1182,7 @@ class TestPace:
         assert await other == "d"
         assert asyncio.get_running_loop().time() <= 1.0
 
-    async def test_a_stop_does_not_wait_for_the_pace(self) -> None:
+    async def test_a_shutdown_does_not_wait_for_the_pace(self) -> None:
         queue = Workqueue[str](pace=RateLimit(qps=0.001, burst=1))
         for key in "ab":
             queue.add(key)
@@ -1194,9 +1194,7 @@ class TestPace:
             await waiting
         assert asyncio.get_running_loop().time() == 1
 
-    async def test_without_waiting_no_key_is_taken_beyond_the_pace(
-        self, queue: Workqueue[str]
-    ) -> None:
+    async def test_get_nowait_returns_no_key_beyond_the_pace(self, queue: Workqueue[str]) -> None:
         for key in "abcd":
             queue.add(key)
         assert [queue.get_nowait() for _ in range(5)] == ["a", "b", "c", None, None]
@@ -1204,7 +1202,7 @@ class TestPace:
         assert queue.get_nowait() == "d"
 
 
-async def test_a_key_that_is_dropped_is_nowhere_and_no_failure_is_remembered() -> None:
+async def test_a_dropped_key_leaves_the_queue_and_loses_its_failures() -> None:
     queue = Workqueue[str]()
     queue.add("ready")
     queue.add("later", after=10)
@@ -1218,7 +1216,7 @@ async def test_a_key_that_is_dropped_is_nowhere_and_no_failure_is_remembered() -
     assert queue.get_nowait() is None
 
 
-async def test_a_held_key_that_is_dropped_is_not_ready_again_when_it_is_given_back() -> None:
+async def test_a_dropped_key_that_is_held_is_not_ready_after_done() -> None:
     queue = Workqueue[str]()
     queue.add("a")
     assert queue.get_nowait() == "a"
@@ -1229,7 +1227,7 @@ async def test_a_held_key_that_is_dropped_is_not_ready_again_when_it_is_given_ba
     assert queue.idle
 
 
-async def test_only_what_is_wanted_is_kept() -> None:
+async def test_keep_drops_all_other_keys() -> None:
     queue = Workqueue[str](share_of=len)
     for key in ("a", "b", "aa", "bb"):
         queue.add(key)

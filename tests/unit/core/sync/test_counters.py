@@ -1,4 +1,4 @@
-"""What came of syncs is counted: how many, how long they took, how soon changes are answered."""
+"""Counters of syncs: results, durations and the time until a change is synced."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,8 @@ from natsctl.core.sync.follow_up import Failed, Outcome, Synced
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, RetryAfter
 
 
-class Clock:
-    """Syncs keys, each sync beginning where the last one ended."""
+class SyncClock:
+    """Runs syncs on a manual clock: each sync starts at the end of the last one."""
 
     def __init__(self) -> None:
         self.counters = SyncCounters[str]()
@@ -34,19 +34,19 @@ class Clock:
 
     @property
     def unanswered(self) -> tuple[int, float]:
-        """How many changes wait, and for how long the first of them does."""
+        """The number of pending changes and the age of the oldest, in seconds."""
         return self.counts.unanswered, self.counts.oldest_s
 
     @property
     def waits(self) -> tuple[int, float]:
-        """How many changes were answered, and after how many seconds together."""
+        """The number of synced changes and the sum of their delays in seconds."""
         convergence_s = self.counts.convergence_s
         return convergence_s.count, convergence_s.sum
 
 
 @pytest.fixture
-def clock() -> Iterator[Clock]:
-    clock = Clock()
+def clock() -> Iterator[SyncClock]:
+    clock = SyncClock()
     with clock.counters.answering():
         yield clock
 
@@ -63,17 +63,17 @@ def clock() -> Iterator[Clock]:
         (Failed(InvalidKeyError("no")), {"failed": 1, "final": 1}),
     ],
 )
-def test_every_sync_is_counted_by_how_it_ended(
-    clock: Clock, outcome: Outcome, counted: dict[str, int]
+def test_every_sync_is_counted_by_its_result(
+    clock: SyncClock, outcome: Outcome, counted: dict[str, int]
 ) -> None:
     clock.sync("a", outcome, took_s=2)
     names = ("succeeded", "asked", "failed", "final", "timeouts")
-    found = {name: getattr(clock.counts, name) for name in names}
-    assert found == dict.fromkeys(names, 0) | counted
+    counts = {name: getattr(clock.counts, name) for name in names}
+    assert counts == dict.fromkeys(names, 0) | counted
     assert (clock.counts.duration_s.count, clock.counts.duration_s.sum) == (1, 2)
 
 
-def test_a_change_is_answered_by_the_first_sync_after_it_that_succeeds(clock: Clock) -> None:
+def test_a_change_is_answered_by_its_first_successful_sync(clock: SyncClock) -> None:
     clock.change("a")
     clock.sync("b", Synced())
     assert clock.waits == (0, 0)
@@ -84,7 +84,7 @@ def test_a_change_is_answered_by_the_first_sync_after_it_that_succeeds(clock: Cl
 
 
 @pytest.mark.parametrize("error", [NatsctlError("no"), TimeoutError(), RetryAfter(1)])
-def test_a_sync_that_fails_answers_nothing(clock: Clock, error: Exception) -> None:
+def test_a_failed_sync_answers_no_change(clock: SyncClock, error: Exception) -> None:
     clock.change("a")
     clock.sync("a", Failed(error))
     clock.sync("a", Failed(error))
@@ -92,7 +92,7 @@ def test_a_sync_that_fails_answers_nothing(clock: Clock, error: Exception) -> No
     assert clock.waits == (1, 3)
 
 
-def test_of_several_changes_the_first_counts(clock: Clock) -> None:
+def test_the_delay_counts_from_the_first_of_several_changes(clock: SyncClock) -> None:
     clock.change("a")
     clock.now = 10
     clock.change("a")
@@ -100,7 +100,7 @@ def test_of_several_changes_the_first_counts(clock: Clock) -> None:
     assert clock.waits == (1, 11)
 
 
-def test_a_change_during_a_sync_is_answered_by_the_next(clock: Clock) -> None:
+def test_a_change_during_a_sync_is_answered_by_the_next(clock: SyncClock) -> None:
     clock.change("a")
     clock.sync("a", Synced(), took_s=5, change=True)
     assert clock.waits == (1, 5)
@@ -108,14 +108,14 @@ def test_a_change_during_a_sync_is_answered_by_the_next(clock: Clock) -> None:
     assert clock.waits == (2, 7)
 
 
-def test_a_change_during_a_sync_that_fails_does_not_hide_the_one_before(clock: Clock) -> None:
+def test_a_change_during_a_failed_sync_keeps_the_time_of_the_one_before(clock: SyncClock) -> None:
     clock.change("a")
     clock.sync("a", Failed(NatsctlError("no")), took_s=5, change=True)
     clock.sync("a", Synced(), took_s=2)
     assert clock.waits == (1, 7)
 
 
-def test_for_a_change_that_failed_for_good_nobody_waits(clock: Clock) -> None:
+def test_a_change_whose_sync_failed_permanently_is_not_pending(clock: SyncClock) -> None:
     clock.change("a")
     clock.sync("a", Failed(PermanentError("never")))
     clock.now = 1000
@@ -124,8 +124,8 @@ def test_for_a_change_that_failed_for_good_nobody_waits(clock: Clock) -> None:
     assert clock.waits == (1, 1)
 
 
-def test_changes_that_wait_are_counted_and_the_first_of_them_tells_for_how_long(
-    clock: Clock,
+def test_pending_changes_are_counted_with_the_age_of_the_oldest(
+    clock: SyncClock,
 ) -> None:
     assert clock.unanswered == (0, 0)
     clock.change("a")
@@ -140,8 +140,8 @@ def test_changes_that_wait_are_counted_and_the_first_of_them_tells_for_how_long(
     assert clock.unanswered == (0, 0)
 
 
-def test_while_nobody_here_is_to_answer_changes_are_not_waited_for() -> None:
-    clock = Clock()
+def test_changes_are_not_pending_while_this_process_does_not_sync() -> None:
+    clock = SyncClock()
     clock.change("a")
     assert clock.unanswered == (0, 0)
     with clock.counters.answering():

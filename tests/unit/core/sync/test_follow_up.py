@@ -1,4 +1,4 @@
-"""What follows a sync."""
+"""Requeue, retry or drop of a key after its sync."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def queue() -> Workqueue[str]:
 
 
 async def take(queue: Workqueue[str], *, failures: int = 0) -> None:
-    """Take the key `a`, which has failed so often before."""
+    """Take the key `a` after the given number of failures."""
     for _ in range(failures):
         queue.retry("a", after=0)
     if not failures:
@@ -28,14 +28,14 @@ async def take(queue: Workqueue[str], *, failures: int = 0) -> None:
 
 
 class Policy:
-    """Decides as told, and remembers what it was asked."""
+    """A retry policy with a fixed decision; records its calls."""
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
-        self.asked: list[tuple[Exception, int]] = []
+        self.calls: list[tuple[Exception, int]] = []
 
     def __call__(self, error: Exception, failures: int) -> Decision:
-        self.asked.append((error, failures))
+        self.calls.append((error, failures))
         return self.decision
 
 
@@ -49,7 +49,7 @@ def waits_s(queue: Workqueue[str]) -> float:
 
 
 class TestSuccess:
-    async def test_a_key_that_succeeded_is_given_back_and_forgotten(
+    async def test_a_synced_key_leaves_the_queue_and_loses_its_failures(
         self, queue: Workqueue[str]
     ) -> None:
         await take(queue, failures=3)
@@ -57,25 +57,27 @@ class TestSuccess:
         assert queue.place("a") is None
         assert queue.failures("a") == 0
 
-    async def test_a_key_comes_back_when_it_wants_to(self, queue: Workqueue[str]) -> None:
+    async def test_a_key_is_requeued_after_the_returned_delay(self, queue: Workqueue[str]) -> None:
         await take(queue, failures=3)
         settle(queue, "a", Synced(after=60), RETRY)
         assert waits_s(queue) == 60
         assert queue.failures("a") == 0
 
-    async def test_it_comes_back_behind_whatever_is_urgent(self, queue: Workqueue[str]) -> None:
+    async def test_a_requeued_key_has_a_lower_priority_than_a_retry(
+        self, queue: Workqueue[str]
+    ) -> None:
         await take(queue)
         settle(queue, "a", Synced(after=1), RETRY)
         queue.add("b", after=1, priority=Priority.RETRY)
         await asyncio.sleep(2)
         assert [await queue.get(), await queue.get()] == ["b", "a"]
 
-    async def test_zero_seconds_are_at_once(self, queue: Workqueue[str]) -> None:
+    async def test_a_delay_of_zero_requeues_at_once(self, queue: Workqueue[str]) -> None:
         await take(queue)
         settle(queue, "a", Synced(after=0), RETRY)
         assert await queue.get() == "a"
 
-    async def test_a_change_during_the_sync_is_synced_too(self, queue: Workqueue[str]) -> None:
+    async def test_a_change_during_the_sync_requeues_the_key(self, queue: Workqueue[str]) -> None:
         await take(queue)
         queue.add("a")
         settle(queue, "a", Synced(), RETRY)
@@ -83,36 +85,36 @@ class TestSuccess:
 
 
 class TestFailure:
-    async def test_the_policy_is_asked_with_the_error_and_the_count(
+    async def test_the_policy_gets_the_error_and_the_number_of_failures(
         self, queue: Workqueue[str]
     ) -> None:
         policy = Policy(Retry())
         for _ in range(3):
-            await take(queue) if not policy.asked else await queue.get()
+            await take(queue) if not policy.calls else await queue.get()
             settle(queue, "a", Failed(ERROR), policy)
-        assert policy.asked == [(ERROR, 1), (ERROR, 2), (ERROR, 3)]
+        assert policy.calls == [(ERROR, 1), (ERROR, 2), (ERROR, 3)]
 
-    async def test_a_retry_without_a_time_is_when_the_limiter_says(
-        self, queue: Workqueue[str]
-    ) -> None:
+    async def test_a_retry_without_a_delay_uses_the_limiter(self, queue: Workqueue[str]) -> None:
         await take(queue)
         settle(queue, "a", Failed(ERROR), Policy(Retry()))
         assert 0.005 <= waits_s(queue) <= 0.0056
         assert queue.failures("a") == 1
 
-    async def test_a_retry_with_a_time_is_then(self, queue: Workqueue[str]) -> None:
+    async def test_a_retry_with_a_delay_uses_that_delay(self, queue: Workqueue[str]) -> None:
         await take(queue)
         settle(queue, "a", Failed(ERROR), Policy(Retry(after=7)))
         assert waits_s(queue) == 7
         assert queue.failures("a") == 1
 
-    async def test_a_key_that_is_dropped_is_forgotten(self, queue: Workqueue[str]) -> None:
+    async def test_a_dropped_key_leaves_the_queue_and_loses_its_failures(
+        self, queue: Workqueue[str]
+    ) -> None:
         await take(queue, failures=3)
         settle(queue, "a", Failed(ERROR), Policy(Drop()))
         assert queue.place("a") is None
         assert queue.failures("a") == 0
 
-    async def test_a_stop_is_for_everything(self, queue: Workqueue[str]) -> None:
+    async def test_a_stop_shuts_down_the_queue(self, queue: Workqueue[str]) -> None:
         queue.add("b", after=1)
         await take(queue)
         queue.add("c")
@@ -121,22 +123,22 @@ class TestFailure:
             await queue.get()
         assert queue.idle
 
-    async def test_a_time_out_is_a_failure_like_any_other(self, queue: Workqueue[str]) -> None:
+    async def test_a_timeout_is_a_failure(self, queue: Workqueue[str]) -> None:
         await take(queue)
         settle(queue, "a", Failed(TimeoutError()), Policy(Retry(after=7)))
         assert queue.failures("a") == 1
 
 
-class TestAskedFor:
-    async def test_retry_after_is_obeyed_and_no_failure(self, queue: Workqueue[str]) -> None:
+class TestRaisedRequests:
+    async def test_retry_after_requeues_without_a_failure(self, queue: Workqueue[str]) -> None:
         policy = Policy(Drop())
         await take(queue, failures=2)
         settle(queue, "a", Failed(RetryAfter(30)), policy)
         assert waits_s(queue) == 30
         assert queue.failures("a") == 2
-        assert policy.asked == []
+        assert policy.calls == []
 
-    async def test_retry_after_is_as_urgent_as_the_visit_was(self, queue: Workqueue[str]) -> None:
+    async def test_retry_after_keeps_the_priority_of_the_sync(self, queue: Workqueue[str]) -> None:
         queue.add("a", priority=Priority.SECONDARY)
         await queue.get()
         settle(queue, "a", Failed(RetryAfter(1)), Policy(Drop()))
@@ -158,7 +160,7 @@ class TestAskedFor:
         assert ready.priority is priority
 
     @pytest.mark.parametrize("error", [PermanentError("never"), InvalidKeyError("odd")])
-    async def test_what_is_useless_to_try_again_is_forgotten(
+    async def test_a_permanent_error_drops_the_key(
         self, queue: Workqueue[str], error: Exception
     ) -> None:
         policy = Policy(Retry())
@@ -166,4 +168,4 @@ class TestAskedFor:
         settle(queue, "a", Failed(error), policy)
         assert queue.place("a") is None
         assert queue.failures("a") == 0
-        assert policy.asked == []
+        assert policy.calls == []

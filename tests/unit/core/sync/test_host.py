@@ -1,4 +1,4 @@
-"""A host calls the hooks once, runs sync loops, and stops them within a time limit."""
+"""A host calls the hooks once, runs sync loops and stops them within a time limit."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.support.stores.sample_objects import THINGS, Thing, value
 
 
 class Hosted:
-    """Two sync loops in one host; records the hooks and the syncs in their order."""
+    """Two sync loops in one host; records the calls of hooks and syncs in order."""
 
     def __init__(self, *, sync_s: float = 0.0, fails: bool = False) -> None:
         self.calls: list[str] = []
@@ -82,7 +82,7 @@ async def test_a_sync_may_end_within_the_time_limit_of_a_stop() -> None:
     assert hosted.calls == ["start", "a", "a ended", "clean"]
 
 
-async def test_a_sync_that_takes_longer_than_the_stop_is_cancelled_before_the_clean_up() -> None:
+async def test_a_sync_that_exceeds_the_stop_timeout_is_cancelled_before_clean() -> None:
     hosted = Hosted(sync_s=60.0)
     hosted.queues["first"].add("a")
     async with running(hosted) as task:
@@ -92,7 +92,7 @@ async def test_a_sync_that_takes_longer_than_the_stop_is_cancelled_before_the_cl
     assert hosted.calls == ["start", "a", "clean"]
 
 
-async def test_a_start_that_fails_ends_the_host_after_its_clean_up() -> None:
+async def test_a_failed_start_ends_the_host_after_clean() -> None:
     hosted = Hosted(fails=True)
     hosted.queues["first"].add("a")
     with pytest.raises(HandlerError, match=r"things: start\(\) failed: ZeroDivisionError"):
@@ -111,7 +111,7 @@ async def test_the_end_of_one_loop_ends_the_others() -> None:
     assert hosted.host.stopping
 
 
-async def test_the_start_waits_for_every_cache_and_a_stop_before_it_cancels_at_once() -> None:
+async def test_start_waits_for_every_cache_and_a_stop_before_it_cancels_at_once() -> None:
     hosted, store = Hosted(), MemoryStore(THINGS)
     await store.create("a", value())
     informer: Informer[Thing] = Informer(store, THINGS)
@@ -120,9 +120,9 @@ async def test_the_start_waits_for_every_cache_and_a_stop_before_it_cancels_at_o
         await asyncio.sleep(60)
         assert hosted.calls == []
         hosted.host.stop()
-        begun = asyncio.get_running_loop().time()
+        stopped_at = asyncio.get_running_loop().time()
         await task
-        assert asyncio.get_running_loop().time() == begun
+        assert asyncio.get_running_loop().time() == stopped_at
     assert hosted.calls == ["clean"]
 
 

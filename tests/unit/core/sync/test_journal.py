@@ -1,4 +1,4 @@
-"""The journal knows what came of the last syncs of each key."""
+"""The journal keeps the results of the last syncs of each key."""
 
 from datetime import UTC, datetime
 
@@ -25,25 +25,25 @@ def journal() -> Journal:
     return Journal()
 
 
-def test_syncs_of_a_key_are_told_oldest_first(journal: Journal) -> None:
+def test_syncs_of_a_key_are_listed_oldest_first(journal: Journal) -> None:
     records = [record(1), record(2)]
-    for one in records:
-        journal.add("a", one)
+    for entry in records:
+        journal.add("a", entry)
     journal.add("b", record(3))
     assert journal.last_syncs("a") == records
 
 
-def test_of_a_key_never_synced_nothing_is_known(journal: Journal) -> None:
+def test_a_key_that_was_never_synced_has_no_records(journal: Journal) -> None:
     assert journal.last_syncs("a") == []
 
 
 def test_only_the_last_few_syncs_of_a_key_are_kept(journal: Journal) -> None:
     for number in range(RECORDS_MAX + 3):
         journal.add("a", record(number))
-    assert [one.revision for one in journal.last_syncs("a")] == [3, 4, 5, 6, 7]
+    assert [entry.revision for entry in journal.last_syncs("a")] == [3, 4, 5, 6, 7]
 
 
-def test_the_key_that_was_not_synced_for_longest_is_forgotten_first(journal: Journal) -> None:
+def test_the_least_recently_synced_key_is_dropped_first(journal: Journal) -> None:
     for number in range(KEYS_MAX):
         journal.add(f"k{number}", record())
     journal.add("k0", record())
@@ -53,13 +53,13 @@ def test_the_key_that_was_not_synced_for_longest_is_forgotten_first(journal: Jou
     assert len(journal.last_syncs("new")) == 1
 
 
-def test_a_key_fails_as_long_as_its_last_sync_failed(journal: Journal) -> None:
+def test_a_key_is_failing_while_its_last_sync_failed(journal: Journal) -> None:
     journal.add("a", record(error="no"))
     journal.add("b", record(error="no"))
     journal.add("b", record())
     journal.add("c", record())
     journal.add("c", record(2, error="still no"))
-    assert {key: one.error for key, one in journal.failing().items()} == {
+    assert {key: entry.error for key, entry in journal.failing().items()} == {
         "a": "no",
         "c": "still no",
     }
@@ -72,11 +72,11 @@ def test_syncs_and_failures_are_counted_over_all_keys(journal: Journal) -> None:
     assert (journal.syncs, journal.failures) == (9, 4)
 
 
-def test_a_failing_key_is_known_however_many_are_synced_after_it(journal: Journal) -> None:
+def test_a_failing_key_is_kept_however_many_others_are_synced(journal: Journal) -> None:
     journal.add("bad", record(error="no"))
     for number in range(KEYS_MAX):
         journal.add(f"k{number}", record())
-    assert [one.error for one in journal.last_syncs("bad")] == ["no"]
+    assert [entry.error for entry in journal.last_syncs("bad")] == ["no"]
     assert list(journal.failing()) == ["bad"]
     journal.add("bad", record())
     assert list(journal.failing()) == []

@@ -1,4 +1,4 @@
-"""Why a key is visited: the strongest of all reasons, in their time."""
+"""The reason of a sync: the strongest of the reasons that are due."""
 
 import asyncio
 
@@ -7,12 +7,12 @@ import pytest
 from natsctl.core.sync.keys import Operation, Reasons
 
 
-def test_a_visit_without_a_reason_is_a_retry() -> None:
+def test_a_sync_without_a_reason_is_a_retry() -> None:
     assert Reasons().take("a") is Operation.RETRY
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("added", "reason"),
     [
         ((Operation.PUT,), Operation.PUT),
         ((Operation.PUT, Operation.DELETE), Operation.DELETE),
@@ -23,18 +23,18 @@ def test_a_visit_without_a_reason_is_a_retry() -> None:
         ((Operation.RESYNC, Operation.MANUAL, Operation.DELETE), Operation.MANUAL),
     ],
 )
-async def test_the_strongest_reason_counts_then_the_newest(
-    asked: tuple[Operation, ...], reason: Operation
+async def test_the_strongest_reason_wins_then_the_newest(
+    added: tuple[Operation, ...], reason: Operation
 ) -> None:
     reasons = Reasons()
-    for operation in asked:
+    for operation in added:
         reasons.add("a", operation)
     assert reasons.take("b") is Operation.RETRY
     assert reasons.take("a") is reason
     assert reasons.take("a") is Operation.RETRY
 
 
-async def test_a_reason_for_later_counts_from_then_on() -> None:
+async def test_a_delayed_reason_counts_from_its_time_on() -> None:
     reasons = Reasons()
     reasons.add("a", Operation.MANUAL, after=10)
     reasons.add("a", Operation.RESYNC, after=20)
@@ -47,7 +47,7 @@ async def test_a_reason_for_later_counts_from_then_on() -> None:
     assert reasons.take("a") is Operation.RETRY
 
 
-async def test_of_two_reasons_for_later_the_earlier_counts() -> None:
+async def test_the_earlier_of_two_delayed_reasons_wins() -> None:
     reasons = Reasons()
     reasons.add("a", Operation.MANUAL, after=20)
     reasons.add("a", Operation.RESYNC, after=10)

@@ -1,4 +1,4 @@
-"""The sync loop takes keys from the queue, calls the handler and settles what follows."""
+"""The sync loop takes keys from the queue, calls the handler and settles the result."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,23 +17,23 @@ from tests.support.stores.sample_objects import THINGS, Thing, informed, value
 
 
 async def at_once() -> None:
-    """Be ready."""
+    """Return at once: nothing has to be prepared."""
 
 
 class Handler:
-    """Notes which keys it was called for, and does what it was told."""
+    """A sync handler that records its keys and then calls the given function."""
 
     def __init__(self, do: Callable[[str], Awaitable[float | None]] | None = None) -> None:
         self.calls: list[str] = []
         self.running: set[str] = set()
-        self.together = 0
+        self.concurrent_max = 0
         self._do = do
 
     async def __call__(self, key: str) -> float | None:
         assert key not in self.running
         self.calls.append(key)
         self.running.add(key)
-        self.together = max(self.together, len(self.running))
+        self.concurrent_max = max(self.concurrent_max, len(self.running))
         try:
             return None if self._do is None else await self._do(key)
         finally:
@@ -70,7 +70,7 @@ class TestWorking:
             await idle(loop)
         assert handler.calls == ["a", "b"]
 
-    async def test_by_default_one_key_is_handled_at_a_time(self) -> None:
+    async def test_one_key_is_handled_at_a_time_by_default(self) -> None:
         async def slowly(_key: str) -> None:
             await asyncio.sleep(1)
 
@@ -80,9 +80,9 @@ class TestWorking:
             for key in ("a", "b"):
                 loop.queue.add(key)
             await idle(loop)
-        assert handler.together == 1
+        assert handler.concurrent_max == 1
 
-    async def test_handlers_that_never_wait_let_others_have_their_turn(self) -> None:
+    async def test_handlers_that_never_wait_yield_to_other_tasks(self) -> None:
         clock = asyncio.get_running_loop()
         assert isinstance(clock, VirtualTimeLoop)
         turns: list[int] = []
@@ -103,7 +103,7 @@ class TestWorking:
             await other()
         assert len(set(turns)) >= 20
 
-    async def test_as_many_keys_as_workers_are_handled_together_and_no_key_twice(self) -> None:
+    async def test_each_worker_handles_another_key(self) -> None:
         async def slowly(_key: str) -> None:
             await asyncio.sleep(1)
 
@@ -115,9 +115,9 @@ class TestWorking:
                     loop.queue.add(f"k{number}")
                 await asyncio.sleep(0.5)
             await idle(loop)
-        assert handler.together == 3
+        assert handler.concurrent_max == 3
 
-    async def test_a_key_comes_back_when_its_handler_wants_it_to(self) -> None:
+    async def test_a_key_is_requeued_after_the_delay_that_its_handler_returns(self) -> None:
         async def again(_key: str) -> float:
             return 60
 
@@ -128,7 +128,7 @@ class TestWorking:
             await asyncio.sleep(150)
         assert handler.calls == ["a", "a", "a"]
 
-    async def test_a_failing_key_is_tried_again_and_harms_no_other(self) -> None:
+    async def test_a_failing_key_is_retried_and_does_not_affect_others(self) -> None:
         async def fail(key: str) -> None:
             if key == "bad" and handler.calls.count("bad") < 4:
                 raise OSError
@@ -152,11 +152,11 @@ class TestWorking:
             await idle(loop)
         assert handler.calls == ["a", "a", "a"]
 
-    async def test_a_handler_that_waits_for_something_cancelled_has_failed(self) -> None:
+    async def test_a_handler_that_awaits_a_cancelled_future_has_failed(self) -> None:
         async def wait(_key: str) -> None:
-            forever = asyncio.get_running_loop().create_future()
-            forever.cancel()
-            await forever
+            future = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
 
         handler = Handler(wait)
         loop = SyncLoop(handler, retry=lambda _error, _failures: Drop())
@@ -167,7 +167,7 @@ class TestWorking:
 
 
 class TestStarting:
-    async def test_nothing_is_handled_before_every_cache_is_complete(self) -> None:
+    async def test_nothing_is_handled_before_every_cache_is_synced(self) -> None:
         stores = [MemoryStore(THINGS), MemoryStore(THINGS)]
         informers = [Informer(store, THINGS) for store in stores]
         handler = Handler()
@@ -183,7 +183,7 @@ class TestStarting:
                     await idle(loop)
                     assert handler.calls == ["a"]
 
-    async def test_nothing_is_handled_before_it_is_ready(self) -> None:
+    async def test_nothing_is_handled_before_the_loop_is_ready(self) -> None:
         ready = asyncio.Event()
 
         async def wait() -> None:
@@ -199,7 +199,7 @@ class TestStarting:
             await idle(loop)
             assert handler.calls == ["a"]
 
-    async def test_it_subscribes_before_anything_is_listed(self) -> None:
+    async def test_the_loop_subscribes_before_the_first_listing(self) -> None:
         store = MemoryStore(THINGS)
         await store.create("a", value())
         await store.delete("a")
@@ -210,7 +210,7 @@ class TestStarting:
         async with running(loop), informed(informer):
             assert [change.key for change in seen] == ["a"]
 
-    async def test_what_fails_while_it_gets_ready_ends_it(self) -> None:
+    async def test_a_failure_of_the_ready_hook_ends_the_loop(self) -> None:
         async def fail() -> None:
             raise ZeroDivisionError
 
@@ -219,7 +219,7 @@ class TestStarting:
 
 
 class TestWatching:
-    async def test_a_change_is_a_key(self) -> None:
+    async def test_a_change_enqueues_its_key(self) -> None:
         store = MemoryStore(THINGS)
         informer = Informer(store, THINGS)
         handler = Handler()
@@ -232,7 +232,7 @@ class TestWatching:
             await asyncio.sleep(1)
         assert handler.calls == ["a", "a"]
 
-    async def test_after_its_end_it_is_told_nothing(self) -> None:
+    async def test_a_stopped_loop_gets_no_changes(self) -> None:
         store = MemoryStore(THINGS)
         informer = Informer(store, THINGS)
         seen: list[Change[Thing]] = []
@@ -247,13 +247,13 @@ class TestWatching:
 
 
 class TestEnding:
-    async def test_it_ends_when_the_queue_is_shut_down(self) -> None:
+    async def test_the_loop_ends_when_the_queue_is_shut_down(self) -> None:
         loop = SyncLoop(Handler())
         async with running(loop, workers=3) as task:
             loop.queue.shut_down(drain=False)
             await task
 
-    async def test_what_is_under_way_is_finished_first(self) -> None:
+    async def test_running_syncs_are_finished_first(self) -> None:
         finished: list[str] = []
 
         async def slowly(key: str) -> None:
@@ -268,7 +268,7 @@ class TestEnding:
             await task
         assert finished == ["a"]
 
-    async def test_it_ends_when_the_policy_says_stop(self) -> None:
+    async def test_the_loop_ends_when_the_policy_returns_stop(self) -> None:
         async def fail(_key: str) -> None:
             raise OSError
 
@@ -277,7 +277,7 @@ class TestEnding:
             loop.queue.add("a")
             await task
 
-    async def test_a_key_whose_sync_is_cancelled_is_given_back_untouched(self) -> None:
+    async def test_a_key_whose_sync_is_cancelled_returns_to_the_queue_unchanged(self) -> None:
         async def hang(_key: str) -> None:
             await asyncio.sleep(3600)
 

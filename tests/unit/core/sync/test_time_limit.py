@@ -1,4 +1,4 @@
-"""A time limit cuts short what takes too long, and nothing else."""
+"""A time limit cancels work that takes too long and has no other effect."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_what_ends_in_time_is_not_disturbed() -> None:
+async def test_work_within_the_limit_is_not_cancelled() -> None:
     limit = TimeLimit(10)
     for _ in range(3):
         with limit:
@@ -20,14 +20,14 @@ async def test_what_ends_in_time_is_not_disturbed() -> None:
     assert now() == 127
 
 
-async def test_what_takes_too_long_fails_when_its_time_is_up() -> None:
+async def test_work_beyond_the_limit_raises_timeout_error() -> None:
     limit = TimeLimit(10)
     with pytest.raises(TimeoutError), limit:
         await asyncio.Event().wait()
     assert now() == 10
 
 
-async def test_a_task_that_was_cut_short_is_not_cancelled() -> None:
+async def test_a_task_that_hit_the_limit_is_not_cancelled() -> None:
     limit = TimeLimit(10)
     with pytest.raises(TimeoutError), limit:
         await asyncio.Event().wait()
@@ -39,7 +39,7 @@ async def test_a_task_that_was_cut_short_is_not_cancelled() -> None:
         await asyncio.sleep(9)
 
 
-async def test_every_task_has_its_own_time() -> None:
+async def test_every_task_has_its_own_limit() -> None:
     limit = TimeLimit(10)
     ended: dict[int, float] = {}
 
@@ -53,7 +53,7 @@ async def test_every_task_has_its_own_time() -> None:
     assert ended == {0: 10, 3: 13, 7: 17}
 
 
-async def test_cancellation_by_others_passes() -> None:
+async def test_a_cancellation_by_others_is_raised() -> None:
     limit = TimeLimit(10)
 
     async def work() -> None:
@@ -68,7 +68,7 @@ async def test_cancellation_by_others_passes() -> None:
     assert now() == 5
 
 
-async def test_who_is_cancelled_when_time_is_up_too_is_cancelled() -> None:
+async def test_a_cancellation_at_the_time_limit_cancels_the_task() -> None:
     limit = TimeLimit(10)
 
     async def work() -> None:
@@ -82,7 +82,7 @@ async def test_who_is_cancelled_when_time_is_up_too_is_cancelled() -> None:
         await task
 
 
-async def test_cleaning_up_after_a_cancellation_is_left_alone() -> None:
+async def test_cleanup_after_a_cancellation_may_exceed_the_limit() -> None:
     limit = TimeLimit(10)
     cleaned = False
 
@@ -103,12 +103,12 @@ async def test_cleaning_up_after_a_cancellation_is_left_alone() -> None:
     assert cleaned
 
 
-async def test_an_error_of_the_work_passes() -> None:
+async def test_an_error_of_the_work_is_raised() -> None:
     with pytest.raises(ValueError, match="mine"), TimeLimit(10):
         raise ValueError("mine")
 
 
-async def test_who_ignores_the_cut_goes_on() -> None:
+async def test_work_that_ignores_the_cancellation_continues() -> None:
     limit = TimeLimit(10)
     with limit:
         try:
