@@ -1,4 +1,4 @@
-"""Whatever a store tells and a watch breaks, the cache ends as the store is, and tells how."""
+"""Property tests of the cache: it equals the store after any events and broken watches."""
 
 from collections import deque
 
@@ -14,8 +14,8 @@ NAMES = st.sampled_from("abcde")
 GROUPS = ("x", "y", "z")
 
 
-class Play(RuleBasedStateMachine):
-    """A plain store, a watch of it that may break at any event, and a subscriber of the cache."""
+class CacheMachine(RuleBasedStateMachine):
+    """A model of a store, a watch that can break at any event, and a subscriber of the cache."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,11 +23,13 @@ class Play(RuleBasedStateMachine):
         self.revision = 0
         self.incarnation = 1
         self.watching = False
-        self.coming: deque[WatchEvent] = deque()  # sent, not taken in
+        self.events: deque[WatchEvent] = deque()  # sent, but not applied to the cache
         self.cache = Cache(THINGS, {"group": lambda thing: thing.spec.groups}, self.note)
-        self.mirror: dict[str, Stored] = {}  # what the changes told so far add up to
-        self.owed: set[str] = set()  # deletions that the subscriber has to be told of
-        self.purged = False  # since the last listing
+        self.mirror: dict[str, Stored] = {}  # the objects according to the changes so far
+        self.pending_deletions: set[str] = (
+            set()
+        )  # keys whose deletion the subscriber must still see
+        self.purged = False  # after the last listing
         self.invalid: list[Stored] = []
 
     def note(self, invalid: Invalid) -> None:
@@ -40,13 +42,13 @@ class Play(RuleBasedStateMachine):
         self.write(key, value(text, *groups))
 
     @rule(key=NAMES)
-    def put_what_is_invalid(self, key: str) -> None:
+    def put_an_invalid_value(self, key: str) -> None:
         self.write(key, b"%d.%d is no JSON" % (self.incarnation, self.revision))
 
     def write(self, key: str, text: bytes) -> None:
         self.revision += 1
         stored = self.stored[key] = Stored(key, self.revision, text)
-        self.owed.discard(key)
+        self.pending_deletions.discard(key)
         self.send(Applied(stored))
 
     @rule(key=NAMES)
@@ -54,19 +56,19 @@ class Play(RuleBasedStateMachine):
         if isinstance(self.stored.get(key), Stored):
             self.revision += 1
             deleted = self.stored[key] = Deleted(key, self.revision)
-            self.owed.add(key)
+            self.pending_deletions.add(key)
             self.send(deleted)
 
     @rule(key=NAMES)
-    def purge_behind_everybodys_back(self, key: str) -> None:
+    def purge_without_an_event(self, key: str) -> None:
         if self.stored.pop(key, None) is not None:
-            self.owed.discard(key)
+            self.pending_deletions.discard(key)
             self.purged = True
 
     @rule()
     def recreate(self) -> None:
         self.stored.clear()
-        self.owed.clear()
+        self.pending_deletions.clear()
         self.revision = 0
         self.incarnation += 1
         self.break_off()
@@ -75,82 +77,84 @@ class Play(RuleBasedStateMachine):
 
     def send(self, event: WatchEvent) -> None:
         if self.watching:
-            self.coming.append(event)
+            self.events.append(event)
 
     @rule()
     def break_off(self) -> None:
         self.watching = False
-        self.coming.clear()
+        self.events.clear()
 
     @rule()
     def watch(self) -> None:
-        newest = sorted(self.stored.values(), key=lambda at: at.revision)
-        shown = (at if isinstance(at, Deleted) else Applied(at) for at in newest)
-        self.coming = deque((Listing(str(self.incarnation)), *shown, Listed(self.revision)))
+        newest = sorted(self.stored.values(), key=lambda state: state.revision)
+        shown = (state if isinstance(state, Deleted) else Applied(state) for state in newest)
+        self.events = deque((Listing(str(self.incarnation)), *shown, Listed(self.revision)))
         self.watching, self.purged = True, False
 
     @rule(count=st.integers(1, 8))
     def take(self, count: int) -> None:
-        for _ in range(min(count, len(self.coming))):
-            for change in self.cache.apply(self.coming.popleft()):
+        for _ in range(min(count, len(self.events))):
+            for change in self.cache.apply(self.events.popleft()):
                 assert change.before == self.mirror.get(change.key)
                 assert (change.before, change.after) == (None, None) or (
                     change.before != change.after
                 )
                 if change.after is None:
                     self.mirror.pop(change.key, None)
-                    self.owed.discard(change.key)
+                    self.pending_deletions.discard(change.key)
                 else:
                     self.mirror[change.key] = change.after
 
     @precondition(lambda self: self.watching)
     @rule()
     def take_everything(self) -> None:
-        self.take(len(self.coming))
-        self.agrees()
+        self.take(len(self.events))
+        self.check_equal()
 
-    # ---- what must be so
+    # ---- invariants
 
     @invariant()
-    def the_cache_is_what_its_changes_told(self) -> None:
+    def the_cache_equals_the_sum_of_its_changes(self) -> None:
         assert set(self.cache.keys()) == set(self.mirror)
         assert {key: self.cache.get(key) for key in self.mirror} == self.mirror
         assert len(self.cache) == len(self.mirror)
 
     @invariant()
-    def its_index_is_what_a_search_would_find(self) -> None:
+    def the_index_equals_a_search(self) -> None:
         objects = {key: THINGS.decode(stored.value) for key, stored in self.mirror.items()}
         for group in GROUPS:
-            found = [self.mirror[key] for key in sorted(objects) if in_group(objects[key], group)]
-            assert self.cache.by_index("group", group) == found
+            matching = [
+                self.mirror[key] for key in sorted(objects) if in_group(objects[key], group)
+            ]
+            assert self.cache.by_index("group", group) == matching
         grouped = {group for obj in objects.values() for group in obj.spec.groups}
         assert set(self.cache.index_values("group")) == grouped
         assert self.cache.indexed("group") == sum(bool(obj.spec.groups) for obj in objects.values())
 
     @invariant()
-    def an_invalid_object_is_told_once(self) -> None:
+    def an_invalid_object_is_reported_once(self) -> None:
         assert len(set(map(repr, self.invalid))) == len(self.invalid)
 
-    def agrees(self) -> None:
-        """Check that the cache is as the store is, once everything was taken in."""
+    def check_equal(self) -> None:
+        """Check that the cache equals the store once all events are applied."""
         assert self.cache.complete.is_set()
         assert self.cache.incarnation == str(self.incarnation)
         assert self.cache.revision == self.revision
         if self.purged:
             return
-        alive = {key: at for key, at in self.stored.items() if isinstance(at, Stored)}
-        valid = {key: at for key, at in alive.items() if THINGS.valid(at.value)}
-        invalid = {key: at for key, at in alive.items() if key not in valid}
-        assert {key: at for key, at in self.mirror.items() if key not in invalid} == valid
-        assert {key: at.stored for key, at in self.cache.invalid.items()} == invalid
+        alive = {key: state for key, state in self.stored.items() if isinstance(state, Stored)}
+        valid = {key: state for key, state in alive.items() if THINGS.valid(state.value)}
+        invalid = {key: state for key, state in alive.items() if key not in valid}
+        assert {key: state for key, state in self.mirror.items() if key not in invalid} == valid
+        assert {key: entry.stored for key, entry in self.cache.invalid.items()} == invalid
         assert {key for key in "abcde" if key in self.cache} == set(alive)
         assert {key: self.cache.newest(key) for key in alive} == alive
-        assert self.owed == set()
+        assert self.pending_deletions == set()
 
 
 def in_group(thing: Thing, group: str) -> bool:
     return group in thing.spec.groups
 
 
-TestCache = Play.TestCase
+TestCache = CacheMachine.TestCase
 TestCache.settings = settings(deadline=None, max_examples=150, stateful_step_count=40)

@@ -1,4 +1,4 @@
-"""Whatever is written in a subject is read from it, and what is no key is refused."""
+"""Property tests of ack subjects, keys, subject patterns and NATS headers."""
 
 import re
 import string
@@ -47,7 +47,7 @@ def test_every_legal_key_is_returned(key: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=12) | st.text(KEY_CHARACTERS + ". *>", max_size=12))
-def test_a_key_is_legal_exactly_if_it_names_one_object(key: str) -> None:
+def test_a_key_is_legal_if_and_only_if_its_tokens_are(key: str) -> None:
     tokens = key.split(".")
     legal = all(token and set(token) <= set(KEY_CHARACTERS) for token in tokens)
     try:
@@ -60,7 +60,7 @@ def test_a_key_is_legal_exactly_if_it_names_one_object(key: str) -> None:
 
 
 def subject_matches(pattern: list[str], tokens: list[str]) -> bool:
-    """Say what a server says, one token after the other."""
+    """Match token by token, as a server does."""
     if not pattern:
         return not tokens
     if pattern == [">"]:
@@ -78,7 +78,9 @@ NEAR = st.lists(st.sampled_from(["a", "b", "a-", "a=", "aa"]), min_size=1, max_s
 
 @settings(deadline=None)
 @given(PATTERNS, NEAR)
-def test_a_pattern_matches_what_a_server_would_send(pattern: list[str], key: list[str]) -> None:
+def test_a_pattern_matches_the_keys_that_a_server_matches(
+    pattern: list[str], key: list[str]
+) -> None:
     assert matches(".".join(pattern), ".".join(key)) == subject_matches(pattern, key)
 
 
@@ -90,7 +92,9 @@ HEADERS = st.dictionaries(
 
 @settings(deadline=None)
 @given(HEADERS)
-def test_headers_are_read_as_they_were_written_and_take_that_much(headers: dict[str, str]) -> None:
+def test_headers_are_read_as_they_were_written_and_their_size_is_exact(
+    headers: dict[str, str],
+) -> None:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     block = f"NATS/1.0\r\n{lines}\r\n".encode()
     assert parse_headers(block) == headers
@@ -99,6 +103,6 @@ def test_headers_are_read_as_they_were_written_and_take_that_much(headers: dict[
 
 @settings(deadline=None)
 @given(st.binary(max_size=64))
-def test_no_header_block_is_too_odd(block: bytes) -> None:
+def test_any_header_block_can_be_parsed(block: bytes) -> None:
     for name, value in parse_headers(block).items():
         assert not re.search(r"\r\n", name + value)

@@ -1,4 +1,4 @@
-"""Whatever is written to a document in whatever order, what others put there stays."""
+"""Property tests of documents: writes in any order keep the fields of other writers."""
 
 import copy
 from typing import Any
@@ -65,7 +65,7 @@ APP = st.builds(
 
 @st.composite
 def foreign(draw: st.DrawFn) -> Document:
-    """Draw a document as another program may have left it: valid, with fields of its own."""
+    """Draw a valid document of another program, with fields that the type does not have."""
     part = {**draw(UNKNOWN), "size": 1}
     spec = {**draw(UNKNOWN), "text": "hi", "mainPart": part, "parts": {"p": part}}
     metadata = {**draw(UNKNOWN), **draw(st.sampled_from([{}, {"labels": {"a": "1"}}]))}
@@ -73,7 +73,7 @@ def foreign(draw: st.DrawFn) -> Document:
 
 
 class Write:
-    """One of the writes that there are, applied to a stored value."""
+    """The kinds of writes, each applied to a stored value."""
 
     @staticmethod
     def put(value: bytes, app: App) -> bytes:
@@ -84,13 +84,13 @@ class Write:
         return documents.render(documents.with_status(documents.parse(value), patch))
 
     @staticmethod
-    def hold(value: bytes, name: str) -> bytes:
+    def add_finalizer(value: bytes, name: str) -> bytes:
         return with_finalizer(Stored("a", 1, value), name)
 
     @staticmethod
-    def let_go(value: bytes, name: str) -> bytes:
+    def remove_finalizer(value: bytes, name: str) -> bytes:
         document = documents.parse(value)
-        rest = tuple(one for one in documents.finalizers_of(document) if one != name)
+        rest = tuple(other for other in documents.finalizers_of(document) if other != name)
         return documents.render(documents.with_finalizers(document, rest))
 
     @staticmethod
@@ -108,8 +108,8 @@ WRITES = st.lists(
     st.one_of(
         st.tuples(st.just(Write.put), APP),
         st.tuples(st.just(Write.status), STATUSES),
-        st.tuples(st.just(Write.hold), FINALIZERS),
-        st.tuples(st.just(Write.let_go), FINALIZERS),
+        st.tuples(st.just(Write.add_finalizer), FINALIZERS),
+        st.tuples(st.just(Write.remove_finalizer), FINALIZERS),
         st.tuples(st.just(Write.mark), st.none()),
         st.tuples(st.just(Write.label), LABELS),
     ),
@@ -127,7 +127,7 @@ def read_again(document: object) -> Any:
 
 @settings(deadline=None)
 @given(foreign(), WRITES)
-def test_what_no_writer_knows_survives_every_write(before: Document, writes: list[Any]) -> None:
+def test_every_write_keeps_unknown_fields(before: Document, writes: list[Any]) -> None:
     before = read_again(before)
     value = documents.render(before)
     for write, argument in writes:
@@ -140,7 +140,7 @@ def test_what_no_writer_knows_survives_every_write(before: Document, writes: lis
 
 @settings(deadline=None)
 @given(foreign(), APP)
-def test_what_no_writer_knows_survives_within_what_stays(before: Document, app: App) -> None:
+def test_a_put_keeps_unknown_fields_of_nested_structs(before: Document, app: App) -> None:
     old: Any = read_again(before)
     new: Any = documents.parse(APPS.encode(documents.render(before), app))
     if app.spec.main_part is not None:
@@ -151,9 +151,7 @@ def test_what_no_writer_knows_survives_within_what_stays(before: Document, app: 
 
 @settings(deadline=None)
 @given(foreign(), APP)
-def test_what_was_put_is_read_and_putting_it_again_changes_nothing(
-    before: Document, app: App
-) -> None:
+def test_a_put_object_is_read_and_a_second_put_changes_nothing(before: Document, app: App) -> None:
     value = APPS.encode(documents.render(before), app)
     assert APPS.decode(value).spec == app.spec
     assert APPS.encode(value, app) == value
@@ -161,29 +159,29 @@ def test_what_was_put_is_read_and_putting_it_again_changes_nothing(
 
 @settings(deadline=None)
 @given(foreign(), APP, APP)
-def test_the_generation_moves_exactly_when_the_spec_does(
+def test_the_generation_grows_if_and_only_if_the_spec_changes(
     before: Document, one: App, two: App
 ) -> None:
     first = APPS.encode(documents.render(before), one)
     second = APPS.encode(first, two)
-    moved = APPS.metadata(second).generation - APPS.metadata(first).generation
-    assert moved == (one.spec != two.spec)
+    growth = APPS.metadata(second).generation - APPS.metadata(first).generation
+    assert growth == (one.spec != two.spec)
 
 
 @settings(deadline=None)
 @given(foreign(), STATUSES, FINALIZERS)
-def test_status_and_finalizers_are_no_difference_in_desire(
+def test_status_and_finalizers_do_not_change_the_desired_state(
     before: Document, status: Document, name: str
 ) -> None:
     value = documents.render(before)
     assert not documents.desire_differs(value, Write.status(value, status))
-    assert not documents.desire_differs(value, Write.hold(value, name))
+    assert not documents.desire_differs(value, Write.add_finalizer(value, name))
     assert documents.desire_differs(value, Write.mark(value, None))
 
 
 @settings(deadline=None)
 @given(DOCUMENTS, DOCUMENTS)
-def test_a_merge_patch_sets_what_it_says_and_nothing_else(
+def test_a_merge_patch_changes_only_the_fields_that_it_names(
     document: Document, patch: Document
 ) -> None:
     merged = documents.merge_patch(document, patch)
@@ -211,9 +209,7 @@ def test_an_empty_merge_patch_changes_nothing(document: Document) -> None:
 
 @settings(deadline=None)
 @given(DOCUMENTS, DOCUMENTS)
-def test_a_merge_patch_leaves_its_arguments_as_they_are(
-    document: Document, patch: Document
-) -> None:
+def test_a_merge_patch_does_not_change_its_arguments(document: Document, patch: Document) -> None:
     before = copy.deepcopy((document, patch))
     documents.merge_patch(document, patch)
     assert (document, patch) == before
@@ -221,7 +217,7 @@ def test_a_merge_patch_leaves_its_arguments_as_they_are(
 
 @settings(deadline=None)
 @given(DOCUMENTS, DOCUMENTS)
-def test_what_differs_can_be_said_as_a_merge_patch(one: Document, two: Document) -> None:
+def test_every_difference_can_be_written_as_a_merge_patch(one: Document, two: Document) -> None:
     def without_null(value: Any) -> Any:
         if isinstance(value, dict):
             return {k: without_null(v) for k, v in value.items() if v is not None}
@@ -230,8 +226,8 @@ def test_what_differs_can_be_said_as_a_merge_patch(one: Document, two: Document)
     def patch(old: Any, new: Any) -> Any:
         if not (isinstance(old, dict) and isinstance(new, dict)):
             return new
-        gone = dict.fromkeys(old.keys() - new.keys())
-        return {**gone, **{k: patch(old.get(k), v) for k, v in new.items() if old.get(k) != v}}
+        removed = dict.fromkeys(old.keys() - new.keys())
+        return {**removed, **{k: patch(old.get(k), v) for k, v in new.items() if old.get(k) != v}}
 
     old, new = without_null(one), without_null(two)
     assert documents.merge_patch(old, patch(old, new)) == new

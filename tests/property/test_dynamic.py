@@ -1,5 +1,7 @@
-"""Whatever is added, updated, removed and read, and whatever fails: watches are counted exactly,
-and every watcher is called for every change of what it watches, and for nothing else."""
+"""Property tests of dynamic watches: watches are counted exactly, whatever fails.
+
+Every watcher is called for every change of an object that it watches, and for no other change.
+"""
 
 import asyncio
 from typing import Any
@@ -25,7 +27,7 @@ from tests.support.controllers.dynamic_dependents import (
 
 WATCHERS = [watcher_called(name) for name in "xyz"]
 SINGLE = {(system, name) for system in ("secret", "limit") for name in "ab"}
-THINGS: dict[tuple[str, str], ObjectIdentifier] = {
+IDENTIFIERS: dict[tuple[str, str], ObjectIdentifier] = {
     ("secret", "a"): secret("a"),
     ("secret", "b"): secret("b"),
     ("limit", "a"): limit("a"),
@@ -35,16 +37,16 @@ THINGS: dict[tuple[str, str], ObjectIdentifier] = {
 }
 GOLD = Selector.parse("g=1")
 
-WHO = st.sampled_from(WATCHERS)
-THING = st.sampled_from(sorted(THINGS))
+WATCHER = st.sampled_from(WATCHERS)
+TARGET = st.sampled_from(sorted(IDENTIFIERS))
 SYSTEM = st.sampled_from(["secret", "limit"])
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), WHO, THING),
-        st.tuples(st.just("update"), WHO, st.sets(THING, min_size=1, max_size=4)),
-        st.tuples(st.just("read"), WHO, st.lists(THING, max_size=4, unique=True)),
-        st.tuples(st.just("remove"), WHO),
+        st.tuples(st.just("add"), WATCHER, TARGET),
+        st.tuples(st.just("update"), WATCHER, st.sets(TARGET, min_size=1, max_size=4)),
+        st.tuples(st.just("read"), WATCHER, st.lists(TARGET, max_size=4, unique=True)),
+        st.tuples(st.just("remove"), WATCHER),
         st.tuples(st.just("put"), st.sampled_from(sorted(SINGLE)), st.sampled_from("01")),
         st.tuples(st.just("put"), st.sampled_from(sorted(SINGLE)), st.sampled_from("01")),
         st.tuples(st.just("delete"), st.sampled_from(sorted(SINGLE))),
@@ -56,25 +58,25 @@ STEPS = st.lists(
 )
 
 
-class World:
-    """A dynamic watcher, and what must be true of it."""
+class Model:
+    """A dynamic watcher, and a model of its watches."""
 
     def __init__(self, play: Dependents) -> None:
         self.play = play
         self.watched: dict[ObjectIdentifier, set[tuple[str, str]]] = {}
-        self.objects: dict[tuple[str, str], str] = {}  # and their label
+        self.objects: dict[tuple[str, str], str] = {}  # with their label
         self.denied: set[str] = set()
         self.turn = 0
 
     async def step(self, step: tuple[Any, ...]) -> set[ObjectIdentifier]:
-        """Do it, and return who must be called."""
+        """Do one step, and return the watchers that must be called."""
         match step:
             case ("put" | "delete", (system, _), *_) if system in self.denied:
                 return set()
-            case ("put", thing, label):
-                return await self.put(thing, label)
-            case ("delete", thing):
-                return await self.delete(thing)
+            case ("put", target, label):
+                return await self.put(target, label)
+            case ("delete", target):
+                return await self.delete(target)
             case ("break", system):
                 self.store(system).break_watches()
             case ("deny", system):
@@ -82,87 +84,95 @@ class World:
             case ("allow", system):
                 self.store(system).fail(None)
                 self.denied.discard(system)
-            case (_, who, *what):
-                await self.change(step[0], who, *what)
+            case (_, watcher_id, *arguments):
+                await self.change(step[0], watcher_id, *arguments)
         return set()
 
-    async def change(self, how: str, who: ObjectIdentifier, what: Any = ()) -> None:
-        before = self.watched.get(who, set())
+    async def change(self, action: str, watcher_id: ObjectIdentifier, arguments: Any = ()) -> None:
+        before = self.watched.get(watcher_id, set())
         watcher = self.play.watcher
-        match how:
+        match action:
             case "add":
-                wanted = {what}
-                call = watcher.add_watcher(who, THINGS[what])
+                wanted = {arguments}
+                call = watcher.add_watcher(watcher_id, IDENTIFIERS[arguments])
             case "update":
-                wanted = set(what)
-                call = watcher.add_or_update_watcher(who, *(THINGS[thing] for thing in what))
+                wanted = set(arguments)
+                call = watcher.add_or_update_watcher(
+                    watcher_id, *(IDENTIFIERS[target] for target in arguments)
+                )
             case "remove":
                 wanted = set()
-                call = watcher.remove_watcher(who)
+                call = watcher.remove_watcher(watcher_id)
             case _:
-                await self.read(who, what)
+                await self.read(watcher_id, arguments)
                 return
-        refused = any(thing[0] in self.denied for thing in wanted)
+        refused = any(target[0] in self.denied for target in wanted)
         assert refused == await fails(call)
         if not refused:
-            self.watched[who] = before | wanted if how == "add" else wanted
+            self.watched[watcher_id] = before | wanted if action == "add" else wanted
 
-    async def read(self, who: ObjectIdentifier, things: list[tuple[str, str]]) -> None:
-        """Read them in turn; those that come before one that is denied are watched as well."""
-        denied = [number for number, thing in enumerate(things) if thing[0] in self.denied]
-        before = self.watched.get(who, set())
-        assert bool(denied) == await fails(self.batch(who, things))
-        read = set(things[: denied[0]] if denied else things)
-        self.watched[who] = before | read if denied else read
+    async def read(self, watcher_id: ObjectIdentifier, targets: list[tuple[str, str]]) -> None:
+        """Read targets in order; targets before the first denied one are watched as well."""
+        denied = [number for number, target in enumerate(targets) if target[0] in self.denied]
+        before = self.watched.get(watcher_id, set())
+        assert bool(denied) == await fails(self.batch(watcher_id, targets))
+        read = set(targets[: denied[0]] if denied else targets)
+        self.watched[watcher_id] = before | read if denied else read
 
-    async def batch(self, who: ObjectIdentifier, things: list[tuple[str, str]]) -> None:
-        async with self.play.watcher.query_batch(who):
-            for system, name in things:
-                assert await self.shown(who, system, name) == self.expected(system, name)
+    async def batch(self, watcher_id: ObjectIdentifier, targets: list[tuple[str, str]]) -> None:
+        async with self.play.watcher.query_batch(watcher_id):
+            for system, name in targets:
+                assert await self.shown(watcher_id, system, name) == self.expected(system, name)
 
-    async def shown(self, who: ObjectIdentifier, system: str, name: str) -> dict[str, str]:
+    async def shown(self, watcher_id: ObjectIdentifier, system: str, name: str) -> dict[str, str]:
         gvk, place = (SECRET, "default") if system == "secret" else (LIMITS, "")
         if name == "*":
-            found = await self.play.watcher.list(who, gvk, place, GOLD)
+            listed = await self.play.watcher.list(watcher_id, gvk, place, GOLD)
         else:
-            one = await self.play.watcher.get(who, gvk, place, name)
-            found = [] if one is None else [one]
-        return {at["metadata"]["name"]: at["metadata"]["labels"]["g"] for at in found}  # type: ignore[index]
+            one = await self.play.watcher.get(watcher_id, gvk, place, name)
+            listed = [] if one is None else [one]
+        return {read["metadata"]["name"]: read["metadata"]["labels"]["g"] for read in listed}  # type: ignore[index]
 
     def expected(self, system: str, name: str) -> dict[str, str]:
-        here = {of: label for (at, of), label in self.objects.items() if at == system}
+        labels = {key: label for (owner, key), label in self.objects.items() if owner == system}
         if name == "*":
-            return {of: label for of, label in here.items() if label == "1"}
-        return {of: label for of, label in here.items() if of == name}
+            return {key: label for key, label in labels.items() if label == "1"}
+        return {key: label for key, label in labels.items() if key == name}
 
-    async def put(self, thing: tuple[str, str], label: str) -> set[ObjectIdentifier]:
+    async def put(self, target: tuple[str, str], label: str) -> set[ObjectIdentifier]:
         self.turn += 1
-        system, name = thing
+        system, name = target
         if system == "secret":
             await self.play.put_secret(f"default/{name}", str(self.turn), g=label)
         else:
             await self.play.put_limit(name, self.turn, g=label)
-        before, self.objects[thing] = self.objects.get(thing), label
-        return self.concerned(thing, before, label)
+        before, self.objects[target] = self.objects.get(target), label
+        return self.watchers_of(target, before, label)
 
-    async def delete(self, thing: tuple[str, str]) -> set[ObjectIdentifier]:
-        system, name = thing
+    async def delete(self, target: tuple[str, str]) -> set[ObjectIdentifier]:
+        system, name = target
         try:
             await self.store(system).delete(f"default/{name}" if system == "secret" else name)
         except NotFoundError:
             return set()
-        return self.concerned(thing, self.objects.pop(thing), None)
+        return self.watchers_of(target, self.objects.pop(target), None)
 
-    def concerned(self, thing: tuple[str, str], *labels: str | None) -> set[ObjectIdentifier]:
-        meant = {thing} | ({(thing[0], "*")} if "1" in labels else set())
-        return {who for who, things in self.watched.items() if things & meant}
+    def watchers_of(self, target: tuple[str, str], *labels: str | None) -> set[ObjectIdentifier]:
+        matching = {target} | ({(target[0], "*")} if "1" in labels else set())
+        return {watcher_id for watcher_id, targets in self.watched.items() if targets & matching}
 
     def deny(self, system: str) -> set[ObjectIdentifier]:
         self.store(system).fail(PermissionDeniedError("you may not"))
         self.denied.add(system)
-        lost = {who for who, at in self.watched.items() if any(of == system for of, _ in at)}
-        for who in lost:
-            self.watched[who] = {thing for thing in self.watched[who] if thing[0] != system}
+        lost = {
+            watcher_id
+            for watcher_id, targets in self.watched.items()
+            if any(target[0] == system for target in targets)
+        }
+        for watcher_id in lost:
+            self.watched[watcher_id] = {
+                target for target in self.watched[watcher_id] if target[0] != system
+            }
         return lost
 
     def store(self, system: str) -> Any:
@@ -182,52 +192,56 @@ async def fails(call: Any) -> bool:
     return False
 
 
-async def play_out(steps: list[tuple[Any, ...]]) -> None:
+async def run_steps(steps: list[tuple[Any, ...]]) -> None:
     async with dependents(QUIET) as play:
-        world = World(play)
+        model = Model(play)
         for step in steps:
-            called = await world.step(step)
-            await asyncio.sleep(20)  # watches that broke are back
-            assert set(play.calls) == {who.name for who in called}, step
+            called = await model.step(step)
+            await asyncio.sleep(20)  # broken watches have restarted
+            assert set(play.calls) == {watcher_id.name for watcher_id in called}, step
             play.calls.clear()
-            world.check()
+            model.check()
     assert play.watches == 0
 
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_watches_are_exact_and_every_change_is_told(steps: list[tuple[Any, ...]]) -> None:
+def test_watches_are_exact_and_every_change_calls_its_watchers(
+    steps: list[tuple[Any, ...]],
+) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(play_out(steps))
+        runner.run(run_steps(steps))
 
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_whatever_happens_at_once_the_counts_are_right_in_the_end(
+def test_watch_counts_are_exact_after_concurrent_calls(
     steps: list[tuple[Any, ...]],
 ) -> None:
-    """Nobody waits for one call before the next one: each watcher's take turns."""
+    """All calls run concurrently; the calls of one watcher run in order."""
 
     async def all_at_once() -> None:
         async with dependents(QUIET) as play:
-            world = World(play)
+            model = Model(play)
             changes = [step for step in steps if step[0] in {"add", "update", "remove"}]
             calls = []
-            for how, who, *what in changes:
-                match how:
+            for action, watcher_id, *arguments in changes:
+                match action:
                     case "add":
-                        calls.append(play.watcher.add_watcher(who, THINGS[what[0]]))
-                        world.watched.setdefault(who, set()).add(what[0])
+                        calls.append(
+                            play.watcher.add_watcher(watcher_id, IDENTIFIERS[arguments[0]])
+                        )
+                        model.watched.setdefault(watcher_id, set()).add(arguments[0])
                     case "update":
-                        things = [THINGS[at] for at in sorted(what[0])]
-                        calls.append(play.watcher.add_or_update_watcher(who, *things))
-                        world.watched[who] = set(what[0])
+                        identifiers = [IDENTIFIERS[target] for target in sorted(arguments[0])]
+                        calls.append(play.watcher.add_or_update_watcher(watcher_id, *identifiers))
+                        model.watched[watcher_id] = set(arguments[0])
                     case _:
-                        calls.append(play.watcher.remove_watcher(who))
-                        world.watched[who] = set()
+                        calls.append(play.watcher.remove_watcher(watcher_id))
+                        model.watched[watcher_id] = set()
             await asyncio.gather(*calls)
             await asyncio.sleep(1)
-            world.check()
+            model.check()
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(all_at_once())

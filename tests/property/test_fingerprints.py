@@ -1,4 +1,4 @@
-"""Fingerprints recognize exactly the keys that a set would."""
+"""Property tests of fingerprints: they contain the same keys as a set."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ KEYS = st.integers(0, 30).map(lambda number: f"key.{number}")
 
 
 @given(st.lists(st.tuples(st.booleans(), KEYS)))
-def test_they_are_a_set_of_keys(steps: list[tuple[bool, str]]) -> None:
+def test_fingerprints_behave_like_a_set_of_keys(steps: list[tuple[bool, str]]) -> None:
     fingerprints, keys = Fingerprints(), set[str]()
     for add, key in steps:
         (fingerprints.add if add else fingerprints.discard)(key)
@@ -18,7 +18,7 @@ def test_they_are_a_set_of_keys(steps: list[tuple[bool, str]]) -> None:
     assert {f"key.{number}" for number in range(31) if f"key.{number}" in fingerprints} == keys
 
 
-def test_a_hundred_thousand_keys_are_told_apart() -> None:
+def test_a_hundred_thousand_keys_have_different_fingerprints() -> None:
     fingerprints = Fingerprints()
     for number in range(100_000):
         fingerprints.add(f"key.{number}")

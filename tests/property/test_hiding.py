@@ -1,15 +1,15 @@
-"""However a text is cut, and whatever is around a secret, nothing of it is shown."""
+"""Property tests of hiding: no part of a secret is shown, in any context and at any length."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.telemetry.hiding import Hider
 
-HELD = "correct-horse-battery-staple"
+KNOWN_SECRET = "correct-horse-battery-staple"
 SECRETS = [
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.dGhlIHNpZ25hdHVyZQ",
     "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY",
-    HELD,
+    KNOWN_SECRET,
 ]
 PARTS = st.sampled_from(
     [
@@ -36,20 +36,20 @@ QUOTED = st.tuples(EDGES, st.sampled_from(SECRETS), EDGES).map("".join)
 
 
 @given(TEXTS, QUOTED, TEXTS, st.integers(1, 200))
-def test_nothing_of_a_secret_is_shown(before: str, quoted: str, after: str, limit: int) -> None:
-    shown = Hider([HELD])(before + quoted + after, limit=limit)
+def test_no_part_of_a_secret_is_shown(before: str, quoted: str, after: str, limit: int) -> None:
+    shown = Hider([KNOWN_SECRET])(before + quoted + after, limit=limit)
     secret = quoted[1:-1]
-    assert not any(secret[at : at + 8] in shown for at in range(len(secret) - 8))
+    assert not any(secret[start : start + 8] in shown for start in range(len(secret) - 8))
 
 
 @given(TEXTS, st.integers(1, 400))
-def test_a_text_is_hidden_alike_whether_it_is_cut_or_not(text: str, limit: int) -> None:
-    hide = Hider([HELD])
+def test_truncation_does_not_change_the_hidden_parts(text: str, limit: int) -> None:
+    hide = Hider([KNOWN_SECRET])
     whole, (shown, *_) = hide(text), hide(text, limit=limit).split("… (")
     assert whole.startswith(shown.rstrip("*"))
 
 
 @given(TEXTS)
-def test_what_is_hidden_stays_as_it_is_when_it_is_hidden_again(text: str) -> None:
-    hide = Hider([HELD])
+def test_hiding_is_idempotent(text: str) -> None:
+    hide = Hider([KNOWN_SECRET])
     assert hide(hide(text)) == hide(text)

@@ -1,4 +1,4 @@
-"""Whoever owns an object, its labels are legal and its owner is read from it."""
+"""Property tests of owner labels: they are legal, and the owner is read back."""
 
 import re
 
@@ -22,13 +22,13 @@ def test_a_label_value_is_always_legal(text: str) -> None:
 
 @settings(deadline=None)
 @given(TEXTS, TEXTS)
-def test_label_values_are_equal_exactly_when_their_texts_are(one: str, two: str) -> None:
+def test_label_values_are_equal_if_and_only_if_their_texts_are(one: str, two: str) -> None:
     assert (label_value(one) == label_value(two)) == (one == two)
 
 
 @settings(deadline=None)
 @given(TEXTS)
-def test_the_value_of_a_value_is_never_taken_for_it(text: str) -> None:
+def test_a_label_value_is_unchanged_only_if_its_text_is(text: str) -> None:
     value = label_value(text)
     assert (value == text) == (label_value(value) == value)
 
@@ -42,7 +42,7 @@ def test_an_owner_is_read_as_it_was_written(names: OwnerNames, owner: Owner) -> 
 
 @settings(deadline=None)
 @given(NAMES, OWNERS)
-def test_by_its_labels_alone_an_owner_is_read_right_or_not_at_all(
+def test_an_owner_read_from_labels_alone_is_correct_or_none(
     names: OwnerNames, owner: Owner
 ) -> None:
     assert names.owner(Metadata(labels=names.labels(owner))) in {owner, None}

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: in the end secondaries are what the primaries imply."""
+"""Property tests of the runtime: secondaries converge after any changes and failures."""
 
 import asyncio
 from collections import Counter
@@ -50,7 +50,7 @@ TROUBLE = st.one_of(
     st.tuples(st.just("lag"), STORES, st.sampled_from([0.0, 0.02, 2.0])),
     st.tuples(st.just("refuse"), STORES, st.booleans()),
     st.tuples(st.just("fail"), st.integers(0, 3)),
-    st.tuples(st.just("ask for"), KEYS, st.sampled_from(Operation)),
+    st.tuples(st.just("enqueue"), KEYS, st.sampled_from(Operation)),
     st.just(("stop",)),
     st.just(("start",)),
 )
@@ -70,7 +70,7 @@ FOREIGN = {
 
 
 class Checked(Apps):
-    """Fails when it is told to, and notes a key that two workers have at once."""
+    """A controller that can fail, and counts how many workers sync a key at once."""
 
     workers = 8
 
@@ -88,22 +88,22 @@ class Checked(Apps):
             await super().sync_handler(key)
             if self.failures:
                 self.failures -= 1
-                raise RuntimeError("told to")
+                raise RuntimeError("on purpose")
             await asyncio.sleep(0.01)
         finally:
             self.inside[key] -= 1
         return None
 
 
-class World:
-    """The stores, a runtime that comes and goes, and a plain model of what there should be."""
+class Model:
+    """The stores, a runtime that starts and stops, and a model of the desired parts."""
 
     def __init__(self) -> None:
         self.stores = SlowStores()
         self.play = Stage(self.stores)
         self.specs: dict[str, AppSpec] = {}
         self.spoiled: set[str] = set()
-        self.lost: dict[str, set[str]] = {}  # keys lost with their bucket, and their parts
+        self.lost: dict[str, set[str]] = {}  # the keys lost with their bucket, with their parts
         self.controller = Checked()
         self.runtime = AsyncExitStack()
         self.running = False
@@ -112,7 +112,7 @@ class World:
         match step:
             case ("put" | "put plainly" | "spoil" | "delete" | "purge" | "write a status", *_):
                 await self.change(step)
-            case ("ask for", str(key), Operation() as operation) if self.running:
+            case ("enqueue", str(key), Operation() as operation) if self.running:
                 self.controller.runtime.enqueue_key(key, operation)
             case ("fail", int(times)):
                 self.controller.failures = times
@@ -143,8 +143,8 @@ class World:
             case ("spoil", str(key)) if key in self.specs:
                 await put(apps, key, b"oops")
                 self.spoiled.add(key)
-            case ("delete" | "purge" as how, str(key)) if key in self.specs:
-                await apps.delete(key, purge=how == "purge")
+            case ("delete" | "purge" as action, str(key)) if key in self.specs:
+                await apps.delete(key, purge=action == "purge")
                 del self.specs[key]
                 self.spoiled.discard(key)
             case ("write a status", str(key)) if self.usable(key) and key in self.specs:
@@ -152,14 +152,14 @@ class World:
 
     async def lose(self, step: tuple[Any, ...]) -> None:
         match step:
-            case ("lose the bucket", bool(at_rest)):
-                if at_rest and self.running:
+            case ("lose the bucket", bool(converged)):
+                if converged and self.running:
                     self.heal()
                     await asyncio.sleep(100)
-                there = set(self.play.parts.keys())
+                existing = set(self.play.parts.keys())
                 for key, spec in self.specs.items():
-                    if at_rest and key not in self.spoiled:
-                        self.lost[key] = there & parts_of(key, spec).keys()
+                    if converged and key not in self.spoiled:
+                        self.lost[key] = existing & parts_of(key, spec).keys()
                 await self.recreate()
                 self.specs.clear()
                 self.spoiled.clear()
@@ -170,12 +170,12 @@ class World:
                 self.lost.pop(key, None)
             case (_, str(key), *_):
                 await self.step(step)
-                self.lost.pop(key, None)  # from here on, what there is decides
+                self.lost.pop(key, None)  # a later change of the key decides about its parts
             case _:
                 await self.step(step)
 
     async def recreate(self) -> None:
-        """Begin anew, at revisions that tell old objects from new ones."""
+        """Recreate the bucket, with revisions above those of the old objects."""
         reached = await put(self.play.apps, "pad", {"spec": {"parts": []}})
         self.play.apps.recreate()
         for _ in range(reached):
@@ -210,7 +210,7 @@ class World:
             case ("lag", _, float(seconds)):
                 store.lag_s = seconds
             case ("refuse", _, bool(refuses)):
-                store.fail(StoreTimeoutError("told to") if refuses else None)
+                store.fail(StoreTimeoutError("on purpose") if refuses else None)
 
     async def start(self) -> None:
         if not self.running:
@@ -221,7 +221,7 @@ class World:
     async def stop(self) -> None:
         await self.runtime.aclose()
         self.running = False
-        assert set(self.controller.most.values()) <= {1}  # never with two workers
+        assert set(self.controller.most.values()) <= {1}  # no key had two workers
 
     def heal(self) -> None:
         for store in (self.stores.store(APPS), self.stores.store(PARTS)):
@@ -232,78 +232,78 @@ class World:
         await self.start()
         self.heal()
         self.controller.failures = 0
-        self.play.apps.break_watches()  # as a watch does that finds keys vanished
+        self.play.apps.break_watches()  # the relist finds the lost keys
         await asyncio.sleep(300)
         assert self.controller.runtime.idle
 
 
-async def begin(world: World) -> None:
+async def set_up(model: Model) -> None:
     for key, value in FOREIGN.items():
-        await put(world.play.parts, key, value)
-    await world.start()
+        await put(model.play.parts, key, value)
+    await model.start()
 
 
-async def end(world: World) -> dict[str, str]:
-    """Let everything settle and return what the parts say; those of others are as they were."""
-    for key in world.spoiled:
-        world.heal()
-        await world.play.app(key, "healed", ())
-        world.specs[key] = AppSpec("healed", ())
-    await world.settle()
-    assert set(world.controller.most.values()) <= {1}  # no key was with two workers
-    parts = world.play.parts
-    found = {key: (await parts.get(key)).value for key in world.part_keys()}
-    assert {key: found.pop(key) for key in FOREIGN} == FOREIGN
-    # what was spoiled while nobody ran, and is not wanted any more, says nothing of its owner
+async def converge(model: Model) -> dict[str, str]:
+    """Wait for convergence, check the objects of others, and return the texts of the parts."""
+    for key in model.spoiled:
+        model.heal()
+        await model.play.app(key, "healed", ())
+        model.specs[key] = AppSpec("healed", ())
+    await model.settle()
+    assert set(model.controller.most.values()) <= {1}  # no key had two workers
+    parts = model.play.parts
+    stored = {key: (await parts.get(key)).value for key in model.part_keys()}
+    assert {key: stored.pop(key) for key in FOREIGN} == FOREIGN
+    # an undesired part that became invalid while no process ran has no known owner
     return {
         key: PARTS.decode(value).spec.text
-        for key, value in found.items()
-        if key in implied(world) or PARTS.valid(value)
+        for key, value in stored.items()
+        if key in desired_texts(model) or PARTS.valid(value)
     }
 
 
-def implied(world: World) -> dict[str, str]:
-    return {k: v for key, spec in world.specs.items() for k, v in parts_of(key, spec).items()}
+def desired_texts(model: Model) -> dict[str, str]:
+    return {k: v for key, spec in model.specs.items() for k, v in parts_of(key, spec).items()}
 
 
-async def play_out(steps: list[tuple[Any, ...]]) -> None:
-    world = World()
-    async with world.runtime:
-        await begin(world)
+async def run_steps(steps: list[tuple[Any, ...]]) -> None:
+    model = Model()
+    async with model.runtime:
+        await set_up(model)
         for step in steps:
-            with suppress(StoreTimeoutError, NotFoundError):  # it was told to refuse
-                await world.step(step)
-        found = await end(world)
+            with suppress(StoreTimeoutError, NotFoundError):  # the store refuses by a step
+                await model.step(step)
+        stored = await converge(model)
 
-        assert found == implied(world)
-        cached = world.controller.parts.items()
-        assert {key: cached[key].spec.text for key in found} == found
-        assert world.controller.runtime.status().failing == {}
+        assert stored == desired_texts(model)
+        cached = model.controller.parts.items()
+        assert {key: cached[key].spec.text for key in stored} == stored
+        assert model.controller.runtime.status().failing == {}
 
 
-async def play_out_with_losses(steps: list[tuple[Any, ...]]) -> None:
-    world = World()
-    async with world.runtime:
-        await begin(world)
+async def run_steps_with_losses(steps: list[tuple[Any, ...]]) -> None:
+    model = Model()
+    async with model.runtime:
+        await set_up(model)
         for step in steps:
             with suppress(StoreTimeoutError, NotFoundError):
-                await world.lose(step)
-        found = await end(world)
+                await model.lose(step)
+        stored = await converge(model)
 
-        assert found.items() >= implied(world).items()
-        for key in world.lost.keys() - world.specs.keys():
-            assert found.keys() >= world.lost[key]
+        assert stored.items() >= desired_texts(model).items()
+        for key in model.lost.keys() - model.specs.keys():
+            assert stored.keys() >= model.lost[key]
 
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_in_the_end_secondaries_are_what_the_primaries_imply(steps: list[tuple[Any, ...]]) -> None:
+def test_secondaries_converge_to_the_desired_state(steps: list[tuple[Any, ...]]) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(play_out(steps))
+        runner.run(run_steps(steps))
 
 
 @settings(max_examples=100, deadline=None)
 @given(LOSSY_STEPS)
-def test_what_lost_its_primary_without_proof_stays(steps: list[tuple[Any, ...]]) -> None:
+def test_secondaries_of_lost_primaries_are_kept_without_proof(steps: list[tuple[Any, ...]]) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(play_out_with_losses(steps))
+        runner.run(run_steps_with_losses(steps))

@@ -1,4 +1,4 @@
-"""Whatever a label selector says, its text says the same, and it means what its parts mean."""
+"""Property tests of label selectors: their text form, and the labels that they match."""
 
 import string
 
@@ -29,20 +29,20 @@ LABELS = st.dictionaries(KEYS, VALUES, max_size=5)
 
 @settings(deadline=None)
 @given(SELECTORS)
-def test_a_selector_is_what_its_text_says(selector: Selector) -> None:
+def test_a_selector_is_parsed_from_its_text(selector: Selector) -> None:
     assert Selector.parse(str(selector)) == selector
     assert str(Selector.parse(str(selector))) == str(selector)
 
 
 @settings(deadline=None)
 @given(SELECTORS, SELECTORS)
-def test_selectors_are_equal_exactly_when_their_texts_are(one: Selector, two: Selector) -> None:
+def test_selectors_are_equal_if_and_only_if_their_texts_are(one: Selector, two: Selector) -> None:
     assert (one == two) == (str(one) == str(two))
 
 
 @settings(deadline=None)
 @given(SELECTORS, st.data())
-def test_spaces_between_words_mean_nothing(selector: Selector, data: st.DataObject) -> None:
+def test_spaces_between_words_are_ignored(selector: Selector, data: st.DataObject) -> None:
     spaced = "".join(
         data.draw(st.sampled_from(["", " ", "\t "])) + sign + data.draw(st.sampled_from(["", " "]))
         if sign in ",()"
@@ -54,7 +54,7 @@ def test_spaces_between_words_mean_nothing(selector: Selector, data: st.DataObje
 
 @settings(deadline=None)
 @given(st.lists(REQUIREMENTS, max_size=4), LABELS)
-def test_an_object_is_meant_that_fulfils_every_part(
+def test_a_selector_matches_labels_that_fulfil_every_requirement(
     requirements: list[Requirement], labels: dict[str, str]
 ) -> None:
     def fulfilled(requirement: Requirement) -> bool:
@@ -73,7 +73,7 @@ def test_an_object_is_meant_that_fulfils_every_part(
 
 @settings(deadline=None)
 @given(LABELS, LABELS)
-def test_labels_as_a_selector_mean_what_has_them_all(
+def test_a_selector_of_labels_matches_objects_that_have_them_all(
     wanted: dict[str, str], labels: dict[str, str]
 ) -> None:
     assert Selector.of(wanted).matches(labels) == (wanted.items() <= labels.items())
@@ -82,7 +82,7 @@ def test_labels_as_a_selector_mean_what_has_them_all(
 
 @settings(deadline=None)
 @given(st.text(alphabet="ab=!(),<> in\t/-", max_size=12))
-def test_any_text_is_a_selector_or_shown_to_be_wrong(text: str) -> None:
+def test_any_text_is_a_selector_or_an_error_with_a_caret(text: str) -> None:
     try:
         selector = Selector.parse(text)
     except UsageError as error:

@@ -46,7 +46,7 @@ def in_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     pause_s=st.sampled_from([0.1, 1.0, 6.0]),
 )
 @in_time
-async def test_no_two_are_ever_at_one_key_and_in_the_end_each_key_has_one(
+async def test_no_key_has_two_members_and_each_key_ends_with_one(
     size: int, play: list[tuple[tuple[str, Any], float]], pause_s: float
 ) -> None:
     town = Town()

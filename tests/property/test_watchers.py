@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: watchers come to the newest state, and never go back."""
+"""Property tests of watchers: they reach the newest state, and never see an older one later."""
 
 import asyncio
 from contextlib import suppress
@@ -54,7 +54,7 @@ PROTECTED_STEPS = st.one_of(
 
 
 class Mirror:
-    """Keeps what it is told, fails when it is told to, and notes what must not be."""
+    """A watcher that keeps the newest objects, can fail, and records violations."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -62,32 +62,32 @@ class Mirror:
         self.newest: dict[str, int] = {}
         self.failures = 0
         self.inside: set[str] = set()
-        self.wrong: list[str] = []
+        self.violations: list[str] = []
 
     async def add(self, new: Snapshot[Any]) -> None:
-        await self.take(new, there=True)
+        await self.take(new, exists=True)
 
     async def update(self, old: Snapshot[Any], new: Snapshot[Any]) -> None:
-        await self.take(new, there=True)
+        await self.take(new, exists=True)
 
     async def delete(self, last: Snapshot[Any]) -> None:
-        await self.take(last, there=False)
+        await self.take(last, exists=False)
 
-    async def take(self, seen: Snapshot[Any], *, there: bool) -> None:
+    async def take(self, seen: Snapshot[Any], *, exists: bool) -> None:
         if seen.key in self.inside:
-            self.wrong.append(f"{seen.key} was told twice at once")
+            self.violations.append(f"{seen.key} was in two calls at once")
         if seen.revision < self.newest.get(seen.key, 0):
-            self.wrong.append(f"{seen.key} went back to {seen.revision}")
+            self.violations.append(f"{seen.key} went back to {seen.revision}")
         self.inside.add(seen.key)
         try:
             await asyncio.sleep(0.01)
             if self.failures:
                 self.failures -= 1
-                raise RuntimeError("told to")
+                raise RuntimeError("on purpose")
             self.newest[seen.key] = seen.revision
             self.texts.pop(seen.key, None)
             self.revisions.pop(seen.key, None)
-            if there:
+            if exists:
                 self.texts[seen.key] = text(seen)
                 self.revisions[seen.key] = seen.revision
             await asyncio.sleep(0.01)
@@ -95,13 +95,13 @@ class Mirror:
             self.inside.discard(seen.key)
 
 
-class World:
-    """A store, and a controller that comes and goes; what is outside stays."""
+class Model:
+    """A store, a controller that starts and stops, and an external mirror that persists."""
 
     def __init__(self) -> None:
         self.stores = SlowStores()
         self.sites: SlowStore = self.stores.store(SITES)
-        self.outside = Mirror()
+        self.external = Mirror()
         self.first, self.last = Mirror(), Mirror()
         self.controller: InformerController | None = None
         self.task: asyncio.Task[None] | None = None
@@ -111,61 +111,61 @@ class World:
             case ("wait", float(seconds)):
                 await asyncio.sleep(seconds)
             case ("fail", int(times)):
-                self.first.failures = self.last.failures = self.outside.failures = times
+                self.first.failures = self.last.failures = self.external.failures = times
             case ("start",):
                 await self.start()
-            case ("stop" | "kill" as how,):
-                await self.end(how)
+            case ("stop" | "kill" as action,):
+                await self.end(action)
             case ("break", breaks_after):
                 self.sites.breaks_after = breaks_after
                 self.sites.cut()
             case ("lag", float(seconds)):
                 self.sites.lag_s = seconds
             case ("refuse", bool(refuses)):
-                self.sites.fail(StoreTimeoutError("told to") if refuses else None)
+                self.sites.fail(StoreTimeoutError("on purpose") if refuses else None)
             case (str(), str(), *_):
                 await self.change(step)
 
     async def change(self, step: Step) -> None:
         sites: MemoryStore = self.sites
-        there = set(sites.keys())
+        existing = set(sites.keys())
         match step:
-            case ("put", str(key), str(said)):
-                current = await sites.get(key) if key in there else None
+            case ("put", str(key), str(content)):
+                current = await sites.get(key) if key in existing else None
                 value = None if current is None else current.value
-                await put(sites, key, SITES.encode(value, Site(spec=SiteSpec(said))))
-            case ("put plainly", str(key), str(said)):
-                await put(sites, key, site(said))
-            case ("write a status", str(key), str(said)) if key in there:
-                await change(sites, key, "status", to={"seen": said})
-            case ("delete", str(key)) if key in there:
+                await put(sites, key, SITES.encode(value, Site(spec=SiteSpec(content))))
+            case ("put plainly", str(key), str(content)):
+                await put(sites, key, site(content))
+            case ("write a status", str(key), str(content)) if key in existing:
+                await change(sites, key, "status", to={"seen": content})
+            case ("delete", str(key)) if key in existing:
                 await delete(sites, key)
-            case ("delete raw", str(key)) if key in there:
+            case ("delete raw", str(key)) if key in existing:
                 await sites.delete(key)
 
     async def start(self) -> None:
         if self.task is not None:
             return
         self.heal()
-        for mirror in (self.first, self.last, self.outside):
-            assert mirror.wrong == []
+        for mirror in (self.first, self.last, self.external):
+            assert mirror.violations == []
             mirror.inside.clear()
         self.first, self.last = Mirror(), Mirror()
-        held = OpinionatedWatcher(SITES)
-        held.wrap(self.outside, sync_to_add=True)
+        opinionated = OpinionatedWatcher(SITES)
+        opinionated.wrap(self.external, sync_to_add=True)
         self.controller = InformerController(
             retry_policy=lambda _error, failures: Retry(min(60.0, 2.0**failures)),
             nats=self.stores,
         )
         self.controller.add_informer(SITES)
-        for watcher in (self.first, held, self.last):
+        for watcher in (self.first, opinionated, self.last):
             self.controller.add_watcher(watcher, SITES)
         self.task = asyncio.create_task(self.controller.run())
 
-    async def end(self, how: str) -> None:
+    async def end(self, action: str) -> None:
         if self.task is None or self.controller is None:
             return
-        if how == "kill":
+        if action == "kill":
             self.task.cancel()
         self.controller.stop()
         await asyncio.wait((self.task,))
@@ -181,7 +181,7 @@ class World:
     async def settle(self) -> None:
         await self.start()
         self.heal()
-        for mirror in (self.first, self.last, self.outside):
+        for mirror in (self.first, self.last, self.external):
             mirror.failures = 0
         await asyncio.sleep(300)
         assert self.controller is not None
@@ -189,45 +189,45 @@ class World:
         assert self.controller.failing == {SITES.name: {}}
 
 
-async def play(steps: list[Step]) -> World:
-    world = World()
-    await world.start()
+async def run_steps(steps: list[Step]) -> Model:
+    model = Model()
+    await model.start()
     for step in steps:
         with suppress(StoreTimeoutError, NotFoundError, ConflictError):
-            await world.step(step)
-    await world.settle()
-    await world.end("stop")
-    return world
+            await model.step(step)
+    await model.settle()
+    await model.end("stop")
+    return model
 
 
-async def newest(world: World) -> dict[str, Stored]:
-    keys = world.sites.keys()
-    return {key: await world.sites.get(key) for key in keys}
+async def newest(model: Model) -> dict[str, Stored]:
+    keys = model.sites.keys()
+    return {key: await model.sites.get(key) for key in keys}
 
 
-async def everybody_has_seen_the_newest_state(steps: list[Step]) -> None:
-    world = await play(steps)
-    found = {key: stored.revision for key, stored in (await newest(world)).items()}
-    assert world.first.revisions == world.last.revisions == found
-    assert world.first.wrong == world.last.wrong == []
+async def check_that_every_watcher_has_the_newest_state(steps: list[Step]) -> None:
+    model = await run_steps(steps)
+    revisions = {key: stored.revision for key, stored in (await newest(model)).items()}
+    assert model.first.revisions == model.last.revisions == revisions
+    assert model.first.violations == model.last.violations == []
 
 
-async def what_is_outside_is_what_is_desired(steps: list[Step]) -> None:
-    world = await play(steps)
-    stored = await newest(world)
-    assert all(SITES.metadata(at.value).deletion_timestamp is None for at in stored.values())
-    wanted = {key: SITES.decode(at.value).spec.text for key, at in stored.items()}
-    assert world.outside.texts == wanted
-    assert world.outside.wrong == []
+async def check_that_the_external_mirror_has_the_desired_state(steps: list[Step]) -> None:
+    model = await run_steps(steps)
+    stored = await newest(model)
+    assert all(SITES.metadata(state.value).deletion_timestamp is None for state in stored.values())
+    wanted = {key: SITES.decode(state.value).spec.text for key, state in stored.items()}
+    assert model.external.texts == wanted
+    assert model.external.violations == []
 
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_in_the_end_every_watcher_has_seen_the_newest_state_and_none_went_back(
+def test_every_watcher_sees_the_newest_state_and_no_older_one_after_it(
     steps: list[Step],
 ) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(everybody_has_seen_the_newest_state(steps))
+        runner.run(check_that_every_watcher_has_the_newest_state(steps))
 
 
 @settings(max_examples=150, deadline=None)
@@ -238,8 +238,8 @@ def test_in_the_end_every_watcher_has_seen_the_newest_state_and_none_went_back(
 @example(
     [("put", "a", "one"), ("wait", 1.0), ("stop",), ("put plainly", "a", "two"), ("delete", "a")]
 )
-def test_in_the_end_what_an_opinionated_watcher_keeps_is_what_is_desired(
+def test_an_opinionated_watcher_converges_to_the_desired_state(
     steps: list[Step],
 ) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(what_is_outside_is_what_is_desired(steps))
+        runner.run(check_that_the_external_mirror_has_the_desired_state(steps))

@@ -1,4 +1,4 @@
-"""Whatever is done to a workqueue, it does what a slow and plain model of it does."""
+"""Property tests of the work queue: it behaves as a simple model does."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -19,7 +19,7 @@ from natsctl.testing.time import VirtualTimeLoop
 T = TypeVar("T")
 
 AGEING_S = 30.0
-MOMENT = 2.0**-20  # added to delays, so that no two moments are the same
+MOMENT = 2.0**-20  # added to delays, so that no two times are equal
 NAMES = ("a1", "a2", "a3", "b1", "b2", "c1")
 KEYS = st.sampled_from(NAMES)
 PRIORITIES = st.sampled_from(Priority)
@@ -27,29 +27,29 @@ DELAYS = st.integers(0, 40)
 
 
 @dataclass
-class Owed:
-    """All that the model knows of one key; a visit asked for is a time and a priority."""
+class KeyState:
+    """The state of one key in the model; a requested sync is a time and a priority."""
 
     explicit: tuple[float, Priority] | None = None
     retry: tuple[float, Priority] | None = None
     again: Priority | None = None
     ready: Ready | None = None
-    came: int = 0  # which number it got when it became ready
-    lined_up: int = 0  # and when it got its present priority
+    arrival: int = 0  # the sequence number at which the key became ready
+    position: int = 0  # the sequence number at which the key got its priority
     held: Held | None = None
     failures: int = 0
 
-    def visits(self) -> list[tuple[float, Priority]]:
+    def requests(self) -> list[tuple[float, Priority]]:
         again = [] if self.again is None else [(0.0, self.again)]
-        return again + [visit for visit in (self.explicit, self.retry) if visit]
+        return again + [request for request in (self.explicit, self.retry) if request]
 
-    def at(self) -> float:
-        return min(at for at, _ in self.visits())
+    def due_at(self) -> float:
+        return min(time for time, _ in self.requests())
 
     def place(self) -> Place | None:
         if self.held or self.ready:
             return self.held or self.ready
-        return Waiting(self.at()) if self.visits() else None
+        return Waiting(self.due_at()) if self.requests() else None
 
 
 def merged(
@@ -61,42 +61,42 @@ def merged(
 
 
 class Model:
-    """A workqueue that looks at every key, every time."""
+    """A work queue that scans all keys for every operation."""
 
     def __init__(self, share_of: Callable[[str], Hashable]) -> None:
-        self.keys = {key: Owed() for key in NAMES}
+        self.keys = {key: KeyState() for key in NAMES}
         self.share_of = share_of
         self.turns: dict[Priority, list[Hashable]] = {priority: [] for priority in Priority}
-        self.by_age = False  # whether the last turn went to the oldest
+        self.by_age = False  # whether the last get returned the oldest key
         self.now = 0.0
         self.numbers = count(1)
         self.shut = self.drain = False
 
     def sleep(self, seconds: float) -> None:
         until = self.now + seconds
-        while ripe := [
-            (owed.at(), key)
-            for key, owed in self.keys.items()
-            if isinstance(owed.place(), Waiting) and owed.at() <= until
+        while due := [
+            (state.due_at(), key)
+            for key, state in self.keys.items()
+            if isinstance(state.place(), Waiting) and state.due_at() <= until
         ]:
-            self.now, key = min(ripe)
+            self.now, key = min(due)
             self.put(key)
         self.now = until
 
     def put(self, key: str) -> None:
-        """Let the key be where it belongs, now that something about it changed."""
-        owed = self.keys[key]
-        if owed.held or not (owed.visits() and (owed.ready or owed.at() <= self.now)):
+        """Make the key ready if it is due and not held."""
+        state = self.keys[key]
+        if state.held or not (state.requests() and (state.ready or state.due_at() <= self.now)):
             return
-        self.make_ready(key, max(priority for _, priority in owed.visits()))
+        self.make_ready(key, max(priority for _, priority in state.requests()))
 
     def make_ready(self, key: str, priority: Priority) -> None:
-        owed = self.keys[key]
-        if owed.ready is None or owed.ready.priority < priority:
-            since = self.now if owed.ready is None else owed.ready.since
-            owed.lined_up = next(self.numbers)
-            owed.came = owed.lined_up if owed.ready is None else owed.came
-            owed.ready = Ready(since, priority)
+        state = self.keys[key]
+        if state.ready is None or state.ready.priority < priority:
+            since = self.now if state.ready is None else state.ready.since
+            state.position = next(self.numbers)
+            state.arrival = state.position if state.ready is None else state.arrival
+            state.ready = Ready(since, priority)
             if self.share_of(key) not in self.turns[priority]:
                 self.turns[priority].append(self.share_of(key))
             self.forget_empty_shares()
@@ -108,79 +108,81 @@ class Model:
 
     def ready_keys(self, priority: Priority) -> list[str]:
         return [
-            k for k, owed in self.keys.items() if owed.ready and owed.ready.priority is priority
+            k for k, state in self.keys.items() if state.ready and state.ready.priority is priority
         ]
 
     def add(self, key: str, after: float, priority: Priority) -> None:
-        owed = self.keys[key]
+        state = self.keys[key]
         if self.shut:
             return
-        if owed.ready:
-            self.strike(key)
+        if state.ready:
+            self.remove_due(key)
         if after > 0:
-            owed.explicit = merged(owed.explicit, (self.now + after, priority))
-        elif owed.held:
-            owed.again = max(priority, owed.again or priority)
+            state.explicit = merged(state.explicit, (self.now + after, priority))
+        elif state.held:
+            state.again = max(priority, state.again or priority)
         else:
-            self.make_ready(key, max([priority, *(asked for _, asked in owed.visits())]))
+            self.make_ready(key, max([priority, *(requested for _, requested in state.requests())]))
         self.put(key)
 
     def retry(self, key: str, after: float) -> None:
-        owed = self.keys[key]
-        owed.failures += 1
+        state = self.keys[key]
+        state.failures += 1
         if not self.shut:
-            if owed.ready:
-                self.strike(key)
-            priority = owed.held.priority if owed.held else Priority.RETRY
-            owed.retry = merged(owed.retry, (self.now + after, priority))
+            if state.ready:
+                self.remove_due(key)
+            priority = state.held.priority if state.held else Priority.RETRY
+            state.retry = merged(state.retry, (self.now + after, priority))
             self.put(key)
 
     def forget(self, key: str) -> None:
-        owed = self.keys[key]
-        owed.failures = 0
-        owed.retry = None
+        state = self.keys[key]
+        state.failures = 0
+        state.retry = None
 
-    def following(self) -> str:
-        """Say which key is next."""
-        ready = [(owed.came, key, owed.ready) for key, owed in self.keys.items() if owed.ready]
+    def next_key(self) -> str:
+        """Return the key that `get` must return next."""
+        ready = [
+            (state.arrival, key, state.ready) for key, state in self.keys.items() if state.ready
+        ]
         _, oldest, _ = min(ready)
         if self.oldest_is_due():
             return oldest
         highest = max(place.priority for _, _, place in ready)
         share = self.turns[highest][0]
         keys = [key for key in self.ready_keys(highest) if self.share_of(key) == share]
-        return min(keys, key=lambda key: self.keys[key].lined_up)
+        return min(keys, key=lambda key: self.keys[key].position)
 
     def due_while_held(self) -> int:
-        """Count the held keys that are ready as soon as they are given back."""
-        held = [owed for owed in self.keys.values() if owed.held and owed.visits()]
-        return sum(owed.at() <= self.now for owed in held)
+        """Count the held keys that become ready as soon as they are done."""
+        held = [state for state in self.keys.values() if state.held and state.requests()]
+        return sum(state.due_at() <= self.now for state in held)
 
     def oldest_is_due(self) -> bool:
-        """Say whether the next turn goes by age: it has aged, and the last turn did not."""
-        ages = [self.now - owed.ready.since for owed in self.keys.values() if owed.ready]
+        """Return whether the next get goes by age: a key has aged, and the last get did not."""
+        ages = [self.now - state.ready.since for state in self.keys.values() if state.ready]
         return not self.by_age and max(ages) > AGEING_S
 
     def take(self, key: str) -> None:
-        owed = self.keys[key]
-        assert owed.ready is not None
-        priority = owed.ready.priority
+        state = self.keys[key]
+        assert state.ready is not None
+        priority = state.ready.priority
         self.by_age = self.oldest_is_due()
         if not self.by_age:
             share = self.turns[priority].pop(0)
             self.turns[priority].append(share)
-        owed.ready, owed.again = None, None
-        owed.held = Held(self.now, priority)
+        state.ready, state.again = None, None
+        state.held = Held(self.now, priority)
         self.forget_empty_shares()
-        self.strike(key)
+        self.remove_due(key)
 
-    def strike(self, key: str) -> None:
-        """Strike out what is answered by a visit that begins now, or that is ready to begin."""
-        owed = self.keys[key]
-        if owed.explicit and owed.explicit[0] <= self.now:
-            owed.explicit = None
-        if owed.retry and owed.retry[0] <= self.now:
-            owed.retry = None
+    def remove_due(self, key: str) -> None:
+        """Remove the due requests of a key that is ready or begins to be held."""
+        state = self.keys[key]
+        if state.explicit and state.explicit[0] <= self.now:
+            state.explicit = None
+        if state.retry and state.retry[0] <= self.now:
+            state.retry = None
 
     def done(self, key: str) -> None:
         self.keys[key].held = None
@@ -189,15 +191,15 @@ class Model:
 
     def shut_down(self, *, drain: bool) -> None:
         self.shut = True
-        for owed in self.keys.values():
-            owed.explicit = owed.retry = None
+        for state in self.keys.values():
+            state.explicit = state.retry = None
             if not drain:
-                owed.ready = owed.again = None
+                state.ready = state.again = None
         self.forget_empty_shares()
 
 
 class Workqueues(RuleBasedStateMachine):
-    """Does the same to a workqueue and to the model of it, and compares them after each step."""
+    """Applies each step to a work queue and to its model, and compares them afterwards."""
 
     share_of: Callable[[str], Hashable] | None = None
 
@@ -220,7 +222,7 @@ class Workqueues(RuleBasedStateMachine):
         return self.runner.run(inside())
 
     def held(self) -> list[str]:
-        return [key for key, owed in self.model.keys.items() if owed.held]
+        return [key for key, state in self.model.keys.items() if state.held]
 
     def delay(self, seconds: int) -> float:
         return seconds + next(self.moments) * MOMENT if seconds else 0.0
@@ -249,7 +251,7 @@ class Workqueues(RuleBasedStateMachine):
     @precondition(lambda self: len(self.queue) > 0)
     @rule()
     def get(self) -> None:
-        expected = self.model.following()
+        expected = self.model.next_key()
         assert self.runner.run(self.queue.get()) == expected
         self.model.take(expected)
 
@@ -275,33 +277,33 @@ class Workqueues(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.shut and not len(self.queue))
     @rule()
-    def get_after_the_end(self) -> None:
+    def get_after_the_shutdown(self) -> None:
         with pytest.raises(QueueShutDownError):
             self.runner.run(self.queue.get())
 
     @invariant()
-    def every_key_is_where_it_belongs(self) -> None:
-        expected = {key: owed.place() for key, owed in self.model.keys.items()}
+    def every_key_is_in_the_expected_place(self) -> None:
+        expected = {key: state.place() for key, state in self.model.keys.items()}
         assert {key: self.queue.place(key) for key in NAMES} == expected
         assert self.queue.idle == (set(expected.values()) == {None})
 
     @invariant()
-    def everything_is_counted(self) -> None:
-        places = [owed.place() for owed in self.model.keys.values()]
+    def the_stats_equal_the_model(self) -> None:
+        places = [state.place() for state in self.model.keys.values()]
         stats = self.run(self.queue.stats)
         ready, *counted = (
-            sum(isinstance(place, of) for place in places) for of in (Ready, Waiting, Held)
+            sum(isinstance(place, kind) for place in places) for kind in (Ready, Waiting, Held)
         )
         assert [stats.waiting, stats.held] == counted
         assert stats.depth == ready + self.model.due_while_held()
         assert len(self.queue) == ready
         assert stats.adds >= stats.latency_s.count + ready
-        failures = {key: owed.failures for key, owed in self.model.keys.items()}
+        failures = {key: state.failures for key, state in self.model.keys.items()}
         assert {key: self.queue.failures(key) for key in NAMES} == failures
 
 
 class SharedWorkqueues(Workqueues):
-    """The same, with shares that take turns."""
+    """Work queues whose keys are in shares that alternate."""
 
     share_of = staticmethod(lambda key: key[0])
 
@@ -313,24 +315,24 @@ TestWorkqueue.settings = TestSharedWorkqueue.settings = settings(
 )
 
 
-PLAYS = st.lists(
+STEPS = st.lists(
     st.tuples(KEYS, st.integers(0, 3), PRIORITIES, st.integers(0, 2), st.sampled_from(NAMES)),
     max_size=40,
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(plays=PLAYS, held_s=st.lists(st.integers(0, 3), min_size=1, max_size=5))
-def test_every_key_that_was_added_is_visited_afterwards(
-    plays: list[tuple[str, int, Priority, int, str]], held_s: list[int]
+@given(steps=STEPS, held_s=st.lists(st.integers(0, 3), min_size=1, max_size=5))
+def test_every_added_key_is_processed_afterwards(
+    steps: list[tuple[str, int, Priority, int, str]], held_s: list[int]
 ) -> None:
-    """Three workers, one of which is impatient, and no key is lost or held twice."""
+    """Three workers, one with a get timeout, lose no key and hold no key twice."""
     queue: Workqueue[str] = Workqueue(share_of=lambda key: key[0], ageing_s=5)
     wanted: dict[str, float] = {}
     begun: dict[str, float] = {}
     held: set[str] = set()
 
-    async def visit(key: str) -> None:
+    async def process(key: str) -> None:
         assert key not in held
         held.add(key)
         begun[key] = asyncio.get_running_loop().time()
@@ -338,23 +340,23 @@ def test_every_key_that_was_added_is_visited_afterwards(
         held.remove(key)
         queue.done(key)
 
-    async def work(patience_s: float | None) -> None:
+    async def work(timeout_s: float | None) -> None:
         while True:
             try:
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(timeout_s):
                     key = await queue.get()
             except TimeoutError:
                 continue
             except QueueShutDownError:
                 return
-            await visit(key)
+            await process(key)
 
-    async def play() -> None:
+    async def run_steps() -> None:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as workers:
-            for patience_s in (None, None, 1.0):
-                workers.create_task(work(patience_s))
-            for key, after, priority, pause_s, failing in plays:
+            for timeout_s in (None, None, 1.0):
+                workers.create_task(work(timeout_s))
+            for key, after, priority, pause_s, failing in steps:
                 queue.add(key, after=after, priority=priority)
                 wanted[key] = max(wanted.get(key, 0.0), loop.time())
                 queue.retry(failing, after=after)
@@ -365,8 +367,8 @@ def test_every_key_that_was_added_is_visited_afterwards(
             queue.shut_down(drain=True)
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(play())
-    assert all(begun[key] >= at for key, at in wanted.items())
+        runner.run(run_steps())
+    assert all(begun[key] >= added for key, added in wanted.items())
 
 
 @settings(max_examples=100, deadline=None)
@@ -376,12 +378,12 @@ def test_every_key_that_was_added_is_visited_afterwards(
         st.tuples(st.sampled_from(["add", "cancel", "turn"]), st.integers(0, 5)), max_size=30
     ),
 )
-def test_no_wakeup_is_lost_however_workers_are_cancelled(
+def test_no_wakeup_is_lost_if_workers_are_cancelled(
     workers: int, steps: list[tuple[str, int]]
 ) -> None:
-    """When all is calm, no worker waits while a key is ready."""
+    """Once the queue is quiet, no worker waits while a key is ready."""
 
-    async def play() -> None:
+    async def run_steps() -> None:
         queue: Workqueue[str] = Workqueue()
         waiting = [asyncio.create_task(queue.get()) for _ in range(workers)]
         for step, number in steps:
@@ -399,4 +401,4 @@ def test_no_wakeup_is_lost_however_workers_are_cancelled(
         await asyncio.gather(*waiting, return_exceptions=True)
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(play())
+        runner.run(run_steps())
