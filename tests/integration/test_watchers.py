@@ -25,17 +25,17 @@ from natsctl import (
     kube,
     kv,
 )
-from tests.support.controllers.recording_watcher import FINALIZER, SITES, Notes, site
+from tests.support.controllers.recording_watcher import FINALIZER, SITES, RecordingWatcher, site
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.nats_server import NatsServer
 
 
-class Named(Notes):
-    """Notes only what happened, and to what."""
+class Named(RecordingWatcher):
+    """RecordingWatcher only what happened, and to what."""
 
-    async def note(self, what: str, seen: Snapshot[Any]) -> None:
-        await super().note(" ".join(what.split()[:2]), seen)
+    async def record(self, what: str, seen: Snapshot[Any]) -> None:
+        await super().record(" ".join(what.split()[:2]), seen)
 
 
 @asynccontextmanager
@@ -59,7 +59,7 @@ async def running(*controllers: InformerController, nats: Stores) -> AsyncIterat
         await task
 
 
-def watching(notes: Notes) -> InformerController:
+def watching(notes: RecordingWatcher) -> InformerController:
     made = InformerController(name="sites")
     made.add_informer(SITES)
     watcher = OpinionatedWatcher(SITES, sync_func=notes.sync)
@@ -121,7 +121,7 @@ async def test_watchers_and_their_trail_outlive_a_server(nats_server: NatsServer
                 *["updated"] * 4,
                 "deleted",
             ]
-    assert notes.told == ["add athens", "add berlin", "delete athens"]
+    assert notes.calls == ["add athens", "add berlin", "delete athens"]
 
 
 async def test_a_restart_tells_what_was_handled_from_what_was_not(nats_server: NatsServer) -> None:
@@ -141,13 +141,13 @@ async def test_a_restart_tells_what_was_handled_from_what_was_not(nats_server: N
         trailed = Audit(kv(bytes, bucket="sites"))
         async with running(watching(second), trailed, nats=stores):
             trail = await js.key_value("audit")
-            await eventually(lambda: sorted(second.told) == expected)
+            await eventually(lambda: sorted(second.calls) == expected)
             await eventually(lambda: is_held(bucket, "dallas"))
             await eventually(lambda: ends_deleted(trail, "sites.berlin"))
             await eventually(lambda: ends_deleted(trail, "sites.calais"))
         assert await audit_of(trail, "sites.athens") == ["created", "updated", "updated"]
         await eventually(lambda: has_none(js))
-    assert first.told == ["add athens", "add berlin", "add calais"]
+    assert first.calls == ["add athens", "add berlin", "add calais"]
 
 
 async def has_none(js: JetStreamContext) -> bool:

@@ -17,8 +17,8 @@ from tests.support.controllers.dynamic_dependents import (
     LIMITS,
     QUIET,
     SECRET,
-    Dependents,
-    dependents,
+    DynamicHarness,
+    dynamic_harness,
     limit,
     secret,
     secrets,
@@ -61,8 +61,8 @@ STEPS = st.lists(
 class Model:
     """A dynamic watcher, and a model of its watches."""
 
-    def __init__(self, play: Dependents) -> None:
-        self.play = play
+    def __init__(self, harness: DynamicHarness) -> None:
+        self.harness = harness
         self.watched: dict[ObjectIdentifier, set[tuple[str, str]]] = {}
         self.objects: dict[tuple[str, str], str] = {}  # with their label
         self.denied: set[str] = set()
@@ -90,7 +90,7 @@ class Model:
 
     async def change(self, action: str, watcher_id: ObjectIdentifier, arguments: Any = ()) -> None:
         before = self.watched.get(watcher_id, set())
-        watcher = self.play.watcher
+        watcher = self.harness.watcher
         match action:
             case "add":
                 wanted = {arguments}
@@ -120,16 +120,16 @@ class Model:
         self.watched[watcher_id] = before | read if denied else read
 
     async def batch(self, watcher_id: ObjectIdentifier, targets: list[tuple[str, str]]) -> None:
-        async with self.play.watcher.query_batch(watcher_id):
+        async with self.harness.watcher.query_batch(watcher_id):
             for system, name in targets:
                 assert await self.shown(watcher_id, system, name) == self.expected(system, name)
 
     async def shown(self, watcher_id: ObjectIdentifier, system: str, name: str) -> dict[str, str]:
         gvk, place = (SECRET, "default") if system == "secret" else (LIMITS, "")
         if name == "*":
-            listed = await self.play.watcher.list(watcher_id, gvk, place, GOLD)
+            listed = await self.harness.watcher.list(watcher_id, gvk, place, GOLD)
         else:
-            one = await self.play.watcher.get(watcher_id, gvk, place, name)
+            one = await self.harness.watcher.get(watcher_id, gvk, place, name)
             listed = [] if one is None else [one]
         return {read["metadata"]["name"]: read["metadata"]["labels"]["g"] for read in listed}  # type: ignore[index]
 
@@ -143,9 +143,9 @@ class Model:
         self.turn += 1
         system, name = target
         if system == "secret":
-            await self.play.put_secret(f"default/{name}", str(self.turn), g=label)
+            await self.harness.put_secret(f"default/{name}", str(self.turn), g=label)
         else:
-            await self.play.put_limit(name, self.turn, g=label)
+            await self.harness.put_limit(name, self.turn, g=label)
         before, self.objects[target] = self.objects.get(target), label
         return self.watchers_of(target, before, label)
 
@@ -176,12 +176,12 @@ class Model:
         return lost
 
     def store(self, system: str) -> Any:
-        return self.play.secrets if system == "secret" else self.play.limits
+        return self.harness.secrets if system == "secret" else self.harness.limits
 
     def check(self) -> None:
         distinct = set().union(*self.watched.values())
-        assert self.play.watcher.get_watch_count() == len(distinct)
-        assert self.play.watches == len(distinct)
+        assert self.harness.watcher.get_watch_count() == len(distinct)
+        assert self.harness.watches == len(distinct)
 
 
 async def fails(call: Any) -> bool:
@@ -193,15 +193,15 @@ async def fails(call: Any) -> bool:
 
 
 async def run_steps(steps: list[tuple[Any, ...]]) -> None:
-    async with dependents(QUIET) as play:
-        model = Model(play)
+    async with dynamic_harness(QUIET) as harness:
+        model = Model(harness)
         for step in steps:
             called = await model.step(step)
             await asyncio.sleep(20)  # broken watches have restarted
-            assert set(play.calls) == {watcher_id.name for watcher_id in called}, step
-            play.calls.clear()
+            assert set(harness.calls) == {watcher_id.name for watcher_id in called}, step
+            harness.calls.clear()
             model.check()
-    assert play.watches == 0
+    assert harness.watches == 0
 
 
 @settings(max_examples=150, deadline=None)
@@ -221,23 +221,25 @@ def test_watch_counts_are_exact_after_concurrent_calls(
     """All calls run concurrently; the calls of one watcher run in order."""
 
     async def all_at_once() -> None:
-        async with dependents(QUIET) as play:
-            model = Model(play)
+        async with dynamic_harness(QUIET) as harness:
+            model = Model(harness)
             changes = [step for step in steps if step[0] in {"add", "update", "remove"}]
             calls = []
             for action, watcher_id, *arguments in changes:
                 match action:
                     case "add":
                         calls.append(
-                            play.watcher.add_watcher(watcher_id, IDENTIFIERS[arguments[0]])
+                            harness.watcher.add_watcher(watcher_id, IDENTIFIERS[arguments[0]])
                         )
                         model.watched.setdefault(watcher_id, set()).add(arguments[0])
                     case "update":
                         identifiers = [IDENTIFIERS[target] for target in sorted(arguments[0])]
-                        calls.append(play.watcher.add_or_update_watcher(watcher_id, *identifiers))
+                        calls.append(
+                            harness.watcher.add_or_update_watcher(watcher_id, *identifiers)
+                        )
                         model.watched[watcher_id] = set(arguments[0])
                     case _:
-                        calls.append(play.watcher.remove_watcher(watcher_id))
+                        calls.append(harness.watcher.remove_watcher(watcher_id))
                         model.watched[watcher_id] = set()
             await asyncio.gather(*calls)
             await asyncio.sleep(1)

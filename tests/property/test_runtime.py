@@ -15,11 +15,11 @@ from tests.support.controllers.app_controller import (
     APPS,
     PARTS,
     App,
+    AppClient,
     Apps,
     AppSpec,
     SlowStore,
     SlowStores,
-    Stage,
     edit,
     parts_of,
     put,
@@ -100,7 +100,7 @@ class Model:
 
     def __init__(self) -> None:
         self.stores = SlowStores()
-        self.play = Stage(self.stores)
+        self.client = AppClient(self.stores)
         self.specs: dict[str, AppSpec] = {}
         self.spoiled: set[str] = set()
         self.lost: dict[str, set[str]] = {}  # the keys lost with their bucket, with their parts
@@ -128,7 +128,7 @@ class Model:
                 await self.tamper(step, f"{key}.{name}")
 
     async def change(self, step: tuple[Any, ...]) -> None:
-        apps = self.play.apps
+        apps = self.client.apps
         match step:
             case ("put", str(key), str(text), tuple(names)) if self.usable(key):
                 app = App(spec=AppSpec(text, names))
@@ -137,7 +137,7 @@ class Model:
                 await put(apps, key, value)
                 self.specs[key] = app.spec
             case ("put plainly", str(key), str(text), tuple(names)):
-                await self.play.app(key, text, names)
+                await self.client.app(key, text, names)
                 self.specs[key] = AppSpec(text, names)
                 self.spoiled.discard(key)
             case ("spoil", str(key)) if key in self.specs:
@@ -156,7 +156,7 @@ class Model:
                 if converged and self.running:
                     self.heal()
                     await asyncio.sleep(100)
-                existing = set(self.play.parts.keys())
+                existing = set(self.client.parts.keys())
                 for key, spec in self.specs.items():
                     if converged and key not in self.spoiled:
                         self.lost[key] = existing & parts_of(key, spec).keys()
@@ -164,7 +164,7 @@ class Model:
                 self.specs.clear()
                 self.spoiled.clear()
             case ("lose a key", str(key)) if key in self.specs:
-                self.play.apps.vanish(key)
+                self.client.apps.vanish(key)
                 del self.specs[key]
                 self.spoiled.discard(key)
                 self.lost.pop(key, None)
@@ -176,20 +176,20 @@ class Model:
 
     async def recreate(self) -> None:
         """Recreate the bucket, with revisions above those of the old objects."""
-        reached = await put(self.play.apps, "pad", {"spec": {"parts": []}})
-        self.play.apps.recreate()
+        reached = await put(self.client.apps, "pad", {"spec": {"parts": []}})
+        self.client.apps.recreate()
         for _ in range(reached):
-            await put(self.play.apps, "pad", {"spec": {"parts": []}})
-        await self.play.apps.delete("pad")
+            await put(self.client.apps, "pad", {"spec": {"parts": []}})
+        await self.client.apps.delete("pad")
 
     def part_keys(self) -> list[str]:
-        return self.play.parts.keys()
+        return self.client.parts.keys()
 
     def usable(self, key: str) -> bool:
         return key not in self.spoiled
 
     async def tamper(self, step: tuple[Any, ...], part: str) -> None:
-        parts = self.play.parts
+        parts = self.client.parts
         readable = PARTS.valid((await parts.get(part)).value)
         match step:
             case ("delete a part", *_):
@@ -232,14 +232,14 @@ class Model:
         await self.start()
         self.heal()
         self.controller.failures = 0
-        self.play.apps.break_watches()  # the relist finds the lost keys
+        self.client.apps.break_watches()  # the relist finds the lost keys
         await asyncio.sleep(300)
         assert self.controller.runtime.idle
 
 
 async def set_up(model: Model) -> None:
     for key, value in FOREIGN.items():
-        await put(model.play.parts, key, value)
+        await put(model.client.parts, key, value)
     await model.start()
 
 
@@ -247,11 +247,11 @@ async def converge(model: Model) -> dict[str, str]:
     """Wait for convergence, check the objects of others, and return the texts of the parts."""
     for key in model.spoiled:
         model.heal()
-        await model.play.app(key, "healed", ())
+        await model.client.app(key, "healed", ())
         model.specs[key] = AppSpec("healed", ())
     await model.settle()
     assert set(model.controller.most.values()) <= {1}  # no key had two workers
-    parts = model.play.parts
+    parts = model.client.parts
     stored = {key: (await parts.get(key)).value for key in model.part_keys()}
     assert {key: stored.pop(key) for key in FOREIGN} == FOREIGN
     # an undesired part that became invalid while no process ran has no known owner

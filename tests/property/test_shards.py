@@ -1,8 +1,7 @@
-"""Whatever befalls the members of a group, no two are ever at one key, and in the end each has one.
+"""Property tests of sharding: no key ever has two members, and each key ends with one member.
 
-Members join, leave and die, are cut off from the bucket of leases, hear nothing, get no answers,
-late ones, or have what they wrote arrive late. Records are deleted, purged and written over by
-hand, and the whole bucket is made again, at any moment.
+Members join, leave and crash. Their connections to the bucket of leases fail, lag, drop responses
+or deliver writes late. Records are deleted, purged and overwritten, and the bucket is recreated.
 """
 
 import asyncio
@@ -19,16 +18,18 @@ from tests.support.eventually import eventually
 KEYS = [f"k{number}" for number in range(24)]
 MEMBERS_MAX = 5
 
-who = st.integers(0, MEMBERS_MAX - 1)
+member_number = st.integers(0, MEMBERS_MAX - 1)
 events = st.one_of(
     st.tuples(st.just("join"), st.sampled_from([0.96, 1.0, 1.04])),
-    st.tuples(st.just("leave"), who),
-    st.tuples(st.just("kill"), who),
-    st.tuples(st.sampled_from(["cut", "deaf", "unanswered", "late"]), who),
-    st.tuples(st.sampled_from(["cut", "deaf", "unanswered", "late"]), who),
-    st.tuples(st.just("delay"), st.tuples(who, st.sampled_from([0.0, 0.3, 1.0, 4.0, 9.0]))),
-    st.tuples(st.just("lag"), st.tuples(who, st.sampled_from([0.0, 0.2, 1.0]))),
-    st.tuples(st.sampled_from(["delete", "purge", "garbage"]), who),
+    st.tuples(st.just("leave"), member_number),
+    st.tuples(st.just("kill"), member_number),
+    st.tuples(st.sampled_from(["cut", "deaf", "unanswered", "late"]), member_number),
+    st.tuples(st.sampled_from(["cut", "deaf", "unanswered", "late"]), member_number),
+    st.tuples(
+        st.just("delay"), st.tuples(member_number, st.sampled_from([0.0, 0.3, 1.0, 4.0, 9.0]))
+    ),
+    st.tuples(st.just("lag"), st.tuples(member_number, st.sampled_from([0.0, 0.2, 1.0]))),
+    st.tuples(st.sampled_from(["delete", "purge", "garbage"]), member_number),
     st.tuples(st.just("recreate"), st.none()),
     st.tuples(st.just("put"), st.sampled_from(KEYS)),
 )
@@ -42,25 +43,27 @@ def in_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     size=st.integers(1, 3),
-    play=st.lists(st.tuples(events, pauses), max_size=15),
+    steps=st.lists(st.tuples(events, pauses), max_size=15),
     pause_s=st.sampled_from([0.1, 1.0, 6.0]),
 )
 @in_time
 async def test_no_key_has_two_members_and_each_key_ends_with_one(
-    size: int, play: list[tuple[tuple[str, Any], float]], pause_s: float
+    size: int, steps: list[tuple[tuple[str, Any], float]], pause_s: float
 ) -> None:
     town = Town()
     await town.put(*KEYS)
-    remembered = FirstRuns()
+    first_runs = FirstRuns()
     for number in range(size):
-        town.join(f"m{number}", pause_s=pause_s, again_s=1.0, vacant=remembered.of)
-    for (what, which), then_s in play:
-        await happen(town, remembered, what, which, pause_s)
+        town.join(f"m{number}", pause_s=pause_s, again_s=1.0, vacant=first_runs.of)
+    for (action, argument), then_s in steps:
+        await apply_step(town, first_runs, action, argument, pause_s)
         await asyncio.sleep(then_s)
         town.check()
     for member in town.members:
         heal(member)
-    living = there(town) or [town.join("last", pause_s=pause_s, again_s=1.0, vacant=remembered.of)]
+    living = living_members(town) or [
+        town.join("last", pause_s=pause_s, again_s=1.0, vacant=first_runs.of)
+    ]
     await eventually(lambda: town.shared(*living), within_s=20 * TTL_S, every_s=0.5)
     since = len(town.floor.visits)
     await asyncio.sleep(4 * (pause_s + 1.0))
@@ -72,7 +75,7 @@ async def test_no_key_has_two_members_and_each_key_ends_with_one(
 
 
 class FirstRuns:
-    """What is remembered beside the leases: whether the controller was ever run."""
+    """A record outside of the leases: whether the controller has run before."""
 
     def __init__(self) -> None:
         self.ran = False
@@ -82,45 +85,45 @@ class FirstRuns:
         return not ran
 
 
-def there(town: Town) -> list[Member]:
-    return [at for at in town.members if not at.leaving and not at.task.done()]
+def living_members(town: Town) -> list[Member]:
+    return [member for member in town.members if not member.leaving and not member.task.done()]
 
 
-async def happen(
-    town: Town, remembered: "FirstRuns", what: str, which: Any, pause_s: float
+async def apply_step(
+    town: Town, first_runs: "FirstRuns", action: str, argument: Any, pause_s: float
 ) -> None:
-    living = there(town)
-    member = living[which % len(living)] if isinstance(which, int) and living else None
-    match what:
+    living = living_members(town)
+    member = living[argument % len(living)] if isinstance(argument, int) and living else None
+    match action:
         case "join" if len(living) < MEMBERS_MAX:
             town.join(
                 f"m{len(town.members)}",
                 pause_s=pause_s,
                 again_s=1.0,
-                rate=which,
-                vacant=remembered.of,
+                rate=argument,
+                vacant=first_runs.of,
             )
         case "leave" if member is not None:
             member.leave()
         case "kill" if member is not None:
             await member.kill()
         case "cut" | "deaf" | "unanswered" | "late" if member is not None:
-            setattr(member.way, what, not getattr(member.way, what))
+            setattr(member.way, action, not getattr(member.way, action))
         case "delay" | "lag" if living:
-            number, seconds = which
-            setattr(living[number % len(living)].way, f"{what}_s", seconds)
+            number, seconds = argument
+            setattr(living[number % len(living)].way, f"{action}_s", seconds)
         case "delete" | "purge" if town.leases.keys():
-            key = town.leases.keys()[which % len(town.leases.keys())]
-            await town.leases.delete(key, purge=what == "purge")
+            key = town.leases.keys()[argument % len(town.leases.keys())]
+            await town.leases.delete(key, purge=action == "purge")
         case "garbage" if town.leases.keys():
-            key = town.leases.keys()[which % len(town.leases.keys())]
+            key = town.leases.keys()[argument % len(town.leases.keys())]
             stored = await town.leases.get(key)
             value = b'{"holder": "x", "since": "", "ttlS": -1}' if len(stored.value) % 2 else b"?"
             await town.leases.update(key, value, revision=stored.revision)
         case "recreate":
             town.leases.recreate()
         case "put":
-            await town.touch(which, what)
+            await town.touch(argument, action)
         case _:
             pass
 

@@ -12,14 +12,14 @@ from natsctl import InvalidObjectError, Object, kv, primary, secondary
 from natsctl.testing.harness import Harness, running
 from tests.support.controllers.app_controller import (
     App,
+    AppClient,
     Apps,
     Part,
     PartSpec,
-    Stage,
+    app_client,
     document,
     edit,
     put,
-    stage,
 )
 
 JUNK = [
@@ -35,12 +35,12 @@ JUNK = [
 ]
 
 
-async def converged(harness: Harness) -> Stage:
-    play = stage(harness)
-    await play.app("shop", "good")
-    await play.app("bar", "good")
+async def converged(harness: Harness) -> AppClient:
+    client = app_client(harness)
+    await client.app("shop", "good")
+    await client.app("bar", "good")
     await harness.run_until_idle()
-    return play
+    return client
 
 
 @pytest.mark.parametrize("value", JUNK)
@@ -49,13 +49,17 @@ async def test_an_invalid_object_does_not_affect_other_objects(
 ) -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = await converged(harness)
-        await put(play.apps, "shop", value)
-        await play.app("bar", "better")
-        await play.app("new", "new")
+        client = await converged(harness)
+        await put(client.apps, "shop", value)
+        await client.app("bar", "better")
+        await client.app("new", "new")
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.main": "good", "bar.main": "better", "new.main": "new"}
+        assert await client.texts() == {
+            "shop.main": "good",
+            "bar.main": "better",
+            "new.main": "new",
+        }
 
 
 @pytest.mark.parametrize("value", JUNK)
@@ -64,8 +68,8 @@ async def test_an_invalid_object_is_reported_and_its_last_valid_state_is_kept(
 ) -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = await converged(harness)
-        revision = await put(play.apps, "shop", value)
+        client = await converged(harness)
+        revision = await put(client.apps, "shop", value)
         await harness.run_until_idle()
 
         shop = controller.apps.get("shop")
@@ -75,7 +79,7 @@ async def test_an_invalid_object_is_reported_and_its_last_valid_state_is_kept(
         assert list(harness.runtime.status().invalid) == ["shop"]
         explanation = harness.runtime.explain("shop")
         assert (explanation.exists, explanation.invalid != "") == (True, True)
-        reason, message = play.events("shop")[-1]
+        reason, message = client.events("shop")[-1]
         assert reason == "InvalidObject"
         assert f"revision {revision} is invalid and skipped" in message
 
@@ -83,40 +87,40 @@ async def test_an_invalid_object_is_reported_and_its_last_valid_state_is_kept(
 async def test_a_valid_put_replaces_an_invalid_object() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = await converged(harness)
-        await put(play.apps, "shop", b"oops")
+        client = await converged(harness)
+        await put(client.apps, "shop", b"oops")
         await harness.run_until_idle()
-        await play.app("shop", "better")
+        await client.app("shop", "better")
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.main": "better", "bar.main": "good"}
+        assert await client.texts() == {"shop.main": "better", "bar.main": "good"}
         assert controller.apps.error("shop") is None
         assert harness.runtime.status().invalid == {}
 
 
 async def test_secondaries_of_an_invalid_object_are_restored_once_it_is_valid() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness)
-        good = await document(play.apps, "shop")
-        await put(play.apps, "shop", b"oops")
+        client = await converged(harness)
+        good = await document(client.apps, "shop")
+        await put(client.apps, "shop", b"oops")
         await harness.run_until_idle()
-        await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+        await edit(client.parts, "shop.main", "spec", "text", to="tampered")
         await harness.run_until_idle()
-        assert (await play.texts())["shop.main"] == "tampered"  # its secondaries are left alone
+        assert (await client.texts())["shop.main"] == "tampered"  # its secondaries are left alone
 
-        await put(play.apps, "shop", good)
+        await put(client.apps, "shop", good)
         await harness.run_until_idle()
-        assert (await play.texts())["shop.main"] == "good"
+        assert (await client.texts())["shop.main"] == "good"
 
 
 async def test_a_resync_or_a_secondary_does_not_sync_an_invalid_object() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = await converged(harness)
-        await put(play.apps, "shop", b"oops")
+        client = await converged(harness)
+        await put(client.apps, "shop", b"oops")
         await harness.run_until_idle()
         controller.syncs.clear()
-        await play.parts.delete("shop.main")
+        await client.parts.delete("shop.main")
         harness.runtime.resync()
         await asyncio.sleep(3600)
 
@@ -127,59 +131,59 @@ async def test_an_invalid_object_is_logged_once_per_revision(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness)
-        await put(play.apps, "shop", b"oops")
+        client = await converged(harness)
+        await put(client.apps, "shop", b"oops")
         await harness.run_until_idle()
         for _ in range(3):
-            play.apps.break_watches()
+            client.apps.break_watches()
             await asyncio.sleep(10)
-        await put(play.apps, "shop", b"oops again")
+        await put(client.apps, "shop", b"oops again")
         await harness.run_until_idle()
 
     told = [at for at in caplog.records if "shop" in at.message and at.levelno == logging.ERROR]
     assert len(told) == 2
-    assert play.reasons("shop").count("InvalidObject") == 2
+    assert client.reasons("shop").count("InvalidObject") == 2
 
 
 async def test_the_secondaries_of_an_invalid_object_are_not_collected() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness)
-        await put(play.apps, "shop", b"oops")
+        client = await converged(harness)
+        await put(client.apps, "shop", b"oops")
         await asyncio.sleep(3600)
-    async with running(Apps(), stores=play.stores) as harness:
+    async with running(Apps(), stores=client.stores) as harness:
         await asyncio.sleep(3600)
 
-        assert play.parts.keys() == ["bar.main", "shop.main"]
+        assert client.parts.keys() == ["bar.main", "shop.main"]
         assert (await harness.runtime.garbage_plan()).orphans == ()
 
 
 async def test_the_secondaries_of_a_deleted_invalid_object_are_deleted() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness)
-        await put(play.apps, "shop", b"oops")
+        client = await converged(harness)
+        await put(client.apps, "shop", b"oops")
         await harness.run_until_idle()
-        await play.apps.delete("shop")
+        await client.apps.delete("shop")
         await harness.run_until_idle()
 
-        assert play.parts.keys() == ["bar.main"]
+        assert client.parts.keys() == ["bar.main"]
         assert harness.runtime.status().invalid == {}
 
 
 async def test_an_object_without_a_valid_state_is_not_synced_until_it_has_one() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = await converged(harness)
-        await put(play.apps, "shop", b"oops")
+        client = await converged(harness)
+        await put(client.apps, "shop", b"oops")
         await harness.run_until_idle()
     controller = Apps()
-    async with running(controller, stores=play.stores) as harness:
+    async with running(controller, stores=client.stores) as harness:
         await harness.run_until_idle()
         assert controller.apps.get("shop") is None
         assert controller.syncs == ["bar"]
-        await play.app("shop", "better")
+        await client.app("shop", "better")
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.main": "better", "bar.main": "good"}
+        assert await client.texts() == {"shop.main": "better", "bar.main": "good"}
 
 
 async def test_an_error_of_a_type_makes_only_that_object_invalid() -> None:
@@ -198,9 +202,9 @@ async def test_an_error_of_a_type_makes_only_that_object_invalid() -> None:
 
     controller = Touchies()
     async with running(controller) as harness:
-        play = stage(harness)
-        await put(play.apps, "bad", {"spec": {}})
-        await put(play.apps, "good", {"spec": {"text": "hi"}})
+        client = app_client(harness)
+        await put(client.apps, "bad", {"spec": {}})
+        await put(client.apps, "good", {"spec": {"text": "hi"}})
         await harness.run_until_idle()
 
         assert controller.syncs == ["good"]
@@ -216,9 +220,9 @@ async def test_an_error_of_an_index_makes_only_that_object_invalid() -> None:
 
     controller = Indexed()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop", parts=())
-        await play.app("bar", parts=("x",))
+        client = app_client(harness)
+        await client.app("shop", parts=())
+        await client.app("bar", parts=("x",))
         await harness.run_until_idle()
 
         assert controller.syncs == ["bar"]
@@ -235,21 +239,23 @@ async def test_an_object_with_an_undecodable_unknown_field_is_synced() -> None:
             return None
 
     async with running(Silent()) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for text in ("hi", "bye"):
-            await put(play.apps, "shop", b'{"spec": {"text": "%s"}, "odd": 1e999}' % text.encode())
+            await put(
+                client.apps, "shop", b'{"spec": {"text": "%s"}, "odd": 1e999}' % text.encode()
+            )
             await harness.run_until_idle()
-            assert await play.texts() == {"shop": text}
+            assert await client.texts() == {"shop": text}
 
 
 async def test_a_status_write_keeps_numbers_that_a_float_cannot_hold() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         odd = b'"odd":{"a":12345678901234567890.5,"b":[1e999,1.0,1,10.50,12345678901234567890123]}'
-        await put(play.apps, "shop", b'{"spec":{"text":"hi"},' + odd + b"}")
+        await put(client.apps, "shop", b'{"spec":{"text":"hi"},' + odd + b"}")
         await harness.run_until_idle()
 
-        stored = (await play.apps.get("shop")).value
+        stored = (await client.apps.get("shop")).value
         assert b'"status":{' in stored
         assert odd in stored
 
@@ -264,7 +270,7 @@ async def test_a_sync_that_writes_an_illegal_key_is_not_retried() -> None:
 
     controller = Careless()
     async with running(controller) as harness:
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await harness.run_until_idle()
 
         assert controller.syncs == ["shop"]
@@ -280,10 +286,10 @@ def test_msgspec_raises_recursion_error_for_deep_json() -> None:
 async def test_an_owner_label_that_is_not_a_legal_key_is_not_synced(owner: str) -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = await converged(harness)
-        part = json.loads((await play.parts.get("shop.main")).value)
+        client = await converged(harness)
+        part = json.loads((await client.parts.get("shop.main")).value)
         part["metadata"]["annotations"]["natsctl.io/owner-key"] = owner
-        await put(play.parts, "strange", part)
+        await put(client.parts, "strange", part)
         await harness.run_until_idle()
         assert not harness.runtime.explain(owner).syncs
 
@@ -291,10 +297,10 @@ async def test_an_owner_label_that_is_not_a_legal_key_is_not_synced(owner: str) 
 async def test_an_error_truncates_a_long_owner_key() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = await converged(harness)
-        part = json.loads((await play.parts.get("shop.main")).value)
+        client = await converged(harness)
+        part = json.loads((await client.parts.get("shop.main")).value)
         part["metadata"]["annotations"]["natsctl.io/owner-key"] = "x" * 130_000
-        await put(play.parts, "new.main", part)
-        await play.app("new", "new")
+        await put(client.parts, "new.main", part)
+        await client.app("new", "new")
         await asyncio.sleep(1)
         assert len(harness.runtime.status().failing["new"]) < 1000

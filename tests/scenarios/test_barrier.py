@@ -11,8 +11,8 @@ from tests.support.controllers.app_controller import (
     Part,
     PartSpec,
     SlowStores,
+    app_client,
     edit,
-    stage,
 )
 
 
@@ -42,8 +42,8 @@ async def test_a_handler_sees_its_own_writes_if_the_watches_lag() -> None:
     controller, stores = Counting(), SlowStores()
     stores.store(APPS).lag_s = stores.store(PARTS).lag_s = 3.0
     async with running(controller, stores=stores) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         for _ in range(20):
             await asyncio.sleep(0.5)
             harness.runtime.enqueue_key("shop", Operation.MANUAL)
@@ -56,8 +56,8 @@ async def test_a_handler_sees_its_own_writes_if_the_watches_lag() -> None:
 async def test_a_handler_sees_its_own_writes_if_the_watches_are_blocked() -> None:
     controller, stores = Counting(), SlowStores()
     async with running(controller, stores=stores) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         with stores.store(PARTS).held_up(), stores.store(APPS).held_up():
             for _ in range(3):
@@ -71,11 +71,11 @@ async def test_a_handler_sees_its_own_writes_if_the_watches_are_blocked() -> Non
 async def test_a_barrier_timeout_reads_newer_writes_of_others_from_the_store() -> None:
     controller, stores = Counting(), SlowStores()
     async with running(controller, stores=stores) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         with stores.store(PARTS).held_up():
-            await play.app("shop")
+            await client.app("shop")
             await asyncio.sleep(1)
-            await edit(play.parts, "shop", "spec", "text", to="100")
+            await edit(client.parts, "shop", "spec", "text", to="100")
             harness.runtime.enqueue_key("shop", Operation.MANUAL)
             await asyncio.sleep(30)
             assert controller.seen == [(0, 0), (100, 1)]
@@ -87,15 +87,15 @@ async def test_a_key_that_waits_for_its_writes_does_not_block_other_keys() -> No
 
     controller, stores = Single(), SlowStores()
     async with running(controller, stores=stores) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         with stores.store(PARTS).held_up():
             for _ in range(2):
                 harness.runtime.enqueue_key("shop", Operation.MANUAL)
                 await asyncio.sleep(0.1)
             controller.syncs.clear()
-            await play.app("bar")
+            await client.app("bar")
             await asyncio.sleep(1)
             assert controller.syncs == ["bar"]
 
@@ -128,7 +128,7 @@ async def test_reads_within_a_sync_see_its_writes() -> None:
     controller, stores = Curious(), SlowStores()
     stores.store(PARTS).lag_s = stores.store(APPS).lag_s = 5.0
     async with running(controller, stores=stores) as harness:
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await asyncio.sleep(60)
 
     b = controller.found.pop("b")
@@ -157,11 +157,11 @@ async def test_a_sync_does_not_see_writes_of_another_key_before_the_cache() -> N
 
     controller, stores = Peeping(), SlowStores()
     async with running(controller, stores=stores) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         with stores.store(PARTS).held_up():
-            await play.app("writer")
+            await client.app("writer")
             await asyncio.sleep(1)
-            await play.app("reader")
+            await client.app("reader")
             await asyncio.sleep(1)
             assert controller.found is None
 
@@ -169,13 +169,13 @@ async def test_a_sync_does_not_see_writes_of_another_key_before_the_cache() -> N
 async def test_a_recreated_bucket_delays_a_key_only_once() -> None:
     controller, stores = Counting(), SlowStores()
     async with running(controller, stores=stores) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for number in range(10):
-            await play.app("shop", str(number))
+            await client.app("shop", str(number))
             await harness.run_until_idle()
-        play.parts.recreate()
+        client.parts.recreate()
         await asyncio.sleep(60)
-        assert play.parts.keys() == ["shop"]
+        assert client.parts.keys() == ["shop"]
         controller.seen.clear()
         begun = asyncio.get_running_loop().time()
         for _ in range(3):
@@ -190,8 +190,8 @@ async def test_barrier_timeout_s_limits_the_wait_for_own_writes() -> None:
     runtime = ControllerRuntime(controller, nats=stores, barrier_timeout_s=2.0)
     task = asyncio.create_task(runtime.run())
     await runtime.synced.wait()
-    play = stage(Harness(runtime, stores, task))
-    await play.app("shop")
+    client = app_client(Harness(runtime, stores, task))
+    await client.app("shop")
     await asyncio.sleep(1)
     with stores.store(PARTS).held_up():
         runtime.enqueue_key("shop", Operation.MANUAL)

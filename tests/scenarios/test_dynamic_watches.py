@@ -19,9 +19,9 @@ from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.dynamic_dependents import (
     CACHED,
     QUIET,
-    Dependents,
+    DynamicHarness,
     HeldStores,
-    dependents,
+    dynamic_harness,
     limit,
     secret,
     secrets,
@@ -32,165 +32,165 @@ A, B = watcher_called("a"), watcher_called("b")
 
 
 async def test_a_create_an_update_and_a_delete_each_call_the_watcher() -> None:
-    async with dependents() as play:
-        await play.watcher.add_watcher(A, secret("one"))
-        assert await play.taken() == []
-        await play.put_secret("default/one", "1")
-        assert await play.taken() == ["a"]
-        await play.put_secret("default/one", "2")
-        assert await play.taken() == ["a"]
-        await play.secrets.delete("default/one")
-        assert await play.taken() == ["a"]
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_watcher(A, secret("one"))
+        assert await harness.taken() == []
+        await harness.put_secret("default/one", "1")
+        assert await harness.taken() == ["a"]
+        await harness.put_secret("default/one", "2")
+        assert await harness.taken() == ["a"]
+        await harness.secrets.delete("default/one")
+        assert await harness.taken() == ["a"]
 
 
 async def test_a_watcher_of_a_bucket_is_called_for_any_value() -> None:
-    async with dependents(None) as play:
-        await play.watcher.add_watcher(A, limit("eu"))
-        store = play.limits
+    async with dynamic_harness(None) as harness:
+        await harness.watcher.add_watcher(A, limit("eu"))
+        store = harness.limits
         written = await store.create("eu", b"1")
-        assert await play.taken() == ["a"]
+        assert await harness.taken() == ["a"]
         await store.update("eu", b"\xff", revision=written.revision)
-        assert await play.taken() == ["a"]
+        assert await harness.taken() == ["a"]
         await store.delete("eu")
-        assert await play.taken() == ["a"]
+        assert await harness.taken() == ["a"]
 
 
 async def test_changes_of_other_objects_do_not_call_a_watcher() -> None:
-    async with dependents() as play:
-        await play.watcher.add_or_update_watcher(A, secret("one"), limit("eu"))
-        await play.put_secret("default/two")
-        await play.put_secret("other/one")
-        await play.put_limit("eu.west")
-        assert await play.taken() == []
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_or_update_watcher(A, secret("one"), limit("eu"))
+        await harness.put_secret("default/two")
+        await harness.put_secret("other/one")
+        await harness.put_limit("eu.west")
+        assert await harness.taken() == []
 
 
 async def test_an_existing_object_calls_a_new_watcher() -> None:
-    async with dependents() as play:
-        await play.put_secret("default/one")
-        await play.watcher.add_watcher(A, secret("one"))
-        assert await play.taken() == ["a"]
-        await play.watcher.add_watcher(B, secret("one"))
-        assert await play.taken() == ["b"]
-        await play.watcher.add_watcher(B, secret("one"))
-        assert await play.taken() == []
+    async with dynamic_harness() as harness:
+        await harness.put_secret("default/one")
+        await harness.watcher.add_watcher(A, secret("one"))
+        assert await harness.taken() == ["a"]
+        await harness.watcher.add_watcher(B, secret("one"))
+        assert await harness.taken() == ["b"]
+        await harness.watcher.add_watcher(B, secret("one"))
+        assert await harness.taken() == []
 
 
 async def test_an_existing_object_calls_no_watcher_if_that_is_disabled() -> None:
-    async with dependents(QUIET) as play:
-        await play.put_secret("default/one")
-        await play.watcher.add_watcher(A, secret("one"))
-        await play.watcher.add_watcher(B, secret("one"))
-        assert await play.taken() == []
-        await play.put_secret("default/one", "2")
-        assert await play.taken() == ["a", "b"]
+    async with dynamic_harness(QUIET) as harness:
+        await harness.put_secret("default/one")
+        await harness.watcher.add_watcher(A, secret("one"))
+        await harness.watcher.add_watcher(B, secret("one"))
+        assert await harness.taken() == []
+        await harness.put_secret("default/one", "2")
+        assert await harness.taken() == ["a", "b"]
 
 
 async def test_an_object_deleted_before_the_watch_calls_no_watcher() -> None:
-    async with dependents() as play:
-        await play.put_limit("eu")
-        await play.limits.delete("eu")
-        await play.watcher.add_watcher(A, limit("eu"))
-        assert await play.taken() == []
+    async with dynamic_harness() as harness:
+        await harness.put_limit("eu")
+        await harness.limits.delete("eu")
+        await harness.watcher.add_watcher(A, limit("eu"))
+        assert await harness.taken() == []
 
 
 async def test_watchers_of_the_same_object_share_one_watch() -> None:
-    async with dependents() as play:
+    async with dynamic_harness() as harness:
         for number in range(10):
-            await play.watcher.add_watcher(watcher_called(f"w{number}"), secret("one"))
-        await play.watcher.add_watcher(A, secrets("a=b,c=d"))
-        await play.watcher.add_watcher(B, secrets("c=d, a==b"))
-        assert (play.watcher.get_watch_count(), play.watches) == (2, 2)
+            await harness.watcher.add_watcher(watcher_called(f"w{number}"), secret("one"))
+        await harness.watcher.add_watcher(A, secrets("a=b,c=d"))
+        await harness.watcher.add_watcher(B, secrets("c=d, a==b"))
+        assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
 
 
 async def test_a_namespace_and_a_name_are_one_key_of_a_bucket() -> None:
-    async with dependents() as play:
-        await play.watcher.add_watcher(A, limit("shop", namespace="team-a"))
-        await play.watcher.add_watcher(B, limit("team-a.shop"))
-        assert play.watcher.get_watch_count() == 1
-        await play.put_limit("team-a.shop")
-        assert await play.taken() == ["a", "b"]
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_watcher(A, limit("shop", namespace="team-a"))
+        await harness.watcher.add_watcher(B, limit("team-a.shop"))
+        assert harness.watcher.get_watch_count() == 1
+        await harness.put_limit("team-a.shop")
+        assert await harness.taken() == ["a", "b"]
 
 
 async def test_the_namespace_of_a_cluster_scoped_object_is_ignored() -> None:
-    async with dependents() as play:
+    async with dynamic_harness() as harness:
         node = ObjectIdentifier(version="v1", kind="Node", name="n1")
         placed = ObjectIdentifier(version="v1", kind="Node", namespace="x", name="n1")
-        await play.watcher.add_watcher(A, node)
-        await play.watcher.add_watcher(B, placed)
-        assert play.watcher.get_watch_count() == 1
-        await play.nodes.create("n1", b"{}")
-        assert await play.taken() == ["a", "b"]
+        await harness.watcher.add_watcher(A, node)
+        await harness.watcher.add_watcher(B, placed)
+        assert harness.watcher.get_watch_count() == 1
+        await harness.nodes.create("n1", b"{}")
+        assert await harness.taken() == ["a", "b"]
 
 
 async def test_a_selector_reports_objects_that_enter_change_and_leave() -> None:
-    async with dependents() as play:
-        await play.watcher.add_or_update_watcher(A, secrets("tier=gold"))
-        await play.watcher.add_or_update_watcher(B, limit(selector="tier=gold", namespace="eu"))
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_or_update_watcher(A, secrets("tier=gold"))
+        await harness.watcher.add_or_update_watcher(B, limit(selector="tier=gold", namespace="eu"))
         told = []  # type: ignore[var-annotated]
         for tier in ("tin", "gold", "gold", "tin", "tin"):
-            await play.put_secret("default/one", str(len(told)), tier=tier)
-            await play.put_limit("eu.one", len(told), tier=tier)
-            await play.put_limit("us.one", len(told), tier=tier)
-            told.append(await play.taken())
+            await harness.put_secret("default/one", str(len(told)), tier=tier)
+            await harness.put_limit("eu.one", len(told), tier=tier)
+            await harness.put_limit("us.one", len(told), tier=tier)
+            told.append(await harness.taken())
         assert told == [[], ["a", "b"], ["a", "b"], ["a", "b"], []]
 
 
 async def test_an_update_stops_watches_that_it_does_not_name() -> None:
-    async with dependents() as play:
-        await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
-        await play.watcher.add_or_update_watcher(B, secret("two"))
-        await play.watcher.add_or_update_watcher(A, secret("three"))
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
+        await harness.watcher.add_or_update_watcher(B, secret("two"))
+        await harness.watcher.add_or_update_watcher(A, secret("three"))
         await asyncio.sleep(0.1)
-        assert (play.watcher.get_watch_count(), play.watches) == (2, 2)
+        assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
         for name in ("one", "two", "three"):
-            await play.put_secret(f"default/{name}")
-        assert await play.taken() == ["a", "b"]
-        await play.put_secret("default/two", "2")
-        assert await play.taken() == ["b"]
+            await harness.put_secret(f"default/{name}")
+        assert await harness.taken() == ["a", "b"]
+        await harness.put_secret("default/two", "2")
+        assert await harness.taken() == ["b"]
 
 
 async def test_removing_the_last_watcher_of_an_object_stops_its_watch() -> None:
-    async with dependents() as play:
-        await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
-        await play.watcher.add_or_update_watcher(B, secret("two"))
-        await play.watcher.remove_watcher(A)
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
+        await harness.watcher.add_or_update_watcher(B, secret("two"))
+        await harness.watcher.remove_watcher(A)
         await asyncio.sleep(0.1)
-        assert (play.watcher.get_watch_count(), play.watches) == (1, 1)
-        await play.watcher.remove_watcher(B)
-        await play.watcher.remove_watcher(B)
+        assert (harness.watcher.get_watch_count(), harness.watches) == (1, 1)
+        await harness.watcher.remove_watcher(B)
+        await harness.watcher.remove_watcher(B)
         await asyncio.sleep(0.1)
-        assert (play.watcher.get_watch_count(), play.watches) == (0, 0)
-        await play.put_secret("default/two")
-        assert await play.taken() == []
+        assert (harness.watcher.get_watch_count(), harness.watches) == (0, 0)
+        await harness.put_secret("default/two")
+        assert await harness.taken() == []
 
 
 async def test_changes_during_a_call_are_one_further_call() -> None:
-    async with dependents() as play:
-        await play.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_or_update_watcher(A, secret("one"), secret("two"))
 
         async def slowly(_watcher: ObjectIdentifier) -> None:
             await asyncio.sleep(10)
 
-        play.reconcile = slowly
+        harness.reconcile = slowly
         for text in "xyz":
-            await play.put_secret("default/one", text)
-            await play.put_secret("default/two", text)
+            await harness.put_secret("default/one", text)
+            await harness.put_secret("default/two", text)
             await asyncio.sleep(1)
         await asyncio.sleep(30)
-        assert play.calls == ["a", "a"]
+        assert harness.calls == ["a", "a"]
 
 
 async def test_a_failed_call_is_retried_with_backoff() -> None:
-    async with dependents() as play:
+    async with dynamic_harness() as harness:
         at: list[float] = []
 
         async def fail(_watcher: ObjectIdentifier) -> float | None:
             at.append(asyncio.get_running_loop().time())
             raise RuntimeError("on purpose")
 
-        play.reconcile = fail
-        await play.watcher.add_watcher(A, secret("one"))
-        await play.put_secret("default/one")
+        harness.reconcile = fail
+        await harness.watcher.add_watcher(A, secret("one"))
+        await harness.put_secret("default/one")
         await asyncio.sleep(10)
         pauses = [later - earlier for earlier, later in pairwise(at)]
         assert len(pauses) > 5
@@ -198,50 +198,50 @@ async def test_a_failed_call_is_retried_with_backoff() -> None:
 
 
 async def test_a_returned_delay_calls_the_reconciler_again() -> None:
-    async with dependents() as play:
+    async with dynamic_harness() as harness:
         at: list[float] = []
 
         async def again(_watcher: ObjectIdentifier) -> float | None:
             at.append(asyncio.get_running_loop().time())
             return 60.0 if len(at) < 3 else 0.0
 
-        play.reconcile = again
-        await play.watcher.add_watcher(A, secret("one"))
-        await play.put_secret("default/one")
+        harness.reconcile = again
+        await harness.watcher.add_watcher(A, secret("one"))
+        await harness.put_secret("default/one")
         await asyncio.sleep(1000)
         assert [round(later - at[0]) for later in at] == [0, 60, 120]
 
 
 async def test_a_call_that_times_out_is_retried() -> None:
-    async with dependents(DynamicOptions(reconcile_timeout_s=5)) as play:
+    async with dynamic_harness(DynamicOptions(reconcile_timeout_s=5)) as harness:
 
         async def hang(_watcher: ObjectIdentifier) -> float | None:
-            if len(play.calls) == 1:
+            if len(harness.calls) == 1:
                 await asyncio.sleep(3600)
             return None
 
-        play.reconcile = hang
-        await play.watcher.add_watcher(A, secret("one"))
-        await play.put_secret("default/one")
+        harness.reconcile = hang
+        await harness.watcher.add_watcher(A, secret("one"))
+        await harness.put_secret("default/one")
         await asyncio.sleep(6)
-        assert play.calls == ["a", "a"]
+        assert harness.calls == ["a", "a"]
 
 
 async def test_a_removed_watcher_is_not_retried() -> None:
-    async with dependents() as play:
+    async with dynamic_harness() as harness:
 
         async def fail(_watcher: ObjectIdentifier) -> float | None:
             raise RuntimeError("on purpose")
 
-        play.reconcile = fail
-        await play.watcher.add_watcher(A, secret("one"))
-        await play.put_secret("default/one")
+        harness.reconcile = fail
+        await harness.watcher.add_watcher(A, secret("one"))
+        await harness.put_secret("default/one")
         await asyncio.sleep(30)
-        await play.watcher.remove_watcher(A)
+        await harness.watcher.remove_watcher(A)
         await asyncio.sleep(1)
-        play.calls.clear()
+        harness.calls.clear()
         await asyncio.sleep(3600)
-        assert play.calls == []
+        assert harness.calls == []
 
 
 async def test_a_reconciler_can_be_an_object() -> None:
@@ -258,7 +258,7 @@ async def test_a_reconciler_can_be_an_object() -> None:
     work = asyncio.create_task(watcher.start())
     await watcher.started.wait()
     await watcher.add_watcher(A, secret("one"))
-    await Dependents(stores, None).put_secret("default/one")
+    await DynamicHarness(stores, None).put_secret("default/one")
     await asyncio.sleep(1)
     assert noting.told == [A]
     watcher.stop()
@@ -266,11 +266,11 @@ async def test_a_reconciler_can_be_an_object() -> None:
 
 
 async def test_every_call_before_the_start_or_after_the_stop_raises_not_started() -> None:
-    async with dependents() as play:
-        await play.watcher.add_watcher(A, secret("one"))
-    watcher = play.watcher
+    async with dynamic_harness() as harness:
+        await harness.watcher.add_watcher(A, secret("one"))
+    watcher = harness.watcher
     assert not watcher.started.is_set()
-    assert (watcher.get_watch_count(), play.watches) == (0, 0)
+    assert (watcher.get_watch_count(), harness.watches) == (0, 0)
     gvk = secret("one").group_version_kind()
     for attempt in (
         watcher.add_watcher(A, secret("one")),
@@ -294,21 +294,21 @@ async def test_every_call_before_the_start_or_after_the_stop_raises_not_started(
 
 async def test_a_restarted_dynamic_watcher_has_no_watchers() -> None:
     stores = MemoryStores()
-    async with dependents(CACHED, stores=stores) as play:
-        await play.watcher.add_watcher(A, secret("one"))
-    again = asyncio.create_task(play.watcher.start())
-    await play.watcher.started.wait()
-    await play.put_secret("default/one")
-    assert await play.taken() == []
-    await play.watcher.add_watcher(A, secret("one"))
-    assert await play.taken() == ["a"]
+    async with dynamic_harness(CACHED, stores=stores) as harness:
+        await harness.watcher.add_watcher(A, secret("one"))
+    again = asyncio.create_task(harness.watcher.start())
+    await harness.watcher.started.wait()
+    await harness.put_secret("default/one")
+    assert await harness.taken() == []
+    await harness.watcher.add_watcher(A, secret("one"))
+    assert await harness.taken() == ["a"]
     with pytest.raises(UsageError, match="runs already"):
-        await play.watcher.start()
+        await harness.watcher.start()
     again.cancel()
     with pytest.raises(asyncio.CancelledError):
         await again
     await asyncio.sleep(0.1)
-    assert play.watches == 0
+    assert harness.watches == 0
 
 
 async def test_a_stop_waits_for_running_calls_up_to_stop_timeout_s() -> None:
@@ -321,11 +321,11 @@ async def test_a_stop_waits_for_running_calls_up_to_stop_timeout_s() -> None:
             ends.append((watcher.name, asyncio.get_running_loop().time()))
         return None
 
-    async with dependents(DynamicOptions(workers=2, stop_timeout_s=20)) as play:
-        play.reconcile = slowly
-        await play.watcher.add_watcher(A, secret("one"))
-        await play.watcher.add_watcher(B, secret("one"))
-        await play.put_secret("default/one")
+    async with dynamic_harness(DynamicOptions(workers=2, stop_timeout_s=20)) as harness:
+        harness.reconcile = slowly
+        await harness.watcher.add_watcher(A, secret("one"))
+        await harness.watcher.add_watcher(B, secret("one"))
+        await harness.put_secret("default/one")
         await asyncio.sleep(1)
         stopped = asyncio.get_running_loop().time()
     (first, early), (second, late) = ends
@@ -335,58 +335,58 @@ async def test_a_stop_waits_for_running_calls_up_to_stop_timeout_s() -> None:
 
 async def test_a_pending_add_watcher_raises_watch_stopping_at_a_stop() -> None:
     stores = HeldStores()
-    async with dependents(stores=stores) as play:
+    async with dynamic_harness(stores=stores) as harness:
         stores.hold()
-        waiting = asyncio.create_task(play.watcher.add_watcher(A, limit("eu")))
+        waiting = asyncio.create_task(harness.watcher.add_watcher(A, limit("eu")))
         await asyncio.sleep(1)
-        assert play.watcher.get_watch_count() == 1
+        assert harness.watcher.get_watch_count() == 1
     with pytest.raises(WatchStoppingError):
         await waiting
-    assert play.watcher.get_watch_count() == 0
+    assert harness.watcher.get_watch_count() == 0
 
 
 async def test_a_watch_that_does_not_list_in_time_raises_a_timeout() -> None:
     stores = HeldStores()
-    async with dependents(DynamicOptions(list_timeout_s=10), stores=stores) as play:
+    async with dynamic_harness(DynamicOptions(list_timeout_s=10), stores=stores) as harness:
         stores.hold()
         started = asyncio.get_running_loop().time()
         with pytest.raises(StoreTimeoutError, match="10 s"):
-            await play.watcher.add_watcher(A, limit("eu"))
+            await harness.watcher.add_watcher(A, limit("eu"))
         assert asyncio.get_running_loop().time() - started == 10
-        assert play.watcher.get_watch_count() == 0
+        assert harness.watcher.get_watch_count() == 0
 
 
 async def test_a_cancelled_add_watcher_leaves_no_watch() -> None:
     stores = HeldStores()
-    async with dependents(stores=stores) as play:
+    async with dynamic_harness(stores=stores) as harness:
         stores.hold()
         for name in ("one", "two"):
-            waiting = asyncio.create_task(play.watcher.add_watcher(A, limit(name)))
+            waiting = asyncio.create_task(harness.watcher.add_watcher(A, limit(name)))
             await asyncio.sleep(1)
             waiting.cancel()
             await asyncio.wait({waiting})
         await asyncio.sleep(0.1)
-        assert (play.watcher.get_watch_count(), play.watches) == (0, 0)
+        assert (harness.watcher.get_watch_count(), harness.watches) == (0, 0)
 
 
 async def test_concurrent_calls_for_one_watcher_run_in_order() -> None:
     stores = HeldStores()
-    async with dependents(stores=stores) as play:
+    async with dynamic_harness(stores=stores) as harness:
         stores.hold()
-        first = asyncio.create_task(play.watcher.add_or_update_watcher(A, limit("one")))
+        first = asyncio.create_task(harness.watcher.add_or_update_watcher(A, limit("one")))
         await asyncio.sleep(0.1)
-        second = asyncio.create_task(play.watcher.add_or_update_watcher(A, limit("two")))
-        third = asyncio.create_task(play.watcher.add_watcher(A, limit("three")))
-        fourth = asyncio.create_task(play.watcher.start_query_batch(A))
+        second = asyncio.create_task(harness.watcher.add_or_update_watcher(A, limit("two")))
+        third = asyncio.create_task(harness.watcher.add_watcher(A, limit("three")))
+        fourth = asyncio.create_task(harness.watcher.start_query_batch(A))
         await asyncio.sleep(0.1)
-        stores.let_go()
+        stores.release()
         await asyncio.gather(first, second, third, fourth)
-        names = [at["metadata"]["name"] for at in play.watcher.list_watched_from_cache(A)]  # type: ignore[index]
+        names = [at["metadata"]["name"] for at in harness.watcher.list_watched_from_cache(A)]  # type: ignore[index]
         assert names == []
         for name in ("one", "two", "three"):
-            await play.put_limit(name)
+            await harness.put_limit(name)
         await asyncio.sleep(0.1)
-        names = [at["metadata"]["name"] for at in play.watcher.list_watched_from_cache(A)]  # type: ignore[index]
+        names = [at["metadata"]["name"] for at in harness.watcher.list_watched_from_cache(A)]  # type: ignore[index]
         assert sorted(names) == ["three", "two"]
 
 
@@ -408,25 +408,25 @@ async def test_concurrent_calls_for_one_watcher_run_in_order() -> None:
     ids=str,
 )
 async def test_an_invalid_identifier_is_refused(watched: ObjectIdentifier) -> None:
-    async with dependents() as play:
+    async with dynamic_harness() as harness:
         with pytest.raises(InvalidInputError):
-            await play.watcher.add_watcher(A, watched)
+            await harness.watcher.add_watcher(A, watched)
         with pytest.raises(InvalidInputError):
-            await play.watcher.add_or_update_watcher(A, secret("one"), watched)
-        assert play.watcher.get_watch_count() == 0
+            await harness.watcher.add_or_update_watcher(A, secret("one"), watched)
+        assert harness.watcher.get_watch_count() == 0
 
 
 @pytest.mark.parametrize(
     "watcher", [ObjectIdentifier(), secrets("a=b"), secrets()], ids=["empty", "selector", "all"]
 )
 async def test_a_watcher_without_a_name_is_refused(watcher: ObjectIdentifier) -> None:
-    async with dependents(CACHED) as play:
+    async with dynamic_harness(CACHED) as harness:
         for attempt in (
-            play.watcher.add_watcher(watcher, secret("one")),
-            play.watcher.add_or_update_watcher(watcher, secret("one")),
-            play.watcher.remove_watcher(watcher),
-            play.watcher.start_query_batch(watcher),
-            play.watcher.end_query_batch(watcher),
+            harness.watcher.add_watcher(watcher, secret("one")),
+            harness.watcher.add_or_update_watcher(watcher, secret("one")),
+            harness.watcher.remove_watcher(watcher),
+            harness.watcher.start_query_batch(watcher),
+            harness.watcher.end_query_batch(watcher),
         ):
             with pytest.raises(InvalidInputError):
                 await attempt
@@ -443,39 +443,39 @@ async def test_a_watcher_without_a_name_is_refused(watcher: ObjectIdentifier) ->
 async def test_the_rate_limits_set_the_delays_of_retries(
     options: DynamicOptions, pauses: list[int]
 ) -> None:
-    async with dependents(options) as play:
+    async with dynamic_harness(options) as harness:
         at: list[float] = []
 
         async def fail(_watcher: ObjectIdentifier) -> float | None:
             at.append(asyncio.get_running_loop().time())
             raise RuntimeError("on purpose")
 
-        play.reconcile = fail
-        await play.watcher.add_watcher(A, secret("one"))
-        await play.put_secret("default/one")
+        harness.reconcile = fail
+        await harness.watcher.add_watcher(A, secret("one"))
+        await harness.put_secret("default/one")
         await asyncio.sleep(300)
         assert [round(later - earlier) for earlier, later in pairwise(at)][:3] == pauses
 
 
 async def test_an_update_without_identifiers_is_refused() -> None:
-    async with dependents() as play:
+    async with dynamic_harness() as harness:
         with pytest.raises(InvalidInputError, match="at least one"):
-            await play.watcher.add_or_update_watcher(A)
+            await harness.watcher.add_or_update_watcher(A)
 
 
 async def test_every_read_raises_cache_disabled_without_a_cache() -> None:
-    async with dependents(None) as play:
+    async with dynamic_harness(None) as harness:
         gvk = secret("one").group_version_kind()
-        await play.watcher.add_watcher(A, secret("one"))
+        await harness.watcher.add_watcher(A, secret("one"))
         with pytest.raises(CacheDisabledError):
-            play.watcher.get_from_cache(gvk, "default", "one")
+            harness.watcher.get_from_cache(gvk, "default", "one")
         with pytest.raises(CacheDisabledError):
-            play.watcher.list_from_cache(gvk, "default")
+            harness.watcher.list_from_cache(gvk, "default")
         with pytest.raises(CacheDisabledError):
-            play.watcher.list_watched_from_cache(A)
+            harness.watcher.list_watched_from_cache(A)
         with pytest.raises(CacheDisabledError):
-            await play.watcher.start_query_batch(A)
+            await harness.watcher.start_query_batch(A)
         with pytest.raises(CacheDisabledError):
-            await play.watcher.end_query_batch(A)
+            await harness.watcher.end_query_batch(A)
         with pytest.raises(CacheDisabledError):
-            await play.watcher.get(A, gvk, "default", "one")
+            await harness.watcher.get(A, gvk, "default", "one")

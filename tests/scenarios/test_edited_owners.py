@@ -13,19 +13,19 @@ from tests.scenarios.test_garbage import LONG, OVER, converged
 from tests.scenarios.test_installations import configs
 from tests.scenarios.test_kube_secondaries import Sites, site
 from tests.scenarios.test_kube_secondaries import edit as edit_config
-from tests.support.controllers.app_controller import Apps, Stage, document, edit, put
+from tests.support.controllers.app_controller import AppClient, Apps, document, edit, put
 
 OWNER_KEY = "natsctl.io/owner-key"
 
 
-async def name_owner(play: Stage, key: str, owner: str, *places: str) -> None:
+async def name_owner(client: AppClient, key: str, owner: str, *places: str) -> None:
     """Have the part name another owner, as an editor does."""
     for place in places:
-        await edit(play.parts, key, "metadata", place, OWNER_KEY, to=owner)
+        await edit(client.parts, key, "metadata", place, OWNER_KEY, to=owner)
 
 
-async def owner_of(play: Stage, key: str) -> set[str]:
-    metadata = (await document(play.parts, key))["metadata"]
+async def owner_of(client: AppClient, key: str) -> set[str]:
+    metadata = (await document(client.parts, key))["metadata"]
     return {metadata[place][OWNER_KEY] for place in ("labels", "annotations")}
 
 
@@ -35,36 +35,36 @@ EDITS = [("annotations",), ("labels",), ("labels", "annotations")]
 @pytest.mark.parametrize("places", EDITS)
 async def test_an_edited_owner_is_restored(places: tuple[str, ...]) -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
-        uid = (await document(play.parts, "shop.main"))["metadata"]["uid"]
-        await name_owner(play, "shop.main", "nobody", *places)
+        client = await converged(harness, "shop", "bar")
+        uid = (await document(client.parts, "shop.main"))["metadata"]["uid"]
+        await name_owner(client, "shop.main", "nobody", *places)
         await asyncio.sleep(OVER)
-        assert await owner_of(play, "shop.main") == {"shop"}
-        assert (await document(play.parts, "shop.main"))["metadata"]["uid"] == uid
+        assert await owner_of(client, "shop.main") == {"shop"}
+        assert (await document(client.parts, "shop.main"))["metadata"]["uid"] == uid
 
 
 @pytest.mark.parametrize("places", EDITS)
 async def test_an_owner_edited_while_no_daemon_ran_is_restored(places: tuple[str, ...]) -> None:
-    play = await stopped_after_a_sweep("shop", "bar")
-    await name_owner(play, "shop.main", "nobody", *places)
-    uid = (await document(play.parts, "shop.main"))["metadata"]["uid"]
-    async with running(Apps(), stores=play.stores):
+    client = await stopped_after_a_sweep("shop", "bar")
+    await name_owner(client, "shop.main", "nobody", *places)
+    uid = (await document(client.parts, "shop.main"))["metadata"]["uid"]
+    async with running(Apps(), stores=client.stores):
         await asyncio.sleep(OVER)
-        assert await owner_of(play, "shop.main") == {"shop"}
-        assert (await document(play.parts, "shop.main"))["metadata"]["uid"] == uid
+        assert await owner_of(client, "shop.main") == {"shop"}
+        assert (await document(client.parts, "shop.main"))["metadata"]["uid"] == uid
 
 
 @pytest.mark.parametrize("named", ["bar", "deleted"])
 async def test_an_edited_annotation_does_not_change_the_owner(named: str) -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar", "deleted")
-        await play.apps.delete("deleted")
+        client = await converged(harness, "shop", "bar", "deleted")
+        await client.apps.delete("deleted")
         await harness.run_until_idle()
-        uid = (await document(play.parts, "shop.main"))["metadata"]["uid"]
-        await name_owner(play, "shop.main", named, "annotations")
+        uid = (await document(client.parts, "shop.main"))["metadata"]["uid"]
+        await name_owner(client, "shop.main", named, "annotations")
         await asyncio.sleep(OVER)
-        assert await owner_of(play, "shop.main") == {"shop"}
-        assert (await document(play.parts, "shop.main"))["metadata"]["uid"] == uid
+        assert await owner_of(client, "shop.main") == {"shop"}
+        assert (await document(client.parts, "shop.main"))["metadata"]["uid"] == uid
 
 
 async def test_an_edited_object_whose_owner_fails_is_kept_and_is_in_the_gc_plan() -> None:
@@ -75,11 +75,11 @@ async def test_an_edited_object_whose_owner_fails_is_kept_and_is_in_the_gc_plan(
             return await super().sync_handler(key)
 
     async with running(controller := Failing()) as harness:
-        play = await converged(harness, "shop", "bar")
+        client = await converged(harness, "shop", "bar")
         controller.syncs += ["more"] * 5
-        await name_owner(play, "shop.main", "nobody", "labels", "annotations")
+        await name_owner(client, "shop.main", "nobody", "labels", "annotations")
         await asyncio.sleep(LONG)
-        assert play.part_keys == ["bar.main", "shop.main"]
+        assert client.part_keys == ["bar.main", "shop.main"]
         (orphan,) = (await harness.runtime.garbage_plan()).orphans
         assert orphan.held == "it belongs to shop, whose next sync restores its labels"
 
@@ -109,38 +109,38 @@ OVERWRITTEN = [b"oops", {"spec": {"text": "overwritten"}}]
 async def test_an_object_without_labels_is_deleted_if_its_owner_was_deleted_offline(
     value: Any,
 ) -> None:
-    play = await stopped_after_a_sweep("shop", "bar")
-    await put(play.parts, "shop.main", value)
-    await play.apps.delete("shop")
-    async with running(Apps(), stores=play.stores) as harness:
+    client = await stopped_after_a_sweep("shop", "bar")
+    await put(client.parts, "shop.main", value)
+    await client.apps.delete("shop")
+    async with running(Apps(), stores=client.stores) as harness:
         await asyncio.sleep(OVER)
-        assert play.part_keys == ["bar.main"]
+        assert client.part_keys == ["bar.main"]
         assert (await harness.runtime.garbage_plan()).orphans == ()
 
 
 @pytest.mark.parametrize("value", OVERWRITTEN)
 async def test_an_object_without_labels_is_kept_if_its_owner_exists(value: Any) -> None:
-    play = await stopped_after_a_sweep("shop", "bar")
-    await put(play.parts, "shop.main", value)
-    async with running(Apps(), stores=play.stores):
+    client = await stopped_after_a_sweep("shop", "bar")
+    await put(client.parts, "shop.main", value)
+    async with running(Apps(), stores=client.stores):
         await asyncio.sleep(OVER)
-        assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
 async def test_an_object_that_never_had_labels_is_kept() -> None:
-    play = await stopped_after_a_sweep("shop", "bar")
-    await put(play.parts, "theirs", {"spec": {"text": "theirs"}})
-    await play.apps.delete("shop")
-    async with running(Apps(), stores=play.stores):
+    client = await stopped_after_a_sweep("shop", "bar")
+    await put(client.parts, "theirs", {"spec": {"text": "theirs"}})
+    await client.apps.delete("shop")
+    async with running(Apps(), stores=client.stores):
         await asyncio.sleep(LONG)
-        assert play.part_keys == ["bar.main", "theirs"]
+        assert client.part_keys == ["bar.main", "theirs"]
 
 
 async def test_an_object_recreated_by_others_has_no_owner() -> None:
-    play = await stopped_after_a_sweep("shop", "bar")
-    await play.parts.delete("shop.main")
-    await put(play.parts, "shop.main", {"spec": {"text": "theirs"}})
-    await play.apps.delete("shop")
-    async with running(Apps(), stores=play.stores):
+    client = await stopped_after_a_sweep("shop", "bar")
+    await client.parts.delete("shop.main")
+    await put(client.parts, "shop.main", {"spec": {"text": "theirs"}})
+    await client.apps.delete("shop")
+    async with running(Apps(), stores=client.stores):
         await asyncio.sleep(LONG)
-        assert play.part_keys == ["bar.main", "shop.main"]
+        assert client.part_keys == ["bar.main", "shop.main"]

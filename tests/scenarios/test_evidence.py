@@ -19,171 +19,171 @@ from tests.scenarios.test_installations import (  # type: ignore[attr-defined]
     two_systems,
 )
 from tests.scenarios.test_kube_secondaries import Sites, site
-from tests.support.controllers.app_controller import Apps, Stage, document
+from tests.support.controllers.app_controller import AppClient, Apps, document
 
 KEYS = tuple(f"app-{number}" for number in range(8))
 PARTS_OF_KEYS = sorted(f"{key}.main" for key in KEYS)
 
 
-async def stopped_after_a_sweep(*keys: str) -> Stage:
+async def stopped_after_a_sweep(*keys: str) -> AppClient:
     """Return what a controller left that ran with these apps."""
     async with running(Apps()) as harness:
-        play = await converged(harness, *keys)
+        client = await converged(harness, *keys)
         await asyncio.sleep(SWEEP_S)
-    return play
+    return client
 
 
 # ---- the memory
 
 
 async def test_garbage_is_not_collected_without_a_gc_record_until_a_user_accepts() -> None:
-    play = await stopped_after_a_sweep(*KEYS)
-    await play.stores.store(MEMORY).delete("gc.apps")
-    play.apps.vanish("app-0", "app-1")  # as in a bucket that was restored in part
+    client = await stopped_after_a_sweep(*KEYS)
+    await client.stores.store(MEMORY).delete("gc.apps")
+    client.apps.vanish("app-0", "app-1")  # as in a bucket that was restored in part
     for _ in range(2):
-        async with running(Apps(), stores=play.stores) as harness:
+        async with running(Apps(), stores=client.stores) as harness:
             await asyncio.sleep(LONG)
-            assert play.part_keys == PARTS_OF_KEYS
+            assert client.part_keys == PARTS_OF_KEYS
             assert "nothing is remembered" in (await plan(harness)).refused
 
-    async with running(Apps(), stores=play.stores) as harness:
+    async with running(Apps(), stores=client.stores) as harness:
         assert (await harness.runtime.garbage_accept()).refused == ""
         await asyncio.sleep(OVER)
-        assert play.part_keys == PARTS_OF_KEYS[2:]
+        assert client.part_keys == PARTS_OF_KEYS[2:]
 
 
 async def test_a_restored_older_copy_is_detected_after_a_restart() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, *KEYS[:5])
-        backup = play.apps.backup()
+        client = await converged(harness, *KEYS[:5])
+        backup = client.apps.backup()
         await converged(harness, *KEYS[5:])
         await asyncio.sleep(SWEEP_S)
-    play.apps.restore(backup)
+    client.apps.restore(backup)
     for _ in range(2):
-        async with running(Apps(), stores=play.stores) as harness:
+        async with running(Apps(), stores=client.stores) as harness:
             await asyncio.sleep(LONG)
-            assert play.part_keys == PARTS_OF_KEYS
+            assert client.part_keys == PARTS_OF_KEYS
             assert "an older copy was restored" in (await plan(harness)).refused
 
 
 async def test_a_restored_older_copy_stays_detected_over_a_restart() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, *KEYS[:5])
-        backup = play.apps.backup()
+        client = await converged(harness, *KEYS[:5])
+        backup = client.apps.backup()
         await converged(harness, *KEYS[5:])
         await asyncio.sleep(SWEEP_S)
-        play.apps.restore(backup)
+        client.apps.restore(backup)
         await asyncio.sleep(2 * SWEEP_S)
         for number in range(100):  # beyond the revision that was seen before
-            await play.app("app-0", f"text {number}")
+            await client.app("app-0", f"text {number}")
             await harness.run_until_idle()
-    async with running(Apps(), stores=play.stores) as harness:
+    async with running(Apps(), stores=client.stores) as harness:
         await asyncio.sleep(LONG)
-        assert play.part_keys == PARTS_OF_KEYS
+        assert client.part_keys == PARTS_OF_KEYS
         assert "was recreated or restored" in (await plan(harness)).refused
 
 
 async def test_a_delete_marker_of_a_restored_copy_is_no_proof_after_a_restart() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
-        await play.apps.delete("shop")
+        client = await converged(harness, "shop", "bar")
+        await client.apps.delete("shop")
         await harness.run_until_idle()
-        backup = play.apps.backup()
+        backup = client.apps.backup()
         await converged(harness, "shop")
         await asyncio.sleep(SWEEP_S)
-    play.apps.restore(backup)
-    async with running(Apps(), stores=play.stores):
+    client.apps.restore(backup)
+    async with running(Apps(), stores=client.stores):
         await asyncio.sleep(LONG)
-        assert play.part_keys == ["bar.main", "shop.main"]
+        assert client.part_keys == ["bar.main", "shop.main"]
 
 
 async def test_a_delete_marker_of_a_restored_copy_is_no_proof_for_a_running_daemon() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
-        await play.apps.delete("shop")
+        client = await converged(harness, "shop", "bar")
+        await client.apps.delete("shop")
         await harness.run_until_idle()
-        backup = play.apps.backup()
+        backup = client.apps.backup()
         await converged(harness, "shop")
-        play.apps.restore(backup)
+        client.apps.restore(backup)
         await asyncio.sleep(LONG)
-        assert play.part_keys == ["bar.main", "shop.main"]
+        assert client.part_keys == ["bar.main", "shop.main"]
 
 
 async def test_a_restored_copy_from_before_the_stop_is_detected() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        backup = play.apps.backup()
+        client = await converged(harness, "shop")
+        backup = client.apps.backup()
         await converged(harness, "bar")  # and stopped before the next sweep
-    play.apps.restore(backup)
-    async with running(Apps(), stores=play.stores):
+    client.apps.restore(backup)
+    async with running(Apps(), stores=client.stores):
         await asyncio.sleep(LONG)
-        assert play.part_keys == ["bar.main", "shop.main"]
+        assert client.part_keys == ["bar.main", "shop.main"]
 
 
 async def test_a_watched_deletion_is_collected_while_other_collection_is_refused() -> None:
-    play = await stopped_after_a_sweep(*KEYS)
-    await play.stores.store(MEMORY).delete("gc.apps")
-    play.apps.vanish("app-0")
-    async with running(Apps(), stores=play.stores) as harness:
+    client = await stopped_after_a_sweep(*KEYS)
+    await client.stores.store(MEMORY).delete("gc.apps")
+    client.apps.vanish("app-0")
+    async with running(Apps(), stores=client.stores) as harness:
         await harness.run_until_idle()
-        await play.apps.delete("app-1")
+        await client.apps.delete("app-1")
         await harness.run_until_idle()
-        assert play.part_keys == [PARTS_OF_KEYS[0], *PARTS_OF_KEYS[2:]]
+        assert client.part_keys == [PARTS_OF_KEYS[0], *PARTS_OF_KEYS[2:]]
 
 
 async def test_a_deletion_while_no_daemon_ran_is_collected() -> None:
-    play = await stopped_after_a_sweep(*KEYS)
-    await play.apps.delete("app-0")
-    async with running(Apps(), stores=play.stores) as harness:
+    client = await stopped_after_a_sweep(*KEYS)
+    await client.apps.delete("app-0")
+    async with running(Apps(), stores=client.stores) as harness:
         await harness.run_until_idle()
-        assert play.part_keys == PARTS_OF_KEYS[1:]
+        assert client.part_keys == PARTS_OF_KEYS[1:]
 
 
 async def test_collection_resumes_once_every_owner_is_back() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, *KEYS)
+        client = await converged(harness, *KEYS)
         await asyncio.sleep(SWEEP_S)
-        play.apps.recreate()
+        client.apps.recreate()
         await asyncio.sleep(OVER)
         assert harness.runtime.garbage_held
         for key in KEYS:
-            await play.app(key)
+            await client.app(key)
         await asyncio.sleep(SWEEP_S)
         assert harness.runtime.garbage_held == ""
-        await put(play.parts, "lost", owned_by("nobody"))
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(OVER)
-        assert play.part_keys == PARTS_OF_KEYS
+        assert client.part_keys == PARTS_OF_KEYS
 
 
 async def test_a_gc_record_of_natsctl_0_1_is_accepted() -> None:
-    play = await stopped_after_a_sweep(*KEYS)
-    memory = play.stores.store(MEMORY)
+    client = await stopped_after_a_sweep(*KEYS)
+    memory = client.stores.store(MEMORY)
     await put(memory, "gc.apps", {"incarnation": "1", "populated": True})
-    await play.apps.delete("app-0")
-    async with running(Apps(), stores=play.stores) as harness:
+    await client.apps.delete("app-0")
+    async with running(Apps(), stores=client.stores) as harness:
         await harness.run_until_idle()
-        assert play.part_keys == PARTS_OF_KEYS[1:]
+        assert client.part_keys == PARTS_OF_KEYS[1:]
         assert json.loads((await memory.get("gc.apps")).value)["revision"] > 0
 
 
 async def test_the_gc_record_is_not_written_after_convergence() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, *KEYS)
+        client = await converged(harness, *KEYS)
         await asyncio.sleep(2 * SWEEP_S)
-        before = play.stores.store(MEMORY).writes
+        before = client.stores.store(MEMORY).writes
         await asyncio.sleep(LONG)
-        assert play.stores.store(MEMORY).writes == before
+        assert client.stores.store(MEMORY).writes == before
 
 
 async def test_the_gc_record_is_written_at_most_once_per_gc_cycle() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        before = play.stores.store(MEMORY).writes
+        client = await converged(harness, "shop")
+        before = client.stores.store(MEMORY).writes
         for number in range(200):
-            await play.app("shop", f"text {number}")
+            await client.app("shop", f"text {number}")
             await harness.run_until_idle()
         sweeps = asyncio.get_running_loop().time() / SWEEP_S + 1
-        assert play.stores.store(MEMORY).writes - before <= sweeps
+        assert client.stores.store(MEMORY).writes - before <= sweeps
 
 
 # ---- owners that vanish
@@ -202,44 +202,44 @@ async def test_a_put_after_a_purge_of_all_owners_collects_nothing(
     count: int, swept_s: float, empty_s: float, survivor: str
 ) -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, *KEYS[:count])
+        client = await converged(harness, *KEYS[:count])
         await asyncio.sleep(swept_s)
-        play.apps.vanish(*KEYS[:count])
+        client.apps.vanish(*KEYS[:count])
         if empty_s:
-            play.apps.break_watches()
+            client.apps.break_watches()
             await asyncio.sleep(empty_s)
-        await play.app(survivor)
-        play.apps.break_watches()
+        await client.app(survivor)
+        client.apps.break_watches()
         await asyncio.sleep(LONG)
-        assert set(PARTS_OF_KEYS[:count]) <= set(play.part_keys)
+        assert set(PARTS_OF_KEYS[:count]) <= set(client.part_keys)
         assert (await plan(harness)).refused
 
 
 async def test_a_put_after_an_offline_purge_of_all_owners_collects_nothing() -> None:
-    play = await stopped_after_a_sweep(*KEYS)
-    play.apps.vanish(*KEYS)
-    await play.app("app-0")
-    async with running(Apps(), stores=play.stores) as harness:
+    client = await stopped_after_a_sweep(*KEYS)
+    client.apps.vanish(*KEYS)
+    await client.app("app-0")
+    async with running(Apps(), stores=client.stores) as harness:
         await asyncio.sleep(LONG)
-        assert play.part_keys == PARTS_OF_KEYS
+        assert client.part_keys == PARTS_OF_KEYS
         assert "7 of 8 owners vanished" in (await plan(harness)).refused
 
 
 async def test_the_secondaries_of_one_vanished_owner_are_collected_after_the_grace_period() -> None:
-    play = await stopped_after_a_sweep(*KEYS)
-    play.apps.vanish("app-0")
-    async with running(Apps(), stores=play.stores):
+    client = await stopped_after_a_sweep(*KEYS)
+    client.apps.vanish("app-0")
+    async with running(Apps(), stores=client.stores):
         await asyncio.sleep(OVER)
-        assert play.part_keys == PARTS_OF_KEYS[1:]
+        assert client.part_keys == PARTS_OF_KEYS[1:]
 
 
 # ---- a person's plan
 
 
-async def forged(play: Stage, key: str, owner: str) -> GarbagePlan:
+async def forged(client: AppClient, key: str, owner: str) -> GarbagePlan:
     """Return a plan that names the part, whatever it is."""
-    stored = await play.parts.get(key)
-    uid = (await document(play.parts, key)).get("metadata", {}).get("uid", "")
+    stored = await client.parts.get(key)
+    uid = (await document(client.parts, key)).get("metadata", {}).get("uid", "")
     orphan = Orphan(
         "Part.parts", key, stored.revision, owner, "forged", True, 99.0, due=True, uid=uid
     )
@@ -249,23 +249,23 @@ async def forged(play: Stage, key: str, owner: str) -> GarbagePlan:
 @pytest.mark.parametrize("owner", ["shop", "nobody"])
 async def test_an_applied_plan_keeps_an_object_whose_owner_exists(owner: str) -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        left = await harness.runtime.garbage_apply(await forged(play, "shop.main", owner))
+        client = await converged(harness, "shop")
+        left = await harness.runtime.garbage_apply(await forged(client, "shop.main", owner))
         (kept,) = left.kept
         assert kept.reason in {
             "its owner shop exists",
             "it does not name App.apps nobody as its owner",
         }
-        assert (left.orphans, play.part_keys) == ((), ["shop.main"])
+        assert (left.orphans, client.part_keys) == ((), ["shop.main"])
 
 
 async def test_an_applied_plan_keeps_an_object_that_natsctl_did_not_create() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "theirs", {"metadata": {"uid": "1"}, "spec": {"text": "theirs"}})
-        left = await harness.runtime.garbage_apply(await forged(play, "theirs", "nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "theirs", {"metadata": {"uid": "1"}, "spec": {"text": "theirs"}})
+        left = await harness.runtime.garbage_apply(await forged(client, "theirs", "nobody"))
         assert [kept.orphan.key for kept in left.kept] == ["theirs"]
-        assert play.part_keys == ["shop.main", "theirs"]
+        assert client.part_keys == ["shop.main", "theirs"]
 
 
 @pytest.mark.parametrize("change", [{"revision": 1}, {"uid": "another"}, {"uid": ""}])
@@ -273,15 +273,15 @@ async def test_an_applied_plan_keeps_an_object_of_another_revision_or_uid(
     change: dict[str, object],
 ) -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
         found = await plan(harness)
         orphan = msgspec.structs.replace(found.orphans[0], **change)
         changed = msgspec.structs.replace(found, orphans=(orphan,))
         left = await harness.runtime.garbage_apply(changed)
         assert left.kept[0].reason.startswith("it changed")
-        assert play.part_keys == ["lost", "shop.main"]
+        assert client.part_keys == ["lost", "shop.main"]
 
 
 async def test_an_applied_plan_keeps_an_object_of_another_installation() -> None:

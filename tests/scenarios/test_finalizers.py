@@ -9,14 +9,14 @@ from natsctl import StoreMissingError, UsageError, finalized, kv, primary
 from natsctl.testing.harness import Harness, running
 from tests.support.controllers.app_controller import (
     App,
+    AppClient,
     Apps,
     Part,
     PartSpec,
-    Stage,
+    app_client,
     document,
     edit,
     put,
-    stage,
 )
 
 OURS, THEIRS = "example.com/world", "example.com/theirs"
@@ -35,7 +35,7 @@ class World:
 class Builders(Apps):
     """Every app is a thing in the world too."""
 
-    def __init__(self, world: World, play: Stage | None = None) -> None:
+    def __init__(self, world: World, client: AppClient | None = None) -> None:
         super().__init__()
         self.world = world
 
@@ -59,50 +59,50 @@ class Builders(Apps):
         return None
 
 
-async def built(harness: Harness, *keys: str) -> Stage:
-    play = stage(harness)
+async def built(harness: Harness, *keys: str) -> AppClient:
+    client = app_client(harness)
     for key in keys:
-        await play.app(key)
+        await client.app(key)
     await harness.run_until_idle()
-    return play
+    return client
 
 
-async def finalizers(play: Stage, key: str) -> list[str]:
-    found: list[str] = (await document(play.apps, key))["metadata"]["finalizers"]
+async def finalizers(client: AppClient, key: str) -> list[str]:
+    found: list[str] = (await document(client.apps, key))["metadata"]["finalizers"]
     return found
 
 
 async def test_the_finalizer_is_stored_before_apply_is_called() -> None:
     world = World()
     async with running(Builders(world)) as harness:
-        play = await built(harness, "shop")
+        client = await built(harness, "shop")
 
         assert world.applied == [("shop", True)]
-        assert await finalizers(play, "shop") == [OURS]
+        assert await finalizers(client, "shop") == [OURS]
 
 
 async def test_a_deleted_object_is_marked_then_cleaned_up_then_removed() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
-        play = await built(harness, "shop")
+        client = await built(harness, "shop")
         await controller.apps.delete("shop")
-        marked = await document(play.apps, "shop")
+        marked = await document(client.apps, "shop")
         assert marked["metadata"]["deletionTimestamp"]
         assert world.things == {"shop": "hi"}
         await harness.run_until_idle()
 
         assert (world.cleaned, world.things) == ([("shop", "hi")], {})
-        assert (play.apps.keys(), play.parts.keys()) == ([], [])
+        assert (client.apps.keys(), client.parts.keys()) == ([], [])
 
 
 async def test_apply_is_not_called_for_an_object_being_deleted() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         await put(
-            play.apps,
+            client.apps,
             "shop",
             {
                 "metadata": {"finalizers": [THEIRS], "deletionTimestamp": "2026-01-01T00:00:00Z"},
@@ -112,26 +112,26 @@ async def test_apply_is_not_called_for_an_object_being_deleted() -> None:
         await harness.run_until_idle()
 
         assert (world.applied, world.cleaned) == ([], [])
-        assert await finalizers(play, "shop") == [THEIRS]
+        assert await finalizers(client, "shop") == [THEIRS]
 
 
 async def test_finalizers_of_others_are_kept_and_delay_the_removal() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
-        play = stage(harness)
-        await put(play.apps, "shop", {"metadata": {"finalizers": [THEIRS]}, "spec": {}})
+        client = app_client(harness)
+        await put(client.apps, "shop", {"metadata": {"finalizers": [THEIRS]}, "spec": {}})
         await harness.run_until_idle()
-        assert await finalizers(play, "shop") == [THEIRS, OURS]
+        assert await finalizers(client, "shop") == [THEIRS, OURS]
         await controller.apps.delete("shop")
         await harness.run_until_idle()
-        assert await finalizers(play, "shop") == [THEIRS]
+        assert await finalizers(client, "shop") == [THEIRS]
         assert world.cleaned == [("shop", "hi")]
-        assert play.parts.keys() == ["shop.main"]  # it is not gone yet
+        assert client.parts.keys() == ["shop.main"]  # it is not gone yet
 
         await controller.apps.remove_finalizer("shop", THEIRS)
         await harness.run_until_idle()
-        assert (play.apps.keys(), play.parts.keys()) == ([], [])
+        assert (client.apps.keys(), client.parts.keys()) == ([], [])
         assert world.cleaned == [("shop", "hi")]
 
 
@@ -139,15 +139,15 @@ async def test_an_object_is_removed_if_its_last_finalizer_is_removed_by_hand() -
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
-        play = stage(harness)
-        await put(play.apps, "shop", {"metadata": {"finalizers": [THEIRS]}, "spec": {}})
+        client = app_client(harness)
+        await put(client.apps, "shop", {"metadata": {"finalizers": [THEIRS]}, "spec": {}})
         await harness.run_until_idle()
         await controller.apps.delete("shop")
         await harness.run_until_idle()
-        await edit(play.apps, "shop", "metadata", "finalizers", to=[])
+        await edit(client.apps, "shop", "metadata", "finalizers", to=[])
         await harness.run_until_idle()
 
-        assert (play.apps.keys(), play.parts.keys()) == ([], [])
+        assert (client.apps.keys(), client.parts.keys()) == ([], [])
         assert world.cleaned == [("shop", "hi")]
 
 
@@ -155,29 +155,29 @@ async def test_an_object_is_kept_while_its_cleanup_fails() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
-        play = await built(harness, "shop")
+        client = await built(harness, "shop")
         world.failure = RuntimeError("the world does not answer")
         await controller.apps.delete("shop")
         await asyncio.sleep(60)
-        assert play.apps.keys() == ["shop"]
-        assert await finalizers(play, "shop") == [OURS]
-        assert play.parts.keys() == ["shop.main"]
+        assert client.apps.keys() == ["shop"]
+        assert await finalizers(client, "shop") == [OURS]
+        assert client.parts.keys() == ["shop.main"]
         assert "does not answer" in harness.runtime.status().failing["shop"]
 
         world.failure = None
         await harness.run_until_idle()
-        assert (play.apps.keys(), world.cleaned) == ([], [("shop", "hi")])
+        assert (client.apps.keys(), world.cleaned) == ([], [("shop", "hi")])
 
 
 async def test_a_change_of_an_object_being_deleted_is_not_applied() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
-        play = await built(harness, "shop")
+        client = await built(harness, "shop")
         world.failure = RuntimeError("not yet")
         await controller.apps.delete("shop")
         await asyncio.sleep(1)
-        await edit(play.apps, "shop", "spec", "text", to="bye")
+        await edit(client.apps, "shop", "spec", "text", to="bye")
         await asyncio.sleep(1)
         world.failure = None
         await harness.run_until_idle()
@@ -192,37 +192,37 @@ async def test_an_object_deleted_despite_its_finalizer_is_cleaned_up_with_its_la
 ) -> None:
     world = World()
     async with running(Builders(world)) as harness:
-        play = await built(harness, "shop", "bar")
-        await play.apps.delete("shop", purge=purge)
+        client = await built(harness, "shop", "bar")
+        await client.apps.delete("shop", purge=purge)
         await harness.run_until_idle()
 
         assert world.cleaned == [("shop", "hi")]
         assert world.things == {"bar": "hi"}
-        assert play.parts.keys() == ["bar.main"]
+        assert client.parts.keys() == ["bar.main"]
 
 
 async def test_an_object_deleted_while_no_process_ran_is_cleaned_up_once() -> None:
     world = World()
     async with running(Builders(world)) as harness:
-        play = await built(harness, "shop", "bar")
-    await play.apps.delete("shop")
+        client = await built(harness, "shop", "bar")
+    await client.apps.delete("shop")
     for _ in range(3):
-        async with running(Builders(world), stores=play.stores) as harness:
+        async with running(Builders(world), stores=client.stores) as harness:
             await harness.run_until_idle()
 
     assert world.cleaned == [("shop", "hi")]
-    assert play.parts.keys() == ["bar.main"]
+    assert client.parts.keys() == ["bar.main"]
 
 
 async def test_a_cleaned_up_object_is_not_cleaned_up_again_after_a_restart() -> None:
     world = World()
     controller = Builders(world)
     async with running(controller) as harness:
-        play = await built(harness, "shop")
+        client = await built(harness, "shop")
         await controller.apps.delete("shop")
         await harness.run_until_idle()
     for _ in range(2):
-        async with running(Builders(world), stores=play.stores) as harness:
+        async with running(Builders(world), stores=client.stores) as harness:
             await harness.run_until_idle()
 
     assert world.cleaned == [("shop", "hi")]
@@ -231,27 +231,27 @@ async def test_a_cleaned_up_object_is_not_cleaned_up_again_after_a_restart() -> 
 async def test_an_object_marked_while_no_process_ran_is_cleaned_up_at_the_next_start() -> None:
     world = World()
     async with running(Builders(world)) as harness:
-        play = await built(harness, "shop")
-    await edit(play.apps, "shop", "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z")
-    async with running(Builders(world), stores=play.stores) as harness:
+        client = await built(harness, "shop")
+    await edit(client.apps, "shop", "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z")
+    async with running(Builders(world), stores=client.stores) as harness:
         await harness.run_until_idle()
 
-    assert (world.cleaned, play.apps.keys(), play.parts.keys()) == ([("shop", "hi")], [], [])
+    assert (world.cleaned, client.apps.keys(), client.parts.keys()) == ([("shop", "hi")], [], [])
 
 
 async def test_a_failed_cleanup_is_repeated_by_the_next_runtime() -> None:
     world = World()
     async with running(Builders(world)) as harness:
-        play = await built(harness, "shop")
+        client = await built(harness, "shop")
         world.failure = RuntimeError("not yet")
-        await play.apps.delete("shop")
+        await client.apps.delete("shop")
         await asyncio.sleep(1)
     world.failure = None
-    async with running(Builders(world), stores=play.stores) as harness:
+    async with running(Builders(world), stores=client.stores) as harness:
         await harness.run_until_idle()
 
     assert world.cleaned == [("shop", "hi")]
-    assert play.parts.keys() == []
+    assert client.parts.keys() == []
 
 
 async def test_an_object_without_secondaries_is_cleaned_up_at_the_next_start() -> None:
@@ -262,9 +262,9 @@ async def test_an_object_without_secondaries_is_cleaned_up_at_the_next_start() -
 
     world = World()
     async with running(Outside(world)) as harness:
-        play = await built(harness, "shop")
-    await play.apps.delete("shop")
-    async with running(Outside(world), stores=play.stores) as harness:
+        client = await built(harness, "shop")
+    await client.apps.delete("shop")
+    async with running(Outside(world), stores=client.stores) as harness:
         await harness.run_until_idle()
 
     assert (world.cleaned, world.things) == ([("shop", "hi")], {})
@@ -292,16 +292,16 @@ async def test_an_object_deleted_during_apply_is_cleaned_up_without_a_history() 
         await harness.run_until_idle()
 
         assert (world.cleaned, world.things) == ([("shop", "hi")], {})
-        assert stage(harness).part_keys == []
+        assert app_client(harness).part_keys == []
 
 
 async def test_a_cleanup_gets_the_last_valid_state() -> None:
     world = World()
     async with running(Builders(world)) as harness:
-        play = await built(harness, "shop")
-    await put(play.apps, "shop", b"oops")
-    await play.apps.delete("shop")
-    async with running(Builders(world), stores=play.stores) as harness:
+        client = await built(harness, "shop")
+    await put(client.apps, "shop", b"oops")
+    await client.apps.delete("shop")
+    async with running(Builders(world), stores=client.stores) as harness:
         await harness.run_until_idle()
 
     assert world.cleaned == [("shop", "hi")]
@@ -309,55 +309,55 @@ async def test_a_cleanup_gets_the_last_valid_state() -> None:
 
 async def test_an_object_without_our_finalizer_is_not_cleaned_up() -> None:
     world = World()
-    play = None
+    client = None
     async with running(Apps()) as harness:
-        play = await built(harness, "shop")
-    await play.apps.delete("shop")
+        client = await built(harness, "shop")
+    await client.apps.delete("shop")
     builders = Builders(world)
     builders.name = Apps.name  # the same controller, in a later version
-    async with running(builders, stores=play.stores) as harness:
+    async with running(builders, stores=client.stores) as harness:
         await harness.run_until_idle()
 
     assert world.cleaned == []
-    assert play.parts.keys() == []
+    assert client.parts.keys() == []
 
 
 async def test_a_recreated_object_gets_the_finalizer() -> None:
     world = World()
     async with running(Builders(world)) as harness:
-        play = await built(harness, "shop")
-        await play.apps.delete("shop")
+        client = await built(harness, "shop")
+        await client.apps.delete("shop")
         await harness.run_until_idle()
-        await play.app("shop", "again")
+        await client.app("shop", "again")
         await harness.run_until_idle()
 
         assert world.things == {"shop": "again"}
-        assert await finalizers(play, "shop") == [OURS]
+        assert await finalizers(client, "shop") == [OURS]
 
 
 async def test_an_object_that_lost_its_finalizer_gets_it_again() -> None:
     world = World()
     async with running(Builders(world)) as harness:
-        play = await built(harness, "shop")
-        await play.app("shop", "bye")
+        client = await built(harness, "shop")
+        await client.app("shop", "bye")
         await harness.run_until_idle()
 
         assert world.things == {"shop": "bye"}
-        assert await finalizers(play, "shop") == [OURS]
+        assert await finalizers(client, "shop") == [OURS]
 
 
 @pytest.mark.parametrize("what", ["recreated", "purged by an administrator", "missing"])
 async def test_an_object_lost_without_a_delete_marker_is_not_cleaned_up(what: str) -> None:
     world = World()
     async with running(Builders(world)) as harness:
-        play = await built(harness, "shop")
+        client = await built(harness, "shop")
         if what == "recreated":
-            play.apps.recreate()
+            client.apps.recreate()
         elif what == "missing":
-            play.apps.fail(StoreMissingError("no such bucket"))
+            client.apps.fail(StoreMissingError("no such bucket"))
         else:
-            play.apps.vanish("shop")
-            play.apps.break_watches()
+            client.apps.vanish("shop")
+            client.apps.break_watches()
         await asyncio.sleep(30)
 
         assert (world.cleaned, world.things) == ([], {"shop": "hi"})
@@ -371,7 +371,7 @@ async def test_a_delay_returned_by_apply_calls_it_again() -> None:
 
     world = World()
     async with running(Patient(world)) as harness:
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await asyncio.sleep(70)
         assert world.applied == [("shop", True)] * 4
 
@@ -385,11 +385,11 @@ async def test_a_status_write_during_cleanup_does_not_recreate_the_object() -> N
     world = World()
     controller = Talkative(world)
     async with running(controller) as harness:
-        play = await built(harness, "shop")
+        client = await built(harness, "shop")
         await controller.apps.delete("shop")
         await harness.run_until_idle()
 
-        assert (play.apps.keys(), world.cleaned) == ([], [("shop", "hi")])
+        assert (client.apps.keys(), world.cleaned) == ([], [("shop", "hi")])
 
 
 def test_a_plain_kind_has_no_finalizers() -> None:

@@ -21,13 +21,13 @@ from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,
+    AppClient,
     Apps,
     SlowStores,
-    Stage,
+    app_client,
     document,
     edit,
     put,
-    stage,
 )
 
 GRACE_S, SWEEP_S = 60.0, 30.0
@@ -42,12 +42,12 @@ def owned_by(key: str, kind: str = "App.apps", **more: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"text": "left"}}
 
 
-async def converged(harness: Harness, *keys: str) -> Stage:
-    play = stage(harness)
+async def converged(harness: Harness, *keys: str) -> AppClient:
+    client = app_client(harness)
     for key in keys:
-        await play.app(key)
+        await client.app(key)
     await harness.run_until_idle()
-    return play
+    return client
 
 
 async def plan(harness: Harness) -> GarbagePlan:
@@ -67,8 +67,8 @@ def idle_sweeps(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 async def test_a_secondary_of_an_unknown_owner_is_collected_after_the_grace_period() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
 
         (orphan,) = (await plan(harness)).orphans
@@ -77,66 +77,66 @@ async def test_a_secondary_of_an_unknown_owner_is_collected_after_the_grace_peri
         assert (orphan.proven, orphan.due) == (False, False)
 
         await asyncio.sleep(GRACE_S - 2)
-        assert play.parts.keys() == ["lost", "shop.main"]
+        assert client.parts.keys() == ["lost", "shop.main"]
         await asyncio.sleep(SWEEP_S + 2)
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
         assert (await plan(harness)).orphans == ()
 
 
 async def test_the_grace_period_restarts_with_every_start() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(GRACE_S - 10)
-    async with running(Apps(), stores=play.stores):
+    async with running(Apps(), stores=client.stores):
         await asyncio.sleep(GRACE_S - 10)
-        assert play.parts.keys() == ["lost", "shop.main"]
+        assert client.parts.keys() == ["lost", "shop.main"]
         await asyncio.sleep(SWEEP_S + 11)
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
 
 
 async def test_the_grace_period_restarts_if_the_object_gets_another_owner() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(GRACE_S - 5)
-        await put(play.parts, "lost", owned_by("somebody"))
+        await put(client.parts, "lost", owned_by("somebody"))
         await asyncio.sleep(GRACE_S - 5)
-        assert play.parts.keys() == ["lost", "shop.main"]
+        assert client.parts.keys() == ["lost", "shop.main"]
 
 
 async def test_every_orphan_has_its_own_grace_period() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost-1", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost-1", owned_by("nobody"))
         await asyncio.sleep(GRACE_S - 1)
-        await put(play.parts, "lost-2", owned_by("nobody"))
+        await put(client.parts, "lost-2", owned_by("nobody"))
         await asyncio.sleep(SWEEP_S + 5)
-        assert play.part_keys.count("lost-2") == 1
+        assert client.part_keys.count("lost-2") == 1
         await asyncio.sleep(OVER)
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
 
 
 async def test_an_orphan_whose_owner_appears_within_the_grace_period_is_kept() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "late.main", owned_by("late"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "late.main", owned_by("late"))
         await asyncio.sleep(GRACE_S - 1)
-        await play.app("late")
+        await client.app("late")
         await asyncio.sleep(OVER)
 
-        assert await play.texts() == {"shop.main": "hi", "late.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi", "late.main": "hi"}
 
 
 async def test_the_secondaries_of_a_purged_owner_are_collected_after_the_grace_period() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
-        play.apps.vanish("shop")
-        play.apps.break_watches()
+        client = await converged(harness, "shop", "bar")
+        client.apps.vanish("shop")
+        client.apps.break_watches()
         await asyncio.sleep(GRACE_S - SWEEP_S)
-        assert play.parts.keys() == ["bar.main", "shop.main"]
+        assert client.parts.keys() == ["bar.main", "shop.main"]
         await asyncio.sleep(OVER)
-        assert play.parts.keys() == ["bar.main"]
+        assert client.parts.keys() == ["bar.main"]
 
 
 async def test_secondaries_that_a_failing_handler_left_are_collected_once_it_recovers() -> None:
@@ -151,15 +151,15 @@ async def test_secondaries_that_a_failing_handler_left_are_collected_once_it_rec
 
     controller = Failing()
     async with running(controller) as harness:
-        play = await converged(harness, "shop", "bar")
-        await play.apps.delete("shop")
+        client = await converged(harness, "shop", "bar")
+        await client.apps.delete("shop")
         await asyncio.sleep(OVER)
-        assert play.parts.keys() == ["bar.main", "shop.main"]
+        assert client.parts.keys() == ["bar.main", "shop.main"]
         (orphan,) = (await plan(harness)).orphans
         assert (orphan.proven, "was deleted at revision" in orphan.reason) == (True, True)
         controller.broken = False
         await asyncio.sleep(OVER)
-        assert play.parts.keys() == ["bar.main"]
+        assert client.parts.keys() == ["bar.main"]
 
 
 # ---- what is alive stays
@@ -168,12 +168,12 @@ async def test_secondaries_that_a_failing_handler_left_are_collected_once_it_rec
 async def test_a_stale_cache_of_primaries_collects_nothing() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
-        play = await converged(harness, "shop")
+        client = await converged(harness, "shop")
         with stores.store(APPS).held_up():
-            await play.app("unseen")
-            await put(play.parts, "unseen.main", owned_by("unseen"))
+            await client.app("unseen")
+            await put(client.parts, "unseen.main", owned_by("unseen"))
             await asyncio.sleep(LONG)
-            assert play.parts.keys() == ["shop.main", "unseen.main"]
+            assert client.parts.keys() == ["shop.main", "unseen.main"]
             assert (await plan(harness)).orphans == ()
 
 
@@ -190,15 +190,15 @@ async def test_an_owner_created_before_the_collecting_sync_keeps_its_secondaries
         sync_timeout_s = 2000.0
 
     async with running(Busy()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "back.main", owned_by("back"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "back.main", owned_by("back"))
         await asyncio.sleep(GRACE_S - 5)
-        await play.app("busy")  # holds the only worker while the sweep condemns `back`
+        await client.app("busy")  # holds the only worker while the sweep condemns `back`
         await asyncio.sleep(3 * SWEEP_S)
-        await play.app("back")
+        await client.app("back")
         await asyncio.sleep(2000)
 
-        assert await play.texts() == {"shop.main": "hi", "busy.main": "hi", "back.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi", "busy.main": "hi", "back.main": "hi"}
 
 
 async def test_an_outdated_gc_request_collects_nothing_in_a_recreated_bucket() -> None:
@@ -212,16 +212,16 @@ async def test_an_outdated_gc_request_collects_nothing_in_a_recreated_bucket() -
 
     controller = Moody()
     async with running(controller) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "back.main", owned_by("back"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "back.main", owned_by("back"))
         await asyncio.sleep(OVER)  # condemned, but its visits fail
-        await play.app("back")
+        await client.app("back")
         await harness.run_until_idle()
         controller.failing = False
-        play.apps.recreate()
+        client.apps.recreate()
         await asyncio.sleep(LONG)
 
-        assert play.parts.keys() == ["back.main", "shop.main"]
+        assert client.parts.keys() == ["back.main", "shop.main"]
 
 
 async def test_the_grace_period_of_an_orphan_restarts_if_the_bucket_is_recreated() -> None:
@@ -241,34 +241,34 @@ async def test_the_grace_period_of_an_orphan_restarts_if_the_bucket_is_recreated
 
     controller = Busy()
     async with running(controller) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost.main", owned_by("lost"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost.main", owned_by("lost"))
         await asyncio.sleep(GRACE_S - 5)
-        await play.app("busy")  # holds the only worker while `lost` is found to be gone
+        await client.app("busy")  # holds the only worker while `lost` is found to be gone
         await asyncio.sleep(3 * SWEEP_S)
-        play.apps.recreate()
+        client.apps.recreate()
         for key in ("shop", "busy"):
-            await play.app(key)
+            await client.app(key)
         await asyncio.sleep(5)
         await harness.runtime.garbage_accept()
         controller.released.set()
         await harness.run_until(lambda: "lost" in controller.syncs)
         await asyncio.sleep(5)
-        assert "lost.main" in play.part_keys
+        assert "lost.main" in client.part_keys
         await asyncio.sleep(OVER)
-        assert "lost.main" not in play.part_keys
+        assert "lost.main" not in client.part_keys
 
 
 async def test_a_recreated_bucket_collects_nothing_and_plan_and_log_state_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar", "baz")
-        play.apps.recreate()
-        await play.app("bar", "again")
+        client = await converged(harness, "shop", "bar", "baz")
+        client.apps.recreate()
+        await client.app("bar", "again")
         await asyncio.sleep(LONG)
 
-        assert play.parts.keys() == ["bar.main", "baz.main", "shop.main"]
+        assert client.parts.keys() == ["bar.main", "baz.main", "shop.main"]
         found = await plan(harness)
         assert "was recreated since it was last seen" in found.refused
         assert {orphan.key for orphan in found.orphans} == {"baz.main", "shop.main"}
@@ -279,89 +279,89 @@ async def test_a_recreated_bucket_collects_nothing_and_plan_and_log_state_the_re
 
 async def test_a_recreated_empty_bucket_collects_nothing() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
-        play.apps.recreate()
+        client = await converged(harness, "shop", "bar")
+        client.apps.recreate()
         await asyncio.sleep(LONG)
 
-        assert play.parts.keys() == ["bar.main", "shop.main"]
+        assert client.parts.keys() == ["bar.main", "shop.main"]
         assert (await plan(harness)).refused
 
 
 async def test_a_secondary_that_got_another_owner_is_not_deleted_with_the_first() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
-        play = await converged(harness, "shop", "bar")
+        client = await converged(harness, "shop", "bar")
         with stores.store(PARTS).held_up():
-            await put(play.parts, "shop.main", owned_by("bar"))
-            await play.apps.delete("shop")
+            await put(client.parts, "shop.main", owned_by("bar"))
+            await client.apps.delete("shop")
             await asyncio.sleep(SWEEP_S)
-            assert play.part_keys == ["bar.main", "shop.main"]
+            assert client.part_keys == ["bar.main", "shop.main"]
 
 
 async def test_a_secondary_edited_before_the_deletion_of_its_owner_is_deleted() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
-        play = await converged(harness, "shop", "bar")
+        client = await converged(harness, "shop", "bar")
         with stores.store(PARTS).held_up():
-            await edit(play.parts, "shop.main", "spec", "text", to="tampered")
-            await play.apps.delete("shop")
+            await edit(client.parts, "shop.main", "spec", "text", to="tampered")
+            await client.apps.delete("shop")
             await asyncio.sleep(1)
-            assert play.part_keys == ["bar.main"]
+            assert client.part_keys == ["bar.main"]
 
 
 async def test_a_bucket_recreated_while_no_process_ran_collects_nothing() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
-    play.apps.recreate()
-    await play.app("bar")
+        client = await converged(harness, "shop", "bar")
+    client.apps.recreate()
+    await client.app("bar")
     for _ in range(2):
-        async with running(Apps(), stores=play.stores) as harness:
+        async with running(Apps(), stores=client.stores) as harness:
             await asyncio.sleep(LONG)
-            assert play.parts.keys() == ["bar.main", "shop.main"]
+            assert client.parts.keys() == ["bar.main", "shop.main"]
             assert "was recreated since it was last seen" in (await plan(harness)).refused
 
 
 async def test_a_bucket_whose_owners_all_vanished_collects_nothing() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
+        client = await converged(harness, "shop", "bar")
         await asyncio.sleep(SWEEP_S)
-        play.apps.vanish("shop", "bar")
-        play.apps.break_watches()
+        client.apps.vanish("shop", "bar")
+        client.apps.break_watches()
         await asyncio.sleep(LONG)
 
-        assert play.parts.keys() == ["bar.main", "shop.main"]
+        assert client.parts.keys() == ["bar.main", "shop.main"]
         assert "is empty, although owners were seen in it" in (await plan(harness)).refused
 
 
 async def test_a_bucket_that_became_empty_while_no_process_ran_collects_nothing() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
+        client = await converged(harness, "shop", "bar")
         await asyncio.sleep(SWEEP_S)
-    play.apps.vanish("shop", "bar")
+    client.apps.vanish("shop", "bar")
     for _ in range(2):
-        async with running(Apps(), stores=play.stores) as harness:
+        async with running(Apps(), stores=client.stores) as harness:
             await asyncio.sleep(LONG)
-            assert play.parts.keys() == ["bar.main", "shop.main"]
+            assert client.parts.keys() == ["bar.main", "shop.main"]
             assert "is empty" in (await plan(harness)).refused
 
 
 async def test_an_empty_bucket_without_a_gc_record_collects_nothing() -> None:
     stores = MemoryStores()
-    play = Stage(stores)
-    await put(play.parts, "shop.main", owned_by("shop"))
+    client = AppClient(stores)
+    await put(client.parts, "shop.main", owned_by("shop"))
     async with running(Apps(), stores=stores) as harness:
         await asyncio.sleep(LONG)
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
         assert "nothing is remembered about the bucket" in (await plan(harness)).refused
 
 
 async def test_deleting_the_last_owner_deletes_its_secondaries() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
+        client = await converged(harness, "shop", "bar")
         for key in ("shop", "bar"):
-            await play.apps.delete(key)
+            await client.apps.delete(key)
         await harness.run_until_idle()
-        assert play.parts.keys() == []
+        assert client.parts.keys() == []
         assert (await plan(harness)).refused == ""
 
 
@@ -378,29 +378,29 @@ class Reluctant(Apps):
 async def test_a_bucket_recreated_during_a_gc_cycle_collects_nothing() -> None:
     stores = SlowStores()
     async with running(Reluctant(), stores=stores) as harness:
-        play = await converged(harness, "alive", "deleted")
-        await play.apps.delete("deleted")
+        client = await converged(harness, "alive", "deleted")
+        await client.apps.delete("deleted")
         await asyncio.sleep(1)
         stores.store(APPS).answers_after_s = 5.0
         sweep = asyncio.create_task(plan(harness))
         await asyncio.sleep(1)  # the owner that was deleted was read, and nothing was odd
         stores.store(APPS).answers_after_s = 0.0
-        play.apps.recreate()
+        client.apps.recreate()
         assert [orphan.proven for orphan in (await sweep).orphans] == [True]
         await asyncio.sleep(LONG)
 
-        assert play.part_keys.count("alive.main") == 1
+        assert client.part_keys.count("alive.main") == 1
         assert "was recreated" in (await plan(harness)).refused
 
 
 async def test_a_large_bucket_recreated_during_its_listing_collects_nothing() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = await converged(harness, "shop")
+        client = await converged(harness, "shop")
         sweeps: list[asyncio.Task[GarbagePlan]] = []
-        play.apps.recreate()
+        client.apps.recreate()
         for number in range(3000):
-            await play.app(f"app-{number}", parts=())
+            await client.app(f"app-{number}", parts=())
         with controller.apps.informer.subscribe(
             lambda _: sweeps or sweeps.append(asyncio.create_task(plan(harness)))  # type: ignore[arg-type,func-returns-value]
         ):
@@ -409,29 +409,29 @@ async def test_a_large_bucket_recreated_during_its_listing_collects_nothing() ->
         assert sweeps
         await asyncio.sleep(OVER)
 
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
         assert "was recreated" in (await plan(harness)).refused
 
 
 async def test_an_unreadable_bucket_collects_nothing() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
         for error in (StoreTimeoutError("no answer"), StoreMissingError("apps is missing")):
-            play.apps.fail(error)
+            client.apps.fail(error)
             await asyncio.sleep(LONG)
-            assert play.parts.keys() == ["lost", "shop.main"]
+            assert client.parts.keys() == ["lost", "shop.main"]
             assert str(error) in (await plan(harness)).refused
-        play.apps.fail(None)
+        client.apps.fail(None)
         await asyncio.sleep(OVER)
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
 
 
 async def test_a_missing_bucket_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        play.apps.fail(StoreMissingError("apps is missing"))
+        client = await converged(harness, "shop")
+        client.apps.fail(StoreMissingError("apps is missing"))
         await asyncio.sleep(LONG)
         (told,) = idle_sweeps(caplog)
         assert "apps is missing" in told
@@ -440,30 +440,30 @@ async def test_a_missing_bucket_is_logged(caplog: pytest.LogCaptureFixture) -> N
 
 async def test_a_failing_store_delays_the_collection() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
+        client = await converged(harness, "shop")
         for number in range(5):
-            await put(play.parts, f"lost-{number}", owned_by("nobody"))
+            await put(client.parts, f"lost-{number}", owned_by("nobody"))
         await asyncio.sleep(GRACE_S)
         for _ in range(20):
             await asyncio.sleep(5)
-            play.parts.fail(StoreTimeoutError("no answer"))
+            client.parts.fail(StoreTimeoutError("no answer"))
             await asyncio.sleep(5)
-            play.parts.fail(None)
+            client.parts.fail(None)
         await asyncio.sleep(OVER)
 
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
 
 
 async def test_secondaries_of_another_owner_kind_are_never_collected() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "a", owned_by("nobody", kind="Other.apps"))
-        await put(play.parts, "b", owned_by("nobody", kind="App.others"))
-        await put(play.parts, "c", {"spec": {"text": "nobody's"}})
-        await put(play.parts, "d", b"oops")
+        client = await converged(harness, "shop")
+        await put(client.parts, "a", owned_by("nobody", kind="Other.apps"))
+        await put(client.parts, "b", owned_by("nobody", kind="App.others"))
+        await put(client.parts, "c", {"spec": {"text": "nobody's"}})
+        await put(client.parts, "d", b"oops")
         await asyncio.sleep(LONG)
 
-        assert play.parts.keys() == ["a", "b", "c", "d", "shop.main"]
+        assert client.parts.keys() == ["a", "b", "c", "d", "shop.main"]
         assert (await plan(harness)).orphans == ()
 
 
@@ -484,87 +484,87 @@ async def test_objects_of_another_controller_in_the_same_bucket_are_never_collec
     stores = MemoryStores()
     controller = Routes()
     async with running(Apps(), stores=stores) as harness, running(controller, stores=stores):
-        play = await converged(harness, "shop")
+        client = await converged(harness, "shop")
         await controller.routes.put("x", Route(spec={}))
         await asyncio.sleep(LONG)
-        assert await play.texts() == {"shop.main": "hi", "route-x": "of a route"}
-        await play.apps.delete("shop")
+        assert await client.texts() == {"shop.main": "hi", "route-x": "of a route"}
+        await client.apps.delete("shop")
         await asyncio.sleep(LONG)
-        assert await play.texts() == {"route-x": "of a route"}
-        await play.app("shop")
+        assert await client.texts() == {"route-x": "of a route"}
+        await client.app("shop")
         await controller.routes.delete("x")
         await asyncio.sleep(LONG)
-        assert await play.texts() == {"shop.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi"}
 
 
 async def test_an_object_whose_owner_is_only_a_hash_is_not_collected() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
+        client = await converged(harness, "shop")
         part = owned_by("x" * 80)
         part["metadata"]["labels"]["natsctl.io/owner-key"] = "h.abcdefghijklmnop"
         del part["metadata"]["annotations"]
-        await put(play.parts, "hashed", part)
+        await put(client.parts, "hashed", part)
         await asyncio.sleep(LONG)
 
-        assert play.parts.keys() == ["hashed", "shop.main"]
+        assert client.parts.keys() == ["hashed", "shop.main"]
         assert (await plan(harness)).orphans == ()
 
 
 async def test_an_illegal_owner_key_does_not_delay_other_orphans() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "odd", owned_by("not a..key"))
-        await put(play.parts, "lost", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "odd", owned_by("not a..key"))
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(OVER)
 
-        assert play.parts.keys() == ["odd", "shop.main"]
+        assert client.parts.keys() == ["odd", "shop.main"]
 
 
 async def test_an_overwritten_orphan_is_not_collected() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost-1", owned_by("nobody"))
-        await put(play.parts, "lost-2", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost-1", owned_by("nobody"))
+        await put(client.parts, "lost-2", owned_by("nobody"))
         await asyncio.sleep(1)
-        await put(play.parts, "lost-1", b"oops")
-        await put(play.parts, "lost-2", {"spec": {"text": "mine now"}})
+        await put(client.parts, "lost-1", b"oops")
+        await put(client.parts, "lost-2", {"spec": {"text": "mine now"}})
         await asyncio.sleep(LONG)
 
-        assert play.parts.keys() == ["lost-1", "lost-2", "shop.main"]
+        assert client.parts.keys() == ["lost-1", "lost-2", "shop.main"]
         assert (await plan(harness)).orphans == ()
 
 
 # ---- limits
 
 
-async def lost(play: Stage, count: int) -> None:
+async def lost(client: AppClient, count: int) -> None:
     for number in range(count):
-        await put(play.parts, f"lost-{number}", owned_by(f"nobody-{number}"))
+        await put(client.parts, f"lost-{number}", owned_by(f"nobody-{number}"))
 
 
 async def test_more_orphans_than_share_max_need_a_user(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, *(f"app-{number}" for number in range(20)))
-        await lost(play, 11)
+        client = await converged(harness, *(f"app-{number}" for number in range(20)))
+        await lost(client, 11)
         await asyncio.sleep(LONG)
 
-        assert len(play.parts.keys()) == 31
+        assert len(client.parts.keys()) == 31
         found = await plan(harness)
         assert "11 of 31 objects would go, more than 30%" in found.refused
         assert len(refusals(caplog)) == 1
         assert len((await harness.runtime.garbage_apply(found)).orphans) == 11
-        assert len(play.parts.keys()) == 20
+        assert len(client.parts.keys()) == 20
 
 
 async def test_a_few_orphans_are_collected_at_any_share() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await lost(play, 10)
+        client = await converged(harness, "shop")
+        await lost(client, 10)
         await asyncio.sleep(OVER)
 
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
 
 
 async def test_more_orphans_than_count_max_need_a_user() -> None:
@@ -572,15 +572,15 @@ async def test_more_orphans_than_count_max_need_a_user() -> None:
         garbage = GarbageLimits(count_max=3, share_max=1.0)
 
     async with running(Careful()) as harness:
-        play = await converged(harness, "shop")
-        await lost(play, 4)
+        client = await converged(harness, "shop")
+        await lost(client, 4)
         await asyncio.sleep(LONG)
-        assert len(play.parts.keys()) == 5
+        assert len(client.parts.keys()) == 5
         assert "4 objects would go, more than 3 at once" in (await plan(harness)).refused
 
-        await play.parts.delete("lost-0")
+        await client.parts.delete("lost-0")
         await asyncio.sleep(OVER)
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
 
 
 # ---- a person's command
@@ -588,14 +588,14 @@ async def test_more_orphans_than_count_max_need_a_user() -> None:
 
 async def test_an_applied_plan_deletes_only_its_unchanged_orphans() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar", "baz", "qux")
-        play.apps.recreate()
-        await play.app("bar")
+        client = await converged(harness, "shop", "bar", "baz", "qux")
+        client.apps.recreate()
+        await client.app("bar")
         await asyncio.sleep(30)
         found = await plan(harness)
         assert {orphan.key for orphan in found.orphans} == {"shop.main", "baz.main", "qux.main"}
-        await edit(play.parts, "shop.main", "spec", "text", to="changed since")
-        await play.app("baz")
+        await edit(client.parts, "shop.main", "spec", "text", to="changed since")
+        await client.app("baz")
         removed = await harness.runtime.garbage_apply(found)
 
         assert [orphan.key for orphan in removed.orphans] == ["qux.main"]
@@ -603,69 +603,69 @@ async def test_an_applied_plan_deletes_only_its_unchanged_orphans() -> None:
         assert reasons["baz.main"] == "its owner baz exists"
         assert reasons["shop.main"].startswith("it changed: ")
         await harness.run_until_idle()
-        assert play.parts.keys() == ["bar.main", "baz.main", "shop.main"]
+        assert client.parts.keys() == ["bar.main", "baz.main", "shop.main"]
 
 
 async def test_an_owner_created_while_a_plan_is_applied_gets_its_secondaries_back() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
-        play = await converged(harness, "shop", "bar")
-        part = await document(play.parts, "shop.main")
-        play.apps.recreate()
-        await play.app("bar")
+        client = await converged(harness, "shop", "bar")
+        part = await document(client.parts, "shop.main")
+        client.apps.recreate()
+        await client.app("bar")
         await asyncio.sleep(30)
         found = await plan(harness)
         stores.store(APPS).answers_after_s = 5.0
         applying = asyncio.create_task(harness.runtime.garbage_apply(found))
         await asyncio.sleep(1)  # the owner was read, and did not exist
         stores.store(APPS).answers_after_s = 0.0
-        await play.app("shop")
+        await client.app("shop")
         await asyncio.sleep(1)
-        assert await document(play.parts, "shop.main") == part
+        assert await document(client.parts, "shop.main") == part
         assert [orphan.key for orphan in (await applying).orphans] == ["shop.main"]
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.main": "hi", "bar.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi", "bar.main": "hi"}
 
 
 async def test_an_old_plan_does_not_delete_a_recreated_object() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
         found = await plan(harness)
-        await play.parts.delete("lost")
-        await put(play.parts, "lost", {"spec": {"text": "mine now"}})
+        await client.parts.delete("lost")
+        await put(client.parts, "lost", {"spec": {"text": "mine now"}})
 
         assert (await harness.runtime.garbage_apply(found)).orphans == ()
-        assert play.parts.keys() == ["lost", "shop.main"]
+        assert client.parts.keys() == ["lost", "shop.main"]
 
 
 async def test_gc_cycles_resume_after_a_user_accepts_a_recreated_bucket() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop", "bar")
-        play.apps.recreate()
-        await play.app("bar")
+        client = await converged(harness, "shop", "bar")
+        client.apps.recreate()
+        await client.app("bar")
         await asyncio.sleep(OVER)
         await harness.runtime.garbage_apply(await plan(harness))
-        assert play.parts.keys() == ["bar.main"]
-        await put(play.parts, "lost", owned_by("nobody"))
+        assert client.parts.keys() == ["bar.main"]
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(OVER)
 
-        assert play.parts.keys() == ["bar.main"]
+        assert client.parts.keys() == ["bar.main"]
         assert (await plan(harness)).refused == ""
 
 
 async def test_a_failing_store_ends_garbage_apply() -> None:
     async with running(Apps()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
         found = await plan(harness)
-        play.apps.fail(StoreTimeoutError("no answer"))
+        client.apps.fail(StoreTimeoutError("no answer"))
         with pytest.raises(StoreTimeoutError):
             await harness.runtime.garbage_apply(found)
-        assert play.parts.keys() == ["lost", "shop.main"]
+        assert client.parts.keys() == ["lost", "shop.main"]
 
 
 async def test_a_controller_can_override_garbage_secondaries() -> None:
@@ -680,8 +680,8 @@ async def test_a_controller_can_override_garbage_secondaries() -> None:
                 raise RuntimeError("a sweep that fails ends nothing")
 
     async with running(Own()) as harness:
-        play = await converged(harness, "shop")
-        await put(play.parts, "lost", owned_by("nobody"))
+        client = await converged(harness, "shop")
+        await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(350)
         assert [round(at) for at in swept] == [0, 100, 200, 300]
-        assert play.parts.keys() == ["lost", "shop.main"]
+        assert client.parts.keys() == ["lost", "shop.main"]

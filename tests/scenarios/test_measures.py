@@ -12,15 +12,23 @@ from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
-from tests.support.controllers.app_controller import APPS, PARTS, Apps, SlowStores, edit, put, stage
+from tests.support.controllers.app_controller import (
+    APPS,
+    PARTS,
+    Apps,
+    SlowStores,
+    app_client,
+    edit,
+    put,
+)
 from tests.support.controllers.disk_reconciler import DISKS, Disk
-from tests.support.controllers.recording_watcher import SITES, Notes, site
+from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site
 
 A_MINUTE = 60.0
 
 
 class Late(Apps):
-    """Takes its time, and fails as long as it is told to."""
+    """Takes its time, and fails as long as it is on purpose."""
 
     def __init__(self, takes_s: float = 0.0) -> None:
         super().__init__()
@@ -54,21 +62,21 @@ async def test_a_runtime_has_measures_before_it_runs() -> None:
 
 async def test_the_measures_of_a_cache_count_its_objects() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop", parts=("a", "b"))
-        await put(play.apps, "bad", b"{}")
+        client = app_client(harness)
+        await client.app("shop", parts=("a", "b"))
+        await put(client.apps, "bad", b"{}")
         await harness.run_until_idle()
         measures = harness.runtime.measures()
 
         apps, parts = cache(measures, "apps"), cache(measures, "parts")
         assert (apps.kind, apps.complete, apps.failure) == ("App.apps", True, "")
         assert (apps.objects, apps.invalid, parts.objects, parts.invalid) == (1, 1, 2, 0)
-        assert apps.revision == await play.apps.newest_revision()
+        assert apps.revision == await client.apps.newest_revision()
 
 
 async def test_the_measures_of_a_cache_have_the_restarts_and_the_failure_of_its_watch() -> None:
     async with running(Apps()) as harness:
-        store = stage(harness).apps
+        store = app_client(harness).apps
         store.fail(StoreError("out of order"))
         await asyncio.sleep(A_MINUTE)
         broken = cache(harness.runtime.measures(), "apps")
@@ -87,7 +95,7 @@ async def test_convergence_is_measured_from_the_change_event_to_the_end_of_the_s
         await harness.run_until_idle()
         assert counts(harness).convergence_s.count == 0  # it was desired before we looked
         controller.takes_s = 3.0
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await harness.run_until_idle()
         assert counts(harness).convergence_s.count == 1
         assert counts(harness).convergence_s.sum == pytest.approx(3.0, abs=0.1)
@@ -96,7 +104,7 @@ async def test_convergence_is_measured_from_the_change_event_to_the_end_of_the_s
 async def test_retries_count_towards_the_convergence_time() -> None:
     async with running(controller := Late()) as harness:
         controller.failure = StoreError("not now")
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await asyncio.sleep(A_MINUTE)
         assert counts(harness).convergence_s.count == 0
         assert counts(harness).unanswered == 1
@@ -109,12 +117,12 @@ async def test_retries_count_towards_the_convergence_time() -> None:
 
 async def test_resyncs_status_writes_and_secondaries_do_not_count_as_changes() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         before = counts(harness)
-        await edit(play.apps, "shop", "status", "parts", to=7)
-        await edit(play.parts, "shop.main", "spec", "text", to="by hand")
+        await edit(client.apps, "shop", "status", "parts", to=7)
+        await edit(client.parts, "shop.main", "spec", "text", to="by hand")
         harness.runtime.resync()
         await harness.run_until_idle()
         assert counts(harness).succeeded > before.succeeded
@@ -123,13 +131,13 @@ async def test_resyncs_status_writes_and_secondaries_do_not_count_as_changes() -
 
 async def test_a_change_during_a_broken_watch_is_measured_from_its_event() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for name in ("shop", "market"):
-            await play.app(name)
+            await client.app(name)
         await harness.run_until_idle()
         assert counts(harness).convergence_s.count == 2
-        play.apps.break_watches()
-        await play.app("shop", text="ho")
+        client.apps.break_watches()
+        await client.app("shop", text="ho")
         await asyncio.sleep(A_MINUTE)
         assert counts(harness).convergence_s.count == 3  # the other one has not changed
         assert counts(harness).convergence_s.sum < 1.0
@@ -137,23 +145,23 @@ async def test_a_change_during_a_broken_watch_is_measured_from_its_event() -> No
 
 async def test_the_convergence_of_a_deletion_is_measured() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await play.apps.delete("shop")
+        await client.apps.delete("shop")
         await harness.run_until_idle()
-        assert play.part_keys == []
+        assert client.part_keys == []
         assert counts(harness).convergence_s.count == 2
 
 
 async def test_permanent_failures_are_counted_separately_from_retried_failures() -> None:
     async with running(controller := Late()) as harness:
         controller.failure = PermanentError("never")
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await harness.run_until_idle()
         assert (counts(harness).failed, counts(harness).final) == (1, 1)
         controller.failure = StoreError("later")
-        await stage(harness).app("market")
+        await app_client(harness).app("market")
         await asyncio.sleep(1)
         assert counts(harness).final == 1
         assert counts(harness).failed > 2
@@ -161,12 +169,12 @@ async def test_permanent_failures_are_counted_separately_from_retried_failures()
 
 async def test_orphans_of_the_last_gc_cycle_are_counted_until_they_are_collected() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for name in ("shop", "market"):
-            await play.app(name)
+            await client.app(name)
         await harness.run_until_idle()
-        play.apps.vanish("shop")
-        play.apps.break_watches()
+        client.apps.vanish("shop")
+        client.apps.break_watches()
         await asyncio.sleep(A_MINUTE)
         upkeep = harness.runtime.measures().upkeep
         assert upkeep is not None
@@ -174,30 +182,30 @@ async def test_orphans_of_the_last_gc_cycle_are_counted_until_they_are_collected
         await asyncio.sleep(3 * A_MINUTE)
         upkeep = harness.runtime.measures().upkeep
         assert upkeep is not None
-        assert (play.part_keys, upkeep.orphans) == (["market.main"], 0)
+        assert (client.part_keys, upkeep.orphans) == (["market.main"], 0)
 
 
 async def test_measures_report_a_refused_collection() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         await asyncio.sleep(A_MINUTE)
-        play.apps.recreate()
+        client.apps.recreate()
         await asyncio.sleep(5 * A_MINUTE)
         upkeep = harness.runtime.measures().upkeep
         assert upkeep is not None
-        assert (upkeep.orphans, upkeep.refused, play.part_keys) == (1, True, ["shop.main"])
+        assert (upkeep.orphans, upkeep.refused, client.part_keys) == (1, True, ["shop.main"])
 
 
 async def test_the_wait_for_own_writes_is_measured() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         stores.store(PARTS).lag_s = 2.0
-        await play.app("shop")
+        await client.app("shop")
         await asyncio.sleep(0.5)
-        await play.app("shop", text="ho")
+        await client.app("shop", text="ho")
         await harness.run_until_idle()
         upkeep = harness.runtime.measures().upkeep
         assert upkeep is not None
@@ -208,13 +216,13 @@ async def test_the_wait_for_own_writes_is_measured() -> None:
 async def test_lags_returns_the_revisions_that_a_cache_is_behind() -> None:
     stores = SlowStores()
     async with running(Apps(), stores=stores) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         assert await harness.runtime.lags() == {"apps": 0, "parts": 0}
         with stores.store(APPS).held_up():
             for text in ("a", "b", "c"):
-                await play.app("shop", text=text)
+                await client.app("shop", text=text)
             assert await harness.runtime.lags() == {"apps": 3, "parts": 0}
         await harness.run_until_idle()
         assert await harness.runtime.lags() == {"apps": 0, "parts": 0}
@@ -222,16 +230,16 @@ async def test_lags_returns_the_revisions_that_a_cache_is_behind() -> None:
 
 async def test_lags_omits_a_store_that_fails() -> None:
     async with running(Apps()) as harness:
-        stage(harness).apps.fail(StoreError("out of order"))
+        app_client(harness).apps.fail(StoreError("out of order"))
         assert await harness.runtime.lags() == {"parts": 0}
 
 
 async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> None:
-    stores, notes = MemoryStores(), Notes()
+    stores, watcher = MemoryStores(), RecordingWatcher()
     await stores.store(SITES).create("athens", site("one"))
     watching = InformerController(name="watching", nats=stores, workers=2)
     watching.add_informer(SITES)
-    watching.add_watcher(notes, SITES)
+    watching.add_watcher(watcher, SITES)
     before = watching.measures()
     assert (before.synced, before.caches, await watching.lags()) == (False, (), {})
     task = asyncio.create_task(watching.run())

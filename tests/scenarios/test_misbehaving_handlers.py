@@ -29,7 +29,7 @@ from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.all_surfaces import LIMIT_S, SURFACES, Open, on, put
-from tests.support.controllers.app_controller import App, Apps, AppSpec, stage
+from tests.support.controllers.app_controller import App, Apps, AppSpec, app_client
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS
 
@@ -80,7 +80,7 @@ async def test_a_handler_that_returns_anything_but_seconds_fails_with_the_value(
     controller = Answers()
     async with running(controller) as harness:
         controller.answer = returned
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await asyncio.sleep(0.02)
         [failure] = {sync.error for sync in harness.runtime.explain("shop").syncs}
         assert message in failure
@@ -93,7 +93,7 @@ async def test_a_returned_zero_does_not_requeue() -> None:
     async with running(controller) as harness:
         for zero in (0, 0.0, -0.0):
             controller.answer = zero
-            await stage(harness).app("shop", str(zero))
+            await app_client(harness).app("shop", str(zero))
             await harness.run_until_idle()
         assert controller.syncs == ["shop"] * 3
 
@@ -220,7 +220,7 @@ async def test_a_retry_policy_that_fails_or_returns_garbage_is_replaced_by_backo
     controller = Stubborn()
     controller.answer = ValueError("no luck")
     async with running(controller) as harness:
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await asyncio.sleep(0.1)
         assert len(controller.syncs) >= 4
     assert "the retry policy must return Retry, Drop or Stop" in caplog.text
@@ -336,7 +336,7 @@ async def test_a_success_resets_the_failure_count(
     async with running(controller) as harness:
         for text in ("one", "two"):
             controller.answer = PermanentError("no") if text == "one" else ValueError("no luck")
-            await stage(harness).app("shop", text)
+            await app_client(harness).app("shop", text)
             await asyncio.sleep(0.001)
             controller.answer = None
             await harness.run_until_idle()
@@ -421,7 +421,7 @@ class LeftBehind(Threaded):
 def test_a_key_stays_held_until_the_thread_of_a_timed_out_sync_has_ended(
     made: type[Threaded], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def play() -> None:
+    async def sync_in_real_time() -> None:
         controller = made()
         async with running(controller) as harness:
             await controller.apps.put("shop", App(spec=AppSpec()))
@@ -439,11 +439,11 @@ def test_a_key_stays_held_until_the_thread_of_a_timed_out_sync_has_ended(
             assert first.error.endswith("sync took longer than 0.05 s (sync_timeout_s)")
             await asyncio.gather(*controller.left_behind, return_exceptions=True)
 
-    asyncio.run(play())
+    asyncio.run(sync_in_real_time())
 
 
 def test_a_stop_waits_for_the_thread_of_a_cancelled_sync() -> None:
-    async def play() -> None:
+    async def sync_in_real_time() -> None:
         controller = Threaded()
         controller.sync_timeout_s = 30.0
         stores = MemoryStores()
@@ -454,7 +454,7 @@ def test_a_stop_waits_for_the_thread_of_a_cancelled_sync() -> None:
             asyncio.get_running_loop().call_later(0.1, controller.go.set)
         assert controller.together == 0
 
-    asyncio.run(play())
+    asyncio.run(sync_in_real_time())
 
 
 async def test_a_cancelled_function_that_waits_for_a_thread_is_not_started() -> None:
@@ -497,7 +497,7 @@ async def test_a_task_that_outlives_its_handler_cannot_start_a_thread() -> None:
 
     controller = Careless()
     async with running(controller) as harness:
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await harness.run_until_idle()
         go.set()
         await controller.task

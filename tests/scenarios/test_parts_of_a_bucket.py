@@ -5,7 +5,7 @@ import asyncio
 from natsctl import kv, primary
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
-from tests.support.controllers.app_controller import PARTS, App, Apps, Stage, edit, put
+from tests.support.controllers.app_controller import PARTS, App, AppClient, Apps, edit, put
 
 
 class East(Apps):
@@ -18,47 +18,47 @@ class West(Apps):
 
 async def test_each_controller_syncs_only_keys_that_match_its_filter() -> None:
     stores = MemoryStores()
-    play, east, west = Stage(stores), East(), West()
+    client, east, west = AppClient(stores), East(), West()
     async with running(east, stores=stores) as one, running(west, stores=stores) as other:
-        await play.app("east.shop")
-        await play.app("west.shop")
+        await client.app("east.shop")
+        await client.app("west.shop")
         await asyncio.sleep(10)
-        await edit(play.parts, "east.shop.main", "spec", "text", to="tampered")
-        await play.parts.delete("west.shop.main")
+        await edit(client.parts, "east.shop.main", "spec", "text", to="tampered")
+        await client.parts.delete("west.shop.main")
         await asyncio.sleep(10)
 
         assert set(east.syncs) == {"east.shop"}
         assert set(west.syncs) == {"west.shop"}
-        assert await play.texts() == {"east.shop.main": "hi", "west.shop.main": "hi"}
+        assert await client.texts() == {"east.shop.main": "hi", "west.shop.main": "hi"}
         assert one.runtime.status().failing == other.runtime.status().failing == {}
 
 
 async def test_no_controller_collects_objects_of_the_other() -> None:
     stores = MemoryStores()
-    play = Stage(stores)
+    client = AppClient(stores)
     async with running(East(), stores=stores) as one, running(West(), stores=stores):
         for key in ("east.shop", "east.bar", "west.shop"):
-            await play.app(key)
+            await client.app(key)
         await asyncio.sleep(3600)
-        assert len(play.part_keys) == 3
-        await play.apps.delete("west.shop")
+        assert len(client.part_keys) == 3
+        await client.apps.delete("west.shop")
         assert (await one.runtime.garbage_plan()).orphans == ()
         await asyncio.sleep(3600)
-        assert play.part_keys == ["east.bar.main", "east.shop.main"]
+        assert client.part_keys == ["east.bar.main", "east.shop.main"]
 
 
 async def test_a_controller_that_runs_alone_keeps_objects_of_the_other() -> None:
     stores = MemoryStores()
-    play, east = Stage(stores), East()
+    client, east = AppClient(stores), East()
     async with running(West(), stores=stores):
-        await play.app("west.shop")
-        await play.app("west.gone")
+        await client.app("west.shop")
+        await client.app("west.gone")
         await asyncio.sleep(1)
-    await play.apps.delete("west.gone")
+    await client.apps.delete("west.gone")
     await put(stores.store(PARTS), "of-nobody", {"spec": {"text": "of nobody"}})
     async with running(east, stores=stores) as harness:
         await asyncio.sleep(3600)
 
         assert east.syncs == []
-        assert play.part_keys == ["of-nobody", "west.gone.main", "west.shop.main"]
+        assert client.part_keys == ["of-nobody", "west.gone.main", "west.shop.main"]
         assert harness.runtime.status().failing == {}

@@ -21,12 +21,12 @@ from natsctl.errors import EventNotDoneError
 from natsctl.resource import ErrorAction, Event, EventStream, PerKey
 from tests.support.controllers.resource_subscribers import (
     clock,
+    content_of,
+    exact_backoff,
     handled,
     is_silent,
-    quick,
-    staged,
+    resource_harness,
     synced,
-    told,
 )
 from tests.support.stores.sample_objects import Thing
 
@@ -44,7 +44,10 @@ async def fail(events: EventStream[Thing], times: int = 1) -> list[str]:
 
 
 async def test_a_failed_event_is_redelivered_with_backoff_until_it_succeeds() -> None:
-    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         await fail(events)
         await handled(events, 1)
         times = []
@@ -59,8 +62,8 @@ async def test_a_failed_event_is_redelivered_with_backoff_until_it_succeeds() ->
 async def test_a_token_bucket_limits_all_retries_of_its_stream() -> None:
     bucket = TokenBucket(rate_per_s=1 / 60, burst=1)
     async with (
-        staged("a", "b", "c") as stage,
-        stage.resource.events(rate_limiter=bucket) as events,
+        resource_harness("a", "b", "c") as harness,
+        harness.resource.events(rate_limiter=bucket) as events,
     ):
         await fail(events, 3)
         await handled(events, 2)
@@ -71,11 +74,14 @@ async def test_a_token_bucket_limits_all_retries_of_its_stream() -> None:
 
 
 async def test_a_success_resets_the_backoff() -> None:
-    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         await fail(events)
         await synced(events)
         await handled(events, 1)
-        await stage.put("a", "new")
+        await harness.put("a", "new")
         await fail(events)
         begun = clock()
         assert await handled(events, 1) == [("upsert", "a", "new")]
@@ -84,9 +90,9 @@ async def test_a_success_resets_the_backoff() -> None:
 
 async def test_a_failing_subscriber_does_not_delay_other_keys_or_subscribers() -> None:
     async with (
-        staged("a", "b") as stage,
-        stage.resource.events(rate_limiter=quick()) as failing,
-        stage.resource.events(rate_limiter=quick()) as other,
+        resource_harness("a", "b") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as failing,
+        harness.resource.events(rate_limiter=exact_backoff()) as other,
     ):
         await fail(failing)
         assert await handled(failing, 2) == [("upsert", "b", "hi"), ("sync", "", "")]
@@ -95,38 +101,50 @@ async def test_a_failing_subscriber_does_not_delay_other_keys_or_subscribers() -
 
 
 async def test_a_redelivered_event_has_the_newest_object() -> None:
-    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         await fail(events)
         await handled(events, 1)
-        await stage.put("a", "newer")
+        await harness.put("a", "newer")
         assert await handled(events, 1) == [("upsert", "a", "newer")]
         assert await is_silent(events)
 
 
 async def test_a_failed_upsert_of_a_deleted_object_becomes_a_delete() -> None:
-    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         await fail(events)
         await handled(events, 1)
-        await stage.delete("a")
+        await harness.delete("a")
         assert await handled(events, 1) == [("delete", "a", "hi")]
         assert await is_silent(events)
 
 
 async def test_a_failed_delete_of_a_recreated_object_without_uid_becomes_an_upsert() -> None:
-    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         await synced(events)
-        await stage.delete("a")
+        await harness.delete("a")
         assert await fail(events, 2) == ["delete a"] * 2
-        await stage.put("a", "back")
+        await harness.put("a", "back")
         assert await handled(events, 1) == [("upsert", "a", "back")]
-        await stage.delete("a")
+        await harness.delete("a")
         assert await handled(events, 1) == [("delete", "a", "back")]
 
 
 async def test_a_failed_delete_of_a_replaced_object_is_redelivered_before_the_upsert() -> None:
-    async with staged("a", uid="1") as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness("a", uid="1") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         await synced(events)
-        await stage.recreate("a", "second", uid="2")
+        await harness.recreate("a", "second", uid="2")
         await asyncio.sleep(1)
         assert await fail(events, 3) == ["delete a"] * 3
         assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
@@ -134,7 +152,10 @@ async def test_a_failed_delete_of_a_replaced_object_is_redelivered_before_the_up
 
 
 async def test_a_failed_sync_event_is_redelivered() -> None:
-    async with staged() as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness() as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         assert await fail(events, 2) == ["sync"] * 2
         assert await handled(events, 1) == [("sync", "", "")]
         assert await is_silent(events)
@@ -142,37 +163,41 @@ async def test_a_failed_sync_event_is_redelivered() -> None:
 
 async def test_a_dropped_key_is_delivered_again_if_it_changes() -> None:
     async with (
-        staged("a", "b") as stage,
-        stage.resource.events(error_handler=give_up_after(2), rate_limiter=quick()) as events,
+        resource_harness("a", "b") as harness,
+        harness.resource.events(
+            error_handler=give_up_after(2), rate_limiter=exact_backoff()
+        ) as events,
     ):
         assert await fail(events) == ["upsert a"]
         assert len(await synced(events)) == 2
         assert await fail(events, 2) == ["upsert a"] * 2
         assert await is_silent(events)
-        await stage.put("a", "changed")
+        await harness.put("a", "changed")
         assert await handled(events, 1) == [("upsert", "a", "changed")]
 
 
 async def test_a_dropped_delete_is_never_redelivered() -> None:
     async with (
-        staged("a", uid="1") as stage,
-        stage.resource.events(error_handler=give_up_after(0)) as events,
+        resource_harness("a", uid="1") as harness,
+        harness.resource.events(error_handler=give_up_after(0)) as events,
     ):
         await synced(events)
-        await stage.recreate("a", "second", uid="2")
+        await harness.recreate("a", "second", uid="2")
         await asyncio.sleep(1)
         assert await fail(events) == ["delete a"]
         assert await handled(events, 1) == [("upsert", "a", "second")]
-        await stage.delete("a")
+        await harness.delete("a")
         assert await fail(events) == ["delete a"]
         assert await is_silent(events)
 
 
 async def test_a_key_that_fails_too_often_ends_its_stream_and_no_other() -> None:
     async with (
-        staged("a", "b") as stage,
-        stage.resource.events(error_handler=retry_up_to(2), rate_limiter=quick()) as events,
-        stage.resource.events() as other,
+        resource_harness("a", "b") as harness,
+        harness.resource.events(
+            error_handler=retry_up_to(2), rate_limiter=exact_backoff()
+        ) as events,
+        harness.resource.events() as other,
     ):
         assert await fail(events) == ["upsert a"]
         held = await anext(events)
@@ -181,13 +206,16 @@ async def test_a_key_that_fails_too_often_ends_its_stream_and_no_other() -> None
         assert [event async for event in events] == []
         held.done()
         assert len(await synced(other)) == 3
-        await stage.put("a", "changed")
+        await harness.put("a", "changed")
         assert await handled(other, 1) == [("upsert", "a", "changed")]
         assert [event async for event in events] == []
 
 
 async def test_a_pending_read_returns_if_the_stream_ends() -> None:
-    async with staged() as stage, stage.resource.events(error_handler=retry_up_to(0)) as events:
+    async with (
+        resource_harness() as harness,
+        harness.resource.events(error_handler=retry_up_to(0)) as events,
+    ):
         sync = await anext(events)
 
         async def rest() -> list[Event[Thing]]:
@@ -203,8 +231,8 @@ async def test_a_pending_read_returns_if_the_stream_ends() -> None:
 async def test_the_error_handler_can_depend_on_the_key() -> None:
     per_key = PerKey(lambda key: give_up_after(0) if key == "a" else always_retry)
     async with (
-        staged("a", "b") as stage,
-        stage.resource.events(error_handler=per_key, rate_limiter=quick()) as events,
+        resource_harness("a", "b") as harness,
+        harness.resource.events(error_handler=per_key, rate_limiter=exact_backoff()) as events,
     ):
         assert await fail(events, 2) == ["upsert a", "upsert b"]
         assert await handled(events, 2) == [("sync", "", ""), ("upsert", "b", "hi")]
@@ -218,7 +246,10 @@ async def test_the_error_handler_gets_the_error_and_the_failures_of_the_key() ->
         asked.append((str(error), failures))
         return always_retry(error, failures)
 
-    async with staged("a") as stage, stage.resource.events(error_handler=handler) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(error_handler=handler) as events,
+    ):
         for text in ("one", "two"):
             event = await anext(events)
             if event.key:
@@ -230,30 +261,33 @@ async def test_the_error_handler_gets_the_error_and_the_failures_of_the_key() ->
 
 
 async def test_retry_after_delays_and_permanent_error_drops_the_event() -> None:
-    async with staged("a") as stage, stage.resource.events() as events:
+    async with resource_harness("a") as harness, harness.resource.events() as events:
         (await anext(events)).done(RetryAfter(600))
         await handled(events, 1)
         event = await anext(events)
         assert clock() == pytest.approx(600, abs=1)
         event.done(PermanentError("no"))
         assert await is_silent(events)
-        await stage.delete("a")
+        await harness.delete("a")
         held = await anext(events)
         held.done(RetryAfter(600))
         assert await handled(events, 1) == [("delete", "a", "hi")]
 
 
 async def test_a_block_that_returns_marks_its_event_done() -> None:
-    async with staged() as stage, stage.resource.events() as events:
+    async with resource_harness() as harness, harness.resource.events() as events:
         async with await anext(events) as event:
-            assert told(event) == ("sync", "", "")
+            assert content_of(event) == ("sync", "", "")
         assert await is_silent(events)
 
 
 async def test_a_block_that_raises_marks_its_event_failed_and_does_not_propagate(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         async with await anext(events):
             raise FAILURE
         assert await handled(events, 2) == [("sync", "", ""), ("upsert", "a", "hi")]
@@ -268,9 +302,12 @@ async def test_failed_dropped_and_stream_ending_events_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     per_key = PerKey(lambda key: give_up_after(0) if key else retry_up_to(0))
-    async with staged("a") as stage, stage.resource.events(error_handler=per_key) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(error_handler=per_key) as events,
+    ):
         (await anext(events)).done(PermanentError("never"))
-        await stage.put("a", "new")
+        await harness.put("a", "new")
         await asyncio.sleep(1)
         (await anext(events)).done(TimeoutError("too late"))
         (await anext(events)).done(PermissionDeniedError("no"))
@@ -285,14 +322,17 @@ async def test_failed_dropped_and_stream_ending_events_are_logged(
 
 
 async def test_retry_after_is_not_logged_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    async with staged() as stage, stage.resource.events() as events:
+    async with resource_harness() as harness, harness.resource.events() as events:
         (await anext(events)).done(RetryAfter(1))
         await handled(events, 1)
     assert [at for at in caplog.records if at.levelno == logging.ERROR] == []
 
 
 async def test_a_block_that_awaits_something_cancelled_marks_its_event_failed() -> None:
-    async with staged() as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness() as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         async with await anext(events):
             never = asyncio.get_running_loop().create_future()
             never.cancel()
@@ -302,7 +342,10 @@ async def test_a_block_that_awaits_something_cancelled_marks_its_event_failed() 
 
 
 async def test_a_block_can_mark_its_event_explicitly() -> None:
-    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
         async with await anext(events) as event:
             event.done(FAILURE)
 
@@ -317,7 +360,10 @@ async def test_a_block_can_mark_its_event_explicitly() -> None:
 
 
 async def test_an_event_of_a_cancelled_handler_is_delivered_again_at_once() -> None:
-    async with staged("a") as stage, stage.resource.events(rate_limiter=quick()) as events:
+    async with (
+        resource_harness("a") as harness,
+        harness.resource.events(rate_limiter=exact_backoff()) as events,
+    ):
 
         async def hang() -> None:
             async for event in events:
@@ -337,11 +383,11 @@ async def test_an_event_of_a_cancelled_handler_is_delivered_again_at_once() -> N
 class TestLosing:
     async def test_a_lost_event_fails_its_stream_and_the_error_names_the_line(self) -> None:
         async def forgetful() -> None:
-            async with stage.resource.events() as events:  # this line is named
+            async with harness.resource.events() as events:  # this line is named
                 async for event in events:
                     assert event.kind
 
-        async with staged("a", "b") as stage:
+        async with resource_harness("a", "b") as harness:
             with pytest.raises(EventNotDoneError, match="the upsert of a was dropped") as caught:
                 await forgetful()
         file, _, line = str(caught.value).rpartition(" ")[2].partition(":")
@@ -349,30 +395,30 @@ class TestLosing:
 
     async def test_a_lost_event_fails_a_pending_read(self) -> None:
         async def waiting() -> None:
-            async with stage.resource.events() as events:
+            async with harness.resource.events() as events:
                 lost = [await anext(events)]
                 await handled(events, 1)
                 asyncio.get_running_loop().call_later(60, lost.clear)
                 await anext(events)
 
-        async with staged("a") as stage:
+        async with resource_harness("a") as harness:
             with pytest.raises(EventNotDoneError):
                 await waiting()
             assert clock() == 60
 
     async def test_a_lost_event_fails_the_exit_of_the_stream(self) -> None:
         async def leaving() -> None:
-            async with stage.resource.events() as events:
+            async with harness.resource.events() as events:
                 await anext(events)
 
-        async with staged("a") as stage:
+        async with resource_harness("a") as harness:
             with pytest.raises(EventNotDoneError):
                 await leaving()
 
     async def test_a_lost_event_does_not_affect_other_streams(self) -> None:
-        async with staged("a") as stage, stage.resource.events() as other:
+        async with resource_harness("a") as harness, harness.resource.events() as other:
             with pytest.raises(EventNotDoneError):
-                async with stage.resource.events() as events:
+                async with harness.resource.events() as events:
                     await anext(events)
             assert len(await synced(other)) == 2
 
@@ -380,7 +426,7 @@ class TestLosing:
         self,
     ) -> None:
         async def losing() -> None:
-            async with stage.resource.events() as events:
+            async with harness.resource.events() as events:
                 cycle: list[object] = [await anext(events)]
                 cycle.append(cycle)
                 del cycle
@@ -389,7 +435,7 @@ class TestLosing:
                 collector.join()
                 await anext(events)
 
-        async with staged("a") as stage:
+        async with resource_harness("a") as harness:
             with pytest.raises(EventNotDoneError):
                 await losing()
 
@@ -400,12 +446,12 @@ class TestLosing:
             asked.append(error)
             return always_retry(error, failures)
 
-        async with staged("a") as stage:
-            async with stage.resource.events(error_handler=handler) as events:
+        async with resource_harness("a") as harness:
+            async with harness.resource.events(error_handler=handler) as events:
                 late, dropped = await anext(events), await anext(events)
             late.done(FAILURE)
             assert asked == []
             del dropped
             assert [event async for event in events] == []
-            async with stage.resource.events() as events:
+            async with harness.resource.events() as events:
                 assert len(await synced(events)) == 2

@@ -12,11 +12,11 @@ from natsctl.resource import Event, Resource
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import SlowStores, put
 from tests.support.controllers.resource_subscribers import (
-    Stage,
+    ResourceHarness,
     clock,
     handled,
     is_silent,
-    staged,
+    resource_harness,
     synced,
 )
 from tests.support.stores.sample_objects import THINGS, Thing, value
@@ -30,17 +30,17 @@ class Refusing(MemoryStores):
         raise StoreMissingError("there is no such bucket")
 
 
-def left_behind(stage: Stage) -> tuple[int, int]:
+def open_watches_and_tasks(harness: ResourceHarness) -> tuple[int, int]:
     """Return how many watches the store has, and how many tasks there are but this one."""
-    return stage.store.watches, len(asyncio.all_tasks()) - 1
+    return harness.store.watches, len(asyncio.all_tasks()) - 1
 
 
 class TestLeaving:
     async def test_a_closed_stream_gets_no_events_and_others_continue(self) -> None:
-        async with staged("a") as stage, stage.resource.events() as other:
-            async with stage.resource.events() as left:
+        async with resource_harness("a") as harness, harness.resource.events() as other:
+            async with harness.resource.events() as left:
                 await synced(left)
-            await stage.put("a", "new")
+            await harness.put("a", "new")
             await asyncio.sleep(1)
             assert [event async for event in left] == []
             assert await synced(other) == [("upsert", "a", "new"), ("sync", "", "")]
@@ -48,27 +48,27 @@ class TestLeaving:
     async def test_a_closed_stream_is_released(self) -> None:
         async def subscribe() -> weakref.ref[RetryPolicy]:
             handler = retry_up_to(3)
-            async with stage.resource.events(error_handler=handler) as events:
+            async with harness.resource.events(error_handler=handler) as events:
                 await synced(events)
             return weakref.ref(handler)
 
-        async with staged("a") as stage:
+        async with resource_harness("a") as harness:
             handler = await subscribe()
-            await stage.put("a", "new")
+            await harness.put("a", "new")
             await asyncio.sleep(1)
             gc.collect()
             assert handler() is None
 
     async def test_a_closed_resource_has_no_watch_and_no_task(self) -> None:
-        async with staged("a") as stage, stage.resource.events() as events:
+        async with resource_harness("a") as harness, harness.resource.events() as events:
             await synced(events)
-            assert left_behind(stage) == (1, 1)
-        assert left_behind(stage) == (0, 0)
+            assert open_watches_and_tasks(harness) == (1, 1)
+        assert open_watches_and_tasks(harness) == (0, 0)
 
     async def test_an_unused_resource_has_no_watch_and_no_task(self) -> None:
-        async with staged("a") as stage:
-            assert left_behind(stage) == (0, 0)
-        assert left_behind(stage) == (0, 0)
+        async with resource_harness("a") as harness:
+            assert open_watches_and_tasks(harness) == (0, 0)
+        assert open_watches_and_tasks(harness) == (0, 0)
 
     @pytest.mark.parametrize("after_s", [0, 0.001, 5, 15])
     async def test_a_cancelled_subscriber_leaves_no_watch_and_no_task(self, after_s: float) -> None:
@@ -91,7 +91,7 @@ class TestLeaving:
 
     async def test_an_exception_of_a_subscriber_propagates_out_of_the_resource(self) -> None:
         async def fail() -> None:
-            async with staged("a") as stage, stage.resource.events() as events:
+            async with resource_harness("a") as harness, harness.resource.events() as events:
                 async for event in events:
                     event.done()
                     raise KeyError(event.key)
@@ -109,8 +109,8 @@ class TestLeaving:
                     async with event:
                         seen.append(event)
 
-        async with staged("a") as stage:
-            reading = asyncio.create_task(read(stage.resource))
+        async with resource_harness("a") as harness:
+            reading = asyncio.create_task(read(harness.resource))
             await asyncio.sleep(1)
             assert not reading.done()
         await reading
@@ -119,23 +119,23 @@ class TestLeaving:
     async def test_a_stopped_resource_ends_its_streams_after_their_pending_events(
         self,
     ) -> None:
-        async with staged("a") as stage, stage.resource.events() as events:
+        async with resource_harness("a") as harness, harness.resource.events() as events:
             seen = []
             async for event in events:
                 async with event:
-                    stage.resource.stop()
+                    harness.resource.stop()
                     await asyncio.sleep(1)
                     seen.append(event.key)
             assert seen == ["a"]
-            assert left_behind(stage) == (0, 0)
+            assert open_watches_and_tasks(harness) == (0, 0)
 
     async def test_a_closed_resource_raises_stopped(self) -> None:
-        async with staged("a") as stage:
+        async with resource_harness("a") as harness:
             pass
         with pytest.raises(StoppedError, match=r"Thing\.things was stopped"):
-            await stage.resource.store()
+            await harness.resource.store()
         with pytest.raises(StoppedError):
-            await stage.resource.events().__aenter__()
+            await harness.resource.events().__aenter__()
 
     async def test_a_pending_store_call_raises_stopped_if_the_resource_is_closed(self) -> None:
         stores = SlowStores()
@@ -179,11 +179,11 @@ class TestBeginning:
 
     async def test_the_sync_event_follows_all_objects_of_a_large_listing(self) -> None:
         count = 3000  # more than an informer tells at once
-        async with staged(*(f"key-{number}" for number in range(count))) as stage:
-            early = stage.resource.events()
+        async with resource_harness(*(f"key-{number}" for number in range(count))) as harness:
+            early = harness.resource.events()
             async with early as events:
-                store = await stage.resource.store()
-                async with stage.resource.events() as late:
+                store = await harness.resource.store()
+                async with harness.resource.events() as late:
                     for stream in (events, late):
                         seen = await synced(stream)
                         assert len({key for _, key, _ in seen}) == len(seen) == count + 1
@@ -194,13 +194,13 @@ class TestBeginning:
 class TestTrouble:
     async def test_changes_during_a_broken_watch_are_events_without_a_second_sync(self) -> None:
         keys = ("kept", "changed", "deleted", "vanished")
-        async with staged(*keys) as stage, stage.resource.events() as events:
+        async with resource_harness(*keys) as harness, harness.resource.events() as events:
             await synced(events)
-            stage.store.break_watches()
-            await stage.put("changed", "new")
-            await stage.put("added")
-            await stage.delete("deleted")
-            stage.store.vanish("vanished")
+            harness.store.break_watches()
+            await harness.put("changed", "new")
+            await harness.put("added")
+            await harness.delete("deleted")
+            harness.store.vanish("vanished")
             assert sorted(await handled(events, 4)) == [
                 ("delete", "deleted", "hi"),
                 ("delete", "vanished", "hi"),
@@ -210,10 +210,13 @@ class TestTrouble:
             assert await is_silent(events)
 
     async def test_a_recreated_bucket_is_deletes_and_upserts(self) -> None:
-        async with staged("kept", "lost", uid="1") as stage, stage.resource.events() as events:
+        async with (
+            resource_harness("kept", "lost", uid="1") as harness,
+            harness.resource.events() as events,
+        ):
             await synced(events)
-            stage.store.recreate()
-            await stage.put("kept", "new", uid="2")
+            harness.store.recreate()
+            await harness.put("kept", "new", uid="2")
             seen = await handled(events, 3)
             assert [each for each in seen if each[1] == "kept"] == [
                 ("delete", "kept", "hi"),
@@ -223,21 +226,21 @@ class TestTrouble:
             assert await is_silent(events)
 
     async def test_a_stream_continues_after_an_outage_of_the_store(self) -> None:
-        async with staged("a") as stage, stage.resource.events() as events:
-            stage.store.fail(StoreMissingError("gone"))
+        async with resource_harness("a") as harness, harness.resource.events() as events:
+            harness.store.fail(StoreMissingError("gone"))
             await asyncio.sleep(3600)
-            stage.store.fail(None)
+            harness.store.fail(None)
             assert await synced(events) == [("upsert", "a", "hi"), ("sync", "", "")]
-            assert stage.store.watches == 1
+            assert harness.store.watches == 1
 
     async def test_a_stream_opened_while_the_watch_is_broken_has_the_last_known_objects(
         self,
     ) -> None:
-        async with staged("a") as stage, stage.resource.events() as early:
+        async with resource_harness("a") as harness, harness.resource.events() as early:
             await synced(early)
-            stage.store.fail(StoreMissingError("gone"))
+            harness.store.fail(StoreMissingError("gone"))
             await asyncio.sleep(60)
-            async with stage.resource.events() as late:
+            async with harness.resource.events() as late:
                 assert await synced(late) == [("upsert", "a", "hi"), ("sync", "", "")]
-                stage.store.fail(None)
+                harness.store.fail(None)
                 assert await is_silent(late)

@@ -4,30 +4,36 @@ import asyncio
 
 from natsctl.resource import EventKind
 from natsctl.testing.time import VirtualTimeLoop
-from tests.support.controllers.resource_subscribers import clock, handled, is_silent, staged, synced
+from tests.support.controllers.resource_subscribers import (
+    clock,
+    handled,
+    is_silent,
+    resource_harness,
+    synced,
+)
 from tests.support.stores.sample_objects import value
 
 
 async def test_a_resource_has_no_watch_before_its_first_stream() -> None:
-    async with staged("a") as stage:
-        stream = stage.resource.events()
+    async with resource_harness("a") as harness:
+        stream = harness.resource.events()
         await asyncio.sleep(60)
-        assert stage.store.watches == 0
+        assert harness.store.watches == 0
         async with stream as events:
             await synced(events)
-            assert stage.store.watches == 1
+            assert harness.store.watches == 1
 
 
 async def test_a_resource_has_no_watch_before_the_first_store_call() -> None:
-    async with staged("a") as stage:
+    async with resource_harness("a") as harness:
         await asyncio.sleep(60)
-        assert stage.store.watches == 0
-        await stage.resource.store()
-        assert stage.store.watches == 1
+        assert harness.store.watches == 0
+        await harness.resource.store()
+        assert harness.store.watches == 1
 
 
 async def test_a_stream_has_an_upsert_for_every_object_and_then_a_sync() -> None:
-    async with staged("a", "b") as stage, stage.resource.events() as events:
+    async with resource_harness("a", "b") as harness, harness.resource.events() as events:
         assert await handled(events, 3) == [
             ("upsert", "a", "hi"),
             ("upsert", "b", "hi"),
@@ -37,12 +43,12 @@ async def test_a_stream_has_an_upsert_for_every_object_and_then_a_sync() -> None
 
 
 async def test_the_first_event_of_an_empty_bucket_is_the_sync() -> None:
-    async with staged() as stage, stage.resource.events() as events:
+    async with resource_harness() as harness, harness.resource.events() as events:
         assert await handled(events, 1) == [("sync", "", "")]
 
 
 async def test_the_sync_does_not_wait_until_events_are_done() -> None:
-    async with staged("a", "b") as stage, stage.resource.events() as events:
+    async with resource_harness("a", "b") as harness, harness.resource.events() as events:
         out = [await anext(events) for _ in range(3)]
         assert [event.kind for event in out] == [EventKind.UPSERT, EventKind.UPSERT, EventKind.SYNC]
         for event in out:
@@ -50,33 +56,33 @@ async def test_the_sync_does_not_wait_until_events_are_done() -> None:
 
 
 async def test_changes_after_the_sync_are_events() -> None:
-    async with staged("a") as stage, stage.resource.events() as events:
+    async with resource_harness("a") as harness, harness.resource.events() as events:
         await synced(events)
-        await stage.put("b", "new")
+        await harness.put("b", "new")
         assert await handled(events, 1) == [("upsert", "b", "new")]
-        await stage.put("a", "changed")
+        await harness.put("a", "changed")
         assert await handled(events, 1) == [("upsert", "a", "changed")]
-        await stage.delete("a")
+        await harness.delete("a")
         assert await handled(events, 1) == [("delete", "a", "changed")]
         assert await is_silent(events)
 
 
 async def test_a_change_precedes_the_rest_of_the_replay_and_the_sync() -> None:
-    async with staged("a", "b", "c") as stage, stage.resource.events() as events:
+    async with resource_harness("a", "b", "c") as harness, harness.resource.events() as events:
         first = await handled(events, 1)
-        await stage.put("new")
+        await harness.put("new")
         await asyncio.sleep(1)
         rest = await synced(events)
     assert [key for _, key, _ in first + rest] == ["a", "new", "b", "c", ""]
 
 
 async def test_a_late_subscriber_gets_every_object_and_a_sync() -> None:
-    async with staged("a", "b") as stage, stage.resource.events() as early:
+    async with resource_harness("a", "b") as harness, harness.resource.events() as early:
         await synced(early)
-        await stage.delete("a")
-        await stage.put("c")
+        await harness.delete("a")
+        await harness.put("c")
         await handled(early, 2)
-        async with stage.resource.events() as late:
+        async with harness.resource.events() as late:
             assert await handled(late, 3) == [
                 ("upsert", "b", "hi"),
                 ("upsert", "c", "hi"),
@@ -87,26 +93,26 @@ async def test_a_late_subscriber_gets_every_object_and_a_sync() -> None:
 
 async def test_subscribers_share_one_watch_and_do_not_block_each_other() -> None:
     async with (
-        staged("a") as stage,
-        stage.resource.events() as slow,
-        stage.resource.events() as quick,
+        resource_harness("a") as harness,
+        harness.resource.events() as slow,
+        harness.resource.events() as quick,
     ):
         held = await anext(slow)
         assert len(await synced(quick)) == 2
-        await stage.put("a", "changed")
+        await harness.put("a", "changed")
         assert await handled(quick, 1) == [("upsert", "a", "changed")]
-        assert stage.store.watches == 1
+        assert harness.store.watches == 1
         held.done()
         assert await synced(slow) == [("upsert", "a", "changed"), ("sync", "", "")]
 
 
 async def test_a_key_with_an_unfinished_event_gets_no_other_event() -> None:
-    async with staged("a") as stage, stage.resource.events() as events:
+    async with resource_harness("a") as harness, harness.resource.events() as events:
         held = await anext(events)
         await handled(events, 1)
         for text in ("one", "two", "three"):
-            await stage.put("a", text)
-        await stage.put("b")
+            await harness.put("a", text)
+        await harness.put("b")
         assert await handled(events, 1) == [("upsert", "b", "hi")]
         assert await is_silent(events)
         held.done()
@@ -115,23 +121,23 @@ async def test_a_key_with_an_unfinished_event_gets_no_other_event() -> None:
 
 
 async def test_an_object_created_and_deleted_between_reads_is_no_event() -> None:
-    async with staged() as stage, stage.resource.events() as events:
+    async with resource_harness() as harness, harness.resource.events() as events:
         await synced(events)
-        await stage.put("a")
-        await stage.delete("a")
+        await harness.put("a")
+        await harness.delete("a")
         await asyncio.sleep(1)
-        await stage.put("b")
+        await harness.put("b")
         await asyncio.sleep(1)
-        await stage.delete("b")
+        await harness.delete("b")
         await asyncio.sleep(1)
         assert await is_silent(events)
 
 
 async def test_an_object_deleted_before_the_subscription_is_no_event() -> None:
-    async with staged("a") as stage, stage.resource.events() as early:
+    async with resource_harness("a") as harness, harness.resource.events() as early:
         await synced(early)
-        await stage.delete("a")
-        async with stage.resource.events() as late:
+        await harness.delete("a")
+        async with harness.resource.events() as late:
             await asyncio.sleep(1)
             assert await synced(late) == [("sync", "", "")]
             assert await is_silent(late)
@@ -139,73 +145,73 @@ async def test_an_object_deleted_before_the_subscription_is_no_event() -> None:
 
 
 async def test_a_delete_event_has_the_last_object_that_the_subscriber_got() -> None:
-    async with staged("a") as stage, stage.resource.events() as events:
+    async with resource_harness("a") as harness, harness.resource.events() as events:
         held = await anext(events)
-        await stage.put("a", "never told")
-        await stage.delete("a")
+        await harness.put("a", "never told")
+        await harness.delete("a")
         await asyncio.sleep(1)
         held.done()
         assert await synced(events) == [("delete", "a", "hi"), ("sync", "", "")]
 
 
 async def test_a_replaced_object_is_a_delete_and_then_an_upsert() -> None:
-    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+    async with resource_harness("a", uid="1") as harness, harness.resource.events() as events:
         await synced(events)
-        await stage.recreate("a", "second", uid="2")
+        await harness.recreate("a", "second", uid="2")
         await asyncio.sleep(1)
         assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
         assert await is_silent(events)
 
 
 async def test_an_object_replaced_during_its_upsert_is_a_delete_and_then_an_upsert() -> None:
-    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+    async with resource_harness("a", uid="1") as harness, harness.resource.events() as events:
         held = await anext(events)
         await handled(events, 1)
-        await stage.recreate("a", "second", uid="2")
+        await harness.recreate("a", "second", uid="2")
         await asyncio.sleep(1)
         held.done()
         assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "second")]
 
 
 async def test_an_object_recreated_during_its_delete_is_an_upsert_after_it() -> None:
-    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+    async with resource_harness("a", uid="1") as harness, harness.resource.events() as events:
         await synced(events)
-        await stage.delete("a")
+        await harness.delete("a")
         held = await anext(events)
-        await stage.put("a", "second", uid="2")
+        await harness.put("a", "second", uid="2")
         await asyncio.sleep(1)
         held.done()
         assert await handled(events, 1) == [("upsert", "a", "second")]
-        await stage.delete("a")
+        await harness.delete("a")
         assert await handled(events, 1) == [("delete", "a", "second")]
 
 
 async def test_an_object_replaced_twice_is_a_delete_of_the_first_and_an_upsert_of_the_last() -> (
     None
 ):
-    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+    async with resource_harness("a", uid="1") as harness, harness.resource.events() as events:
         await synced(events)
-        await stage.recreate("a", "second", uid="2")
-        await stage.recreate("a", "third", uid="3")
+        await harness.recreate("a", "second", uid="2")
+        await harness.recreate("a", "third", uid="3")
         await asyncio.sleep(1)
         assert await handled(events, 2) == [("delete", "a", "hi"), ("upsert", "a", "third")]
 
 
 async def test_a_change_of_an_object_without_a_uid_is_an_upsert() -> None:
-    async with staged("a", uid="1") as stage, stage.resource.events() as events:
+    async with resource_harness("a", uid="1") as harness, harness.resource.events() as events:
         await synced(events)
-        await stage.put("a", "by hand")
+        await harness.put("a", "by hand")
         assert await handled(events, 1) == [("upsert", "a", "by hand")]
-        await stage.put("a", "third", uid="3")
+        await harness.put("a", "third", uid="3")
         assert await handled(events, 1) == [("upsert", "a", "third")]
 
 
 async def test_a_subscriber_that_never_waits_lets_others_run() -> None:
-    async with staged(*(f"key-{number}" for number in range(10))) as stage:
+    async with resource_harness(*(f"key-{number}" for number in range(10))) as harness:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
-        async with stage.resource.events() as events:
-            await stage.resource.store()
+        async with harness.resource.events() as events:
+            await harness.resource.store()
             turns: list[float] = []
             loop.call_later(0.001, lambda: turns.append(clock()))
             for _ in range(10):
@@ -215,22 +221,22 @@ async def test_a_subscriber_that_never_waits_lets_others_run() -> None:
 
 
 async def test_an_invalid_object_is_no_event_until_it_is_valid() -> None:
-    async with staged("a") as stage, stage.resource.events() as events:
-        await stage.store.create("b", b"oops")
+    async with resource_harness("a") as harness, harness.resource.events() as events:
+        await harness.store.create("b", b"oops")
         assert await synced(events) == [("upsert", "a", "hi"), ("sync", "", "")]
-        a = await stage.store.get("a")
-        await stage.store.update("a", b"oops", revision=a.revision)
+        a = await harness.store.get("a")
+        await harness.store.update("a", b"oops", revision=a.revision)
         assert await is_silent(events)
-        b = await stage.store.get("b")
-        await stage.store.update("b", value("healed"), revision=b.revision)
+        b = await harness.store.get("b")
+        await harness.store.update("b", value("healed"), revision=b.revision)
         assert await handled(events, 1) == [("upsert", "b", "healed")]
-        await stage.delete("a")
+        await harness.delete("a")
         assert await handled(events, 1) == [("delete", "a", "hi")]
 
 
 async def test_several_tasks_can_read_one_stream() -> None:
     seen: list[str] = []
-    async with staged("a", "b", "c") as stage, stage.resource.events() as events:
+    async with resource_harness("a", "b", "c") as harness, harness.resource.events() as events:
 
         async def read() -> None:
             async for event in events:

@@ -13,10 +13,10 @@ from tests.support.controllers.app_controller import (
     Apps,
     Part,
     PartSpec,
+    app_client,
     document,
     edit,
     put,
-    stage,
 )
 
 A_SECOND = 1.0
@@ -24,22 +24,22 @@ A_SECOND = 1.0
 
 async def test_a_primary_gets_its_secondaries_a_status_and_an_event() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop", "hello", ("a", "b"))
+        client = app_client(harness)
+        await client.app("shop", "hello", ("a", "b"))
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.a": "hello", "shop.b": "hello"}
-        assert (await document(play.apps, "shop"))["status"] == {"parts": 2}
-        assert play.events("shop") == [("Synced", '"shop" synced successfully (created)')]
+        assert await client.texts() == {"shop.a": "hello", "shop.b": "hello"}
+        assert (await document(client.apps, "shop"))["status"] == {"parts": 2}
+        assert client.events("shop") == [("Synced", '"shop" synced successfully (created)')]
 
 
 async def test_a_secondary_names_its_owner() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
 
-        metadata = (await document(play.parts, "shop.main"))["metadata"]
+        metadata = (await document(client.parts, "shop.main"))["metadata"]
         owner = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": "shop"}
         assert (metadata["labels"], metadata["annotations"]) == (owner, owner)
         assert metadata["generation"] == 1
@@ -48,28 +48,28 @@ async def test_a_secondary_names_its_owner() -> None:
 
 async def test_a_changed_primary_changes_its_secondaries() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop", "hello", ("a", "b"))
+        client = app_client(harness)
+        await client.app("shop", "hello", ("a", "b"))
         await harness.run_until_idle()
-        await play.app("shop", "bye", ("b", "c"))
+        await client.app("shop", "bye", ("b", "c"))
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.b": "bye", "shop.c": "bye"}
-        assert (await document(play.parts, "shop.b"))["metadata"]["generation"] == 2
+        assert await client.texts() == {"shop.b": "bye", "shop.c": "bye"}
+        assert (await document(client.parts, "shop.b"))["metadata"]["generation"] == 2
 
 
 async def test_deleting_a_primary_deletes_only_its_secondaries() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop", parts=("a", "b"))
-        await play.app("bar")
-        await put(play.parts, "shop.theirs", {"spec": {"text": "not ours"}})
+        client = app_client(harness)
+        await client.app("shop", parts=("a", "b"))
+        await client.app("bar")
+        await put(client.parts, "shop.theirs", {"spec": {"text": "not ours"}})
         await harness.run_until_idle()
-        await play.apps.delete("shop")
+        await client.apps.delete("shop")
         await harness.run_until_idle()
 
-        assert play.parts.keys() == ["bar.main", "shop.theirs"]
-        assert play.events("shop")[-1] == ("Synced", '"shop" synced successfully (deleted)')
+        assert client.parts.keys() == ["bar.main", "shop.theirs"]
+        assert client.events("shop")[-1] == ("Synced", '"shop" synced successfully (deleted)')
 
 
 async def test_secondaries_of_a_deleted_primary_are_kept_with_the_orphan_policy() -> None:
@@ -77,13 +77,13 @@ async def test_secondaries_of_a_deleted_primary_are_kept_with_the_orphan_policy(
         deletion_policy = "orphan"
 
     async with running(Lenient()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await play.apps.delete("shop")
+        await client.apps.delete("shop")
         await asyncio.sleep(3600)
 
-        assert play.parts.keys() == ["shop.main"]
+        assert client.parts.keys() == ["shop.main"]
         plan = await harness.runtime.garbage_plan()
         assert plan.orphans == ()
         assert "policy" in plan.refused
@@ -91,49 +91,49 @@ async def test_secondaries_of_a_deleted_primary_are_kept_with_the_orphan_policy(
 
 async def test_a_deleted_secondary_is_created_again_within_a_second() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await play.parts.delete("shop.main")
+        await client.parts.delete("shop.main")
         await asyncio.sleep(A_SECOND)
 
-        assert await play.texts() == {"shop.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi"}
 
 
 async def test_a_purged_secondary_is_created_again() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await play.parts.delete("shop.main", purge=True)
+        await client.parts.delete("shop.main", purge=True)
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi"}
 
 
 async def test_an_edited_secondary_is_restored_within_a_second() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+        await edit(client.parts, "shop.main", "spec", "text", to="tampered")
         await asyncio.sleep(A_SECOND)
 
-        assert await play.texts() == {"shop.main": "hi"}
-        assert play.events("shop")[-1] == ("Synced", '"shop" synced successfully (updated)')
+        assert await client.texts() == {"shop.main": "hi"}
+        assert client.events("shop")[-1] == ("Synced", '"shop" synced successfully (updated)')
 
 
 async def test_unknown_fields_of_a_secondary_are_kept() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await edit(play.parts, "shop.main", "spec", "note", to="theirs")
-        await edit(play.parts, "shop.main", "status", "seen", to=True)
-        await play.app("shop", "bye")
+        await edit(client.parts, "shop.main", "spec", "note", to="theirs")
+        await edit(client.parts, "shop.main", "status", "seen", to=True)
+        await client.app("shop", "bye")
         await harness.run_until_idle()
 
-        part = await document(play.parts, "shop.main")
+        part = await document(client.parts, "shop.main")
         assert part["spec"] == {"text": "bye", "note": "theirs"}
         assert part["status"] == {"seen": True}
 
@@ -154,75 +154,75 @@ async def test_an_overwritten_secondary_is_restored_within_a_second(
     value: bytes | dict[str, Any],
 ) -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await put(play.parts, "shop.main", value)
+        await put(client.parts, "shop.main", value)
         await asyncio.sleep(A_SECOND)
 
-        part = await document(play.parts, "shop.main")
+        part = await document(client.parts, "shop.main")
         assert part["spec"] == {"text": "hi"}
         assert part["metadata"]["labels"]["natsctl.io/owner-key"] == "shop"
 
 
 async def test_a_secondary_overwritten_while_no_process_ran_is_restored() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-    await put(play.parts, "shop.main", b"oops")
-    async with running(Apps(), stores=play.stores) as harness:
+    await put(client.parts, "shop.main", b"oops")
+    async with running(Apps(), stores=client.stores) as harness:
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi"}
 
 
 async def test_an_object_put_in_place_of_a_deleted_secondary_is_not_adopted() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-    await play.parts.delete("shop.main")
-    await put(play.parts, "shop.main", {"spec": {"text": "theirs"}})
-    async with running(Apps(), stores=play.stores) as harness:
+    await client.parts.delete("shop.main")
+    await put(client.parts, "shop.main", {"spec": {"text": "theirs"}})
+    async with running(Apps(), stores=client.stores) as harness:
         await asyncio.sleep(A_SECOND)
 
-        assert await play.texts() == {"shop.main": "theirs"}
-        assert "ErrResourceExists" in play.reasons("shop")
+        assert await client.texts() == {"shop.main": "theirs"}
+        assert "ErrResourceExists" in client.reasons("shop")
 
 
 async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for key in ("old", "new"):
-            await play.app(key)
+            await client.app(key)
         await harness.run_until_idle()
         controller.syncs.clear()
 
-        part = await document(play.parts, "old.main")
+        part = await document(client.parts, "old.main")
         for names in ("labels", "annotations"):
             part["metadata"][names]["natsctl.io/owner-key"] = "new"
-        await put(play.parts, "old.main", part)
+        await put(client.parts, "old.main", part)
         await asyncio.sleep(A_SECOND)
 
         assert set(controller.syncs) == {"old", "new"}
         # the new owner does not want it and removes it, the old one then makes it again
-        assert await play.texts() == {"old.main": "hi", "new.main": "hi"}
-        assert (await document(play.parts, "old.main"))["metadata"]["labels"][
+        assert await client.texts() == {"old.main": "hi", "new.main": "hi"}
+        assert (await document(client.parts, "old.main"))["metadata"]["labels"][
             "natsctl.io/owner-key"
         ] == "old"
 
 
 async def test_an_object_without_an_owner_is_not_adopted() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await put(play.parts, "shop.main", {"spec": {"text": "theirs"}})
-        await play.app("shop")
+        client = app_client(harness)
+        await put(client.parts, "shop.main", {"spec": {"text": "theirs"}})
+        await client.app("shop")
         await asyncio.sleep(A_SECOND)
 
-        assert await play.texts() == {"shop.main": "theirs"}
-        reason, message = play.events("shop")[0]
+        assert await client.texts() == {"shop.main": "theirs"}
+        reason, message = client.events("shop")[0]
         assert reason == "ErrResourceExists"
         assert (
             'Resource "shop.main" already exists and is not managed by this controller' in message
@@ -238,12 +238,12 @@ async def test_adopt_takes_over_an_object_without_an_owner() -> None:
             return None
 
     async with running(Adopting()) as harness:
-        play = stage(harness)
-        await put(play.parts, "shop.main", {"spec": {"text": "theirs"}, "more": 1})
-        await play.app("shop")
+        client = app_client(harness)
+        await put(client.parts, "shop.main", {"spec": {"text": "theirs"}, "more": 1})
+        await client.app("shop")
         await harness.run_until_idle()
 
-        part = await document(play.parts, "shop.main")
+        part = await document(client.parts, "shop.main")
         assert (part["spec"], part["more"]) == ({"text": "hi"}, 1)
         assert part["metadata"]["labels"]["natsctl.io/owner-key"] == "shop"
 
@@ -259,14 +259,14 @@ async def test_an_owner_whose_secondary_is_adopted_by_another_is_synced() -> Non
 
     controller = Greedy()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("modest")
+        client = app_client(harness)
+        await client.app("modest")
         await harness.run_until_idle()
         controller.syncs.clear()
-        await play.app("greedy")
+        await client.app("greedy")
         await harness.run_until_idle()
 
-        assert await play.texts() == {"it": "greedy"}
+        assert await client.texts() == {"it": "greedy"}
         assert controller.syncs == ["greedy", "modest"]
 
 
@@ -283,29 +283,29 @@ class Rivals(Apps):
 
 async def test_the_first_of_two_owners_keeps_a_secondary() -> None:
     async with running(Rivals()) as harness:
-        play = stage(harness)
-        await play.app("first", "first")
+        client = app_client(harness)
+        await client.app("first", "first")
         await harness.run_until_idle()
-        await play.app("second", "second")
+        await client.app("second", "second")
         await asyncio.sleep(60)
 
-        assert await play.texts() == {"it": "first"}
-        assert play.parts.writes == 1
-        assert "ErrResourceExists" in play.reasons("second")
-        assert "owned by App.apps first" in play.events("second")[0][1]
+        assert await client.texts() == {"it": "first"}
+        assert client.parts.writes == 1
+        assert "ErrResourceExists" in client.reasons("second")
+        assert "owned by App.apps first" in client.events("second")[0][1]
 
 
 async def test_the_second_owner_gets_a_secondary_once_the_first_is_deleted() -> None:
     async with running(Rivals()) as harness:
-        play = stage(harness)
-        await play.app("first", "first")
+        client = app_client(harness)
+        await client.app("first", "first")
         await harness.run_until_idle()
-        await play.app("second", "second")
+        await client.app("second", "second")
         await asyncio.sleep(60)
-        await play.apps.delete("first")
+        await client.apps.delete("first")
         await asyncio.sleep(120)
 
-        assert await play.texts() == {"it": "second"}
+        assert await client.texts() == {"it": "second"}
 
 
 async def test_handle_secondary_sets_the_keys_that_a_secondary_enqueues() -> None:
@@ -315,11 +315,11 @@ async def test_handle_secondary_sets_the_keys_that_a_secondary_enqueues() -> Non
 
     controller = Watchful()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         controller.syncs.clear()
-        await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+        await edit(client.parts, "shop.main", "spec", "text", to="tampered")
         await harness.run_until_idle()
 
         assert set(controller.syncs) == {"watchtower", "shop.main"}
@@ -333,13 +333,13 @@ async def test_the_owner_is_enqueued_if_handle_secondary_fails() -> None:
 
     controller = Broken()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await edit(play.parts, "shop.main", "spec", "text", to="tampered")
+        await edit(client.parts, "shop.main", "spec", "text", to="tampered")
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi"}
 
 
 async def test_a_write_of_a_secondary_outside_a_sync_is_refused() -> None:
@@ -352,7 +352,7 @@ async def test_a_write_of_a_secondary_outside_a_sync_is_refused() -> None:
 async def test_decompose_secondary_returns_the_owner_key() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await harness.run_until_idle()
         part = controller.parts.get("shop.main")
 
@@ -362,19 +362,19 @@ async def test_decompose_secondary_returns_the_owner_key() -> None:
 async def test_a_key_too_long_for_a_label_owns_its_secondaries() -> None:
     key = "region=eu/" + "x" * 80
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app(key)
+        client = app_client(harness)
+        await client.app(key)
         await harness.run_until_idle()
-        metadata = (await document(play.parts, f"{key}.main"))["metadata"]
+        metadata = (await document(client.parts, f"{key}.main"))["metadata"]
         assert metadata["labels"]["natsctl.io/owner-key"].startswith("h.")
         assert metadata["annotations"]["natsctl.io/owner-key"] == key
 
-        await play.parts.delete(f"{key}.main")
+        await client.parts.delete(f"{key}.main")
         await harness.run_until_idle()
-        assert play.parts.keys() == [f"{key}.main"]
-        await play.apps.delete(key)
+        assert client.parts.keys() == [f"{key}.main"]
+        await client.apps.delete(key)
         await harness.run_until_idle()
-        assert play.parts.keys() == []
+        assert client.parts.keys() == []
 
 
 class DefaultSpec(msgspec.Struct, frozen=True):
@@ -420,16 +420,16 @@ async def test_secondaries_of_two_kinds_can_have_the_same_key() -> None:
 
     controller = Pairs()
     async with running(controller) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         others = harness.stores.store(Pairs.others.kind)
-        await play.app("shop")
+        await client.app("shop")
         await harness.run_until_idle()
         await others.delete("shop")
         await harness.run_until_idle()
 
         assert controller.others.get("shop") == controller.others.owned("shop")["shop"]
         assert (await document(others, "shop"))["spec"] == {"text": "other"}
-        assert await play.texts() == {"shop": "part"}
-        await play.apps.delete("shop")
+        assert await client.texts() == {"shop": "part"}
+        await client.apps.delete("shop")
         await harness.run_until_idle()
-        assert (others.keys(), play.parts.keys()) == ([], [])
+        assert (others.keys(), client.parts.keys()) == ([], [])

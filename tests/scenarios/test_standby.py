@@ -19,7 +19,7 @@ from natsctl.kubernetes.resources.discovery import KindWire
 from natsctl.model.recorder import EventType
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
-from tests.support.controllers.recording_watcher import SITES, Notes, put, site
+from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, site
 from tests.support.eventually import eventually
 
 TTL_S = 10.0
@@ -42,10 +42,10 @@ class Shops(Controller):
         return None
 
 
-def watching(notes: Notes) -> InformerController:
+def watching(watcher: RecordingWatcher) -> InformerController:
     controller = InformerController(name="sites")
     controller.add_informer(SITES)
-    controller.add_watcher(notes, SITES)
+    controller.add_watcher(watcher, SITES)
     return controller
 
 
@@ -73,20 +73,20 @@ async def running(controller: Controller | Runnable, stores: MemoryStores) -> Ru
 
 
 async def test_the_watchers_of_a_standby_are_called_once_it_leads() -> None:
-    stores, one, two = MemoryStores(), Notes("one"), Notes("two")
+    stores, one, two = MemoryStores(), RecordingWatcher("one"), RecordingWatcher("two")
     await put(stores.store(SITES), "a", site())
     first = await running(watching(one), stores)
     second = await running(watching(two), stores)
-    await eventually(lambda: one.told)
-    assert two.told == []
+    await eventually(lambda: one.calls)
+    assert two.calls == []
     await first.stop()
-    await eventually(lambda: two.told)
-    assert (one.told, two.told) == (["one add a hi"], ["two add a hi"])
+    await eventually(lambda: two.calls)
+    assert (one.calls, two.calls) == (["one add a hi"], ["two add a hi"])
     await second.stop()
 
 
 async def test_an_interrupted_watcher_and_later_watchers_are_called_again() -> None:
-    stores, one, two = MemoryStores(), Notes("one"), Notes("two")
+    stores, one, two = MemoryStores(), RecordingWatcher("one"), RecordingWatcher("two")
     one.takes_s = TTL_S
     controller = watching(one)
     controller.add_watcher(two, SITES)
@@ -95,16 +95,16 @@ async def test_an_interrupted_watcher_and_later_watchers_are_called_again() -> N
     await asyncio.sleep(1)
     stores.store(LEASES).fail(StoreError("out of reach"))
     await asyncio.sleep(TTL_S)
-    assert (one.told, two.told) == ([], [])
+    assert (one.calls, two.calls) == ([], [])
     one.takes_s = 0
     stores.store(LEASES).fail(None)
-    await eventually(lambda: one.told and two.told, within_s=TTL_S)
-    assert (one.told, two.told) == (["one add a hi"], ["two add a hi"])
+    await eventually(lambda: one.calls and two.calls, within_s=TTL_S)
+    assert (one.calls, two.calls) == (["one add a hi"], ["two add a hi"])
     await process.stop()
 
 
 async def test_a_watcher_call_interrupted_by_a_process_pause_is_repeated() -> None:
-    stores, one = MemoryStores(), Notes("one")
+    stores, one = MemoryStores(), RecordingWatcher("one")
     one.takes_s = 2.0
     failures: list[Exception] = []
     controller = InformerController(name="sites", error_handler=failures.append)
@@ -114,8 +114,8 @@ async def test_a_watcher_call_interrupted_by_a_process_pause_is_repeated() -> No
     process = await running(controller, stores)
     await asyncio.sleep(1)
     asyncio.get_running_loop().jump(TTL_S)  # type: ignore[attr-defined]  # time is virtual
-    await eventually(lambda: one.told, within_s=TTL_S)
-    assert one.told == ["one add a hi"]
+    await eventually(lambda: one.calls, within_s=TTL_S)
+    assert one.calls == ["one add a hi"]
     assert failures == []
     await process.stop()
 
@@ -176,7 +176,7 @@ async def test_a_store_without_a_newest_revision_does_not_block_a_leader(
         async def open(self, kind: Any) -> MemoryStore:
             return Silent(kind) if kind is SITES else await super().open(kind)
 
-    stores, one = SilentStores(), Notes("one")
+    stores, one = SilentStores(), RecordingWatcher("one")
     process = await running(watching(one), stores)
     await eventually(
         lambda: "cache may be behind its store kind=Site.sites error='nobody knows'" in caplog.text

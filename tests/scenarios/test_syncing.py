@@ -25,10 +25,10 @@ from tests.support.controllers.app_controller import (
     AppSpec,
     Part,
     PartSpec,
+    app_client,
     document,
     edit,
     put,
-    stage,
 )
 
 AN_HOUR = 3600.0
@@ -69,9 +69,9 @@ async def test_the_rate_limit_bounds_the_start_of_syncs() -> None:
 
     controller = Slow()
     async with running(controller) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for number in range(25):
-            await play.app(f"shop{number}")
+            await client.app(f"shop{number}")
         began = asyncio.get_running_loop().time()
         await harness.run_until_idle()
         assert len(controller.at) == 25
@@ -104,28 +104,28 @@ def test_an_invalid_rate_limit_is_refused(qps: float, burst: int) -> None:
 async def test_one_put_causes_one_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop", parts=("a", "b", "c"))
+        client = app_client(harness)
+        await client.app("shop", parts=("a", "b", "c"))
         await harness.run_until_idle()
 
         assert controller.syncs == ["shop"]
-        assert play.writes == 1 + 3 + 1  # the user's put, the parts, the status
+        assert client.writes == 1 + 3 + 1  # the user's put, the parts, the status
 
 
 async def test_only_resyncs_sync_after_convergence_and_they_write_nothing() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         keys = [f"app-{number}" for number in range(50)]
         for key in keys:
-            await play.app(key, parts=("a", "b"))
+            await client.app(key, parts=("a", "b"))
         await harness.run_until_idle()
         assert Counter(controller.syncs) == dict.fromkeys(keys, 1)
         controller.syncs.clear()
-        writes = play.writes
+        writes = client.writes
         await asyncio.sleep(AN_HOUR)
 
-        assert play.writes == writes
+        assert client.writes == writes
         resyncs = Counter(controller.syncs)
         assert resyncs.keys() == set(keys)
         assert set(resyncs.values()) == {5}  # in each ten minutes one, the first excepted
@@ -145,34 +145,34 @@ async def test_several_writes_of_a_secondary_in_a_sync_cause_no_further_sync() -
 
     controller = Thorough()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop": "ready"}
+        assert await client.texts() == {"shop": "ready"}
         assert controller.syncs == ["shop"]
 
 
 async def test_a_restart_syncs_each_key_once_and_writes_nothing() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for number in range(20):
-            await play.app(f"app-{number}")
+            await client.app(f"app-{number}")
         await harness.run_until_idle()
-    writes, controller = play.writes, Apps()
-    async with running(controller, stores=play.stores) as harness:
+    writes, controller = client.writes, Apps()
+    async with running(controller, stores=client.stores) as harness:
         await harness.run_until_idle()
 
-        assert (len(controller.syncs), play.writes) == (20, writes)
+        assert (len(controller.syncs), client.writes) == (20, writes)
 
 
 async def test_a_status_written_by_others_causes_no_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await edit(play.apps, "shop", "status", "seen-by", to="somebody")
+        await edit(client.apps, "shop", "status", "seen-by", to="somebody")
         await harness.run_until_idle()
 
         assert controller.syncs == ["shop"]
@@ -184,11 +184,11 @@ async def test_a_status_written_by_others_causes_no_sync() -> None:
 async def test_finalizers_and_generation_written_by_others_cause_no_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await edit(play.apps, "shop", "metadata", "finalizers", to=["theirs"])
-        await edit(play.apps, "shop", "metadata", "generation", to=17)
+        await edit(client.apps, "shop", "metadata", "finalizers", to=["theirs"])
+        await edit(client.apps, "shop", "metadata", "generation", to=17)
         await harness.run_until_idle()
 
         assert controller.syncs == ["shop"]
@@ -197,9 +197,9 @@ async def test_finalizers_and_generation_written_by_others_cause_no_sync() -> No
 async def test_a_put_of_the_same_spec_causes_no_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for _ in range(3):
-            await put(play.apps, "shop", {"spec": {"text": "hi"}})
+            await put(client.apps, "shop", {"spec": {"text": "hi"}})
             await harness.run_until_idle()
 
         assert controller.syncs == ["shop"]
@@ -208,41 +208,41 @@ async def test_a_put_of_the_same_spec_causes_no_sync() -> None:
 async def test_a_status_removed_by_a_put_is_written_at_the_next_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop", "hi")
+        client = app_client(harness)
+        await client.app("shop", "hi")
         await harness.run_until_idle()
-        await play.app("shop", "bye")
+        await client.app("shop", "bye")
         await harness.run_until_idle()
 
-        assert (await document(play.apps, "shop"))["status"] == {"parts": 1}
+        assert (await document(client.apps, "shop"))["status"] == {"parts": 1}
 
 
 async def test_a_changed_spec_without_a_new_generation_is_synced() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         await controller.apps.put("shop", App(spec=AppSpec("hi")))
         await harness.run_until_idle()
-        await edit(play.apps, "shop", "spec", "text", to="bye")
+        await edit(client.apps, "shop", "spec", "text", to="bye")
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.main": "bye"}
-        shop = await document(play.apps, "shop")
+        assert await client.texts() == {"shop.main": "bye"}
+        shop = await document(client.apps, "shop")
         assert shop["metadata"]["generation"] == shop["status"]["observedGeneration"] == 1
 
 
 async def test_a_change_of_an_unknown_field_is_synced_and_the_field_is_kept() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await edit(play.apps, "shop", "status", "parts", to=0)
-        await edit(play.apps, "shop", "spec", "note", to="of another version")
+        await edit(client.apps, "shop", "status", "parts", to=0)
+        await edit(client.apps, "shop", "spec", "note", to="of another version")
         await harness.run_until_idle()
 
         assert controller.syncs == ["shop", "shop"]
-        shop = await document(play.apps, "shop")
+        shop = await document(client.apps, "shop")
         assert (shop["spec"]["note"], shop["status"]["parts"]) == ("of another version", 1)
 
 
@@ -250,15 +250,15 @@ async def test_changes_during_a_sync_cause_one_sync_of_the_newest_state() -> Non
     controller = Moody()
     controller.delay_s = 10.0
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop", "1")
+        client = app_client(harness)
+        await client.app("shop", "1")
         await asyncio.sleep(1)
         for text in "2345":
-            await play.app("shop", text)
+            await client.app("shop", text)
         await harness.run_until_idle()
 
         assert len(controller.syncs) == 2
-        assert await play.texts() == {"shop.main": "5"}
+        assert await client.texts() == {"shop.main": "5"}
 
 
 # ---- what follows a sync
@@ -268,8 +268,8 @@ async def test_a_failing_handler_is_retried_with_backoff() -> None:
     controller = Moody()
     controller.failure = RuntimeError("not yet")
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await asyncio.sleep(5)
 
         for sooner, later in zip(controller.gaps, controller.gaps[1:], strict=False):
@@ -279,7 +279,7 @@ async def test_a_failing_handler_is_retried_with_backoff() -> None:
         assert explanation.syncs[-1].error == "RuntimeError: not yet"
         assert explanation.queued is not None
         assert explanation.queued.place == "waiting"
-        assert play.reasons("shop")[:2] == ["SyncFailed", "SyncFailed"]
+        assert client.reasons("shop")[:2] == ["SyncFailed", "SyncFailed"]
 
         controller.failure = None
         await harness.run_until_idle()
@@ -298,33 +298,33 @@ async def test_a_failing_key_does_not_affect_other_keys() -> None:
             return None
 
     async with running(Picky()) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for key in ("bad", *(f"app-{number}" for number in range(100))):
-            await play.app(key)
+            await client.app(key)
         await asyncio.sleep(1)
 
         assert harness.runtime.status().failing == {"bad": "RuntimeError: bad"}
-        assert len(play.parts.keys()) == 101
+        assert len(client.parts.keys()) == 101
 
 
 async def test_retry_after_requeues_without_a_failure() -> None:
     controller = Moody()
     controller.failure = RetryAfter(30.0)
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await asyncio.sleep(100)
 
         assert controller.gaps == [30.0, 30.0, 30.0]
         assert harness.runtime.explain("shop").failures == 0
-        assert play.reasons("shop") == []
+        assert client.reasons("shop") == []
 
 
 async def test_a_returned_delay_requeues_the_key() -> None:
     controller = Moody()
     controller.back_after_s = 25.0
     async with running(controller) as harness:
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await asyncio.sleep(110)
 
         assert controller.gaps == [25.0] * 4
@@ -337,8 +337,8 @@ async def test_a_handler_that_times_out_fails_and_is_retried() -> None:
     controller = Hasty()
     controller.delay_s = 60.0
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await asyncio.sleep(6)
         assert len(controller.at) == 2
         assert "TimeoutError" in harness.runtime.explain("shop").syncs[0].error
@@ -356,9 +356,9 @@ async def test_a_cancelled_error_of_a_handler_is_a_failure() -> None:
     controller = Moody()
     controller.failure = asyncio.CancelledError()
     async with running(controller) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for number in range(2 * controller.workers):
-            await play.app(f"app-{number}")
+            await client.app(f"app-{number}")
         await asyncio.sleep(1)
         assert len(harness.runtime.status().failing) == 2 * controller.workers
 
@@ -371,20 +371,20 @@ async def test_a_permanent_failure_is_not_retried_until_the_object_changes() -> 
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await play.parts.delete("shop.main")
-        await edit(play.apps, "shop", "status", "seen", to=True)
+        await client.parts.delete("shop.main")
+        await edit(client.apps, "shop", "status", "seen", to=True)
         harness.runtime.enqueue_key("shop", Operation.RESYNC)
         await asyncio.sleep(AN_HOUR)
         assert len(controller.syncs) == 1
         assert harness.runtime.status().failing == {"shop": "PermanentError: no such region"}
 
         controller.failure = None
-        await edit(play.apps, "shop", "spec", "text", to="bye")
+        await edit(client.apps, "shop", "spec", "text", to="bye")
         await harness.run_until_idle()
-        assert await play.texts() == {"shop.main": "bye"}
+        assert await client.texts() == {"shop.main": "bye"}
         assert harness.runtime.status().failing == {}
 
 
@@ -392,7 +392,7 @@ async def test_a_manual_sync_retries_a_permanent_failure() -> None:
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
-        await stage(harness).app("shop")
+        await app_client(harness).app("shop")
         await harness.run_until_idle()
         harness.runtime.enqueue_key("shop", Operation.MANUAL)
         await harness.run_until_idle()
@@ -416,8 +416,8 @@ async def test_a_manual_sync_is_kept_if_a_resync_is_added() -> None:
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         harness.runtime.enqueue_key("shop", Operation.MANUAL)
         harness.runtime.resync()
@@ -431,8 +431,8 @@ async def test_a_delayed_manual_sync_does_not_retry_a_permanent_failure_before_i
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         harness.runtime.enqueue_key_after("shop", Operation.MANUAL, 60.0)
         harness.runtime.enqueue_key("shop", Operation.SECONDARY)
@@ -446,15 +446,15 @@ async def test_a_change_during_a_permanently_failing_sync_is_synced() -> None:
     controller = Moody()
     controller.failure, controller.delay_s = PermanentError("no such region"), 10.0
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop", "wrong")
+        client = app_client(harness)
+        await client.app("shop", "wrong")
         await asyncio.sleep(5)
-        await play.app("shop", "right")
+        await client.app("shop", "right")
         await asyncio.sleep(6)
         controller.failure = None
         await harness.run_until_idle()
 
-        assert await play.texts() == {"shop.main": "right"}
+        assert await client.texts() == {"shop.main": "right"}
         assert harness.runtime.status().failing == {}
 
 
@@ -462,14 +462,14 @@ async def test_deleting_the_primary_clears_a_permanent_failure() -> None:
     controller = Moody()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         controller.failure = None
-        await play.apps.delete("shop")
+        await client.apps.delete("shop")
         await harness.run_until_idle()
 
-        assert play.parts.keys() == []
+        assert client.parts.keys() == []
         assert harness.runtime.status().failing == {}
 
 
@@ -480,13 +480,13 @@ async def test_a_retry_policy_can_drop_a_key() -> None:
     controller = Impatient()
     controller.failure = RuntimeError("no")
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
         assert len(controller.syncs) == 3
 
         controller.failure = None
-        await play.app("shop", "bye")
+        await client.app("shop", "bye")
         await harness.run_until_idle()
         assert harness.runtime.status().failing == {}
 
@@ -498,24 +498,24 @@ async def test_a_retry_policy_can_stop_the_runtime() -> None:
     controller = Strict()
     controller.failure = RuntimeError("no")
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await asyncio.sleep(1)
-        assert play.apps.watches == 0  # the runtime has ended by itself
+        assert client.apps.watches == 0  # the runtime has ended by itself
 
 
 async def test_a_failing_store_delays_the_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
-        play = stage(harness)
-        play.parts.fail(StoreTimeoutError("no answer"))
-        await play.app("shop")
+        client = app_client(harness)
+        client.parts.fail(StoreTimeoutError("no answer"))
+        await client.app("shop")
         await asyncio.sleep(10)
         assert harness.runtime.status().failing == {"shop": "StoreTimeoutError: no answer"}
-        play.parts.fail(None)
+        client.parts.fail(None)
         await asyncio.sleep(20)
 
-        assert await play.texts() == {"shop.main": "hi"}
+        assert await client.texts() == {"shop.main": "hi"}
         assert harness.runtime.status().failing == {}
 
 
@@ -526,7 +526,7 @@ async def test_only_unexpected_errors_are_logged_with_a_traceback(
     async with running(controller) as harness:
         for failure in (ZeroDivisionError("oops"), StoreTimeoutError("no answer")):
             controller.failure = failure
-            await stage(harness).app("shop", str(failure))
+            await app_client(harness).app("shop", str(failure))
             await asyncio.sleep(0.001)
             controller.failure = None
             await harness.run_until_idle()
@@ -547,13 +547,13 @@ async def test_only_unexpected_errors_are_logged_with_a_traceback(
 )
 async def test_purge_and_delete_are_different_operations(purge: bool, operation: Operation) -> None:  # noqa: FBT001 - a parameter
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        await play.apps.delete("shop", purge=purge)
+        await client.apps.delete("shop", purge=purge)
         await harness.run_until_idle()
         assert harness.runtime.explain("shop").syncs[-1].operation is operation
-        assert play.part_keys == []
+        assert client.part_keys == []
 
 
 async def test_the_last_state_of_a_recreated_key_is_the_new_object() -> None:
@@ -574,13 +574,13 @@ async def test_the_last_state_of_a_recreated_key_is_the_new_object() -> None:
 
     controller = Busy()
     async with running(controller) as harness:
-        play = stage(harness)
-        await play.app("shop", "first")
+        client = app_client(harness)
+        await client.app("shop", "first")
         await harness.run_until_idle()
-        await play.app("busy")
+        await client.app("busy")
         await asyncio.sleep(1)
-        await play.apps.delete("shop")
-        await play.app("shop", "second")
+        await client.apps.delete("shop")
+        await client.app("shop", "second")
         await asyncio.sleep(1)
         controller.released.set()
         await harness.run_until_idle()

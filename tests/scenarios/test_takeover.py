@@ -20,9 +20,9 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import WatchEvent
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
-from tests.support.controllers.app_controller import APPS, Apps, Stage
+from tests.support.controllers.app_controller import APPS, AppClient, Apps
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
-from tests.support.controllers.recording_watcher import SITES, Notes, put, site
+from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, site
 from tests.support.controllers.sharding_group import TTL_S, Way, WayStore
 from tests.support.eventually import eventually
 
@@ -73,17 +73,17 @@ class Idle(Apps):
 
 async def test_a_standby_holds_no_state_of_deleted_keys_and_misses_nothing_as_leader() -> None:
     stores = MemoryStores()
-    stage = Stage(stores)
+    client = AppClient(stores)
     one = await process(stores, Apps())
-    await stage.app("shop")
-    await eventually(lambda: stage.part_keys == ["shop.main"])
+    await client.app("shop")
+    await eventually(lambda: client.part_keys == ["shop.main"])
     await one.stop()
     one = await process(stores, Idle())
     two = await process(stores, Apps())
     await eventually(lambda: one.runtime.idle)
     for number in range(MANY):
-        await stage.apps.create(f"k{number}", b'{"spec": {}}')
-        await stage.apps.delete(f"k{number}")
+        await client.apps.create(f"k{number}", b'{"spec": {}}')
+        await client.apps.delete(f"k{number}")
     await eventually(lambda: one.runtime.idle and two.controller.apps.keys() == ("shop",))
     assert len(set(one.controller.syncs)) == MANY + 1
     (queue,) = two.runtime.measures().queues
@@ -95,10 +95,10 @@ async def test_a_standby_holds_no_state_of_deleted_keys_and_misses_nothing_as_le
     assert two.controller.syncs == []
 
     await one.kill()
-    await stage.apps.delete("shop")
-    await stage.app("market")
+    await client.apps.delete("shop")
+    await client.app("market")
     assert not two.runtime.holds("shop")
-    await eventually(lambda: stage.part_keys == ["market.main"], within_s=2 * TTL_S)
+    await eventually(lambda: client.part_keys == ["market.main"], within_s=2 * TTL_S)
     await eventually(lambda: two.runtime.idle)
     assert len(set(two.controller.syncs)) == MANY + 2  # every deletion may have been overlooked
     await two.stop()
@@ -106,12 +106,12 @@ async def test_a_standby_holds_no_state_of_deleted_keys_and_misses_nothing_as_le
 
 async def test_a_key_purged_while_no_leader_ran_is_synced_by_the_next_leader() -> None:
     stores = MemoryStores()
-    stage = Stage(stores)
+    client = AppClient(stores)
     one, two = await process(stores, Apps()), await process(stores, Idle())
-    await stage.app("shop")
+    await client.app("shop")
     await eventually(lambda: "shop" in one.controller.syncs)
     await one.kill()
-    await stage.apps.delete("shop", purge=True)
+    await client.apps.delete("shop", purge=True)
     assert not two.runtime.holds("shop")
     await eventually(lambda: "shop" in two.controller.syncs, within_s=2 * TTL_S)
     await two.stop()
@@ -156,51 +156,53 @@ class SlowToStart(InformerController):
 
 
 def sharing(
-    stores: MemoryStores, notes: Notes, made: type[InformerController] = InformerController
+    stores: MemoryStores,
+    watcher: RecordingWatcher,
+    made: type[InformerController] = InformerController,
 ) -> Operator:
     clock = asyncio.get_running_loop().time
     controller = made(name="sites")
     controller.add_informer(SITES)
-    controller.add_watcher(notes, SITES)
+    controller.add_watcher(watcher, SITES)
     make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=clock)
     return Operator([controller], nats=stores, shard=make)
 
 
 async def test_the_watchers_of_a_member_are_called_only_for_its_keys() -> None:
-    stores, told = MemoryStores(), list[str]()
+    stores, calls = MemoryStores(), list[str]()
     sites = stores.store(SITES)
-    operators = [sharing(stores, Notes(name, told)) for name in ("one", "two")]
+    operators = [sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two")]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await eventually(lambda: all(len(at.shards["sites"].state().members) > 1 for at in operators))
     keys = [f"s{number}" for number in range(20)]
     for key in keys:
         await put(sites, key, site())
-    await eventually(lambda: len(told) == len(keys))
+    await eventually(lambda: len(calls) == len(keys))
     await asyncio.sleep(TTL_S)
-    assert sorted(line.split()[2] for line in told) == sorted(keys)
-    assert {line.split()[0] for line in told} == {"one", "two"}
-    first = {line.split()[2] for line in told if line.startswith("one")}
-    told.clear()
+    assert sorted(line.split()[2] for line in calls) == sorted(keys)
+    assert {line.split()[0] for line in calls} == {"one", "two"}
+    first = {line.split()[2] for line in calls if line.startswith("one")}
+    calls.clear()
     operators[0].stop()
     await tasks[0]
-    await eventually(lambda: len(told) == len(first))
-    assert sorted(told) == sorted(f"two add {key} hi" for key in first)
+    await eventually(lambda: len(calls) == len(first))
+    assert sorted(calls) == sorted(f"two add {key} hi" for key in first)
     operators[1].stop()
     await tasks[1]
 
 
 async def test_an_object_changed_during_a_rebalance_is_added_and_updated_once() -> None:
-    stores, told = SlowStores(), list[str]()
+    stores, calls = SlowStores(), list[str]()
     sites = stores.store(SITES)
-    one, two = (sharing(stores, Notes(name, told)) for name in ("one", "two"))
+    one, two = (sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two"))
     tasks = [asyncio.create_task(operator.run()) for operator in (one, two)]
     await eventually(lambda: all(len(at.shards["sites"].state().members) > 1 for at in (one, two)))
     keys = [f"s{number}" for number in range(20)]
     for key in keys:
         await put(sites, key, site())
-    await eventually(lambda: len(told) == len(keys))
-    moving = {line.split()[2] for line in told if line.startswith("one")}
-    told.clear()
+    await eventually(lambda: len(calls) == len(keys))
+    moving = {line.split()[2] for line in calls if line.startswith("one")}
+    calls.clear()
     stores.way.delay_s = 5.0  # for that long it is not known which objects were deleted
     one.stop()
     await tasks[0]
@@ -211,24 +213,24 @@ async def test_an_object_changed_during_a_rebalance_is_added_and_updated_once() 
         await put(sites, key, site("new"))
     await asyncio.sleep(2 * TTL_S)
     for key in moving:
-        story = [line for line in told if line.split()[2] == key]
+        story = [line for line in calls if line.split()[2] == key]
         assert story == [f"two add {key} hi", f"two update {key} hi new"]
     two.stop()
     await tasks[1]
 
 
 async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() -> None:
-    stores, told, listings = SlowStores(), list[str](), list[int]()
+    stores, calls, listings = SlowStores(), list[str](), list[int]()
     for number in range(20):
         await put(stores.store(SITES), f"s{number}", site())
-    one, two = (sharing(stores, Notes(name, told)) for name in ("one", "two"))
+    one, two = (sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two"))
     first = asyncio.create_task(one.run())
     await asyncio.sleep(TTL_S)
     listings.append(stores.way.listings)  # its watch, and the deletions
     second = asyncio.create_task(two.run())
     await asyncio.sleep(TTL_S)
     listings.append(stores.way.listings)
-    assert {line.split()[0] for line in told} == {"one", "two"}
+    assert {line.split()[0] for line in calls} == {"one", "two"}
     one.stop()
     await first
     await asyncio.sleep(TTL_S)
@@ -239,15 +241,15 @@ async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() ->
 
 
 async def test_an_object_changed_during_the_start_is_added_and_then_updated() -> None:
-    stores, told = MemoryStores(), list[str]()
+    stores, calls = MemoryStores(), list[str]()
     await put(stores.store(SITES), "a", site())
-    one = sharing(stores, Notes(told=told), SlowToStart)
+    one = sharing(stores, RecordingWatcher(calls=calls), SlowToStart)
     running = asyncio.create_task(one.run())
     await eventually(lambda: one.leads("sites"))
     await asyncio.sleep(1.0)
     await put(stores.store(SITES), "a", site("new"))
-    await eventually(lambda: len(told) > 1)
-    assert told == ["add a hi", "update a hi new"]
+    await eventually(lambda: len(calls) > 1)
+    assert calls == ["add a hi", "update a hi new"]
     one.stop()
     await running
 
@@ -274,10 +276,10 @@ async def test_objects_read_by_a_key_are_watched_only_by_the_member_of_the_key(
     pause_s: float,
 ) -> None:
     stores = MemoryStores()
-    stage, make = Stage(stores), shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
+    client, make = AppClient(stores), shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
     keys = [f"a{number}" for number in range(20)]
     for key in keys:
-        await stage.app(key)
+        await client.app(key)
     one, two = Readers(pause_s), Readers(pause_s)
     operators = [Operator([one], nats=stores, shard=make)]
     tasks = [asyncio.create_task(operators[0].run())]

@@ -21,7 +21,15 @@ from natsctl import (
 from natsctl.core.insight.explain import Queued
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
-from tests.support.controllers.app_controller import APPS, Apps, SlowStores, Stage, edit, put, stage
+from tests.support.controllers.app_controller import (
+    APPS,
+    AppClient,
+    Apps,
+    SlowStores,
+    app_client,
+    edit,
+    put,
+)
 
 Numbers = kv(dict[str, int], bucket="numbers")
 
@@ -141,16 +149,16 @@ async def test_changes_precede_secondary_changes_and_those_precede_resyncs() -> 
 
     controller = Deliberate()
     async with running(controller) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for key in ("busy", "resynced", "tampered", "changed"):
-            await play.app(key)
+            await client.app(key)
         await harness.run_until_idle()
         controller.syncs.clear()
         harness.runtime.enqueue_key("busy", Operation.MANUAL)
         await asyncio.sleep(0.5)
         harness.runtime.enqueue_key("resynced", Operation.RESYNC)
-        await edit(play.parts, "tampered.main", "spec", "text", to="tampered")
-        await play.app("changed", "bye")
+        await edit(client.parts, "tampered.main", "spec", "text", to="tampered")
+        await client.app("changed", "bye")
         await harness.run_until_idle()
 
         assert controller.syncs == ["busy", "changed", "tampered", "resynced"]
@@ -359,8 +367,8 @@ async def test_a_slot_cannot_be_used_before_a_runtime_opens_it() -> None:
 
 async def test_explain_has_the_last_sync_and_the_owned_objects_of_a_key() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        revision = await play.app("shop", parts=("a", "b"))
+        client = app_client(harness)
+        revision = await client.app("shop", parts=("a", "b"))
         await harness.run_until_idle()
         explanation = harness.runtime.explain("shop")
 
@@ -375,18 +383,18 @@ async def test_explain_has_the_last_sync_and_the_owned_objects_of_a_key() -> Non
 
 async def test_explain_keeps_the_last_five_syncs_with_their_reasons() -> None:
     async with running(Apps()) as harness:
-        play = stage(harness)
-        await play.app("shop", "1")
+        client = app_client(harness)
+        await client.app("shop", "1")
         await harness.run_until_idle()
-        await play.app("shop", "2")
+        await client.app("shop", "2")
         await harness.run_until_idle()
-        await play.parts.delete("shop.main")
+        await client.parts.delete("shop.main")
         await harness.run_until_idle()
         harness.runtime.resync()
         await harness.run_until_idle()
         harness.runtime.enqueue_key("shop", Operation.MANUAL)
         await harness.run_until_idle()
-        await play.apps.delete("shop")
+        await client.apps.delete("shop")
         await harness.run_until_idle()
         explanation = harness.runtime.explain("shop")
 
@@ -421,12 +429,12 @@ async def test_status_has_failing_and_invalid_keys_counts_and_queue() -> None:
             return None
 
     async with running(Picky()) as harness:
-        play = stage(harness)
+        client = app_client(harness)
         for key in ("good", "failing"):
-            await play.app(key)
-        await put(play.apps, "invalid", b"oops")
+            await client.app(key)
+        await put(client.apps, "invalid", b"oops")
         await asyncio.sleep(10)
-        play.parts.break_watches()
+        client.parts.break_watches()
         await asyncio.sleep(10)
         status = harness.runtime.status()
 
@@ -445,10 +453,10 @@ async def test_a_controller_can_record_events_of_its_keys() -> None:
             return None
 
     async with running(Talkative()) as harness:
-        play = stage(harness)
-        await play.app("shop")
+        client = app_client(harness)
+        await client.app("shop")
         await harness.run_until_idle()
-        assert play.events("shop") == [("Noted", "shop was noted")]
+        assert client.events("shop") == [("Noted", "shop was noted")]
 
 
 async def test_the_name_defaults_to_the_class_name() -> None:
@@ -472,7 +480,7 @@ async def test_two_controllers_that_share_stores_do_not_affect_each_other() -> N
     stores = MemoryStores()
     first, second = Apps(), Slow()
     async with running(first, stores=stores) as one, running(second, stores=stores) as other:
-        await Stage(stores).app("shop")
+        await AppClient(stores).app("shop")
         await put(stores.store(Numbers), "n", {"n": 1})
         await one.run_until_idle()
         await other.run_until_idle()

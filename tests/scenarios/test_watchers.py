@@ -1,4 +1,4 @@
-"""Watchers are told of everything, in order, and told again where they failed."""
+"""Watchers are calls of everything, in order, and calls again where they failed."""
 
 import asyncio
 from itertools import pairwise
@@ -22,7 +22,7 @@ from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController, ResourceAction, Snapshot
 from tests.support.controllers.recording_watcher import (
     SITES,
-    Notes,
+    RecordingWatcher,
     change,
     put,
     running,
@@ -43,7 +43,7 @@ def sites(stores: MemoryStores) -> MemoryStore:
     return stores.store(SITES)
 
 
-def controller(*watchers: Notes, **options: Any) -> InformerController:
+def controller(*watchers: RecordingWatcher, **options: Any) -> InformerController:
     made = InformerController(name="sites", **options)
     made.add_informer(SITES)
     for watcher in watchers:
@@ -60,31 +60,31 @@ class TestTelling:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             for said in ("two", "three"):
                 await put(sites, "athens", site(said))
             await sites.delete("athens")
             await asyncio.sleep(1)
-        assert notes.told == [
+        assert recording.calls == [
             "add athens one",
             "update athens one two",
             "update athens two three",
             "delete athens three",
         ]
-        assert [seen.revision for seen in notes.seen] == [1, 2, 3, 3]
+        assert [seen.revision for seen in recording.seen] == [1, 2, 3, 3]
 
     async def test_every_change_calls_the_watchers_in_the_order_they_were_added(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        told: list[str] = []
-        first, second = Notes("first", told), Notes("second", told)
+        calls: list[str] = []
+        first, second = RecordingWatcher("first", calls), RecordingWatcher("second", calls)
         first.takes_s = 1
         async with running(controller(first, second), stores):
             await put(sites, "athens", site("one"))
             await put(sites, "athens", site("two"))
             await asyncio.sleep(10)
-        assert told == [
+        assert calls == [
             "first add athens one",
             "second add athens one",
             "first update athens one two",
@@ -94,30 +94,30 @@ class TestTelling:
     async def test_a_failing_watcher_does_not_delay_another(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        failing, other = Notes(), Notes()
+        failing, other = RecordingWatcher(), RecordingWatcher()
         failing.failures = 1
         async with running(controller(failing, other), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-            assert failing.told == ["add athens one fails"]
-            assert other.told == ["add athens one"]
+            assert failing.calls == ["add athens one fails"]
+            assert other.calls == ["add athens one"]
             await asyncio.sleep(5)
-        assert failing.told == ["add athens one fails", "add athens one"]
-        assert other.told == ["add athens one"]
+        assert failing.calls == ["add athens one fails", "add athens one"]
+        assert other.calls == ["add athens one"]
 
     async def test_a_watcher_is_never_called_concurrently_for_one_object(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         inside = most = 0
 
-        class Slow(Notes):
-            async def note(self, what: str, seen: Snapshot[Any]) -> None:
+        class Slow(RecordingWatcher):
+            async def record(self, what: str, seen: Snapshot[Any]) -> None:
                 nonlocal inside, most
                 inside += 1
                 most = max(most, inside)
                 await asyncio.sleep(3)
                 inside -= 1
-                await super().note(what, seen)
+                await super().record(what, seen)
 
         slow = Slow()
         slow.failures = 2
@@ -132,11 +132,11 @@ class TestTelling:
     async def test_an_invalid_object_calls_the_error_handler(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes, errors = Notes(), list[Exception]()
-        async with running(controller(notes, error_handler=errors.append), stores):
+        recording, errors = RecordingWatcher(), list[Exception]()
+        async with running(controller(recording, error_handler=errors.append), stores):
             await put(sites, "athens", b"oops")
             await asyncio.sleep(1)
-        assert notes.told == []
+        assert recording.calls == []
         assert [type(error).__name__ for error in errors] == ["InvalidObjectError"]
 
     async def test_a_broken_watch_repeats_no_call_and_misses_no_change(
@@ -144,13 +144,13 @@ class TestTelling:
     ) -> None:
         await put(sites, "athens", site("one"))
         await put(sites, "berlin", site("one"))
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             sites.break_watches()
             await put(sites, "athens", site("two"))
             await sites.delete("berlin")
             await asyncio.sleep(10)
-        assert sorted(notes.told[2:]) == ["delete berlin one", "update athens one two"]
+        assert sorted(recording.calls[2:]) == ["delete berlin one", "update athens one two"]
 
 
 class TestAddingAndRemoving:
@@ -158,7 +158,7 @@ class TestAddingAndRemoving:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
-        early, late = Notes(), Notes()
+        early, late = RecordingWatcher(), RecordingWatcher()
         running_controller = controller(early)
         async with running(running_controller, stores):
             await put(sites, "athens", site("two"))
@@ -166,13 +166,13 @@ class TestAddingAndRemoving:
             running_controller.add_watcher(late, SITES)
             await put(sites, "athens", site("three"))
             await asyncio.sleep(1)
-        assert late.told == ["add athens two", "update athens two three"]
-        assert early.told[-1] == "update athens two three"
+        assert late.calls == ["add athens two", "update athens two three"]
+        assert early.calls[-1] == "update athens two three"
 
     async def test_a_removed_watcher_gets_no_calls_and_no_retries(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        removed, staying = Notes(), Notes()
+        removed, staying = RecordingWatcher(), RecordingWatcher()
         removed.failures = 100
         both = controller(removed, staying)
         async with running(both, stores):
@@ -182,13 +182,13 @@ class TestAddingAndRemoving:
             await put(sites, "athens", site("two"))
             await asyncio.sleep(60)
             assert both.idle
-        assert removed.told == ["add athens one fails"]
-        assert staying.told == ["add athens one", "update athens one two"]
+        assert removed.calls == ["add athens one fails"]
+        assert staying.calls == ["add athens one", "update athens one two"]
 
     async def test_a_watcher_removed_during_the_call_of_another_gets_no_call(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        slow, removed = Notes(), Notes()
+        slow, removed = RecordingWatcher(), RecordingWatcher()
         slow.takes_s = 5
         both = controller(slow, removed)
         async with running(both, stores):
@@ -196,42 +196,42 @@ class TestAddingAndRemoving:
             await asyncio.sleep(1)
             both.remove_watcher(removed, SITE)
             await asyncio.sleep(60)
-        assert slow.told == ["add athens one"]
-        assert removed.told == []
+        assert slow.calls == ["add athens one"]
+        assert removed.calls == []
 
     async def test_a_watcher_added_twice_is_called_twice_and_removed_once(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        twice = controller(notes, notes)
+        recording = RecordingWatcher()
+        twice = controller(recording, recording)
         async with running(twice, stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-            twice.remove_watcher(notes, SITE)
+            twice.remove_watcher(recording, SITE)
             await put(sites, "athens", site("two"))
             await asyncio.sleep(1)
-            twice.remove_watcher(Notes(), SITE)
-        assert notes.told == ["add athens one", "add athens one", "update athens one two"]
+            twice.remove_watcher(RecordingWatcher(), SITE)
+        assert recording.calls == ["add athens one", "add athens one", "update athens one two"]
 
     async def test_all_watchers_of_a_resource_kind_can_be_removed(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        one, other = Notes(), Notes()
+        one, other = RecordingWatcher(), RecordingWatcher()
         both = controller(one, other)
         async with running(both, stores):
             both.remove_all_watchers_for_resource(SITES)
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-        assert one.told == other.told == []
+        assert one.calls == other.calls == []
 
     @pytest.mark.parametrize("resource_kind", ["typo", ""])
     async def test_removing_from_an_unknown_resource_kind_adds_no_queue(
         self, stores: MemoryStores, resource_kind: str
     ) -> None:
-        made = controller(Notes())
+        made = controller(RecordingWatcher())
         async with running(made, stores):
             made.remove_all_watchers_for_resource(resource_kind)
-            made.remove_watcher(Notes(), resource_kind)
+            made.remove_watcher(RecordingWatcher(), resource_kind)
             assert [queue.name for queue in made.measures().queues] == [SITE]
 
     @pytest.mark.parametrize("watcher", [None, "watcher", object()])
@@ -242,15 +242,15 @@ class TestAddingAndRemoving:
     async def test_an_unknown_resource_kind_is_refused_while_the_controller_runs(
         self, stores: MemoryStores
     ) -> None:
-        made = controller(Notes())
+        made = controller(RecordingWatcher())
         async with running(made, stores):
             with pytest.raises(UsageError, match=r"watchers of typo.*informers are of Site\.sites"):
-                made.add_watcher(Notes(), "typo")
+                made.add_watcher(RecordingWatcher(), "typo")
             assert [queue.name for queue in made.measures().queues] == [SITE]
 
     async def test_a_resource_kind_without_a_name_is_refused(self) -> None:
         with pytest.raises(UsageError, match="has a name"):
-            controller().add_watcher(Notes(), "")
+            controller().add_watcher(RecordingWatcher(), "")
 
 
 class TestRetries:
@@ -259,14 +259,14 @@ class TestRetries:
     ) -> None:
         times: list[float] = []
         errors: list[Exception] = []
-        notes = Notes()
-        notes.failures = 100
-        notes.error = lambda: (times.append(now()), ValueError("told to"))[1]  # type: ignore[func-returns-value]
-        failing = controller(notes, error_handler=errors.append)
+        recording = RecordingWatcher()
+        recording.failures = 100
+        recording.error = lambda: (times.append(now()), ValueError("on purpose"))[1]  # type: ignore[func-returns-value]
+        failing = controller(recording, error_handler=errors.append)
         async with running(failing, stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-            assert failing.failing == {SITE: {"athens": "ValueError: told to"}}
+            assert failing.failing == {SITE: {"athens": "ValueError: on purpose"}}
             await asyncio.sleep(1000)
             assert failing.failing == {SITE: {}}
         gaps = [round(later - at) for at, later in pairwise(times)]
@@ -278,15 +278,15 @@ class TestRetries:
     ) -> None:
         done: dict[str, float] = {}
 
-        class Slow(Notes):
-            async def note(self, what: str, seen: Snapshot[Any]) -> None:
-                await super().note(what, seen)
+        class Slow(RecordingWatcher):
+            async def record(self, what: str, seen: Snapshot[Any]) -> None:
+                await super().record(what, seen)
                 await asyncio.sleep(50 if seen.key == "athens" else 0)
                 done[seen.key] = now()
 
-        notes = Slow()
-        notes.failures = 2
-        async with running(controller(notes), stores):
+        recording = Slow()
+        recording.failures = 2
+        async with running(controller(recording), stores):
             await put(sites, "athens", site("one"))
             await put(sites, "berlin", site("one"))
             began = now()
@@ -297,86 +297,86 @@ class TestRetries:
     async def test_the_retry_of_an_add_survives_a_status_write_and_a_relist(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.failures = 2
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        recording.failures = 2
+        async with running(controller(recording), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
             await change(sites, "athens", "status", to={"seen": True})
             sites.break_watches()
             await asyncio.sleep(3)
-            assert notes.told == ["add athens one fails"]  # nothing is asked for sooner
+            assert recording.calls == ["add athens one fails"]  # nothing is asked for sooner
             await asyncio.sleep(30)
-        assert notes.told == ["add athens one fails", "add athens one fails", "add athens one"]
-        assert notes.seen[-1].revision == 2  # it is told what there is, not what there was
+        assert recording.calls == ["add athens one fails", "add athens one fails", "add athens one"]
+        assert recording.seen[-1].revision == 2  # it is calls what there is, not what there was
 
     async def test_a_change_after_a_failed_add_is_an_add_of_the_newest_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.failures = 1
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        recording.failures = 1
+        async with running(controller(recording), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
             await put(sites, "athens", site("two"))
             await asyncio.sleep(1)
-            assert notes.told == ["add athens one fails", "add athens two"]  # at once
+            assert recording.calls == ["add athens one fails", "add athens two"]  # at once
             await asyncio.sleep(1000)
-        assert notes.told == ["add athens one fails", "add athens two"]  # and never back
+        assert recording.calls == ["add athens one fails", "add athens two"]  # and never back
 
     async def test_a_failed_update_is_retried_even_if_the_object_is_back_to_its_old_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes, retry_dequeue_policy=lambda *_: False), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording, retry_dequeue_policy=lambda *_: False), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-            notes.failures = 1
+            recording.failures = 1
             await put(sites, "athens", site("two"))
             await asyncio.sleep(1)
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-        assert notes.told[1:] == ["update athens one two fails", "update athens two one"]
+        assert recording.calls[1:] == ["update athens one two fails", "update athens two one"]
 
     async def test_a_newer_change_replaces_the_retry_of_an_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-            notes.failures = 1
+            recording.failures = 1
             await put(sites, "athens", site("two"))
             await asyncio.sleep(1)
             await put(sites, "athens", site("three"))
             await asyncio.sleep(1000)
-        assert notes.told[1:] == ["update athens one two fails", "update athens two three"]
+        assert recording.calls[1:] == ["update athens one two fails", "update athens two three"]
 
     async def test_a_delete_ends_every_retry(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.failures = 1
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        recording.failures = 1
+        async with running(controller(recording), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
             await sites.delete("athens")
             await asyncio.sleep(1000)
-        assert notes.told == ["add athens one fails", "delete athens one"]
+        assert recording.calls == ["add athens one fails", "delete athens one"]
 
     async def test_the_retry_of_a_delete_precedes_the_add_of_the_recreated_object(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
-        notes = Notes()
-        async with running(controller(notes), stores):
-            notes.failures = 1
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
+            recording.failures = 1
             await sites.delete("athens")
             await asyncio.sleep(1)
             await put(sites, "athens", site("two"))
             await put(sites, "athens", site("three"))
             await asyncio.sleep(60)
-        assert notes.told[1:] == [
+        assert recording.calls[1:] == [
             "delete athens one fails",
             "delete athens one",
             "add athens three",
@@ -391,20 +391,20 @@ class TestRetries:
             counted.append(failures)
             return Retry(10.0)
 
-        class Unable(Notes):
+        class Unable(RecordingWatcher):
             async def add(self, new: Snapshot[Any]) -> None:
-                self.failures = 1 if text(new) == "two" and len(self.told) < 5 else 0
+                self.failures = 1 if text(new) == "two" and len(self.calls) < 5 else 0
                 await super().add(new)
 
         await put(sites, "athens", site("one"))
-        notes = Unable()
-        async with running(controller(notes, retry_policy=policy), stores):
-            notes.failures = 2
+        recording = Unable()
+        async with running(controller(recording, retry_policy=policy), stores):
+            recording.failures = 2
             await sites.delete("athens")
             await put(sites, "athens", site("two"))
             await asyncio.sleep(100)
         deleted = ["delete athens one fails"] * 2 + ["delete athens one"]
-        assert notes.told[1:] == [*deleted, "add athens two fails", "add athens two"]
+        assert recording.calls[1:] == [*deleted, "add athens two fails", "add athens two"]
         assert counted == [1, 2, 1]
 
     async def test_the_dequeue_policy_gets_the_last_error(
@@ -422,11 +422,11 @@ class TestRetries:
             asked.append((f"{new} {text(new_object)}", f"{retry} {text(retry_object)}", str(error)))
             return False
 
-        notes = Notes()
-        notes.failures = 3
+        recording = RecordingWatcher()
+        recording.failures = 3
         errors = iter(["first", "second", "third"])
-        notes.error = lambda: ValueError(next(errors))
-        async with running(controller(notes, retry_dequeue_policy=keep), stores):
+        recording.error = lambda: ValueError(next(errors))
+        async with running(controller(recording, retry_dequeue_policy=keep), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
             await put(sites, "athens", site("two"))
@@ -441,36 +441,36 @@ class TestRetries:
     async def test_without_a_dequeue_policy_any_change_ends_a_retry(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.failures = 1
-        async with running(controller(notes, retry_dequeue_policy=None), stores):
+        recording = RecordingWatcher()
+        recording.failures = 1
+        async with running(controller(recording, retry_dequeue_policy=None), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
             await change(sites, "athens", "status", to={"seen": True})
             await asyncio.sleep(1000)
-        assert notes.told == ["add athens one fails", "update athens one one"]
+        assert recording.calls == ["add athens one fails", "update athens one one"]
 
     async def test_a_retry_without_a_delay_uses_the_delay_of_the_controller(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.failures = 3
+        recording = RecordingWatcher()
+        recording.failures = 3
         async with running(
-            controller(notes, retry_policy=lambda _error, _failures: Retry()), stores
+            controller(recording, retry_policy=lambda _error, _failures: Retry()), stores
         ):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(0.1)
-        assert notes.told == [*["add athens one fails"] * 3, "add athens one"]
+        assert recording.calls == [*["add athens one fails"] * 3, "add athens one"]
 
     async def test_a_policy_that_returns_stop_ends_the_controller_with_the_error(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
-        notes = Notes()
-        notes.failures = 1
-        stopping = controller(notes, retry_policy=lambda _error, _failures: Stop())
+        recording = RecordingWatcher()
+        recording.failures = 1
+        stopping = controller(recording, retry_policy=lambda _error, _failures: Stop())
         stopping.use(nats=stores)
-        with pytest.raises(ValueError, match="told to"):
+        with pytest.raises(ValueError, match="on purpose"):
             await stopping.run()
         assert sites.watches == 0
 
@@ -478,33 +478,35 @@ class TestRetries:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         errors: list[Exception] = []
-        for error, told in ((RetryAfter(100.0), 2), (PermanentError("never"), 1)):
-            notes = Notes()
-            notes.failures = 1
-            notes.error = lambda error=error: error  # type: ignore[misc]  # bound here
-            async with running(controller(notes, error_handler=errors.append), stores):
+        for error, calls in ((RetryAfter(100.0), 2), (PermanentError("never"), 1)):
+            recording = RecordingWatcher()
+            recording.failures = 1
+            recording.error = lambda error=error: error  # type: ignore[misc]  # bound here
+            async with running(controller(recording, error_handler=errors.append), stores):
                 await put(sites, "athens", site("one"))
                 await asyncio.sleep(99)
-                assert len(notes.told) == 1
+                assert len(recording.calls) == 1
                 await asyncio.sleep(1000)
-            assert len(notes.told) == told
+            assert len(recording.calls) == calls
             await sites.delete("athens")
         assert [type(error) for error in errors] == [PermanentError]  # asking is no failure
 
     async def test_a_call_that_times_out_is_retried(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes, errors = Notes(), list[Exception]()
-        notes.takes_s = 100
-        async with running(controller(notes, timeout_s=10, error_handler=errors.append), stores):
+        recording, errors = RecordingWatcher(), list[Exception]()
+        recording.takes_s = 100
+        async with running(
+            controller(recording, timeout_s=10, error_handler=errors.append), stores
+        ):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(12)
             assert [str(error) for error in errors] == [
                 "the call took longer than 10 s (timeout_s)"
             ]
-            notes.takes_s = 0
+            recording.takes_s = 0
             await asyncio.sleep(10)
-        assert notes.told == ["add athens one"]
+        assert recording.calls == ["add athens one"]
 
     async def test_a_failing_error_handler_does_not_prevent_the_retry(
         self, stores: MemoryStores, sites: MemoryStore
@@ -512,48 +514,48 @@ class TestRetries:
         def fails(error: Exception) -> None:
             raise RuntimeError(str(error))
 
-        notes = Notes()
-        notes.failures = 1
-        async with running(controller(notes, error_handler=fails), stores):
+        recording = RecordingWatcher()
+        recording.failures = 1
+        async with running(controller(recording, error_handler=fails), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(10)
-        assert notes.told == ["add athens one fails", "add athens one"]
+        assert recording.calls == ["add athens one fails", "add athens one"]
 
     async def test_a_store_error_is_retried_after_a_relist_even_if_the_policy_drops_it(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.failures = 1
-        notes.error = lambda: StoreTimeoutError("no answer")
+        recording = RecordingWatcher()
+        recording.failures = 1
+        recording.error = lambda: StoreTimeoutError("no answer")
         async with running(
-            controller(notes, retry_policy=lambda _error, _failures: Drop()), stores
+            controller(recording, retry_policy=lambda _error, _failures: Drop()), stores
         ):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1000)
-            assert notes.told == ["add athens one fails"]
+            assert recording.calls == ["add athens one fails"]
             sites.break_watches()
             await asyncio.sleep(1)
-        assert notes.told == ["add athens one fails", "add athens one"]
+        assert recording.calls == ["add athens one fails", "add athens one"]
 
     async def test_a_cancelled_error_of_a_watcher_is_a_failure(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         errors: list[Exception] = []
 
-        class Careless(Notes):
-            async def note(self, what: str, seen: Snapshot[Any]) -> None:
-                if not self.told:
-                    self.told.append("waits")
+        class Careless(RecordingWatcher):
+            async def record(self, what: str, seen: Snapshot[Any]) -> None:
+                if not self.calls:
+                    self.calls.append("waits")
                     cancelled = asyncio.create_task(asyncio.sleep(1))
                     cancelled.cancel()
                     await cancelled
-                await super().note(what, seen)
+                await super().record(what, seen)
 
-        notes = Careless()
-        async with running(controller(notes, error_handler=errors.append), stores):
+        recording = Careless()
+        async with running(controller(recording, error_handler=errors.append), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(10)
-        assert notes.told == ["waits", "add athens one"]
+        assert recording.calls == ["waits", "add athens one"]
         assert [str(error) for error in errors] == [
             "the handler waited for something that was cancelled"
         ]
@@ -564,14 +566,14 @@ class TestRetries:
         def fails(error: Exception, failures: int) -> Drop:
             raise LookupError(f"{error} {failures}")
 
-        notes = Notes()
-        notes.failures = 1
-        async with running(controller(notes, retry_policy=fails), stores):
+        recording = RecordingWatcher()
+        recording.failures = 1
+        async with running(controller(recording, retry_policy=fails), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-        assert notes.told == ["add athens one fails", "add athens one"]
+        assert recording.calls == ["add athens one fails", "add athens one"]
         assert "the retry policy failed" in caplog.text
-        assert "LookupError: told to 1" in caplog.text
+        assert "LookupError: on purpose 1" in caplog.text
 
 
 class TestParts:
@@ -582,16 +584,16 @@ class TestParts:
             metadata: dict[str, Any]  # type: ignore[assignment]  # it is odd
 
         odd = kv(Odd, bucket="odd")
-        notes = Notes()
+        recording = RecordingWatcher()
         made = InformerController()
         made.add_informer(odd, labels={"region": "eu"})
-        made.add_watcher(notes, odd)
+        made.add_watcher(recording, odd)
         async with running(made, stores):
             store = stores.store(odd)
             await put(store, "a", b'{"metadata": {"labels": [1]}, "spec": {"text": "a"}}')
             await put(store, "b", site("b", labels={"region": "eu"}))
             await asyncio.sleep(1)
-        assert notes.told == ["add b b"]
+        assert recording.calls == ["add b b"]
 
     async def test_a_label_selector_is_refused_for_a_kind_without_labels(self) -> None:
         with pytest.raises(UsageError, match="no labels, finalizers or status"):
@@ -601,24 +603,24 @@ class TestParts:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         parts = [kv(SITES.type, bucket="sites", keys=keys) for keys in ("eu.*", "us.*")]
-        notes = Notes()
+        recording = RecordingWatcher()
         made = InformerController()
         for part in parts:
             made.add_informer(part, "sites")
-        made.add_watcher(notes, "sites")
+        made.add_watcher(recording, "sites")
         async with running(made, stores):
             for key in ("eu.berlin", "us.dallas", "ap.delhi"):
                 await put(sites, key, site("one"))
             await asyncio.sleep(1)
-        assert sorted(notes.told) == ["add eu.berlin one", "add us.dallas one"]
+        assert sorted(recording.calls) == ["add eu.berlin one", "add us.dallas one"]
 
     async def test_an_informer_with_a_selector_adds_updates_and_deletes_matching_objects(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
+        recording = RecordingWatcher()
         made = InformerController()
         made.add_informer(SITES, labels="region in (eu,us)")
-        made.add_watcher(notes, SITES)
+        made.add_watcher(recording, SITES)
         async with running(made, stores):
             await put(sites, "berlin", site("one", labels={"region": "eu"}))
             await put(sites, "delhi", site("one", labels={"region": "ap"}))
@@ -627,7 +629,7 @@ class TestParts:
             await put(sites, "delhi", site("two", labels={"region": "eu"}))
             await sites.delete("berlin")
             await asyncio.sleep(1)
-        assert notes.told == [
+        assert recording.calls == [
             "add berlin one",
             "update berlin one two",
             "delete berlin two",
@@ -637,61 +639,61 @@ class TestParts:
     async def test_an_object_that_moves_between_informers_ends_with_an_add(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
+        recording = RecordingWatcher()
         made = InformerController()
         for region in ("eu", "us"):
             made.add_informer(SITES, labels={"region": region})
-        made.add_watcher(notes, SITES)
+        made.add_watcher(recording, SITES)
         async with running(made, stores):
             for said, region in (("one", "eu"), ("two", "us"), ("three", "eu")):
                 await put(sites, "berlin", site(said, labels={"region": region}))
                 await asyncio.sleep(1)
-                assert notes.told[-1] == f"add berlin {said}"
+                assert recording.calls[-1] == f"add berlin {said}"
             await sites.delete("berlin")
             await asyncio.sleep(1)
-        assert notes.told[-1] == "delete berlin three"
+        assert recording.calls[-1] == "delete berlin three"
 
 
 class TestRunning:
     async def test_start_is_called_before_the_first_watcher_and_clean_after_the_last(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        told: list[str] = []
+        calls: list[str] = []
 
         class Prepared(InformerController):
             async def start(self) -> None:
-                told.append("start")
+                calls.append("start")
 
             async def clean(self) -> None:
-                told.append("clean")
+                calls.append("clean")
 
         await put(sites, "athens", site("one"))
         made = Prepared()
         assert made.name == "prepared"
         made.add_informer(SITES)
-        made.add_watcher(Notes(told=told), SITES)
+        made.add_watcher(RecordingWatcher(calls=calls), SITES)
         async with running(made, stores):
             pass
-        assert told == ["start", "add athens one", "clean"]
+        assert calls == ["start", "add athens one", "clean"]
         assert sites.watches == 0
 
     async def test_a_stop_waits_for_running_calls_up_to_stop_timeout_s(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         for stop_timeout_s, finished in ((30, True), (5, False)):
-            notes = Notes()
-            notes.takes_s = 10
-            async with running(controller(notes, stop_timeout_s=stop_timeout_s), stores):
+            recording = RecordingWatcher()
+            recording.takes_s = 10
+            async with running(controller(recording, stop_timeout_s=stop_timeout_s), stores):
                 await put(sites, "athens", site("one"))
                 await asyncio.sleep(1)
-            assert bool(notes.told) is finished
+            assert bool(recording.calls) is finished
             await sites.delete("athens")
 
     async def test_a_controller_that_is_not_synced_stops_at_once(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         sites.fail(StoreTimeoutError("no answer"))
-        made = controller(Notes())
+        made = controller(RecordingWatcher())
         made.use(nats=stores)
         task = asyncio.create_task(made.run())
         await asyncio.sleep(100)
@@ -709,15 +711,15 @@ class TestRunning:
         with pytest.raises(UsageError, match="nothing to watch"):
             await nothing.run()
         nothing.add_informer(SITES)
-        nothing.add_watcher(Notes(), "places")
+        nothing.add_watcher(RecordingWatcher(), "places")
         with pytest.raises(UsageError, match=r"watchers of places.*informers are of Site\.sites"):
             await nothing.run()
-        nowhere = controller(Notes())
+        nowhere = controller(RecordingWatcher())
         with pytest.raises(UsageError, match="stored in NATS"):
             await nowhere.run()
 
     async def test_the_same_informer_cannot_be_added_twice(self) -> None:
-        made = controller(Notes())
+        made = controller(RecordingWatcher())
         with pytest.raises(InformerAlreadyAddedError, match="exactly these objects"):
             made.add_informer(SITES)
         made.add_informer(SITES, labels={"region": "eu"})
@@ -726,7 +728,7 @@ class TestRunning:
     async def test_add_informer_is_refused_while_the_controller_runs(
         self, stores: MemoryStores
     ) -> None:
-        made = controller(Notes())
+        made = controller(RecordingWatcher())
         async with running(made, stores):
             with pytest.raises(UsageError, match="add informers before"):
                 made.add_informer(SITES, "other")

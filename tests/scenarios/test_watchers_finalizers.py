@@ -15,7 +15,7 @@ from tests.support.controllers.recording_watcher import (
     FINALIZER,
     IN_PROGRESS,
     SITES,
-    Notes,
+    RecordingWatcher,
     change,
     finalizers,
     mark_deleted,
@@ -39,21 +39,21 @@ def sites(stores: MemoryStores) -> MemoryStore:
     return stores.store(SITES)
 
 
-def opinionated(notes: Notes, **options: Any) -> OpinionatedWatcher:
+def opinionated(recording: RecordingWatcher, **options: Any) -> OpinionatedWatcher:
     return OpinionatedWatcher(
         SITES,
-        add_func=notes.add,
-        update_func=notes.update,
-        delete_func=notes.delete,
-        sync_func=notes.sync,
+        add_func=recording.add,
+        update_func=recording.update,
+        delete_func=recording.delete,
+        sync_func=recording.sync,
         **options,
     )
 
 
-def controller(notes: Notes, *others: OpinionatedWatcher) -> InformerController:
+def controller(recording: RecordingWatcher, *others: OpinionatedWatcher) -> InformerController:
     made = InformerController(name="sites")
     made.add_informer(SITES)
-    for watcher in (opinionated(notes), *others):
+    for watcher in (opinionated(recording), *others):
         made.add_watcher(watcher, SITES)
     return made
 
@@ -68,77 +68,77 @@ class TestAdding:
     ) -> None:
         held: list[list[str]] = []
 
-        class Looking(Notes):
-            async def note(self, what: str, seen: Snapshot[Any]) -> None:
+        class Looking(RecordingWatcher):
+            async def record(self, what: str, seen: Snapshot[Any]) -> None:
                 held.append(await finalizers(sites, KEY))
-                await super().note(what, seen)
+                await super().record(what, seen)
 
         await put(sites, KEY, site("one", finalizers=["another's"]))
-        notes = Looking()
-        async with running(controller(notes), stores):
+        recording = Looking()
+        async with running(controller(recording), stores):
             await settled()
-        assert notes.told == ["add athens one"]
+        assert recording.calls == ["add athens one"]
         assert held == [["another's", IN_PROGRESS]]
         assert await finalizers(sites, KEY) == ["another's", FINALIZER]
 
     async def test_own_finalizer_writes_cause_no_update_and_no_second_add(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.takes_s = 5
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        recording.takes_s = 5
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
             assert sites.writes == 3
-        assert notes.told == ["add athens one"]
+        assert recording.calls == ["add athens one"]
 
     async def test_a_failed_add_keeps_the_in_progress_finalizer_and_is_retried_as_an_add(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.failures = 2
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        recording.failures = 2
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await asyncio.sleep(1)
             assert await finalizers(sites, KEY) == [IN_PROGRESS]
             await settled()
-        assert notes.told == ["add athens one fails", "add athens one fails", "add athens one"]
+        assert recording.calls == ["add athens one fails", "add athens one fails", "add athens one"]
         assert await finalizers(sites, KEY) == [FINALIZER]
 
     async def test_add_gets_the_object_with_the_in_progress_finalizer(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
-        assert notes.seen[0].revision == 2
-        assert notes.seen[0].metadata.finalizers == (IN_PROGRESS,)
+        assert recording.seen[0].revision == 2
+        assert recording.seen[0].metadata.finalizers == (IN_PROGRESS,)
 
     async def test_an_object_that_changes_during_its_add_is_updated_afterwards(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        class Meddled(Notes):
-            async def note(self, what: str, seen: Snapshot[Any]) -> None:
-                if not self.told:
+        class Meddled(RecordingWatcher):
+            async def record(self, what: str, seen: Snapshot[Any]) -> None:
+                if not self.calls:
                     await change(sites, KEY, "spec", "text", to="two")
-                await super().note(what, seen)
+                await super().record(what, seen)
 
-        notes = Meddled()
-        async with running(controller(notes), stores):
+        recording = Meddled()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
-        assert notes.told == ["add athens one", "update athens one two"]
+        assert recording.calls == ["add athens one", "update athens one two"]
         assert await finalizers(sites, KEY) == [FINALIZER]
 
     async def test_a_finalizer_that_others_add_during_the_add_is_kept(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        class Meddled(Notes):
-            async def note(self, what: str, seen: Snapshot[Any]) -> None:
+        class Meddled(RecordingWatcher):
+            async def record(self, what: str, seen: Snapshot[Any]) -> None:
                 others = [*await finalizers(sites, KEY), "another's"]
                 await change(sites, KEY, "metadata", "finalizers", to=others)
-                await super().note(what, seen)
+                await super().record(what, seen)
 
         async with running(controller(Meddled()), stores):
             await put(sites, KEY, site("one"))
@@ -148,49 +148,49 @@ class TestAdding:
     async def test_an_object_deleted_before_it_has_the_finalizer_is_never_added(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes, first = Notes(), Notes()
+        recording, first = RecordingWatcher(), RecordingWatcher()
         first.takes_s = 5
         made = InformerController()
         made.add_informer(SITES)
         made.add_watcher(first, SITES)
-        made.add_watcher(opinionated(notes), SITES)
+        made.add_watcher(opinionated(recording), SITES)
         async with running(made, stores):
             await put(sites, KEY, site("one"))
             await asyncio.sleep(1)
             await sites.delete(KEY)
             await settled()
-        assert first.told == ["add athens one", "delete athens one"]
-        assert notes.told == []
+        assert first.calls == ["add athens one", "delete athens one"]
+        assert recording.calls == []
         assert made.failing == {SITES.name: {}}
 
     async def test_an_object_marked_deleted_before_its_add_gets_no_finalizer(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes, first = Notes(), Notes()
+        recording, first = RecordingWatcher(), RecordingWatcher()
         first.takes_s = 5
         made = InformerController()
         made.add_informer(SITES)
         made.add_watcher(first, SITES)
-        made.add_watcher(opinionated(notes), SITES)
+        made.add_watcher(opinionated(recording), SITES)
         async with running(made, stores):
             await put(sites, KEY, site("one", finalizers=["another's"]))
             await asyncio.sleep(1)
             await mark_deleted(sites, KEY)
             await settled()
-        assert notes.told == []
+        assert recording.calls == []
         assert await finalizers(sites, KEY) == ["another's"]
 
     async def test_an_object_marked_deleted_during_its_add_is_deleted_afterwards(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.takes_s = 5
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        recording.takes_s = 5
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await asyncio.sleep(1)
             await mark_deleted(sites, KEY)
             await settled()
-        assert notes.told == ["add athens one", "delete athens one"]
+        assert recording.calls == ["add athens one", "delete athens one"]
         assert sites.keys() == []
 
 
@@ -198,73 +198,77 @@ class TestUpdating:
     async def test_only_a_change_of_spec_or_labels_is_an_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
             await change(sites, KEY, "status", to={"seen": True})
             await change(sites, KEY, "spec", "text", to="two")
             await change(sites, KEY, "metadata", "labels", to={"region": "eu"})
             await settled()
-        assert notes.told == ["add athens one", "update athens one two", "update athens two two"]
+        assert recording.calls == [
+            "add athens one",
+            "update athens one two",
+            "update athens two two",
+        ]
 
     async def test_a_change_after_a_failed_add_is_one_add(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        notes.failures = 1
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        recording.failures = 1
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await asyncio.sleep(1)
             await change(sites, KEY, "spec", "text", to="two")
             await settled()
-        assert notes.told == ["add athens one fails", "add athens two"]
+        assert recording.calls == ["add athens one fails", "add athens two"]
 
     async def test_an_overwritten_object_gets_the_finalizer_again_and_an_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
             await put(sites, KEY, site("two"))
             await settled()
-        assert notes.told == ["add athens one", "update athens one two"]
+        assert recording.calls == ["add athens one", "update athens one two"]
         assert await finalizers(sites, KEY) == [FINALIZER]
 
     async def test_a_failed_update_is_retried_after_a_status_write(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
-            notes.failures = 1
+            recording.failures = 1
             await change(sites, KEY, "spec", "text", to="two")
             await asyncio.sleep(1)
             await change(sites, KEY, "status", to={"seen": True})
             await settled()
-        assert notes.told[1:] == ["update athens one two fails", "update athens one two"]
+        assert recording.calls[1:] == ["update athens one two fails", "update athens one two"]
 
 
 class TestDeleting:
     async def test_an_object_marked_deleted_gets_one_delete_and_is_removed(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
             await mark_deleted(sites, KEY)
             await settled()
-        assert notes.told == ["add athens one", "delete athens one"]
+        assert recording.calls == ["add athens one", "delete athens one"]
         assert sites.keys() == []
 
     async def test_an_object_marked_deleted_gets_no_update(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one", finalizers=["another's"]))
             await settled()
             await mark_deleted(sites, KEY)
@@ -272,38 +276,38 @@ class TestDeleting:
             await change(sites, KEY, "spec", "text", to="two")
             await settled()
             assert await finalizers(sites, KEY) == ["another's"]
-        assert notes.told == ["add athens one", "delete athens one"]
+        assert recording.calls == ["add athens one", "delete athens one"]
 
     async def test_an_object_that_changes_during_its_delete_gets_one_delete(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        class Meddled(Notes):
+        class Meddled(RecordingWatcher):
             async def delete(self, last: Snapshot[Any]) -> None:
                 await change(sites, KEY, "status", to={"seen": True})
                 await super().delete(last)
 
-        notes = Meddled()
-        async with running(controller(notes), stores):
+        recording = Meddled()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one", finalizers=["another's"]))
             await settled()
             await mark_deleted(sites, KEY)
             await settled()
-        assert notes.told == ["add athens one", "delete athens one"]
+        assert recording.calls == ["add athens one", "delete athens one"]
         assert await finalizers(sites, KEY) == ["another's"]
 
     async def test_a_failed_delete_keeps_the_object_and_is_retried(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
-            notes.failures = 1
+            recording.failures = 1
             await mark_deleted(sites, KEY)
             await asyncio.sleep(1)
             assert sites.keys() == [KEY]
             await settled()
-        assert notes.told[1:] == ["delete athens one fails", "delete athens one"]
+        assert recording.calls[1:] == ["delete athens one fails", "delete athens one"]
         assert sites.keys() == []
 
     async def test_an_object_with_finalizers_of_others_only_is_not_changed(
@@ -311,44 +315,44 @@ class TestDeleting:
     ) -> None:
         going = site("one", finalizers=["another's"], deletionTimestamp="2026-01-01T00:00:00Z")
         await put(sites, KEY, going)
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await settled()
-        assert notes.told == []
+        assert recording.calls == []
         assert sites.writes == 1
 
     async def test_an_object_marked_deleted_without_finalizers_is_removed(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, KEY, site("one", deletionTimestamp="2026-01-01T00:00:00Z"))
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await settled()
-        assert notes.told == []
+        assert recording.calls == []
         assert sites.keys() == []
 
     async def test_an_object_deleted_despite_its_finalizer_gets_a_delete_of_its_last_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
-            notes.failures = 1
+            recording.failures = 1
             await sites.delete(KEY)
             await settled()
-        assert notes.told[1:] == ["delete athens one fails", "delete athens one"]
-        again = Notes()
+        assert recording.calls[1:] == ["delete athens one fails", "delete athens one"]
+        again = RecordingWatcher()
         async with running(controller(again), stores):
             await settled()
-        assert again.told == []
+        assert again.calls == []
 
     async def test_an_overwritten_and_deleted_object_gets_a_delete_without_its_finalizer(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         for away in (False, True):
-            notes, again = Notes(), Notes()
-            async with running(controller(notes), stores):
+            recording, again = RecordingWatcher(), RecordingWatcher()
+            async with running(controller(recording), stores):
                 await put(sites, KEY, site("one"))
                 await settled()
                 if not away:
@@ -360,48 +364,48 @@ class TestDeleting:
                 await sites.delete(KEY)
             async with running(controller(again), stores):
                 await settled()
-            assert [*notes.told, *again.told][-1] == "delete athens two"
-            assert again.told == (["delete athens two"] if away else [])
+            assert [*recording.calls, *again.calls][-1] == "delete athens two"
+            assert again.calls == (["delete athens two"] if away else [])
 
     async def test_a_recreated_object_without_the_finalizer_gets_no_delete(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        async with running(controller(Notes()), stores):
+        async with running(controller(RecordingWatcher()), stores):
             await put(sites, KEY, site("one"))
             await settled()
             await mark_deleted(sites, KEY)
             await settled()
         await put(sites, KEY, site("two"))
         await sites.delete(KEY)
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await settled()
-        assert notes.told == []
+        assert recording.calls == []
 
     async def test_an_object_lost_without_a_delete_marker_gets_no_delete(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
             sites.vanish(KEY)
             sites.break_watches()
             await settled()
-        assert notes.told == ["add athens one"]
+        assert recording.calls == ["add athens one"]
 
     async def test_an_object_created_in_a_recreated_bucket_is_added(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await put(sites, KEY, site("one"))
             await settled()
             sites.recreate()
             await settled()
             await put(sites, KEY, site("two"))
             await settled()
-        assert notes.told == ["add athens one", "add athens two"]
+        assert recording.calls == ["add athens one", "add athens two"]
 
 
 class TestRestarts:
@@ -409,37 +413,37 @@ class TestRestarts:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, KEY, site("one"))
-        async with running(controller(Notes()), stores):
+        async with running(controller(RecordingWatcher()), stores):
             await settled()
         await put(sites, "berlin", site("new"))
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await settled()
-        assert sorted(notes.told) == ["add berlin new", "sync athens one"]
+        assert sorted(recording.calls) == ["add berlin new", "sync athens one"]
 
     async def test_an_unfinished_add_is_an_add_after_a_restart(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        failing = Notes()
+        failing = RecordingWatcher()
         failing.failures = 100
         await put(sites, KEY, site("one"))
         async with running(controller(failing), stores):
             await settled()
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await settled()
-        assert notes.told == ["add athens one"]
+        assert recording.calls == ["add athens one"]
         assert await finalizers(sites, KEY) == [FINALIZER]
 
     async def test_a_failed_sync_is_retried_as_a_sync(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, KEY, site("one", finalizers=[FINALIZER]))
-        notes = Notes()
-        notes.failures = 1
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        recording.failures = 1
+        async with running(controller(recording), stores):
             await settled()
-        assert notes.told == ["sync athens one fails", "sync athens one"]
+        assert recording.calls == ["sync athens one fails", "sync athens one"]
 
     @pytest.mark.parametrize("name", [FINALIZER, IN_PROGRESS])
     async def test_an_object_marked_deleted_during_a_stop_is_deleted(
@@ -447,10 +451,10 @@ class TestRestarts:
     ) -> None:
         marked = "2026-01-01T00:00:00Z"
         await put(sites, KEY, site("one", finalizers=[name], deletionTimestamp=marked))
-        notes = Notes()
-        async with running(controller(notes), stores):
+        recording = RecordingWatcher()
+        async with running(controller(recording), stores):
             await settled()
-        assert notes.told == ["delete athens one"]
+        assert recording.calls == ["delete athens one"]
         assert sites.keys() == []
 
     async def test_an_object_deleted_during_a_stop_despite_its_finalizer_gets_one_delete(
@@ -460,35 +464,35 @@ class TestRestarts:
         await sites.delete(KEY)
         await put(sites, "berlin", site("of nobody"))
         await sites.delete("berlin")
-        notes = Notes()
-        notes.failures = 1
+        recording = RecordingWatcher()
+        recording.failures = 1
         for _ in range(2):
-            async with running(controller(notes), stores):
+            async with running(controller(recording), stores):
                 await settled()
-        assert notes.told == ["delete athens one fails", "delete athens one"]
+        assert recording.calls == ["delete athens one fails", "delete athens one"]
 
 
 class TestWrapping:
-    @pytest.mark.parametrize("told", [["add athens one"], []])
+    @pytest.mark.parametrize("calls", [["add athens one"], []])
     async def test_sync_to_add_calls_the_wrapped_add_for_known_objects(
-        self, stores: MemoryStores, sites: MemoryStore, told: list[str]
+        self, stores: MemoryStores, sites: MemoryStore, calls: list[str]
     ) -> None:
         await put(sites, KEY, site("one", finalizers=[FINALIZER]))
-        notes = Notes()
+        recording = RecordingWatcher()
         watcher = OpinionatedWatcher(SITES)
-        watcher.wrap(notes, sync_to_add=bool(told))
+        watcher.wrap(recording, sync_to_add=bool(calls))
         made = InformerController()
         made.add_informer(SITES)
         made.add_watcher(watcher, SITES)
         async with running(made, stores):
             await settled()
-            assert notes.told == told
+            assert recording.calls == calls
             await change(sites, KEY, "spec", "text", to="two")
             await put(sites, "berlin", site("new"))
             await settled()
             await mark_deleted(sites, KEY)
             await settled()
-        assert notes.told[len(told) :] == [
+        assert recording.calls[len(calls) :] == [
             "update athens one two",
             "add berlin new",
             "delete athens two",
@@ -498,27 +502,27 @@ class TestWrapping:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, KEY, site("one", finalizers=[FINALIZER]))
-        notes, wrapped = Notes(), Notes()
-        watcher = OpinionatedWatcher(SITES, sync_func=notes.add)
+        recording, wrapped = RecordingWatcher(), RecordingWatcher()
+        watcher = OpinionatedWatcher(SITES, sync_func=recording.add)
         watcher.wrap(wrapped, sync_to_add=False)
         made = InformerController()
         made.add_informer(SITES)
         made.add_watcher(watcher, SITES)
         async with running(made, stores):
             await settled()
-        assert (notes.told, wrapped.told) == (["add athens one"], [])
+        assert (recording.calls, wrapped.calls) == (["add athens one"], [])
 
 
 class TestTrouble:
     async def test_an_add_is_made_after_a_long_outage_of_the_store(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes, first = Notes(), Notes()
+        recording, first = RecordingWatcher(), RecordingWatcher()
         first.takes_s = 5
         made = InformerController()
         made.add_informer(SITES)
         made.add_watcher(first, SITES)
-        made.add_watcher(opinionated(notes), SITES)
+        made.add_watcher(opinionated(recording), SITES)
         async with running(made, stores):
             await put(sites, KEY, site("one"))
             await asyncio.sleep(1)
@@ -526,18 +530,20 @@ class TestTrouble:
             await asyncio.sleep(3600)
             sites.fail(None)
             await settled()
-        assert notes.told == ["add athens one"]
+        assert recording.calls == ["add athens one"]
 
     async def test_two_watchers_with_one_finalizer_are_refused(self) -> None:
-        made = controller(Notes())
+        made = controller(RecordingWatcher())
         with pytest.raises(UsageError, match=f"have the finalizer {FINALIZER}"):
-            made.add_watcher(opinionated(Notes()), SITES)
-        made.add_watcher(opinionated(Notes(), finalizer_supplier=lambda _kind: "another"), SITES)
+            made.add_watcher(opinionated(RecordingWatcher()), SITES)
+        made.add_watcher(
+            opinionated(RecordingWatcher(), finalizer_supplier=lambda _kind: "another"), SITES
+        )
 
     async def test_two_watchers_add_and_remove_their_own_finalizers(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        one, other = Notes(), Notes()
+        one, other = RecordingWatcher(), RecordingWatcher()
         another = opinionated(other, finalizer_supplier=lambda _kind: "another")
         async with running(controller(one, another), stores):
             await put(sites, KEY, site("one"))
@@ -548,9 +554,9 @@ class TestTrouble:
             await asyncio.sleep(1)
             assert await finalizers(sites, KEY) == ["another"]
             await settled()
-        assert one.told == ["add athens one", "delete athens one"]
+        assert one.calls == ["add athens one", "delete athens one"]
         fails = "delete athens one fails"
-        assert other.told == ["add athens one", fails, fails, "delete athens one"]
+        assert other.calls == ["add athens one", fails, fails, "delete athens one"]
         assert sites.keys() == []
 
 
@@ -566,19 +572,19 @@ class TestCluster:
         return cluster.store(WIDGETS)
 
     @staticmethod
-    def watching(notes: Notes) -> InformerController:
+    def watching(recording: RecordingWatcher) -> InformerController:
         made = InformerController()
         made.add_informer(WIDGETS)
         watcher = OpinionatedWatcher(WIDGETS)
-        watcher.wrap(notes, sync_to_add=True)
+        watcher.wrap(recording, sync_to_add=True)
         made.add_watcher(watcher, WIDGETS)
         return made
 
     async def test_a_kubernetes_object_is_added_updated_and_deleted_once(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
-        notes = Notes()
-        async with running(self.watching(notes), stores, cluster):
+        recording = RecordingWatcher()
+        async with running(self.watching(recording), stores, cluster):
             await put(widgets, WIDGET, site("one"))
             await settled()
             await change(widgets, WIDGET, "spec", "text", to="two")
@@ -586,64 +592,64 @@ class TestCluster:
             assert await finalizers(widgets, WIDGET) == ["operator.v1.Widget.example.com"]
             await widgets.delete(WIDGET)
             await settled()
-        assert notes.told == ["add ns/one one", "update ns/one one two", "delete ns/one two"]
+        assert recording.calls == ["add ns/one one", "update ns/one one two", "delete ns/one two"]
         assert widgets.keys() == []
 
     async def test_a_kubernetes_object_that_changes_during_its_delete_gets_one_delete(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
-        class Meddled(Notes):
+        class Meddled(RecordingWatcher):
             async def delete(self, last: Snapshot[Any]) -> None:
                 await widgets.patch_status(WIDGET, {"seen": True})
                 await super().delete(last)
 
-        notes = Meddled()
-        async with running(self.watching(notes), stores, cluster):
+        recording = Meddled()
+        async with running(self.watching(recording), stores, cluster):
             await put(widgets, WIDGET, site("one"))
             await settled()
             await widgets.delete(WIDGET)
             await settled()
-        assert notes.told == ["add ns/one one", "delete ns/one one"]
+        assert recording.calls == ["add ns/one one", "delete ns/one one"]
         assert widgets.keys() == []
 
     async def test_a_recreated_kubernetes_object_is_added_and_deleted_separately(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
-        notes = Notes()
-        async with running(self.watching(notes), stores, cluster):
+        recording = RecordingWatcher()
+        async with running(self.watching(recording), stores, cluster):
             for number in ("1", "2", "3"):
                 await put(widgets, WIDGET, site(number))
                 await settled()
                 widgets.break_watches()  # so that one listing shows another object
                 await widgets.delete(WIDGET)
                 await until(lambda: not widgets.keys())
-        told = [what.split()[0::2] for what in notes.told]
-        assert told == [[what, number] for number in "123" for what in ("add", "delete")]
+        calls = [what.split()[0::2] for what in recording.calls]
+        assert calls == [[what, number] for number in "123" for what in ("add", "delete")]
 
     async def test_finalizers_removed_by_hand_end_the_retries_of_a_delete(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
-        notes = Notes()
-        async with running(self.watching(notes), stores, cluster):
+        recording = RecordingWatcher()
+        async with running(self.watching(recording), stores, cluster):
             await put(widgets, WIDGET, site("one"))
             await settled()
-            notes.failures = 100
+            recording.failures = 100
             await widgets.delete(WIDGET)
             await asyncio.sleep(1)
             await change(widgets, WIDGET, "metadata", "finalizers", to=[])
             await asyncio.sleep(3600)
-        assert notes.told == ["add ns/one one", "delete ns/one one fails"]
+        assert recording.calls == ["add ns/one one", "delete ns/one one fails"]
         assert widgets.keys() == []
 
     async def test_an_informer_selects_kubernetes_objects_by_labels(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
-        notes = Notes()
+        recording = RecordingWatcher()
         made = InformerController()
         made.add_informer(WIDGETS, labels="region!=ap")
         made.add_informer(kube("v1", "ConfigMap", namespace="ns"), "configs")
-        made.add_watcher(notes, WIDGETS)
-        made.add_watcher(notes, "configs")
+        made.add_watcher(recording, WIDGETS)
+        made.add_watcher(recording, "configs")
         async with running(made, stores, cluster):
             await put(widgets, "ns/a", site("one", labels={"region": "eu"}))
             await put(widgets, "ns/b", site("one", labels={"region": "ap"}))
@@ -652,12 +658,12 @@ class TestCluster:
             await put(configs, "elsewhere/c", site("one"))
             await change(widgets, "ns/a", "metadata", "labels", to={"region": "ap"})
             await asyncio.sleep(1)
-        assert sorted(notes.told) == ["add ns/a one", "add ns/c one", "delete ns/a one"]
+        assert sorted(recording.calls) == ["add ns/a one", "add ns/c one", "delete ns/a one"]
 
     async def test_a_kubernetes_kind_without_a_cluster_is_refused(
         self, stores: MemoryStores
     ) -> None:
-        made = self.watching(Notes())
+        made = self.watching(RecordingWatcher())
         assert made.kinds == [WIDGETS]
         made.use(nats=stores)
         with pytest.raises(UsageError, match="stored in Kubernetes"):

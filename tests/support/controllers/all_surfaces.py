@@ -1,4 +1,4 @@
-"""Runs the handler of a user on each surface."""
+"""Runs one handler on each surface: controller, watchers, managed, dynamic and resource."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,12 +29,12 @@ from natsctl.watchers import InformerController
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
 Handle = Callable[[str], Awaitable[Any]]
-"""The code of a user, called with a key."""
+"""A handler that is called with a key."""
 
 Open = Callable[[Handle], AbstractAsyncContextManager[MemoryStores]]
-"""Runs a surface that calls the handler for every key of the bucket `things`."""
+"""A function that runs a surface, which calls the handler for every key of `things`."""
 
-LIMIT_S = 10.0  # how long a call may take on each surface that has a limit
+LIMIT_S = 10.0  # the time limit of a call, on each surface that has a limit
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def _controller(handle: Handle) -> AsyncIterator[MemoryStores]:
 
 
 @asynccontextmanager
-async def _ended(
+async def _running(
     stop: Callable[[], None], work: Awaitable[None], ready: asyncio.Event
 ) -> AsyncIterator[None]:
     task = asyncio.ensure_future(work)
@@ -69,12 +69,12 @@ async def _watchers(handle: Handle) -> AsyncIterator[MemoryStores]:
         await handle(new.key)
 
     stores = MemoryStores()
-    made = InformerController(
+    controller = InformerController(
         name="things", nats=stores, timeout_s=LIMIT_S, retry_policy=lambda *_: Retry(1.0)
     )
-    made.add_informer(THINGS)
-    made.add_watcher(SimpleWatcher(add_func=add), THINGS)
-    async with _ended(made.stop, made.run(), made.synced):
+    controller.add_informer(THINGS)
+    controller.add_watcher(SimpleWatcher(add_func=add), THINGS)
+    async with _running(controller.stop, controller.run(), controller.synced):
         yield stores
 
 
@@ -91,8 +91,8 @@ async def _managed(handle: Handle) -> AsyncIterator[MemoryStores]:
             return Reconciler(managed)
 
     stores = MemoryStores()
-    made = Things(nats=stores)
-    async with _ended(made.stop, made.run(), made.synced):
+    controller = Things(nats=stores)
+    async with _running(controller.stop, controller.run(), controller.synced):
         yield stores
 
 
@@ -103,9 +103,9 @@ async def _dynamic(handle: Handle) -> AsyncIterator[MemoryStores]:
 
     stores = MemoryStores()
     options = DynamicOptions(reconcile_timeout_s=LIMIT_S, workers=4)
-    made = DynamicWatcher(reconcile, nats=stores, options=options)
+    controller = DynamicWatcher(reconcile, nats=stores, options=options)
     bucket = kv_kind("things")
-    async with _ended(made.stop, made.start(), made.started):
+    async with _running(controller.stop, controller.start(), controller.started):
         for name in ("bad", "good"):
             watcher = ObjectIdentifier(
                 version="v1", kind="ConfigMap", namespace="default", name=name
@@ -113,7 +113,7 @@ async def _dynamic(handle: Handle) -> AsyncIterator[MemoryStores]:
             watched = ObjectIdentifier(
                 group=bucket.group, version=bucket.version, kind=bucket.kind, name=name
             )
-            await made.add_watcher(watcher, watched)
+            await controller.add_watcher(watcher, watched)
         yield stores
 
 

@@ -1,4 +1,4 @@
-"""What the plays share: every App becomes its Parts, over stores that can be made to misbehave."""
+"""A controller that creates Parts for each App, and stores that can be slow or break."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ PARTS = kv(Part, bucket="parts")
 
 
 class Apps(Controller):
-    """An app called `shop` with the parts `a` and `b` becomes `shop.a` and `shop.b`."""
+    """A controller that creates the part `shop.a` for an app `shop` with the part `a`."""
 
     apps = primary(APPS)
     parts = secondary(PARTS)
@@ -58,22 +58,22 @@ class Apps(Controller):
         app = self.apps.get(key)
         if app is None:
             return None
-        wanted = parts_of(key, app.spec)
-        for name, text in wanted.items():
+        desired = parts_of(key, app.spec)
+        for name, text in desired.items():
             await self.parts.apply(name, Part(spec=PartSpec(text)))
-        for name in self.parts.owned().keys() - wanted.keys():
+        for name in self.parts.owned().keys() - desired.keys():
             await self.parts.delete(name)
-        await self.apps.update_status(key, {"parts": len(wanted)})
+        await self.apps.update_status(key, {"parts": len(desired)})
         return None
 
 
 def parts_of(key: str, spec: AppSpec) -> dict[str, str]:
-    """Return the parts that an app implies, with their texts."""
+    """Return the desired parts of an app, with their texts."""
     return {f"{key}.{name}": spec.text for name in spec.parts}
 
 
-class Stage:
-    """The stores of a play, seen from outside: as people and plain programs read and write."""
+class AppClient:
+    """Reads and writes the buckets of apps and parts as users and other programs do."""
 
     def __init__(self, stores: MemoryStores) -> None:
         self.stores = stores
@@ -81,26 +81,27 @@ class Stage:
         self.parts = stores.store(PARTS)
 
     async def app(self, key: str, text: str = "hi", parts: tuple[str, ...] = ("main",)) -> int:
-        """Put an app as `nats kv put` does: without metadata, over whatever is there."""
+        """Put an app as `nats kv put` does: without metadata, whether or not it exists."""
         return await put(self.apps, key, {"spec": {"text": text, "parts": parts}})
 
     async def texts(self) -> dict[str, str]:
-        """Return what the parts say, by key."""
+        """Return the texts of the parts, by key."""
         return {key: (await document(self.parts, key))["spec"]["text"] for key in self.part_keys}
 
     @property
     def part_keys(self) -> list[str]:
-        """Which parts there are."""
+        """The keys of all parts."""
         return self.parts.keys()
 
     @property
     def writes(self) -> int:
-        """How many writes all stores took."""
+        """The number of writes to both buckets."""
         return self.apps.writes + self.parts.writes
 
     def events(self, key: str) -> list[tuple[str, str]]:
         """Return the reasons and messages of the key's events."""
-        return [(at.reason, at.message) for at in self.stores.events.events if at.key == key]
+        events = self.stores.events.events
+        return [(event.reason, event.message) for event in events if event.key == key]
 
     def reasons(self, key: str) -> list[str]:
         """Return the reasons of the key's events."""
@@ -108,7 +109,7 @@ class Stage:
 
 
 async def put(store: MemoryStore, key: str, value: bytes | dict[str, Any]) -> int:
-    """Write *value* and nothing else, over whatever is there."""
+    """Write a value, whether or not the key exists."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     try:
         revision = (await store.get(key)).revision
@@ -118,16 +119,16 @@ async def put(store: MemoryStore, key: str, value: bytes | dict[str, Any]) -> in
 
 
 async def edit(store: MemoryStore, key: str, *path: str, to: object) -> int:
-    """Change one field of an object and leave the others as they are; None removes it."""
-    whole = await document(store, key)
-    inner = whole
+    """Change one field of an object and keep the others; None removes the field."""
+    changed = await document(store, key)
+    parent = changed
     for name in path[:-1]:
-        inner = inner.setdefault(name, {})
+        parent = parent.setdefault(name, {})
     if to is None:
-        del inner[path[-1]]
+        del parent[path[-1]]
     else:
-        inner[path[-1]] = to
-    return await put(store, key, whole)
+        parent[path[-1]] = to
+    return await put(store, key, changed)
 
 
 async def document(store: MemoryStore, key: str) -> dict[str, Any]:
@@ -137,13 +138,15 @@ async def document(store: MemoryStore, key: str) -> dict[str, Any]:
 
 
 class SlowStore(MemoryStore):
-    """A memory store that can be slow to answer, and whose watches can be late or break halfway."""
+    """A memory store whose responses can be slow and whose watches can lag or break."""
 
     def __init__(self, kind: Kind[Any]) -> None:
         super().__init__(kind)
         self.lag_s = 0.0
         self.answers_after_s = 0.0
-        self.breaks_after: int | None = None  # events of the next watch, once
+        self.breaks_after: int | None = (
+            None  # the number of events after which the next watch breaks
+        )
         self._cuts = 0
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -156,13 +159,13 @@ class SlowStore(MemoryStore):
                 await asyncio.sleep(self.answers_after_s)
 
     def cut(self) -> None:
-        """Break every watch, and lose what was on its way."""
+        """Break every watch and drop its pending events."""
         self._cuts += 1
         self.break_watches()
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
-        """Let no watch event through meanwhile."""
+        """Hold back all watch events within the context."""
         self._flowing.clear()
         try:
             yield
@@ -171,10 +174,12 @@ class SlowStore(MemoryStore):
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        async with super().watch() as events, aclosing(self._slowly(events)) as late:
-            yield late
+        async with super().watch() as events, aclosing(self._with_lag(events)) as delayed:
+            yield delayed
 
-    async def _slowly(self, events: AsyncIterator[WatchEvent]) -> AsyncGenerator[WatchEvent, None]:
+    async def _with_lag(
+        self, events: AsyncIterator[WatchEvent]
+    ) -> AsyncGenerator[WatchEvent, None]:
         breaks_after, self.breaks_after = self.breaks_after, None
         seen, cuts = 0, self._cuts
         async for event in events:
@@ -198,6 +203,6 @@ class SlowStores(MemoryStores):
         return self._slow.setdefault(kind.name, SlowStore(kind))
 
 
-def stage(harness: Harness) -> Stage:
-    """Return the stage on which a running controller plays."""
-    return Stage(harness.stores)
+def app_client(harness: Harness) -> AppClient:
+    """Return a client of the stores of a running controller."""
+    return AppClient(harness.stores)

@@ -1,4 +1,4 @@
-"""A controller that reads many things, and does nothing with them."""
+"""A controller that caches many large things and writes nothing."""
 
 from natsctl import Controller, kv, primary
 from tests.support.clients.nats_admin import FAILURES, Admin
@@ -9,7 +9,7 @@ PADDING = "x" * 2_000
 
 
 class Readers(Controller):
-    """Reads things, and does nothing with them."""
+    """Records the things that it reads, and writes nothing."""
 
     things = primary(kv(Thing, bucket=THINGS, history=1))
     sync_timeout_s = 600.0
@@ -35,7 +35,7 @@ def taken_in(controller: Readers, revision: int) -> bool:
 
 
 async def settled(controller: Readers, admin: Admin) -> bool:
-    """Assert that the cache is the bucket, and that the latest of every key was synced."""
+    """Assert that the cache equals the bucket, and that every newest state was synced."""
     try:
         things = living(await admin.entries(THINGS))
     except FAILURES as error:

@@ -1,4 +1,4 @@
-"""The controller of these tests: every thing has copies, and a log of what the handler saw."""
+"""The controller of the fault tests: it creates copies of things and records its syncs."""
 
 import asyncio
 from typing import Any
@@ -29,11 +29,11 @@ class Copy(Object, frozen=True):
 
 
 class Sights:
-    """What the handler saw, over all runs of a test."""
+    """The results of the syncs, over all runs of a test."""
 
     def __init__(self) -> None:
         self.synced: dict[str, str] = {}  # the text of the last sync that succeeded
-        self.gone: set[str] = set()  # keys that were not there at some sync
+        self.gone: set[str] = set()  # keys that did not exist at some sync
         self.syncs = 0
         self.go_on = asyncio.Event()
         self.go_on.set()
@@ -58,11 +58,11 @@ class Copies(Controller):
             self.sights.synced.pop(key, None)
             return None
         spec = thing.spec
-        wanted = [f"{key}.{number}" for number in range(spec.copies)]
-        for name in wanted:
+        desired = [f"{key}.{number}" for number in range(spec.copies)]
+        for name in desired:
             await self.copies.apply(name, Copy(spec=CopySpec(spec.text)))
         for name in self.copies.owned():
-            if name not in wanted:
+            if name not in desired:
                 await self.copies.delete(name)
         await self.things.update_status(key, {"said": spec.text})
         self.sights.synced[key] = spec.text
@@ -70,7 +70,7 @@ class Copies(Controller):
 
 
 def copies_of(*, replicas: int = 1, **options: Any) -> type[Copies]:
-    """Return the controller with these options for the bucket of things."""
+    """Return a controller class whose bucket of things has these options."""
 
     class Configured(Copies):
         name = "copies"

@@ -1,4 +1,4 @@
-"""An outside system that keeps disks, and what is needed to reconcile them."""
+"""A simulated cloud of disks, and a reconciler of the disks."""
 
 import asyncio
 import json
@@ -44,16 +44,16 @@ DISKS = kv(Disk, bucket="disks")
 
 
 def clock() -> datetime:
-    """Return what time it is in virtual time."""
+    """Return the date and time in virtual time."""
     return EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
 
 
 class Cloud:
-    """Disks by name, with their sizes; `calls` are what was asked of it, in order."""
+    """A cloud: the sizes of disks by name, and the calls that it received, in order."""
 
     def __init__(self) -> None:
         self.disks: dict[str, int] = {}
-        self.created: list[str] = []  # every disk that was ever created, by its key
+        self.created: list[str] = []  # the key of every disk that was created
         self.calls: list[str] = []
         self.appears_after_s = 0.0
         self.goes_after_s = 0.0
@@ -63,15 +63,15 @@ class Cloud:
         self._seen_from: dict[str, float] = {}
         self._gone_from: dict[str, float] = {}
 
-    async def call(self, what: str) -> None:
-        """Take as long as told to, and fail where told to."""
-        self.calls.append(what)
-        await asyncio.sleep(self.takes_s.get(what, 0.0))
-        if what in self.failures:
-            raise self.failures[what]
+    async def call(self, name: str) -> None:
+        """Record a call, wait `takes_s` and raise the error of `failures`, if one is set."""
+        self.calls.append(name)
+        await asyncio.sleep(self.takes_s.get(name, 0.0))
+        if name in self.failures:
+            raise self.failures[name]
 
     def size(self, name: str) -> int | None:
-        """Return a disk's size, None where no disk of that name can be seen."""
+        """Return the size of a disk, or None if no disk of that name is visible."""
         now = asyncio.get_running_loop().time()
         if now >= self._gone_from.get(name, float("inf")):
             self.disks.pop(name, None)
@@ -79,21 +79,21 @@ class Cloud:
         return self.disks.get(name) if now >= self._seen_from.get(name, 0.0) else None
 
     def create(self, key: str, name: str, size: int) -> None:
-        """Add a disk, which can be seen a while later."""
+        """Add a disk, which is visible after `appears_after_s`."""
         assert name not in self.disks, f"{name} exists"
         self.disks[name] = size
         self.created.append(key)
         self._seen_from[name] = asyncio.get_running_loop().time() + self.appears_after_s
 
     def delete(self, name: str) -> None:
-        """Begin to remove a disk."""
+        """Remove a disk, which disappears after `goes_after_s`."""
         now = asyncio.get_running_loop().time()
         self._gone_from.setdefault(name, now + self.goes_after_s)
         self.size(name)
 
 
 class CloudClient:
-    """An `ExternalClient` of the cloud, which names disks itself, or by their keys."""
+    """An `ExternalClient` of the cloud; disks have generated names, or their keys as names."""
 
     def __init__(self, cloud: Cloud, *, by_key: bool = False) -> None:
         self._cloud = cloud
@@ -105,8 +105,8 @@ class CloudClient:
         if size is None:
             return Observation()
         managed.status["size"] = size
-        wanted = managed.spec["size"]
-        diff = "" if size == wanted else f"size is {size}, not {wanted}"
+        desired = managed.spec["size"]
+        diff = "" if size == desired else f"size is {size}, not {desired}"
         return Observation(exists=True, up_to_date=not diff, diff=diff)
 
     async def create(self, managed: Managed[Any]) -> None:
@@ -117,7 +117,7 @@ class CloudClient:
         managed.external_name = name
         managed.status["lost"] = True
         if self._cloud.creates_and_fails:
-            raise TimeoutError("the cloud said nothing")
+            raise TimeoutError("the cloud did not respond")
 
     async def update(self, managed: Managed[Any]) -> None:
         await self._cloud.call("update")
@@ -129,7 +129,7 @@ class CloudClient:
 
 
 def primary_of(store: Store, records: Store | None = None) -> Primary[Any]:
-    """Return a primary over the store, which nothing watches; *records* keep its links."""
+    """Return an unwatched primary over a store; `records` stores its links."""
     if records is None:
         return Primary(Informer(store, store.kind), Barrier())
 
@@ -140,7 +140,7 @@ def primary_of(store: Store, records: Store | None = None) -> Primary[Any]:
 
 
 class Play:
-    """A store of disks, the cloud, and a reconciler between them."""
+    """A store of disks, the cloud, and a reconciler of the disks."""
 
     def __init__(
         self,
@@ -172,41 +172,41 @@ class Play:
         return CloudClient(self.cloud, by_key=self._by_key)
 
     def fail(self, error: StoreError | None) -> None:
-        """Have the stores of objects and records fail like this, None for not any more."""
+        """Make every call of the stores of objects and records raise `error`; None ends that."""
         for store in (self.store, self.records):
             assert isinstance(store, MemoryStore)
             store.fail(error)
 
     def connect_with(self, client: Callable[[Cloud], ExternalClient[Any]]) -> None:
-        """Speak to the cloud by this client from now on."""
+        """Use another client of the cloud."""
         self._client = client
 
     async def reconcile(self, key: str = "a") -> float | None:
         return await self.reconciler.reconcile(key)
 
     async def put(self, key: str = "a", size: int = 1, **annotations: str) -> None:
-        """Write a disk as people do; annotations by their last word, `_` for `-`."""
+        """Write a disk; annotations have names without the domain, with `_` for `-`."""
         await self.edit(key, lambda document: document.update(spec={"size": size}), create=True)
         if annotations:
             await self.annotate(key, **annotations)
 
     async def annotate(self, key: str = "a", **annotations: str | None) -> None:
-        """Set annotations of our domain; None takes one away."""
+        """Set annotations of our domain; None removes one."""
 
         def change(document: dict[str, Any]) -> None:
-            found = document.setdefault("metadata", {}).setdefault("annotations", {})
+            current = document.setdefault("metadata", {}).setdefault("annotations", {})
             for word, value in annotations.items():
                 name = f"{NAMES.domain}/{word.replace('_', '-')}"
-                found.pop(name, None)
+                current.pop(name, None)
                 if value is not None:
-                    found[name] = value
+                    current[name] = value
 
         await self.edit(key, change)
 
     async def edit(
         self, key: str, change: Callable[[dict[str, Any]], None], *, create: bool = False
     ) -> None:
-        """Change an object, by hand."""
+        """Change the document of an object."""
         try:
             stored = await self.store.get(key)
         except NotFoundError:
@@ -224,7 +224,7 @@ class Play:
         return document
 
     async def annotations(self, key: str = "a") -> dict[str, str]:
-        """Return the annotations of our domain, by their last words."""
+        """Return the annotations of our domain, by their names without the domain."""
         metadata = (await self.document(key)).get("metadata", {})
         return {
             name.removeprefix(f"{NAMES.domain}/"): value
@@ -234,13 +234,14 @@ class Play:
     async def conditions(self, key: str = "a") -> dict[str, tuple[str, str]]:
         """Return the status and the reason of each condition."""
         status = (await self.document(key)).get("status", {})
-        return {at["type"]: (at["status"], at["reason"]) for at in status.get("conditions", ())}
+        conditions = status.get("conditions", ())
+        return {entry["type"]: (entry["status"], entry["reason"]) for entry in conditions}
 
     async def message(self, key: str = "a") -> str:
-        """Return what `Synced` says."""
+        """Return the message of the condition `Synced`."""
         status = (await self.document(key)).get("status", {})
-        found = [at for at in status.get("conditions", ()) if at["type"] == "Synced"]
-        return str(found[0].get("message", ""))
+        conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
+        return str(conditions["Synced"].get("message", ""))
 
     async def finalizers(self, key: str = "a") -> list[str]:
         return list((await self.document(key)).get("metadata", {}).get("finalizers", []))
@@ -251,16 +252,16 @@ class Play:
         return [event.reason for event in self.recorder.events]
 
     async def settle(self, key: str = "a", *, limit: int = 20) -> None:
-        """Reconcile until nothing but polling is left, coming back when asked to."""
+        """Reconcile, after the requested delays, until only polling is left."""
         for _ in range(limit):
             try:
                 after_s = await self.reconcile(key)
-            except RetryAfter as wish:
-                after_s = wish.delay_s
+            except RetryAfter as retry:
+                after_s = retry.delay_s
             if after_s is None or after_s >= 60:
                 return
             await asyncio.sleep(after_s)
-        raise AssertionError("it never came to rest")
+        raise AssertionError("the object did not converge")
 
 
 HELD = [FINALIZER_NAME]

@@ -1,4 +1,4 @@
-"""What the plays of dynamic watches share: a dynamic watcher that runs, and notes its calls."""
+"""A running dynamic watcher that records its calls, and identifiers for the tests of it."""
 
 import asyncio
 import json
@@ -31,17 +31,17 @@ Reconcile = Callable[[ObjectIdentifier], Awaitable[float | None]]
 
 
 def watcher_called(name: str) -> ObjectIdentifier:
-    """Return who watches."""
+    """Return the identifier of a watcher."""
     return ObjectIdentifier(version="v1", kind="ConfigMap", namespace="default", name=name)
 
 
 def secret(name: str, namespace: str = "default") -> ObjectIdentifier:
-    """Return a secret's identifier."""
+    """Return the identifier of a secret."""
     return ObjectIdentifier(version="v1", kind="Secret", namespace=namespace, name=name)
 
 
 def secrets(selector: str = "", namespace: str = "default") -> ObjectIdentifier:
-    """Return the identifier of the secrets that a selector means."""
+    """Return the identifier of the secrets that match a selector, or of all secrets."""
     return ObjectIdentifier(
         version="v1",
         kind="Secret",
@@ -52,7 +52,7 @@ def secrets(selector: str = "", namespace: str = "default") -> ObjectIdentifier:
 
 
 def limit(key: str = "", selector: str = "", namespace: str = "") -> ObjectIdentifier:
-    """Return the identifier of an object in the bucket `limits`, or of several."""
+    """Return the identifier of an object of the bucket `limits`, or of several objects."""
     gvk = kv_kind("limits")
     return ObjectIdentifier(
         group=gvk.group,
@@ -66,7 +66,7 @@ def limit(key: str = "", selector: str = "", namespace: str = "") -> ObjectIdent
 
 
 class HeldStores(MemoryStores):
-    """Memory stores that can be held up: no bucket is opened meanwhile."""
+    """Memory stores whose buckets cannot be opened between `hold` and `release`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,11 +74,11 @@ class HeldStores(MemoryStores):
         self._flowing.set()
 
     def hold(self) -> None:
-        """Let nobody through."""
+        """Make every `open` wait."""
         self._flowing.clear()
 
-    def let_go(self) -> None:
-        """Let everybody through again."""
+    def release(self) -> None:
+        """End the wait of every `open`."""
         self._flowing.set()
 
     async def open(self, kind: Kind[Any]) -> MemoryStore:
@@ -86,12 +86,12 @@ class HeldStores(MemoryStores):
         return await super().open(kind)
 
 
-class Dependents:
-    """A dynamic watcher at work over memory stores."""
+class DynamicHarness:
+    """A dynamic watcher over memory stores."""
 
     def __init__(self, stores: MemoryStores, options: DynamicOptions | None) -> None:
         self.stores = stores
-        self.calls: list[str] = []  # for which watchers the reconciler was called
+        self.calls: list[str] = []  # the watchers for which the reconciler was called
         self.reconcile: Reconcile = self._nothing
         self.watcher = DynamicWatcher(self._called, nats=stores, kube=stores.kube, options=options)
 
@@ -109,11 +109,11 @@ class Dependents:
 
     @property
     def watches(self) -> int:
-        """How many watches the stores serve."""
+        """The number of watches that the stores serve."""
         return self.secrets.watches + self.nodes.watches + self.limits.watches
 
     async def put_secret(self, key: str, text: str = "hi", **labels: str) -> None:
-        """Write a secret, over whatever is there."""
+        """Write a secret, whether or not it exists."""
         store = self.secrets
         body = msgspec.json.encode({"metadata": {"labels": labels}, "data": {"text": text}})
         try:
@@ -124,13 +124,13 @@ class Dependents:
             await store.update(key, body, revision=revision)
 
     async def put_limit(self, key: str, most: int = 1, **labels: str) -> None:
-        """Write a limit, over whatever is there."""
+        """Write a limit, whether or not it exists."""
         await put(self.limits, key, {"metadata": {"labels": labels}, "spec": {"most": most}})
 
     async def taken(self) -> list[str]:
-        """Wait until all is quiet, and return for whom the reconciler was called since last time.
+        """Wait a second, and return the watchers that were called after the last `taken`.
 
-        Each is told once, in the order of names.
+        Each watcher is listed once, in the order of names.
         """
         await asyncio.sleep(1)
         calls, self.calls = self.calls, []
@@ -145,26 +145,26 @@ class Dependents:
 
 
 @asynccontextmanager
-async def dependents(
+async def dynamic_harness(
     options: DynamicOptions | None = CACHED, *, stores: MemoryStores | None = None
-) -> AsyncIterator[Dependents]:
-    """Run a dynamic watcher; leaving the context stops it."""
-    play = Dependents(MemoryStores() if stores is None else stores, options)
-    work = asyncio.create_task(play.watcher.start())
+) -> AsyncIterator[DynamicHarness]:
+    """Run a dynamic watcher within the context."""
+    harness = DynamicHarness(MemoryStores() if stores is None else stores, options)
+    work = asyncio.create_task(harness.watcher.start())
     await asyncio.wait(
-        (work, waiting := asyncio.create_task(play.watcher.started.wait())),
+        (work, waiting := asyncio.create_task(harness.watcher.started.wait())),
         return_when=asyncio.FIRST_COMPLETED,
     )
     try:
-        yield play
+        yield harness
     finally:
         waiting.cancel()
-        play.watcher.stop()
+        harness.watcher.stop()
         await work
 
 
-def said(document: Document | None) -> object:
-    """Return what a document says, without its metadata; None where there is none."""
+def content_of(document: Document | None) -> object:
+    """Return the data or the spec of a document, or None for None."""
     if document is None:
         return None
     return json.loads(json.dumps(document.get("data") or document.get("spec")))

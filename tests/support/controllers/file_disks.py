@@ -1,8 +1,8 @@
-"""A controller whose disks are files, and whose process kills itself where it is told to.
+"""A controller whose disks are files, and whose process kills itself at a chosen call.
 
-The folder in `DISKS_FOLDER` is the outside system: a file per disk, and a log of creations. The
-file `kill` in it says for which key, and at which of its calls: each external call and each write
-has one point before its effect and one after it.
+The folder in `DISKS_FOLDER` is the external system: a file per disk, and a log of creations. The
+file `kill` in the folder has a key and a number. Each external call and each write of the key has
+a point before its effect and one after it; the process kills itself at the point of that number.
 """
 
 import os
@@ -25,7 +25,7 @@ FOLDER = Path(os.environ.get("DISKS_FOLDER", "."))
 
 
 class Plan:
-    """Kills this process at the point of a key's calls that the file says."""
+    """Kills this process at the point that the file `kill` names."""
 
     def __init__(self) -> None:
         key, point = (FOLDER / "kill").read_text().split()
@@ -47,7 +47,7 @@ class Plan:
 
 
 class Files:
-    """The `ExternalClient` of that system; a disk is called as its object's key."""
+    """The `ExternalClient` of the folder; the name of a disk is the key of its object."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -78,7 +78,7 @@ class Files:
 
 
 class Disks(Controller):
-    """Keeps files as the bucket says."""
+    """Creates, updates and deletes files as the bucket requires."""
 
     disks = primary(DISKS)
     sync_timeout_s = 120.0

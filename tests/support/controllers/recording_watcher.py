@@ -1,4 +1,4 @@
-"""What tests of watchers share: a watcher that notes what it is told, and how to run it."""
+"""A watcher that records its calls, and helpers that write sites and run a controller."""
 
 import asyncio
 import json
@@ -30,54 +30,54 @@ FINALIZER = "operator.v1.Site.sites"
 IN_PROGRESS = "operator.v1.Site.sites-wip"
 
 
-class Notes:
-    """A watcher that notes what it is told, and fails as often as it is told to."""
+class RecordingWatcher:
+    """A watcher that records its calls, and fails the next `failures` calls."""
 
-    def __init__(self, name: str = "", told: list[str] | None = None) -> None:
-        self.told: list[str] = [] if told is None else told
+    def __init__(self, name: str = "", calls: list[str] | None = None) -> None:
+        self.calls: list[str] = [] if calls is None else calls
         self.seen: list[Snapshot[Any]] = []
         self.failures = 0
         self.takes_s = 0.0
-        self.error: Callable[[], Exception] = lambda: ValueError("told to")
+        self.error: Callable[[], Exception] = lambda: ValueError("on purpose")
         self._name = f"{name} " if name else ""
 
     async def add(self, new: Snapshot[Any]) -> None:
-        await self.note(f"add {new.key} {text(new)}", new)
+        await self.record(f"add {new.key} {text(new)}", new)
 
     async def update(self, old: Snapshot[Any], new: Snapshot[Any]) -> None:
-        await self.note(f"update {new.key} {text(old)} {text(new)}", new)
+        await self.record(f"update {new.key} {text(old)} {text(new)}", new)
 
     async def delete(self, last: Snapshot[Any]) -> None:
-        await self.note(f"delete {last.key} {text(last)}", last)
+        await self.record(f"delete {last.key} {text(last)}", last)
 
     async def sync(self, new: Snapshot[Any]) -> None:
-        await self.note(f"sync {new.key} {text(new)}", new)
+        await self.record(f"sync {new.key} {text(new)}", new)
 
-    async def note(self, what: str, seen: Snapshot[Any]) -> None:
+    async def record(self, call: str, seen: Snapshot[Any]) -> None:
         if self.takes_s:
             await asyncio.sleep(self.takes_s)
         failing = self.failures > 0
         self.failures -= failing
-        self.told.append(f"{self._name}{what}{' fails' if failing else ''}")
+        self.calls.append(f"{self._name}{call}{' fails' if failing else ''}")
         self.seen.append(seen)
         if failing:
             raise self.error()
 
 
 def text(snapshot: Snapshot[Any]) -> str:
-    """Return what a site says."""
+    """Return the text of a site."""
     value: str = json.loads(snapshot.value)["spec"]["text"]
     return value
 
 
 def site(text: str = "hi", status: object = None, **metadata: Any) -> bytes:
-    """Return a site as it is stored; metadata in the wire's names."""
-    whole = {"metadata": metadata, "spec": {"text": text}}
-    return json.dumps(whole if status is None else {**whole, "status": status}).encode()
+    """Return the bytes of a site; metadata has the field names of the stored JSON."""
+    changed = {"metadata": metadata, "spec": {"text": text}}
+    return json.dumps(changed if status is None else {**changed, "status": status}).encode()
 
 
 async def put(store: Store, key: str, value: bytes) -> int:
-    """Write *value* and nothing else, over whatever is there."""
+    """Write a value, whether or not the key exists."""
     try:
         revision = (await store.get(key)).revision
     except NotFoundError:
@@ -86,32 +86,32 @@ async def put(store: Store, key: str, value: bytes) -> int:
 
 
 async def change(store: Store, key: str, *path: str, to: object) -> None:
-    """Change one field of an object, as a program that knows nothing else of it does."""
+    """Change one field of an object and keep the others."""
     current = await store.get(key)
-    whole = json.loads(current.value)
-    inner = whole
+    changed = json.loads(current.value)
+    parent = changed
     for name in path[:-1]:
-        inner = inner.setdefault(name, {})
-    inner[path[-1]] = to
-    await store.update(key, json.dumps(whole).encode(), revision=current.revision)
+        parent = parent.setdefault(name, {})
+    parent[path[-1]] = to
+    await store.update(key, json.dumps(changed).encode(), revision=current.revision)
 
 
 async def mark_deleted(store: Store, key: str) -> None:
-    """Have the object wait for its finalizers."""
+    """Set the deletion timestamp of an object."""
     await change(store, key, "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z")
 
 
 async def finalizers(store: Store, key: str) -> list[str]:
-    """Return what holds the object."""
-    found: list[str] = json.loads((await store.get(key)).value)["metadata"].get("finalizers", [])
-    return found
+    """Return the finalizers of an object."""
+    names: list[str] = json.loads((await store.get(key)).value)["metadata"].get("finalizers", [])
+    return names
 
 
 @asynccontextmanager
 async def running(
     controller: InformerController, stores: MemoryStores, kube: ManifestStores | None = None
 ) -> AsyncIterator["asyncio.Task[None]"]:
-    """Run the controller until the context is left; begins once what is there was told."""
+    """Run a controller within the context, which begins after the calls for existing objects."""
     controller.use(nats=stores, kube=kube)
     task = asyncio.create_task(controller.run())
     synced = asyncio.create_task(controller.synced.wait())

@@ -1,4 +1,4 @@
-"""What the plays of resource streams share: a resource of things, and subscribers to it."""
+"""A resource of things over a memory store, and helpers that handle its events."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,18 +13,18 @@ from natsctl.testing.memory import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import put
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
-Told = tuple[str, str, str]  # kind, key, text
+EventContent = tuple[str, str, str]  # kind, key, text
 
 
-class Stage:
-    """A resource over a memory store that is seen from outside as well."""
+class ResourceHarness:
+    """A resource over a memory store, with writes to the store."""
 
     def __init__(self, resource: Resource[Thing], store: MemoryStore) -> None:
         self.resource = resource
         self.store = store
 
     async def put(self, key: str, text: str = "hi", **metadata: Any) -> int:
-        """Write a thing over whatever is there."""
+        """Write a thing, whether or not it exists."""
         return await put(self.store, key, value(text, **metadata))
 
     async def delete(self, *keys: str) -> None:
@@ -32,57 +32,57 @@ class Stage:
             await self.store.delete(key)
 
     async def recreate(self, key: str, text: str, uid: str) -> None:
-        """Delete a thing and make another under its key."""
+        """Delete a thing and create another with the same key."""
         await self.delete(key)
         await self.put(key, text, uid=uid)
 
 
 @asynccontextmanager
-async def staged(*keys: str, **metadata: Any) -> AsyncIterator[Stage]:
-    """Give a resource of things, of which these are there before anybody looks."""
+async def resource_harness(*keys: str, **metadata: Any) -> AsyncIterator[ResourceHarness]:
+    """Open a resource of a bucket that has things with these keys."""
     stores = MemoryStores()
     async with Resource(THINGS, stores) as resource:
-        stage = Stage(resource, stores.store(THINGS))
+        harness = ResourceHarness(resource, stores.store(THINGS))
         for key in keys:
-            await stage.put(key, **metadata)
-        yield stage
+            await harness.put(key, **metadata)
+        yield harness
 
 
-def quick() -> ExponentialLimiter[str]:
+def exact_backoff() -> ExponentialLimiter[str]:
     """Return a limiter whose delays are exactly 1, 2, 4 seconds and so on."""
     return ExponentialLimiter[str](base_s=1, jitter=no_jitter)
 
 
-def told(event: Event[Thing]) -> Told:
-    """Return what an event says."""
+def content_of(event: Event[Thing]) -> EventContent:
+    """Return the kind, the key and the text of an event."""
     if event.kind is EventKind.SYNC:
         return ("sync", event.key, "")
     return (event.kind.value, event.key, event.object.spec.text)
 
 
-async def handled(events: EventStream[Thing], count: int) -> list[Told]:
-    """Return what the next events say, each marked done."""
+async def handled(events: EventStream[Thing], count: int) -> list[EventContent]:
+    """Return the contents of the next events, and mark each event done."""
     seen = []
     for _ in range(count):
         event = await anext(events)
-        seen.append(told(event))
+        seen.append(content_of(event))
         event.done()
     return seen
 
 
-async def synced(events: EventStream[Thing]) -> list[Told]:
-    """Return what all events up to the sync say, each marked done."""
-    seen: list[Told] = []
+async def synced(events: EventStream[Thing]) -> list[EventContent]:
+    """Return the contents of all events up to the sync, and mark each event done."""
+    seen: list[EventContent] = []
     while not seen or seen[-1][0] != "sync":
         seen += await handled(events, 1)
     return seen
 
 
 async def is_silent(events: EventStream[Thing]) -> bool:
-    """Say whether for a day there is nothing to tell."""
+    """Return True if no event follows within a day; otherwise the assertion fails."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(86_400):
-            raise AssertionError(f"there was {await anext(events)!r}")
+            raise AssertionError(f"unexpected event: {await anext(events)!r}")
     return True
 
 

@@ -1,4 +1,4 @@
-"""Several processes that share a controller's keys, in memory: each with a way of its own."""
+"""Simulated processes that share the keys of a controller, each with its own connection."""
 
 import asyncio
 from collections import Counter
@@ -29,11 +29,11 @@ class Item(Object, frozen=True):
 
 
 class Way:
-    """How a process reaches the bucket of leases.
+    """The connection of a process to the bucket of leases, and its faults.
 
-    `cut` calls fail and the watch is silent; a `deaf` process hears nothing of its watch only;
-    `unanswered` writes are done and fail; everything written takes `delay_s`, and everything heard
-    `lag_s`. What is written is `late` where it arrives although its sender has given up.
+    If `cut`, calls fail and the watch is silent. If `deaf`, only the watch is silent. If
+    `unanswered`, writes take effect, but fail. If `late`, a write takes effect even if its caller
+    is cancelled. A write takes `delay_s`, a watch event `lag_s`.
     """
 
     def __init__(self) -> None:
@@ -43,16 +43,16 @@ class Way:
 
     def check(self) -> None:
         if self.cut:
-            raise StoreError("the way is cut")
+            raise StoreError("the connection is cut")
 
     async def written(self) -> None:
         if self.unanswered:
-            raise StoreTimeoutError("nobody answered")
+            raise StoreTimeoutError("no response")
         self.check()
 
 
 class WayStore(MemoryStore):
-    """A store at the end of a way."""
+    """A store that is reached over a connection with faults."""
 
     def __init__(self, stores: MemoryStores, kind: Any, way: Way) -> None:
         self.kind = kind
@@ -86,14 +86,14 @@ class WayStore(MemoryStore):
 
     async def _heard(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
         async for event in events:
-            while self._way.deaf or self._way.cut:  # noqa: ASYNC110 - a way tells nobody
+            while self._way.deaf or self._way.cut:  # noqa: ASYNC110 - no event exists for it
                 await asyncio.sleep(0.05)
             if self._way.lag_s:
                 await asyncio.sleep(self._way.lag_s)
             yield event
 
     async def _sent(self, write: Callable[[], Awaitable[Stored]]) -> Stored:
-        """Write, and fail where nobody answers; a late write goes on when its sender does not."""
+        """Write, and fail if `unanswered`; a `late` write continues if its caller is cancelled."""
         way = self._way
 
         async def arrive() -> Stored:
@@ -116,7 +116,7 @@ class WayStore(MemoryStore):
 
 
 class Floor:
-    """Where all processes are seen: who is at which key, and who has visited which."""
+    """A log of the syncs of all processes, and of the syncs that overlap."""
 
     def __init__(self) -> None:
         self.at: dict[str, str] = {}
@@ -124,15 +124,15 @@ class Floor:
         self.overlaps: list[str] = []
 
     def workers(self, since: int = 0) -> dict[str, set[str]]:
-        """Return who has visited each key, after so many visits."""
-        found: dict[str, set[str]] = {}
+        """Return the processes that synced each key, without the first `since` syncs."""
+        workers: dict[str, set[str]] = {}
         for who, key in self.visits[since:]:
-            found.setdefault(key, set()).add(who)
-        return found
+            workers.setdefault(key, set()).add(who)
+        return workers
 
 
 class Items(Controller):
-    """Takes its time for each key, again and again, and must be alone with it."""
+    """Syncs every key slowly and repeatedly, and logs overlapping syncs of a key."""
 
     name = "items"
     items = primary(kv(Item, bucket="items"))
@@ -147,7 +147,7 @@ class Items(Controller):
     async def sync_handler(self, key: str) -> float | None:
         other = self.floor.at.get(key)
         if other is not None:
-            self.floor.overlaps.append(f"{self.who} begins {key}, where {other} is")
+            self.floor.overlaps.append(f"{self.who} begins {key} while {other} syncs it")
         self.floor.at[key] = self.who
         self.counts[key] += 1
         self.floor.visits.append((self.who, key))
@@ -160,7 +160,7 @@ class Items(Controller):
 
 
 class Member:
-    """One of the processes."""
+    """A simulated process of the group."""
 
     def __init__(
         self,
@@ -195,16 +195,16 @@ class Member:
 
     @property
     def members(self) -> int:
-        """How many members it knows of, by the view by which it works."""
+        """The number of members in the current assignment; 0 during a rebalance."""
         state = self.shard.state()
         return 0 if state.moving else len(state.members)
 
     @property
     def keys(self) -> set[str]:
-        """What it may visit now, of all there is."""
+        """The existing keys that this process may sync now."""
         runtime = self.controller.runtime
-        there = self._town.items.keys() if runtime.synced.is_set() else []
-        return {key for key in there if runtime.holds(key)}
+        existing = self._town.items.keys() if runtime.synced.is_set() else []
+        return {key for key in existing if runtime.holds(key)}
 
     def leave(self) -> None:
         self.leaving = True
@@ -215,13 +215,15 @@ class Member:
         await self.task
 
     async def kill(self) -> None:
-        """End it as a dead process ends: nothing is said, and its work goes no further."""
+        """End the process as a crash does: it writes nothing more."""
         self.way.cut = True
         self.task.cancel()
         await asyncio.wait((self.task,))
 
 
 class Town:
+    """A group of processes, their stores and the log of their syncs."""
+
     def __init__(self) -> None:
         self.stores = MemoryStores()
         self.floor = Floor()
@@ -251,19 +253,19 @@ class Town:
         rate: float = 1.0,
         vacant: VacantByName = always_vacant,
     ) -> Member:
-        """Start one more; *rate* is how fast its clock goes, *vacant* see `shards`."""
+        """Start another process; `rate` is the speed of its clock; for `vacant` see `shards`."""
         member = Member(who, self, pause_s=pause_s, again_s=again_s, rate=rate, vacant=vacant)
         self.members.append(member)
         return member
 
     async def records(self) -> list[Membership]:
-        """Return the members' records, those first that have not left."""
-        values = [(await self.leases.get(key)).value for key in self.leases.keys()]  # noqa: SIM118 - a store is no dict
+        """Return the records of the members; members that have left come last."""
+        values = [(await self.leases.get(key)).value for key in self.leases.keys()]  # noqa: SIM118 - a store is not a dict
         records = [msgspec.json.decode(value, type=Membership) for value in values]
         return sorted(records, key=lambda record: bool(record.left))
 
     def shared(self, *members: Member) -> bool:
-        """Say whether exactly these share all keys, each of which is one's."""
+        """Return whether these members, and no others, hold all keys, each key once."""
         held = [key for member in members for key in member.keys]
         everything = set(self.items.keys())
         agreed = all(member.members == len(members) for member in members)

@@ -1,4 +1,4 @@
-"""A controller that is seen at its work: every step goes into a file that all processes share."""
+"""A controller that records every step of its syncs in a file that all processes share."""
 
 import asyncio
 import os
@@ -10,17 +10,17 @@ from natsctl import Controller, Object, kv, primary
 
 TURNS = "turns"
 RECORDS = "TURNS_RECORDS"
-"""The variable that names the file."""
+"""The environment variable with the path of the file."""
 
 AGAIN = "TURNS_AGAIN_S"
-"""The variable that says how soon a key is visited again."""
+"""The environment variable with the seconds until a key is synced again."""
 
 STEPS = 5
 PAUSE_S = 0.01
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a process did: it began with a key, took a step, or ended."""
+    """One entry of the file: a process began a sync, took a step or ended the sync."""
 
     pid: int
     what: str
@@ -28,12 +28,12 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Turns(Controller):
-    """Visits every key again and again, in several steps."""
+    """Syncs every key repeatedly, in several steps."""
 
     turns = primary(kv(Object, bucket=TURNS))
 
     async def start(self) -> None:
-        # appended to at once and as a whole, so that the file has the order of things
+        # O_APPEND writes each record as a whole, so the file has the order of the steps
         self.file = os.open(os.environ[RECORDS], os.O_WRONLY | os.O_APPEND)
 
     async def sync_handler(self, key: str) -> float | None:
@@ -55,12 +55,12 @@ class Turns(Controller):
         os.write(self.file, line)
 
 
-class Overlap(AssertionError):  # noqa: N818 - what was seen
-    """Two processes were at one key at the same time."""
+class Overlap(AssertionError):  # noqa: N818 - an observation
+    """Two processes synced one key at the same time."""
 
 
 class Book:
-    """The file of records, as it is read."""
+    """A reader of the file of records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,23 +71,25 @@ class Book:
         return [msgspec.json.decode(line, type=Record) for line in lines]
 
     def check(self, *, excused: frozenset[int] = frozenset()) -> None:
-        """Raise `Overlap` where two processes were at one key at the same time.
+        """Raise `Overlap` if two processes synced one key at the same time.
 
-        Of those who are *excused*, having been killed or stopped in the middle, an end may be
-        missing or late: but they take no step once another process has begun.
+        A killed or paused process is `excused`: the end of its sync may be missing or late, but
+        it must take no step after another process has begun.
         """
-        at: dict[str, int] = {}
+        holders: dict[str, int] = {}
         for number, record in enumerate(self.records()):
             pid, key = record.pid, record.key
-            other = at.get(key, pid)
+            other = holders.get(key, pid)
             match record.what:
                 case "begin":
                     if other != pid and other not in excused:
-                        raise Overlap(f"record {number}: {pid} begins {key}, where {other} is")
-                    at[key] = pid
+                        raise Overlap(f"record {number}: {pid} begins {key} while {other} syncs it")
+                    holders[key] = pid
                 case "step":
-                    if at.get(key) != pid:
-                        raise Overlap(f"record {number}: {pid} goes on with {key}, it is {other}'s")
+                    if holders.get(key) != pid:
+                        raise Overlap(
+                            f"record {number}: {pid} continues {key}, which {other} syncs"
+                        )
                 case _:
                     if other == pid:
-                        at.pop(key, None)
+                        holders.pop(key, None)

@@ -15,7 +15,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
-from tests.support.controllers.recording_watcher import SITES, Notes, site
+from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site
 
 
 class App(Object, frozen=True):
@@ -235,12 +235,12 @@ async def test_an_operator_runs_an_existing_runtime() -> None:
 
 
 async def test_an_operator_runs_informer_controllers() -> None:
-    stores, notes = MemoryStores(), Notes()
+    stores, notes = MemoryStores(), RecordingWatcher()
     await stores.store(SITES).create("athens", site("one"))
     watching = InformerController(name="watching")
     watching.add_informer(SITES)
     watching.add_watcher(notes, SITES)
     async with running(Operator([watching, First([])], nats=stores)) as task:
         await asyncio.sleep(1)
-        assert notes.told == ["add athens one"]
+        assert notes.calls == ["add athens one"]
     assert task.result() is None

@@ -21,7 +21,7 @@ from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
-from tests.support.controllers.recording_watcher import SITES, Notes, put, running, site
+from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, running, site
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 VERBS = ["status", "explain", "tree", "resync"]
@@ -65,7 +65,9 @@ class TestWatchers:
         return stores.store(SITES)
 
     @staticmethod
-    def controller(*watchers: Notes, kinds: tuple[Kind[Any], ...] = (SITES,)) -> InformerController:
+    def controller(
+        *watchers: RecordingWatcher, kinds: tuple[Kind[Any], ...] = (SITES,)
+    ) -> InformerController:
         controller = InformerController(name="sites")
         for kind in kinds:
             controller.add_informer(kind)
@@ -74,7 +76,7 @@ class TestWatchers:
         return controller
 
     async def test_a_controller_that_has_not_synced_is_starting(self) -> None:
-        client = Client(self.controller(Notes()))
+        client = Client(self.controller(RecordingWatcher()))
         assert [endpoint.name for endpoint in client.endpoints.endpoints()] == VERBS
         assert (await client.status()).state == "starting"
         with pytest.raises(NatsctlError, match="sites is starting: try again"):
@@ -83,7 +85,7 @@ class TestWatchers:
     async def test_an_explanation_has_the_next_retry_of_a_failed_watcher(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
+        notes = RecordingWatcher()
         notes.failures = 2
         controller = self.controller(notes)
         async with running(controller, stores):
@@ -95,7 +97,7 @@ class TestWatchers:
             explanation = await client.explain("athens")
             assert (explanation.exists, explanation.revision, explanation.failures) == (True, 1, 0)
             assert [(sync.operation, sync.error) for sync in explanation.syncs] == [
-                ("create", "Notes: ValueError: told to"),
+                ("create", "RecordingWatcher: ValueError: on purpose"),
                 ("create", ""),
             ]
             assert "not a valid Site" in (await client.explain("rome")).invalid
@@ -111,13 +113,13 @@ class TestWatchers:
             )  # type: ignore[comparison-overlap]
             status = await client.status()
             assert (status.state, status.primaries, status.invalid_count) == ("syncing", 2, 1)
-            assert status.failing == {"athens": "ValueError: told to"}
+            assert status.failing == {"athens": "ValueError: on purpose"}
             assert (status.syncs, status.failures) == (5, 3)
 
     async def test_a_resync_notifies_watchers_of_existing_objects_as_at_a_start(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
+        notes = RecordingWatcher()
         controller = self.controller(notes)
         async with running(controller, stores):
             for key in ("athens", "oslo"):
@@ -127,16 +129,16 @@ class TestWatchers:
             response = await client.resync("oslo", "nowhere")
             assert (response.queued, response.unknown) == (1, ["nowhere"])
             await asyncio.sleep(1)
-            assert notes.told[2:] == ["add oslo one"]
+            assert notes.calls[2:] == ["add oslo one"]
             assert (await client.resync()).queued == 2
             await asyncio.sleep(1)
-            assert notes.told[3:] == ["add athens one", "add oslo one"]
+            assert notes.calls[3:] == ["add athens one", "add oslo one"]
 
     async def test_a_resync_retries_a_failed_watcher_immediately(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         calls: list[str] = []
-        first, second = Notes("first", calls), Notes("second", calls)
+        first, second = RecordingWatcher("first", calls), RecordingWatcher("second", calls)
         controller = self.controller(first, second)
         async with running(controller, stores):
             await put(sites, "athens", site("one"))
@@ -152,7 +154,7 @@ class TestWatchers:
     async def test_a_resync_retries_a_failed_deletion_of_a_deleted_object(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        notes = Notes()
+        notes = RecordingWatcher()
         controller = self.controller(notes)
         async with running(controller, stores):
             await put(sites, "athens", site("one"))
@@ -162,14 +164,14 @@ class TestWatchers:
             await asyncio.sleep(1)
             assert (await Client(controller).resync("athens")).queued == 1
             await asyncio.sleep(1)
-            assert notes.told[-2:] == ["delete athens one fails", "delete athens one"]
+            assert notes.calls[-2:] == ["delete athens one fails", "delete athens one"]
 
     async def test_a_status_covers_all_kinds_of_a_controller(self, stores: MemoryStores) -> None:
         class Room(Object, frozen=True):
             pass
 
         rooms = kv(Room, bucket="rooms")
-        controller = self.controller(Notes(), kinds=(SITES, rooms))
+        controller = self.controller(RecordingWatcher(), kinds=(SITES, rooms))
         async with running(controller, stores):
             await put(stores.store(SITES), "athens", site("one"))
             for key in ("hall", "attic"):
@@ -185,7 +187,7 @@ class TestWatchers:
             assert (await client(Verb.TREE, "nobody", Branch)).ready == "Missing"
 
     async def test_a_stopping_controller_rejects_a_resync(self, stores: MemoryStores) -> None:
-        notes = Notes()
+        notes = RecordingWatcher()
         notes.takes_s = 10
         controller = self.controller(notes)
         async with running(controller, stores):

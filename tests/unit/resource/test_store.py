@@ -11,7 +11,7 @@ from natsctl import UsageError, kv
 from natsctl.model.manifests import KubeMetadata, KubeObject, kube
 from natsctl.resource import Resource, ResourceStore
 from natsctl.testing.memory import MemoryStores
-from tests.support.controllers.resource_subscribers import Stage, staged
+from tests.support.controllers.resource_subscribers import ResourceHarness, resource_harness
 from tests.support.stores.sample_objects import thing
 
 
@@ -20,39 +20,39 @@ class ConfigMap(KubeObject, frozen=True):
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with staged("b", "a") as stage:
-        yield stage
+async def harness() -> AsyncIterator[ResourceHarness]:
+    async with resource_harness("b", "a") as harness:
+        yield harness
 
 
-async def test_the_store_lists_objects_and_keys(stage: Stage) -> None:
-    store = await stage.resource.store()
+async def test_the_store_lists_objects_and_keys(harness: ResourceHarness) -> None:
+    store = await harness.resource.store()
     assert [obj.spec.text for obj in store.list()] == ["hi", "hi"]
     assert sorted(store.iter_keys()) == ["a", "b"]
     assert len(store) == 2
 
 
-async def test_get_by_key_returns_an_object_or_none(stage: Stage) -> None:
-    store = await stage.resource.store()
+async def test_get_by_key_returns_an_object_or_none(harness: ResourceHarness) -> None:
+    store = await harness.resource.store()
     obj = store.get_by_key("a")
     assert obj is not None
     assert obj.spec.text == "hi"
     assert store.get_by_key("c") is None
 
 
-async def test_the_store_follows_changes(stage: Stage) -> None:
-    store = await stage.resource.store()
-    await stage.put("a", "new")
-    await stage.delete("b")
+async def test_the_store_follows_changes(harness: ResourceHarness) -> None:
+    store = await harness.resource.store()
+    await harness.put("a", "new")
+    await harness.delete("b")
     await asyncio.sleep(1)
     assert [obj.spec.text for obj in store.list()] == ["new"]
 
 
-async def test_keys_may_change_during_iteration(stage: Stage) -> None:
-    keys = (await stage.resource.store()).iter_keys()
+async def test_keys_may_change_during_iteration(harness: ResourceHarness) -> None:
+    keys = (await harness.resource.store()).iter_keys()
     first = next(keys)
-    await stage.delete("a", "b")
-    await stage.put("c")
+    await harness.delete("a", "b")
+    await harness.put("c")
     await asyncio.sleep(1)
     assert sorted([first, *keys]) == ["a", "b"]
 
@@ -68,8 +68,10 @@ async def test_changes_to_a_returned_object_are_not_shared() -> None:
             obj["items"].append(1)
 
 
-async def test_get_is_refused_for_objects_that_do_not_contain_their_key(stage: Stage) -> None:
-    store = await stage.resource.store()
+async def test_get_is_refused_for_objects_that_do_not_contain_their_key(
+    harness: ResourceHarness,
+) -> None:
+    store = await harness.resource.store()
     with pytest.raises(UsageError, match=r"Thing\.things do not contain their key: use get_by_key"):
         store.get(thing("hi"))
 

@@ -10,7 +10,7 @@ from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers.deliveries import Deliveries, Policies, Registration
 from natsctl.watchers.merged_changes import ObjectChange
-from tests.support.controllers.recording_watcher import SITES, Notes, site
+from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site
 from tests.support.eventually import eventually
 
 STORE = MemoryStore(SITES)
@@ -35,11 +35,11 @@ async def deliver_all(deliveries: Deliveries) -> None:
 
 
 @pytest.fixture
-def notes() -> Notes:
-    return Notes()
+def notes() -> RecordingWatcher:
+    return RecordingWatcher()
 
 
-def bounded(notes: Notes, changes_max: int) -> Deliveries:
+def bounded(notes: RecordingWatcher, changes_max: int) -> Deliveries:
     deliveries = Deliveries(
         "sites", Policies(None, give_up_after(0), None), changes_max=changes_max
     )
@@ -47,16 +47,16 @@ def bounded(notes: Notes, changes_max: int) -> Deliveries:
     return deliveries
 
 
-async def test_changes_up_to_the_bound_are_delivered_one_by_one(notes: Notes) -> None:
+async def test_changes_up_to_the_bound_are_delivered_one_by_one(notes: RecordingWatcher) -> None:
     deliveries = bounded(notes, 3)
     enqueue(deliveries, "athens", None, "one")
     enqueue(deliveries, "athens", "one", "two")
     enqueue(deliveries, "athens", "two", "three")
     await deliver_all(deliveries)
-    assert notes.told == ["add athens one", "update athens one two", "update athens two three"]
+    assert notes.calls == ["add athens one", "update athens one two", "update athens two three"]
 
 
-async def test_changes_of_an_object_beyond_the_bound_are_merged(notes: Notes) -> None:
+async def test_changes_of_an_object_beyond_the_bound_are_merged(notes: RecordingWatcher) -> None:
     deliveries = bounded(notes, 2)
     enqueue(deliveries, "athens", None, "one")
     enqueue(deliveries, "athens", "one", "two")
@@ -64,7 +64,7 @@ async def test_changes_of_an_object_beyond_the_bound_are_merged(notes: Notes) ->
         enqueue(deliveries, "athens", before, after)
     enqueue(deliveries, "berlin", None, "one")
     await deliver_all(deliveries)
-    assert notes.told == [
+    assert notes.calls == [
         "add athens one",
         "add berlin one",
         "delete athens three",
@@ -72,7 +72,7 @@ async def test_changes_of_an_object_beyond_the_bound_are_merged(notes: Notes) ->
     ]
 
 
-async def test_delivered_changes_free_the_bound(notes: Notes) -> None:
+async def test_delivered_changes_free_the_bound(notes: RecordingWatcher) -> None:
     deliveries = bounded(notes, 2)
     task = asyncio.create_task(deliveries.loop("things", timeout_s=60).run(no_wait))
     for _ in range(3):
@@ -82,20 +82,20 @@ async def test_delivered_changes_free_the_bound(notes: Notes) -> None:
         await asyncio.sleep(1)
     deliveries.queue.shut_down(drain=False)
     await task
-    assert notes.told == ["add athens one", "update athens one three"] * 3
+    assert notes.calls == ["add athens one", "update athens one three"] * 3
 
 
-async def test_a_change_can_be_addressed_to_one_watcher(notes: Notes) -> None:
+async def test_a_change_can_be_addressed_to_one_watcher(notes: RecordingWatcher) -> None:
     deliveries = bounded(notes, 10)
-    other = Notes()
+    other = RecordingWatcher()
     registration = Registration(other)
     deliveries.registrations = (*deliveries.registrations, registration)
     enqueue(deliveries, "athens", None, "one", to=(registration,))  # type: ignore[arg-type]
     await deliver_all(deliveries)
-    assert (notes.told, other.told) == ([], ["add athens one"])
+    assert (notes.calls, other.calls) == ([], ["add athens one"])
 
 
-async def test_without_watchers_no_change_is_queued(notes: Notes) -> None:
+async def test_without_watchers_no_change_is_queued(notes: RecordingWatcher) -> None:
     deliveries = bounded(notes, 10)
     deliveries.registrations = ()
     enqueue(deliveries, "athens", None, "one")

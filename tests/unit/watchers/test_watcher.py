@@ -7,7 +7,13 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers import SimpleWatcher, Snapshot
-from tests.support.controllers.recording_watcher import SITES, Notes, Site, SiteSpec, site
+from tests.support.controllers.recording_watcher import (
+    SITES,
+    RecordingWatcher,
+    Site,
+    SiteSpec,
+    site,
+)
 
 
 def snapshot(value: bytes, kind: Kind[object] = SITES) -> Snapshot[object]:  # type: ignore[assignment]
@@ -15,23 +21,23 @@ def snapshot(value: bytes, kind: Kind[object] = SITES) -> Snapshot[object]:  # t
 
 
 async def test_each_action_calls_its_function() -> None:
-    notes = Notes()
+    notes = RecordingWatcher()
     watcher = SimpleWatcher(add_func=notes.add, update_func=notes.update, delete_func=notes.delete)
     one, two = snapshot(site("one")), snapshot(site("two"))
     await watcher.add(one)
     await watcher.update(one, two)
     await watcher.delete(two)
-    assert notes.told == ["add berlin one", "update berlin one two", "delete berlin two"]
+    assert notes.calls == ["add berlin one", "update berlin one two", "delete berlin two"]
 
 
 async def test_an_action_without_a_function_is_ignored() -> None:
-    notes = Notes()
+    notes = RecordingWatcher()
     watcher = SimpleWatcher(update_func=notes.update)
     one = snapshot(site("one"))
     await watcher.add(one)
     await watcher.delete(one)
     await watcher.update(one, one)
-    assert notes.told == ["update berlin one one"]
+    assert notes.calls == ["update berlin one one"]
 
 
 def test_a_snapshot_shows_an_object_at_one_revision() -> None:
