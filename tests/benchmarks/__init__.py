@@ -1,1 +1,1 @@
-"""Speed and size, each beside a peer or a limit measured in the same run."""
+"""Benchmarks of speed and memory, each compared with a peer or a limit in the same run."""

@@ -1,4 +1,4 @@
-"""Measure, and print one table: `python -m tests.benchmarks [names...]`."""
+"""Run the benchmarks and print one table: `python -m tests.benchmarks [names...]`."""
 
 import argparse
 import asyncio
@@ -37,9 +37,9 @@ MILLION = 1_000_000
 
 
 async def queue(_sizes: Sizes) -> list[Row]:
-    found = await asyncio.to_thread(bench_queue.run)
-    rows = [shown(f"  {name}", "", [value]) for name, value in found.items()]
-    cycles = found["queue, all at once, cycles/s"]
+    rates = await asyncio.to_thread(bench_queue.run)
+    rows = [shown(f"  {name}", "", [value]) for name, value in rates.items()]
+    cycles = rates["queue, all at once, cycles/s"]
     return [
         limited(
             "queue: add, get, forget, done",
@@ -67,11 +67,11 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "help": bench_help.run,
     "soak": bench_soak.run,
 }
-ASKED_FOR = {"soak"}  # it takes long, so it is measured where it is named
+ONLY_BY_NAME = {"soak"}  # takes long
 
 
 def circumstances(loop: str) -> dict[str, str]:
-    """Return what the figures depend on."""
+    """Return the versions and the machine that the results depend on."""
     server = subprocess.run([program(), "--version"], check=True, capture_output=True, text=True)
     return {
         "python": platform.python_version(),
@@ -87,46 +87,50 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds")
-    parser.add_argument("--rounds", type=int, help="how often the sides take turns")
-    parser.add_argument("--million", action="store_true", help="let growth go to 1,000,000 keys")
-    parser.add_argument("--minutes", type=float, help="how long the soak goes on")
-    parser.add_argument("--per-minute", type=int, help="how many writes a minute it makes")
+    parser.add_argument("--rounds", type=int, help="number of rounds of each side")
+    parser.add_argument(
+        "--million", action="store_true", help="measure growth up to 1,000,000 keys"
+    )
+    parser.add_argument("--minutes", type=float, help="duration of the soak")
+    parser.add_argument("--per-minute", type=int, help="writes of the soak per minute")
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
-    asked = parser.parse_args()
-    unknown = set(asked.names) - set(BENCHMARKS)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(BENCHMARKS)
     if unknown:
-        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
-    return asked
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
+    return options
 
 
-def sizes_of(asked: argparse.Namespace) -> Sizes:
-    sizes = msgspec.structs.replace(QUICK if asked.quick else Sizes(), loop=asked.loop)
-    if asked.rounds:
-        sizes = msgspec.structs.replace(sizes, rounds=asked.rounds, faults=asked.rounds)
-    if asked.million:
+def sizes_of(options: argparse.Namespace) -> Sizes:
+    sizes = msgspec.structs.replace(QUICK if options.quick else Sizes(), loop=options.loop)
+    if options.rounds:
+        sizes = msgspec.structs.replace(sizes, rounds=options.rounds, faults=options.rounds)
+    if options.million:
         sizes = msgspec.structs.replace(sizes, growth=(*sizes.growth, MILLION))
-    if asked.minutes:
-        sizes = msgspec.structs.replace(sizes, soak_minutes=asked.minutes)
-    if asked.per_minute:
-        sizes = msgspec.structs.replace(sizes, soak_per_minute=asked.per_minute)
+    if options.minutes:
+        sizes = msgspec.structs.replace(sizes, soak_minutes=options.minutes)
+    if options.per_minute:
+        sizes = msgspec.structs.replace(sizes, soak_per_minute=options.per_minute)
     return sizes
 
 
 def main() -> None:
-    asked = arguments()
-    sizes, around = sizes_of(asked), circumstances(asked.loop)
+    options = arguments()
+    sizes, environment = sizes_of(options), circumstances(options.loop)
     rows: list[Row] = []
-    for name in asked.names or [each for each in BENCHMARKS if each not in ASKED_FOR]:
-        begun = time.monotonic()
+    for name in options.names or [each for each in BENCHMARKS if each not in ONLY_BY_NAME]:
+        started = time.monotonic()
         rows += asyncio.run(BENCHMARKS[name](sizes))  # type: ignore[arg-type]
-        print(f"{name}: measured in {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"{name}: measured in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True
+        )
     print("\n" + table(rows))
-    print("\nMedians of rounds in which the sides took turns, with the spread.")
-    print("; ".join(f"{name} {found}" for name, found in around.items()))
-    if asked.json:
-        asked.json.write_bytes(
-            msgspec.json.format(msgspec.json.encode({"circumstances": around, "rows": rows}))
+    print("\nMedians of alternating rounds, with the spread.")
+    print("; ".join(f"{name} {value}" for name, value in environment.items()))
+    if options.json:
+        options.json.write_bytes(
+            msgspec.json.format(msgspec.json.encode({"circumstances": environment, "rows": rows}))
         )
 
 

@@ -1,4 +1,4 @@
-"""How soon a put is seen after the server that sent a watch its messages died, in a cluster."""
+"""The time from a put to the cache after the server of the watch's consumer was killed."""
 
 import asyncio
 import tempfile
@@ -19,13 +19,13 @@ from tests.support.servers.nats_server import NatsCluster
 LIMIT_S = 3.0
 KIND = kv(Item, bucket="cluster", replicas=3)
 STREAM = "KV_cluster"
-STEADY_S = 35.0  # after which an informer has forgotten earlier failures
+STEADY_S = 35.0  # resets the backoff of an informer
 
 
 async def run(sizes: Sizes) -> list[Row]:
     return [
         limited(
-            "cluster: the server of the watch killed, put to cache",
+            "cluster: put to cache after the server of the watch was killed",
             "s",
             [await _round() for _ in range(sizes.faults)],
             target=f"<= {LIMIT_S:g} s",
@@ -39,12 +39,12 @@ async def _round() -> float:
         async with NatsCluster(Path(folder)) as cluster, connect(cluster.url) as nats:
             store = await nats.open(KIND)
             async with _informed(Informer(store, KIND)) as informer:
-                host = await _expendable(nats, cluster)
-                began = time.monotonic()
+                host = await _expendable_server(nats, cluster)
+                started = time.monotonic()
                 cluster[host].kill()
                 written = await store.create(key(0), value(0))
                 await eventually(lambda: informer.cache.revision >= written.revision)
-                return time.monotonic() - began
+                return time.monotonic() - started
 
 
 @asynccontextmanager
@@ -58,17 +58,18 @@ async def _informed(informer: Informer[Item]) -> AsyncIterator[Informer[Item]]:
         await asyncio.wait({watching})
 
 
-async def _expendable(nats: Nats, cluster: NatsCluster) -> str:
-    """Return the server that has the watch's consumer, and leads nothing else.
+async def _expendable_server(nats: Nats, cluster: NatsCluster) -> str:
+    """Return a server that leads only the consumer of the watch.
 
-    Its consumer is moved until there is one. Then the informer needs a while to become steady.
+    If there is none, the consumer is deleted until its successor has another leader. The informer
+    then needs `STEADY_S` to reset its backoff.
     """
     moved = False
     while True:
         info = await nats.api(f"STREAM.INFO.{STREAM}")
-        ours = nats.connection.state().server
+        connected_url = nats.connection.state().server
         needed = {info["cluster"]["leader"], await cluster.leader()}
-        needed |= {node.name for node in cluster.nodes if node.url == ours}
+        needed |= {node.name for node in cluster.nodes if node.url == connected_url}
         names = (await nats.api(f"CONSUMER.NAMES.{STREAM}"))["consumers"]
         for name in names or ():
             consumer = await nats.api(f"CONSUMER.INFO.{STREAM}.{name}")

@@ -1,4 +1,4 @@
-"""How long a put takes to be handled after something broke."""
+"""The time from a put to its handler after a killed server or a deleted consumer."""
 
 import asyncio
 import time
@@ -14,24 +14,28 @@ from tests.benchmarks.support.results import OURS, PEER, SIDES, Row, limited
 from tests.support.servers.nats_server import NatsServer
 
 KEYS = 1_000
-AWAY_S = 0.3
+DOWNTIME_S = 0.3
 PATIENCE_S = 30.0
 TRY_S = 0.2
 
-Break = Callable[[NatsServer], Awaitable[None]]
+Fault = Callable[[NatsServer], Awaitable[None]]
 
 
 async def run(sizes: Sizes) -> list[Row]:
     return [
         await _measured(
-            f"server killed, back after {AWAY_S} s", _kill, sizes, target="<= 0.5 s", limit_s=0.5
+            f"server killed and started after {DOWNTIME_S} s",
+            _kill,
+            sizes,
+            target="<= 0.5 s",
+            limit_s=0.5,
         ),
         await _measured("consumer deleted", _delete_consumers, sizes, target="<= 3 s", limit_s=3.0),
     ]
 
 
 async def _measured(
-    what: str, break_it: Break, sizes: Sizes, *, target: str, limit_s: float
+    name: str, inject_fault: Fault, sizes: Sizes, *, target: str, limit_s: float
 ) -> Row:
     delays: dict[str, list[float]] = {side: [] for side in SIDES}
     version = 0
@@ -42,12 +46,12 @@ async def _measured(
                 filled(KEYS) as server,
                 observing(side, server, sizes, listed=KEYS, then=1) as observer,
             ):
-                await break_it(server)
+                await inject_fault(server)
                 sent = await _put(server.url, version)
                 end = await observer.end(PATIENCE_S)
             delays[side].append(PATIENCE_S if end is None else end.seen[0][1] - sent)
     return limited(
-        f"{what}: put to handler",
+        f"{name}: put to handler",
         "s",
         delays[OURS],
         target=target,
@@ -59,7 +63,7 @@ async def _measured(
 
 async def _kill(server: NatsServer) -> None:
     server.kill()
-    await asyncio.sleep(AWAY_S)
+    await asyncio.sleep(DOWNTIME_S)
     await server.start()
 
 
@@ -74,7 +78,7 @@ async def _delete_consumers(server: NatsServer) -> None:
 
 
 async def _put(url: str, version: int) -> float:
-    """Update a key as soon as the server takes it; return when the one that it took was sent."""
+    """Update a key, repeat until the server accepts, and return when the accepted put was sent."""
     client = await nats.connect(url)
     try:
         jetstream = client.jetstream()

@@ -1,4 +1,4 @@
-"""Whether a key costs the same, however many there are."""
+"""The processor time per key for buckets of different sizes."""
 
 from statistics import median
 
@@ -10,7 +10,7 @@ FLAT = 1.5
 
 async def run(sizes: Sizes) -> list[Row]:
     fixed = median(await _costs(1, sizes))
-    each = {
+    cost_per_key = {
         count: [(cost - fixed) / count * 1e6 for cost in await _costs(count, sizes)]
         for count in sizes.growth
     }
@@ -21,19 +21,19 @@ async def run(sizes: Sizes) -> list[Row]:
             "µs",
             costs,
             peer=f"of {least:,}",
-            theirs=each[least],
+            theirs=cost_per_key[least],
             target=f"<= {FLAT} x that of {least:,}" if count == most else "",
-            enough=lambda cost: cost <= FLAT * median(each[least]),
+            enough=lambda cost: cost <= FLAT * median(cost_per_key[least]),
         )
-        for count, costs in each.items()
+        for count, costs in cost_per_key.items()
         if count != least
     ]
 
 
 async def _costs(count: int, sizes: Sizes) -> list[float]:
-    found = []
+    costs = []
     async with filled(count) as server:
         for _ in range(sizes.rounds):
             async with observing(OURS, server, sizes, listed=count) as observer:
-                found.append(observer.start.cpu_s)
-    return found
+                costs.append(observer.start.cpu_s)
+    return costs

@@ -1,4 +1,4 @@
-"""How long a person waits for `natsctl --help`."""
+"""The wall time of `natsctl --help`."""
 
 import subprocess
 import sys
@@ -31,6 +31,6 @@ async def run(sizes: Sizes) -> list[Row]:
 
 
 def _timed(*command: str) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Primaries to ConfigMaps, beside bare applies and beside kopf; and what cached ones weigh."""
+"""Primaries to ConfigMaps, compared with bare applies and kopf, and the memory of caches."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ from tests.benchmarks.support.configmap_process import (
     IN_FLIGHT,
     PLURAL,
     VERSION,
-    Made,
+    Result,
     name_of,
 )
 from tests.benchmarks.support.dataset import key
@@ -26,7 +26,7 @@ from tests.support.servers.nats_server import NatsServer
 
 SIDES = ("natsctl", "aiohttp", "kopf")
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-ABOUT = {
+DEFINITION_OBJECT = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {"name": f"{PLURAL}.{GROUP}"},
@@ -53,7 +53,7 @@ ABOUT = {
 
 async def run(sizes: Sizes) -> list[Row]:
     if assets() is None:
-        print("kube: left out, KUBEBUILDER_ASSETS is not set", file=sys.stderr)
+        print("kube: skipped, because KUBEBUILDER_ASSETS is not set", file=sys.stderr)
         return []
     count = sizes.configmaps
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -64,13 +64,13 @@ async def run(sizes: Sizes) -> list[Row]:
                 namespace = await asyncio.to_thread(server.new_namespace)
                 if side == "kopf":
                     await custom_resources(server, namespace, count)
-                made = await applied(side, Stage(nats, server, sizes.loop), namespace, count)
-                rates[side].append(count / made.wall_s)
-                costs[side].append(made.cpu_s / count * 1e6)
+                result = await applied(side, Stage(nats, server, sizes.loop), namespace, count)
+                rates[side].append(count / result.wall_s)
+                costs[side].append(result.cpu_s / count * 1e6)
         stage = Stage(nats, server, sizes.loop)
         empty = await asyncio.to_thread(server.new_namespace)
         light = await applied("caching", stage, empty, 1)
-        heavy = await applied("caching", stage, namespace_of_ours(server), count)
+        heavy = await applied("caching", stage, filled_namespace(server), count)
     ratios = [ours / raw for ours, raw in zip(rates["natsctl"], rates["aiohttp"], strict=True)]
     weight = (heavy.rss_bytes - light.rss_bytes) / count * 10_000 / 1_000_000
     return [
@@ -92,24 +92,24 @@ async def run(sizes: Sizes) -> list[Row]:
     ]
 
 
-def namespace_of_ours(server: KubeServer) -> str:
-    """Return a namespace that natsctl has filled."""
+def filled_namespace(server: KubeServer) -> str:
+    """Return a namespace with ConfigMaps of natsctl."""
     selector = "labelSelector=natsctl.io/owner-kind&limit=1"
-    found = server.request("GET", f"/api/v1/configmaps?{selector}")
-    return str(found["items"][0]["metadata"]["namespace"])
+    config_maps = server.request("GET", f"/api/v1/configmaps?{selector}")
+    return str(config_maps["items"][0]["metadata"]["namespace"])
 
 
 @asynccontextmanager
 async def cluster() -> AsyncIterator[KubeServer]:
-    """Start a server that knows the custom resource."""
+    """Start an API server with the custom resource definition."""
     with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
         async with KubeServer(Path(folder) / "kube") as server:
-            await server.call("POST", DEFINITION, ABOUT)
+            await server.call("POST", DEFINITION, DEFINITION_OBJECT)
             yield server
 
 
 async def custom_resources(server: KubeServer, namespace: str, count: int) -> None:
-    """Make as many custom resources as there are keys in the bucket."""
+    """Create one custom resource for each key of the bucket."""
     path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}"
     limit = asyncio.Semaphore(IN_FLIGHT)
 
@@ -123,15 +123,15 @@ async def custom_resources(server: KubeServer, namespace: str, count: int) -> No
 
 
 class Stage(NamedTuple):
-    """On what is measured."""
+    """The servers and the event loop of a measurement."""
 
     nats: NatsServer
     server: KubeServer
     loop: str
 
 
-async def applied(side: str, stage: Stage, namespace: str, count: int) -> Made:
-    """Have a new process make the ConfigMaps."""
+async def applied(side: str, stage: Stage, namespace: str, count: int) -> Result:
+    """Apply the ConfigMaps in a new process."""
     nats, server, loop = stage
     process = await asyncio.create_subprocess_exec(
         *(
@@ -148,4 +148,4 @@ async def applied(side: str, stage: Stage, namespace: str, count: int) -> Made:
     )
     output, _ = await process.communicate()
     assert process.returncode == 0, f"{side} failed"
-    return msgspec.json.decode(output, type=Made)
+    return msgspec.json.decode(output, type=Result)

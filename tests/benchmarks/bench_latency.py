@@ -1,4 +1,4 @@
-"""From when a put is sent to when its handler starts."""
+"""The time from sending a put to the start of its handler."""
 
 from statistics import quantiles
 
@@ -21,15 +21,15 @@ async def run(sizes: Sizes) -> list[Row]:
                 delays = quantiles(((seen - sent[key]) * 1e6 for key, seen in end.seen), n=100)
                 p50[side].append(delays[49])
                 p99[side].append(delays[98])
-    what = f"put to handler at {sizes.puts_per_s:,}/s"
+    title = f"put to handler at {sizes.puts_per_s:,}/s"
     return [
         compared(
-            f"{what}, {name}",
+            f"{title}, {name}",
             "µs",
-            found[OURS],
-            found[PEER],
+            delays_us[OURS],
+            delays_us[PEER],
             target="<= 2x",
             enough=lambda ratio: ratio <= 2,
         )
-        for name, found in (("p50", p50), ("p99", p99))
+        for name, delays_us in (("p50", p50), ("p99", p99))
     ]

@@ -1,4 +1,4 @@
-"""Updates as fast as the server takes them, until every one was handled."""
+"""The rate of handled updates at the highest rate that the server accepts."""
 
 from tests.benchmarks.support.measured_server import Sizes, filled, observing, write
 from tests.benchmarks.support.results import OURS, PEER, SIDES, Row, compared

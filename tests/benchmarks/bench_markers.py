@@ -1,4 +1,4 @@
-"""How much a process grows while keys are made and deleted."""
+"""The memory growth of a process while keys are created and deleted."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ from tests.support.servers.nats_server import NatsServer
 MB = 1_000_000
 BATCH = 1_000
 LIMIT_MB = 25.0
-ANSWER_S = 60.0
+RESPONSE_S = 60.0
 DELETED = {"KV-Operation": "DEL"}
 
 
@@ -33,7 +33,7 @@ async def run(sizes: Sizes) -> list[Row]:
         )
         try:
             before = await _bytes(process)
-            after = await _make_and_delete(server, count, process)
+            after = await _create_and_delete(server, count, process)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -49,10 +49,10 @@ async def run(sizes: Sizes) -> list[Row]:
     ]
 
 
-async def _make_and_delete(
+async def _create_and_delete(
     server: NatsServer, count: int, process: asyncio.subprocess.Process
 ) -> int:
-    """Make and delete keys, a batch at a time; return what the process has in the end."""
+    """Create and delete keys in batches, and return the final resident bytes of the process."""
     client, resident = Client(), 0
     await client.connect(server.url)
     try:
@@ -70,7 +70,7 @@ async def _write(client: Client, numbers: range, *, deleted: bool) -> None:
     for number in numbers:
         subject, payload = f"$KV.{BUCKET}.{key(number)}", b"" if deleted else value(number)
         if number == numbers[-1]:
-            await client.request(subject, payload, timeout=ANSWER_S, headers=headers)
+            await client.request(subject, payload, timeout=RESPONSE_S, headers=headers)
         else:
             await client.publish(subject, payload, headers=headers)
 

@@ -1,4 +1,4 @@
-"""What a process holds that has the whole bucket at hand."""
+"""The memory of a process that caches a whole bucket."""
 
 import subprocess
 import sys
@@ -28,8 +28,8 @@ async def run(sizes: Sizes) -> list[Row]:
                     resident[side].append(observer.start.rss_bytes / MB)
                     peaks[side].append(observer.start.peak_bytes / MB)
     mine, theirs = (resident[side] for side in HOLDERS)
-    each = [[(value * MB - idle) / count for value in side] for side in (mine, theirs)]
-    beside = "nats-py with decoded Structs"
+    bytes_per_object = [[(value * MB - idle) / count for value in side] for side in (mine, theirs)]
+    peer_name = "nats-py with decoded Structs"
     return [
         limited(
             f"memory with {count:,} cached objects",
@@ -37,15 +37,21 @@ async def run(sizes: Sizes) -> list[Row]:
             mine,
             target="<= 150 MB",
             enough=lambda value: value <= 150,
-            peer=beside,
+            peer=peer_name,
             theirs=theirs,
         ),
-        shown("  at its peak", "MB", peaks[OURS], beside, peaks[HOLDERS[1]]),
-        shown("  per object of 312 bytes", "bytes", each[0], beside, each[1]),
+        shown("  at its peak", "MB", peaks[OURS], peer_name, peaks[HOLDERS[1]]),
+        shown(
+            "  per object of 312 bytes",
+            "bytes",
+            bytes_per_object[0],
+            peer_name,
+            bytes_per_object[1],
+        ),
         shown("  with none", "MB", [idle / MB], "an empty Python", [_empty_process() / MB]),
     ]
 
 
 def _empty_process() -> int:
-    done = subprocess.run([sys.executable, "-c", OWN_RSS], check=True, capture_output=True)
-    return int(done.stdout)
+    completed = subprocess.run([sys.executable, "-c", OWN_RSS], check=True, capture_output=True)
+    return int(completed.stdout)

@@ -1,6 +1,6 @@
-"""How fast the workqueue is: `python -m tests.benchmarks.bench_queue`.
+"""The speed of the work queue: `python -m tests.benchmarks.bench_queue`.
 
-All it does is compute, so all seconds are of processor time: neighbours disturb them least.
+All seconds are processor time, because other processes disturb processor time least.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ async def ping_pong(queue: Workqueue[str], keys: list[str]) -> float:
     return len(keys) / (process_time() - start)
 
 
-async def handed_over(queue: Workqueue[str], keys: list[str]) -> float:
+async def waiting_workers(queue: Workqueue[str], keys: list[str]) -> float:
     """Return the cycles per second of four workers that wait for each key."""
 
     async def work() -> None:
@@ -50,8 +50,8 @@ async def handed_over(queue: Workqueue[str], keys: list[str]) -> float:
     workers = [asyncio.create_task(work()) for _ in range(4)]
     await asyncio.sleep(0)
     start = process_time()
-    for at in range(0, len(keys), 4):
-        for key in keys[at : at + 4]:
+    for first in range(0, len(keys), 4):
+        for key in keys[first : first + 4]:
             queue.add(key)
         await asyncio.sleep(0)
     await queue.join()
@@ -62,7 +62,7 @@ async def handed_over(queue: Workqueue[str], keys: list[str]) -> float:
 
 
 async def timers_set(queue: Workqueue[str], keys: list[str]) -> float:
-    """Return the seconds that asking for as many delayed visits takes, spread over an hour."""
+    """Return the seconds to add all keys with delays spread over an hour."""
     delays = [number * 7919 % len(keys) * 0.036 + 1.0 for number in range(len(keys))]
     start = process_time()
     for key, after in zip(keys, delays, strict=True):
@@ -70,8 +70,8 @@ async def timers_set(queue: Workqueue[str], keys: list[str]) -> float:
     return process_time() - start
 
 
-async def timers_ripened(queue: Workqueue[str], keys: list[str]) -> float:
-    """Return the seconds that it takes when as many keys ripen at once, until all are gone."""
+async def timers_due(queue: Workqueue[str], keys: list[str]) -> float:
+    """Return the seconds to get all keys whose delays end at the same time."""
     for key in keys:
         queue.add(key, after=1.0)
     start = process_time()
@@ -98,10 +98,10 @@ def run() -> dict[str, float]:
         "queue, all at once, cycles/s": measured(cycles, CYCLES),
         "queue, one at a time, cycles/s": measured(ping_pong, CYCLES),
         "queue, 97 shares, cycles/s": measured(cycles, CYCLES, lambda key: key.split(".", 1)[0]),
-        "queue, 4 waiting workers, cycles/s": measured(handed_over, CYCLES),
+        "queue, 4 waiting workers, cycles/s": measured(waiting_workers, CYCLES),
         "queue, 1,000 keys, cycles/s": measured(cycles, 1000),
         "100,000 timers set, s": measured(timers_set, TIMERS),
-        "100,000 timers ripe, s": measured(timers_ripened, TIMERS),
+        "100,000 timers due, s": measured(timers_due, TIMERS),
     }
 
 

@@ -1,4 +1,4 @@
-"""A cold start: a bucket that is full already, until every key was handled."""
+"""A cold start: the rate of handled keys of an existing bucket."""
 
 from tests.benchmarks.support.measured_server import Sizes, filled, observing
 from tests.benchmarks.support.results import OURS, PEER, SIDES, Row, compared

@@ -1,4 +1,4 @@
-"""How much more several processes do that share a controller's keys, with one worker each."""
+"""The rate of syncs of several processes that share a controller's keys, one worker each."""
 
 import asyncio
 import os
@@ -15,25 +15,25 @@ from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
 PROCESSES = (1, 2, 4)
-WITHIN_S = 120.0
+TIMEOUT_S = 120.0
 
 
 async def run(sizes: Sizes) -> list[Row]:
     rates: dict[int, list[float]] = {size: [] for size in PROCESSES}
     for _ in range(sizes.rounds):
         for size in PROCESSES:
-            rates[size].append(await _measured(size, sizes.sharded))
+            rates[size].append(await _rate(size, sizes.sharded))
     one, *others = PROCESSES
-    what = f"shards, a sync of {SYNC_S * 1000:g} ms, one worker in each process"
+    title = f"shards, a sync of {SYNC_S * 1000:g} ms, one worker in each process"
     return [
-        shown(f"{what}: {one} process", "/s", rates[one]),
-        *(_beside(f"  {size} processes", rates[size], rates[one]) for size in others),
+        shown(f"{title}: {one} process", "/s", rates[one]),
+        *(_compared(f"  {size} processes", rates[size], rates[one]) for size in others),
     ]
 
 
-def _beside(what: str, many: list[float], one: list[float]) -> Row:
+def _compared(title: str, many: list[float], one: list[float]) -> Row:
     return Row(
-        what=what,
+        what=title,
         ours=samples("/s", many),
         peer="1 process",
         theirs=samples("/s", one),
@@ -41,8 +41,8 @@ def _beside(what: str, many: list[float], one: list[float]) -> Row:
     )
 
 
-async def _measured(size: int, keys: int) -> float:
-    """Return how many changes so many processes handle in a second."""
+async def _rate(size: int, keys: int) -> float:
+    """Return the changes per second that `size` processes handle."""
     with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
         done = Path(folder) / "done"
         done.touch()
@@ -50,26 +50,26 @@ async def _measured(size: int, keys: int) -> float:
             for number in range(size):
                 log = Path(folder) / f"{number}.log"
                 await stack.enter_async_context(_member(server, done, log))
-            said = f"members={size}"
+            line = f"members={size}"
             logs = [Path(folder) / f"{number}.log" for number in range(size)]
-            await eventually(lambda: all(said in log.read_text() for log in logs))
+            await eventually(lambda: all(line in log.read_text() for log in logs))
             await _handled(done, keys)
-            begun = len(_times(done))
+            before = len(_times(done))
             await write(server, keys, version=1)
-            times = (await _handled(done, begun + keys))[begun:]
+            times = (await _handled(done, before + keys))[before:]
     return (len(times) - 1) / (max(times) - min(times))
 
 
 @asynccontextmanager
 async def _member(server: NatsServer, done: Path, log: Path) -> AsyncIterator[None]:
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "natsctl", "run", "--shard", "--server", server.url),
             *("-c", "tests.benchmarks.support.sharded_controller:Sharded"),
             cwd=ROOT,
             env={**os.environ, DONE: str(done)},
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
         )
     try:
         yield
@@ -79,8 +79,8 @@ async def _member(server: NatsServer, done: Path, log: Path) -> AsyncIterator[No
 
 
 async def _handled(done: Path, count: int) -> list[float]:
-    """Wait until so many syncs are done, and nothing more is; return when each was."""
-    await eventually(lambda: len(_times(done)) >= count, within_s=WITHIN_S, every_s=0.1)
+    """Wait until `count` syncs are done and no more follow; return the time of each sync."""
+    await eventually(lambda: len(_times(done)) >= count, within_s=TIMEOUT_S, every_s=0.1)
     before = -1
     while before != len(_times(done)):
         before = len(_times(done))

@@ -1,6 +1,7 @@
-"""Whether a daemon stays as it is under constant work, with keys that change, come and go.
+"""The memory and the lag of a daemon while keys are constantly changed, created and deleted.
 
-What a bucket holds is left out of it, delete markers too: a watch knows of each of them.
+The number of names in the bucket is constant, because a watch remembers each key and each
+delete marker.
 """
 
 import asyncio
@@ -18,18 +19,18 @@ from tests.benchmarks.support.results import Row, limited, shown
 from tests.support.eventually import eventually
 from tests.support.servers.ports import free_port
 
-LIVE = 10_000  # keys at a time
+LIVE = 10_000  # number of existing keys
 LOOK_S = 5.0
 MB = 1_000_000
 GROWTH_MAX = 1.0  # MB a minute
-KEPT_MAX = 0.5  # blocks of Python's for a key that came and went: a leak is one or more
-CREATED = 0.2  # of the writes
+KEPT_MAX = 0.5  # allocated blocks per created and deleted key; a leak is 1 or more
+CREATED = 0.2  # share of the writes
 
 _NUMBER = re.compile(r"^([a-z_]+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 class Look(msgspec.Struct, frozen=True):
-    """How the daemon was, so many minutes after the beginning."""
+    """The metrics of the daemon, `minutes` after the start."""
 
     minutes: float
     rss_mb: float
@@ -43,8 +44,8 @@ class Look(msgspec.Struct, frozen=True):
 
 async def run(sizes: Sizes) -> list[Row]:
     async with filled(LIVE) as server, _daemon(server.url) as page:
-        begun = asyncio.get_running_loop().time()
-        churner = await asyncio.create_subprocess_exec(
+        started = asyncio.get_running_loop().time()
+        writer = await asyncio.create_subprocess_exec(
             *(
                 sys.executable,
                 "-m",
@@ -57,28 +58,28 @@ async def run(sizes: Sizes) -> list[Row]:
             cwd=ROOT,
         )
         try:
-            looks = [look async for look in _looks(page, churner, begun)]
-            output, _ = await churner.communicate()
+            looks = [look async for look in _looks(page, writer, started)]
+            output, _ = await writer.communicate()
         finally:
-            if churner.returncode is None:
-                churner.kill()
-                await churner.wait()
+            if writer.returncode is None:
+                writer.kill()
+                await writer.wait()
     return _rows(looks, int(output))
 
 
 @asynccontextmanager
 async def _daemon(url: str) -> AsyncIterator[str]:
-    """Run the controller in a process of its own; give where its page of metrics is."""
-    at = f"127.0.0.1:{free_port()}"
+    """Run the controller in a new process, and yield the URL of its metrics."""
+    address = f"127.0.0.1:{free_port()}"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "natsctl", "run", "-s", url, "--listen", at),
+        *(sys.executable, "-m", "natsctl", "run", "-s", url, "--listen", address),
         *("-c", "tests.benchmarks.support.soak_controller:Soaking"),
         stderr=asyncio.subprocess.DEVNULL,
         cwd=ROOT,
     )
     try:
-        await eventually(lambda: _ready(f"http://{at}/readyz"), within_s=START_S)
-        yield f"http://{at}/metrics"
+        await eventually(lambda: _ready(f"http://{address}/readyz"), within_s=START_S)
+        yield f"http://{address}/metrics"
         process.terminate()
         async with asyncio.timeout(START_S):
             assert await process.wait() == 0
@@ -90,33 +91,36 @@ async def _daemon(url: str) -> AsyncIterator[str]:
 
 async def _ready(page: str) -> bool:
     try:
-        async with ClientSession(timeout=ClientTimeout(5)) as session, session.get(page) as answer:
-            return answer.status == 200
+        async with (
+            ClientSession(timeout=ClientTimeout(5)) as session,
+            session.get(page) as response,
+        ):
+            return response.status == 200
     except OSError:
         return False
 
 
 async def _looks(
-    page: str, churner: asyncio.subprocess.Process, begun: float
+    page: str, writer: asyncio.subprocess.Process, started: float
 ) -> AsyncIterator[Look]:
-    """Look at the daemon for as long as its bucket changes."""
+    """Yield a look at the daemon every `LOOK_S` until the writer ends."""
     clock = asyncio.get_running_loop().time
     async with ClientSession(timeout=ClientTimeout(30)) as session:
-        while churner.returncode is None:
+        while writer.returncode is None:
             await asyncio.sleep(LOOK_S)
-            async with session.get(page) as answer:
-                numbers = _numbers(await answer.text())
-            look = _look(numbers, (clock() - begun) / 60)
+            async with session.get(page) as response:
+                numbers = _numbers(await response.text())
+            look = _look(numbers, (clock() - started) / 60)
             print(msgspec.json.encode(look).decode(), file=sys.stderr, flush=True)
             yield look
 
 
 def _numbers(page: str) -> dict[str, float]:
-    """Return each number by its name, of several with one name the largest."""
-    found: dict[str, float] = {}
+    """Return the metrics by name; the largest if several have one name."""
+    numbers: dict[str, float] = {}
     for name, text in _NUMBER.findall(page):
-        found[name] = max(float(text), found.get(name, 0.0))
-    return found
+        numbers[name] = max(float(text), numbers.get(name, 0.0))
+    return numbers
 
 
 def _look(numbers: dict[str, float], minutes: float) -> Look:
@@ -148,7 +152,7 @@ def _rows(looks: Sequence[Look], written: int) -> list[Row]:
             enough=lambda slope: slope <= GROWTH_MAX,
         ),
         limited(
-            "  Python's blocks kept per key that came and went",
+            "  allocated blocks kept per created and deleted key",
             "",
             [kept / (per_minute * CREATED)],
             target=f"<= {KEPT_MAX:g}",

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.support.bulk_writer URL COUNT VERSION RATE
 
-updates COUNT keys once each, RATE per second (0: as fast as possible), in a process of its own, and
-prints when it sent each update.
+updates COUNT keys once each, RATE per second (0: as fast as possible), and prints when each update
+was sent.
 """
 
 import socket
@@ -16,7 +16,7 @@ import msgspec
 
 from tests.benchmarks.support.dataset import BUCKET, key, value
 
-WINDOW = 4096  # writes without an acknowledgement yet, fewer than the server queues
+WINDOW = 4096  # unacknowledged writes, fewer than the server queues
 BATCH = 256
 
 
@@ -45,7 +45,7 @@ class Writer:
         self._send(frames)
 
     def change(self, items: Iterable[tuple[str, bytes | None]]) -> int:
-        """Write values, and delete keys that have none; return how many that were."""
+        """Write the values, delete keys with the value None, and return the number of writes."""
         frames = [
             _deletion(name) if content is None else _frame(name, content) for name, content in items
         ]
@@ -56,14 +56,14 @@ class Writer:
         return len(frames)
 
     def put(self, name: str, content: bytes) -> float:
-        """Write one; return the monotonic time before it was sent."""
+        """Write one value, and return the monotonic time before it was sent."""
         frame = _frame(name, content)
         sent = time.monotonic()
         self._send([frame])
         return sent
 
     def settle(self) -> None:
-        """Wait until the server has acknowledged everything."""
+        """Wait until the server has acknowledged every write."""
         self._take_acks(0)
 
     def close(self) -> None:
@@ -113,13 +113,13 @@ def fill(url: str, count: int, version: int = 0) -> None:
 
 
 def paced(url: str, count: int, version: int, rate: int) -> dict[str, float]:
-    """Update *count* keys, *rate* per second; return when each was sent."""
+    """Update *count* keys, *rate* per second, and return when each update was sent."""
     writer = Writer(url)
     frames = [(key(number), value(number, version)) for number in range(count)]
     sent: dict[str, float] = {}
-    begun = time.monotonic()
+    started = time.monotonic()
     for number, (name, content) in enumerate(frames):
-        wait_s = begun + number / rate - time.monotonic()
+        wait_s = started + number / rate - time.monotonic()
         if wait_s > 0:
             time.sleep(wait_s)
         sent[name] = writer.put(name, content)

@@ -3,12 +3,12 @@
     python -m tests.benchmarks.support.configmap_process \\
         SIDE NATS SERVER TOKEN NAMESPACE COUNT LOOP
 
-prints a `Made`. SIDE is one of:
+prints a `Result`. SIDE is one of:
 
 - `natsctl`: a controller of Items in a bucket;
 - `aiohttp`: server-side applies of a list in memory;
 - `kopf`: the same applies in kopf's handlers of custom resources;
-- `caching`: a controller that finds all ConfigMaps already there.
+- `caching`: a controller whose ConfigMaps exist already.
 
 Each side sends the same number of applies at a time.
 """
@@ -42,11 +42,8 @@ GROUP, VERSION, PLURAL = "bench.natsctl.io", "v1", "items"
 APPLY = "application/apply-patch+yaml"
 
 
-class Made(msgspec.Struct, frozen=True):
-    """All ConfigMaps are made: how long that took, and the memory that it left.
-
-    The processor's time is this process's alone.
-    """
+class Result(msgspec.Struct, frozen=True):
+    """The wall time, the processor time of this process and its final resident memory."""
 
     wall_s: float
     cpu_s: float
@@ -54,7 +51,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """What the process was told."""
+    """The command line arguments of the process."""
 
     side: str
     nats: str
@@ -94,8 +91,8 @@ class Watch:
         self.wall_s, self.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
 
     @property
-    def made(self) -> Made:
-        return Made(self.wall_s, self.cpu_s, rss_bytes())
+    def result(self) -> Result:
+        return Result(self.wall_s, self.cpu_s, rss_bytes())
 
 
 def rss_bytes() -> int:
@@ -103,12 +100,12 @@ def rss_bytes() -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def with_natsctl(told: Arguments) -> Made:
+async def with_natsctl(arguments: Arguments) -> Result:
     watch = Watch()
 
     class Bench(Controller):
         items = primary(ITEMS)
-        maps = secondary(kube("v1", "ConfigMap", namespace=told.namespace))
+        maps = secondary(kube("v1", "ConfigMap", namespace=arguments.namespace))
         workers = IN_FLIGHT
         handled = 0
 
@@ -118,25 +115,25 @@ async def with_natsctl(told: Arguments) -> Made:
             if item is not None:
                 await self.maps.apply(manifest(key, item.spec.text))
             self.handled += 1
-            if self.handled == told.count:
+            if self.handled == arguments.count:
                 watch.stop()
                 self.runtime.stop()
             return None
 
-    options = KubeOptions(server=told.server, token=told.token, tls_insecure=True)
-    async with connect(told.nats) as nats, connect_kube(options) as cluster:
-        if told.side == "caching":
+    options = KubeOptions(server=arguments.server, token=arguments.token, tls_insecure=True)
+    async with connect(arguments.nats) as nats, connect_kube(options) as cluster:
+        if arguments.side == "caching":
             watch.start()
         await ControllerRuntime(Bench(), nats=nats, kube=cluster).run()
-    return watch.made
+    return watch.result
 
 
 class Applier:
     """Applies over bare aiohttp."""
 
-    def __init__(self, told: Arguments, session: aiohttp.ClientSession) -> None:
-        self._path = f"{told.server}/api/v1/namespaces/{told.namespace}/configmaps/"
-        self._headers = {"Authorization": f"Bearer {told.token}", "Content-Type": APPLY}
+    def __init__(self, arguments: Arguments, session: aiohttp.ClientSession) -> None:
+        self._path = f"{arguments.server}/api/v1/namespaces/{arguments.namespace}/configmaps/"
+        self._headers = {"Authorization": f"Bearer {arguments.token}", "Content-Type": APPLY}
         self._session = session
 
     async def apply(self, item: str, text: str) -> None:
@@ -150,22 +147,22 @@ class Applier:
             response.raise_for_status()
 
 
-async def with_aiohttp(told: Arguments) -> Made:
-    items, watch = iter(range(told.count)), Watch()
+async def with_aiohttp(arguments: Arguments) -> Result:
+    items, watch = iter(range(arguments.count)), Watch()
 
     async def work(applier: Applier) -> None:
         for number in items:
             await applier.apply(key(number), "x" * 100)
 
     async with aiohttp.ClientSession() as session:
-        applier = Applier(told, session)
+        applier = Applier(arguments, session)
         watch.start()
         await asyncio.gather(*(work(applier) for _ in range(IN_FLIGHT)))
         watch.stop()
-    return watch.made
+    return watch.result
 
 
-async def with_kopf(told: Arguments) -> Made:
+async def with_kopf(arguments: Arguments) -> Result:
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -174,10 +171,10 @@ async def with_kopf(told: Arguments) -> Made:
 
     @kopf.on.login(registry=registry)
     def _login(**_: object) -> kopf.ConnectionInfo:
-        return kopf.ConnectionInfo(server=told.server, token=told.token, insecure=True)
+        return kopf.ConnectionInfo(server=arguments.server, token=arguments.token, insecure=True)
 
     async with aiohttp.ClientSession() as session:
-        applier = Applier(told, session)
+        applier = Applier(arguments, session)
 
         @kopf.on.create(GROUP, VERSION, PLURAL, registry=registry)
         async def _create(name: str, spec: dict[str, str], **_: object) -> None:
@@ -185,14 +182,14 @@ async def with_kopf(told: Arguments) -> Made:
             watch.start()
             await applier.apply(name, spec["text"])
             handled += 1
-            if handled == told.count:
+            if handled == arguments.count:
                 stop.set()
 
         operating = asyncio.create_task(
             kopf.operator(
                 registry=registry,
                 settings=settings,
-                namespaces=[told.namespace],
+                namespaces=[arguments.namespace],
                 standalone=True,
                 stop_flag=stop,
             )
@@ -200,10 +197,10 @@ async def with_kopf(told: Arguments) -> Made:
         await stop.wait()
         watch.stop()
         await operating
-    return watch.made
+    return watch.result
 
 
-SIDES: dict[str, Callable[[Arguments], Awaitable[Made]]] = {
+SIDES: dict[str, Callable[[Arguments], Awaitable[Result]]] = {
     "natsctl": with_natsctl,
     "caching": with_natsctl,
     "aiohttp": with_aiohttp,
@@ -213,11 +210,11 @@ SIDES: dict[str, Callable[[Arguments], Awaitable[Made]]] = {
 
 def main() -> None:
     side, nats, server, token, namespace, count, loop = sys.argv[1:]
-    told = Arguments(side, nats, server, token, namespace, int(count), loop)
+    arguments = Arguments(side, nats, server, token, namespace, int(count), loop)
     factory = uvloop.new_event_loop if loop == "uvloop" else None
     with asyncio.Runner(loop_factory=factory) as runner:
-        made = runner.run(SIDES[side](told))  # type: ignore[arg-type,var-annotated]  # a coroutine
-    sys.stdout.buffer.write(msgspec.json.encode(made))
+        result = runner.run(SIDES[side](arguments))  # type: ignore[arg-type,var-annotated]  # a coroutine
+    sys.stdout.buffer.write(msgspec.json.encode(result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is stored in the bucket that every measurement watches."""
+"""The objects in the bucket that every benchmark watches."""
 
 import msgspec
 
@@ -26,13 +26,13 @@ def key(number: int) -> str:
 
 
 def value(number: int, version: int = 0) -> bytes:
-    """Return 312 bytes of JSON; another version desires something else."""
+    """Return 312 bytes of JSON; another version has another spec."""
     name = f"shop-{number}"
     document = {
         "metadata": {"labels": {"app": name}, "generation": 1 + version, "uid": f"{number:036}"},
         "spec": {"subject": f"hello.{name}", "replicas": version, "text": ""},
         "status": {"ready": True},
     }
-    room = VALUE_BYTES - len(msgspec.json.encode(document))
-    document["spec"]["text"] = "x" * room  # type: ignore[index]
+    padding = VALUE_BYTES - len(msgspec.json.encode(document))
+    document["spec"]["text"] = "x" * padding  # type: ignore[index]
     return msgspec.json.encode(document)

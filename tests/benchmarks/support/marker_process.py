@@ -1,5 +1,6 @@
-"""A process with a controller that prints its resident bytes: one line when it has started, and
-one whenever it has seen the last key of a batch deleted.
+"""A process with a controller that prints its resident bytes, one number per line.
+
+The first line is printed after the start, and another after the last key of each batch is deleted.
 
 `python -m tests.benchmarks.support.marker_process URL BATCH` runs until it is killed.
 """
@@ -13,8 +14,8 @@ from natsctl import Controller, ControllerRuntime, connect, primary
 from tests.benchmarks.support.dataset import ITEMS
 
 
-class Forgetting(Controller):
-    """Reads every item and makes nothing."""
+class Reading(Controller):
+    """Reads every item and has no secondaries."""
 
     items = primary(ITEMS)
 
@@ -35,7 +36,7 @@ def resident() -> int:
 
 async def main(url: str, batch: int) -> None:
     async with connect(url) as nats:
-        runtime = ControllerRuntime(Forgetting(batch), nats=nats)
+        runtime = ControllerRuntime(Reading(batch), nats=nats)
         async with asyncio.TaskGroup() as group:
             group.create_task(runtime.run())
             await runtime.synced.wait()

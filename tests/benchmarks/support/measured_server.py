@@ -1,4 +1,4 @@
-"""A real server, and processes that watch it: what every measurement is made on."""
+"""A real NATS server and the processes that watch it, used by every benchmark."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ LINE_MAX = 256 * 1024 * 1024
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is measured, and how often."""
+    """The numbers of keys, writes and rounds of the benchmarks."""
 
     rounds: int = 5
     keys: int = 100_000
@@ -54,7 +54,7 @@ QUICK = Sizes(
 
 @asynccontextmanager
 async def filled(count: int) -> AsyncIterator[NatsServer]:
-    """Start a server whose bucket holds *count* keys; it and its data go in the end."""
+    """Start a server with *count* keys in its bucket; stop it and delete its data at the end."""
     with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
         async with NatsServer(Path(folder) / "nats") as server:
             async with connect(server.url) as nats:
@@ -71,7 +71,7 @@ class Observer:
         self._process = process
 
     async def end(self, limit_s: float = START_S) -> End | None:
-        """Wait for the changes that it was to see; None where they do not come in time."""
+        """Wait for the expected changes; return None if they are not seen in time."""
         try:
             async with asyncio.timeout(limit_s):
                 return msgspec.json.decode(await _line(self._process), type=End)
@@ -83,7 +83,7 @@ class Observer:
 async def observing(
     side: str, server: NatsServer, sizes: Sizes, *, listed: int, then: int = 0
 ) -> AsyncIterator[Observer]:
-    """Have a new process list the bucket; it goes in the end."""
+    """Start a process that lists the bucket; kill it at the end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.benchmarks.support.watch_process"),
         *(side, server.url, str(listed), str(then), sizes.loop),
@@ -102,7 +102,7 @@ async def observing(
 
 
 async def write(server: NatsServer, count: int, *, version: int, rate: int = 0) -> dict[str, float]:
-    """Update *count* keys from another process; return when each was sent, where paced."""
+    """Update *count* keys from another process; return when each was sent if *rate* is set."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.benchmarks.support.bulk_writer"),
         *(server.url, str(count), str(version), str(rate)),

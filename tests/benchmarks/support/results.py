@@ -1,4 +1,4 @@
-"""What was measured, beside what, and whether that is enough."""
+"""Measurements, the peer or limit to compare with, and the verdict."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -10,7 +10,7 @@ SIDES = (OURS, PEER)
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """The same thing measured several times."""
+    """The values of one measurement."""
 
     values: tuple[float, ...]
     unit: str
@@ -27,7 +27,7 @@ class Samples(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table; `ratio` is of ours to theirs, round by round."""
+    """One line of the table; `ratio` has the ratio of ours to theirs for each round."""
 
     what: str
     ours: Samples
@@ -51,7 +51,7 @@ def compared(
     target: str = "",
     enough: Callable[[float], bool] | None = None,
 ) -> Row:
-    """Set two sides beside each other that were measured in turns; *enough* judges the ratio."""
+    """Compare two sides by rounds; *enough* judges the median ratio."""
     ratio = samples("x", [mine / yours for mine, yours in zip(ours, theirs, strict=True)])
     return Row(
         what=what,
@@ -74,7 +74,7 @@ def limited(
     peer: str = "",
     theirs: Sequence[float] | None = None,
 ) -> Row:
-    """Set a measurement beside a limit; *enough* judges its median."""
+    """Compare a measurement with a limit; *enough* judges its median."""
     mine = samples(unit, ours)
     return Row(
         what=what,
@@ -89,19 +89,19 @@ def limited(
 def shown(
     what: str, unit: str, ours: Sequence[float], peer: str = "", theirs: Sequence[float] = ()
 ) -> Row:
-    """Set two measurements beside each other without judging."""
-    beside = samples(unit, theirs) if theirs else None
-    return Row(what=what, ours=samples(unit, ours), peer=peer, theirs=beside)
+    """Show a measurement, and optionally that of a peer, without a verdict."""
+    peer_samples = samples(unit, theirs) if theirs else None
+    return Row(what=what, ours=samples(unit, ours), peer=peer, theirs=peer_samples)
 
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as text, one line each."""
-    cells = [("", "natsctl (spread)", "beside it", "ratio (spread)", "target", "")]
+    cells = [("", "natsctl (spread)", "peer", "ratio (spread)", "target", "")]
     for row in rows:
-        beside = f"{row.peer} {row.theirs}" if row.theirs else ""
+        peer_cell = f"{row.peer} {row.theirs}" if row.theirs else ""
         verdict = "" if row.met is None else "met" if row.met else "MISSED"
         ratio = str(row.ratio) if row.ratio else ""
-        cells.append((row.what, str(row.ours), beside, ratio, row.target, verdict))
+        cells.append((row.what, str(row.ours), peer_cell, ratio, row.target, verdict))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -1,4 +1,4 @@
-"""A controller whose syncs wait, as those that talk to something slow do; it notes each one."""
+"""A controller whose syncs wait like those of a slow API; it records the time of each sync."""
 
 import asyncio
 import os
@@ -8,13 +8,13 @@ from natsctl import Controller, primary
 from tests.benchmarks.support.dataset import ITEMS
 
 DONE = "SHARDED_DONE"
-"""The variable that names the file where the time of each sync goes, a line each."""
+"""The variable with the path of the file that receives the time of each sync, one per line."""
 
 SYNC_S = 0.005
 
 
 class Sharded(Controller):
-    """One worker in each process, so that what is measured is what another process adds."""
+    """Has one worker, so that more processes and not more workers raise the rate."""
 
     items = primary(ITEMS)
     workers = 1

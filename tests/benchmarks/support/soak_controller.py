@@ -1,6 +1,6 @@
-"""What the soak runs: a controller that writes a secondary and a status for each primary.
+"""The controller of the soak: it writes a secondary and a status for each primary.
 
-Its page of metrics shows how many blocks Python's allocator has lent out, garbage not counted.
+Its metrics show the blocks that Python's allocator has in use after a garbage collection.
 """
 
 import gc
@@ -13,7 +13,7 @@ from tests.benchmarks.support.dataset import ITEMS, Item
 
 
 class Copy(Item, frozen=True):
-    """What is made for an item."""
+    """The secondary of an item."""
 
 
 def _blocks() -> int:
@@ -21,11 +21,11 @@ def _blocks() -> int:
     return sys.getallocatedblocks()
 
 
-Gauge("soak_allocated_blocks", "Blocks that Python's allocator has lent out.").set_function(_blocks)
+Gauge("soak_allocated_blocks", "Blocks that Python's allocator has in use.").set_function(_blocks)
 
 
 class Soaking(Controller):
-    """Every item has a copy, and every fourth says so in its status."""
+    """Applies a copy of every item, and updates the status of every fifth."""
 
     workers = 8
     items = primary(ITEMS)

@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.support.steady_writer URL LIVE RATE SECONDS
 
-keeps LIVE keys there and replaces them in turns. A bucket never forgets a name, so the number of
-names is at most three times LIVE. It makes RATE writes per second, if the server accepts as many,
-and prints how many it made.
+keeps LIVE keys in the bucket and replaces them in turns. A bucket keeps a delete marker for each
+deleted name, so the writer uses at most three times LIVE names. It makes RATE writes per second if
+the server accepts them, and prints the number of writes.
 """
 
 import random
@@ -20,7 +20,7 @@ SEED = 7
 
 
 def changes(live: int) -> Iterator[tuple[str, bytes | None]]:
-    """Return what is written, without an end: a key and its value, None where it is deleted."""
+    """Yield endless writes: a key and its value, or None to delete the key."""
     first, last, version, names = 0, live, 1, 3 * live
     chosen = random.Random(SEED)
     while True:
@@ -34,19 +34,19 @@ def changes(live: int) -> Iterator[tuple[str, bytes | None]]:
             first, last = first + 1, last + 1
 
 
-def churned(url: str, live: int, rate: int, seconds: float) -> int:
-    """Write for so long; return how many writes the server acknowledged."""
+def write_steadily(url: str, live: int, rate: int, seconds: float) -> int:
+    """Write for `seconds`, and return the number of acknowledged writes."""
     writer, written = Writer(url), 0
-    wanted = changes(live)
-    begun = time.monotonic()
-    while (passed_s := time.monotonic() - begun) < seconds:
+    writes = changes(live)
+    started = time.monotonic()
+    while (passed_s := time.monotonic() - started) < seconds:
         due = int(passed_s * rate) - written
         if due > 0:
-            written += writer.change(next(wanted) for _ in range(due))
+            written += writer.change(next(writes) for _ in range(due))
         time.sleep(TICK_S)
     writer.close()
     return written
 
 
 if __name__ == "__main__":
-    print(churned(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
+    print(write_steadily(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

@@ -1,4 +1,4 @@
-"""Watches the bucket with natsctl or with nats-py, and prints what it received.
+"""Watches the bucket with natsctl or with nats-py, and prints the times of the changes.
 
     python -m tests.benchmarks.support.watch_process SIDE URL LISTED THEN LOOP
 
@@ -19,13 +19,13 @@ import uvloop
 from natsctl import Controller, ControllerRuntime, connect, primary
 from tests.benchmarks.support.dataset import BUCKET, ITEMS, Item
 
-SETTLE_S = 0.5  # until memory is looked at, and changes may begin
+SETTLE_S = 0.5  # before memory is measured and changes begin
 
 Seen = Callable[[str], None]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The bucket is listed and handled: how long that took, and the memory that it left."""
+    """The time to list and handle the bucket, and the memory afterwards."""
 
     wall_s: float
     cpu_s: float
@@ -34,14 +34,14 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """What was seen after the start, and when (monotonic)."""
+    """The keys that changed after the start, each with its monotonic time."""
 
     seen: list[tuple[str, float]]
     cpu_s: float
 
 
 class Items(Controller):
-    """Does nothing for every key but note that it was called."""
+    """Reports each key to `seen`."""
 
     items = primary(ITEMS)
 
@@ -67,19 +67,19 @@ async def natspy(url: str, seen: Seen) -> None:
 
 
 async def natspy_holding(url: str, seen: Seen) -> None:
-    """Keep what it saw, decoded: what a program needs to act on it."""
+    """Keep the decoded objects, as a program that acts on them does."""
     client = await nats.connect(url)
     bucket = await client.jetstream().key_value(BUCKET)
     decoder = msgspec.json.Decoder(Item)
-    held: dict[str, tuple[int, Item]] = {}
+    cache: dict[str, tuple[int, Item]] = {}
     async for entry in await bucket.watchall():
         if entry is not None:
-            held[entry.key] = (entry.revision, decoder.decode(entry.value))
+            cache[entry.key] = (entry.revision, decoder.decode(entry.value))
             seen(entry.key)
 
 
 async def nothing(_url: str, _seen: Seen) -> None:
-    """Only be there."""
+    """Wait for ever."""
     await asyncio.Event().wait()
 
 
@@ -92,14 +92,14 @@ SIDES: dict[str, Callable[[str, Seen], Awaitable[None]]] = {
 
 
 class Observation:
-    """Counts the keys of the listing, then notes each change with its time."""
+    """Counts the keys of the listing, then records each change with its time."""
 
     def __init__(self, listed: int, then: int) -> None:
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._cpu = time.process_time()
-        self._left = listed
+        self._remaining = listed
         self._then = then
-        self._noted: list[tuple[str, float]] = []
+        self._changes: list[tuple[str, float]] = []
         self._listed = asyncio.Event()
         self._ended = asyncio.Event()
         self._times = (0.0, 0.0)
@@ -107,17 +107,17 @@ class Observation:
             self._reach()
 
     def see(self, key: str) -> None:
-        """Count a key of the listing; note any later one."""
-        self._left -= 1
-        if self._left < 0:
-            self._noted.append((key, time.monotonic()))
-            if len(self._noted) == self._then:
+        """Count a key of the listing, or record a later change."""
+        self._remaining -= 1
+        if self._remaining < 0:
+            self._changes.append((key, time.monotonic()))
+            if len(self._changes) == self._then:
                 self._ended.set()
-        elif not self._left:
+        elif not self._remaining:
             self._reach()
 
     def _reach(self) -> None:
-        self._times = (time.monotonic() - self._begun, time.process_time() - self._cpu)
+        self._times = (time.monotonic() - self._started, time.process_time() - self._cpu)
         self._listed.set()
 
     async def start(self) -> Start:
@@ -129,7 +129,7 @@ class Observation:
 
     async def end(self) -> End:
         await self._ended.wait()
-        return End(self._noted, time.process_time() - self._cpu)
+        return End(self._changes, time.process_time() - self._cpu)
 
 
 def _memory(field: str) -> int:
@@ -138,17 +138,17 @@ def _memory(field: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def _say(what: msgspec.Struct) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(what) + b"\n")
+def _print(result: msgspec.Struct) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
     sys.stdout.buffer.flush()
 
 
 async def observe(side: str, url: str, listed: int, then: int) -> None:
     observation = Observation(listed, then)
     task = asyncio.ensure_future(SIDES[side](url, observation.see))
-    _say(await observation.start())
+    _print(await observation.start())
     if then:
-        _say(await observation.end())
+        _print(await observation.end())
     await asyncio.to_thread(sys.stdin.buffer.read)
     task.cancel()
     await asyncio.wait({task})

@@ -1,4 +1,4 @@
-"""The harness runs a controller in memory until there is nothing left to do."""
+"""The test harness runs a controller over memory stores in virtual time."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ COPIES = natsctl.kv(Thing, bucket="copies")
 
 
 class Copier(Controller):
-    """Makes a copy of each thing, in a second."""
+    """Applies a copy of each thing; a sync takes a second."""
 
     things = primary(THINGS)
     copies = secondary(COPIES)
@@ -26,17 +26,17 @@ class Copier(Controller):
     async def sync_handler(self, key: str) -> float | None:
         self.syncs.append(key)
         await asyncio.sleep(1)
-        found = self.things.get(key)
-        if found is not None:
-            await self.copies.apply(key, thing(found.spec.text))
+        stored = self.things.get(key)
+        if stored is not None:
+            await self.copies.apply(key, thing(stored.spec.text))
         return None
 
     async def clean(self) -> None:
         self.cleaned = True
 
 
-class Restless(Controller):
-    """Asks to be synced again after an hour."""
+class Polling(Controller):
+    """Requests another sync after an hour."""
 
     things = primary(THINGS)
     resync_s = 1e9
@@ -78,7 +78,7 @@ class Failing(Controller):
     async def sync_handler(self, key: str) -> float | None:
         self.syncs += 1
         if self.syncs <= self.times:
-            raise OSError("the other system is away")
+            raise OSError("the other system is unavailable")
         return None
 
 
@@ -94,7 +94,7 @@ class Unready(Controller):
         raise ZeroDivisionError
 
 
-async def test_idle_is_when_everything_that_follows_a_change_is_done() -> None:
+async def test_run_until_idle_waits_for_every_sync_after_a_change() -> None:
     controller = Copier()
     async with running(controller) as harness:
         await controller.things.put("a", thing("hi"))
@@ -103,14 +103,14 @@ async def test_idle_is_when_everything_that_follows_a_change_is_done() -> None:
         assert controller.syncs == ["a"]
 
 
-async def test_idle_takes_no_time_where_there_is_nothing_to_do() -> None:
+async def test_run_until_idle_returns_quickly_without_work() -> None:
     async with running(Copier()) as harness:
         before = asyncio.get_running_loop().time()
         await harness.run_until_idle()
         assert asyncio.get_running_loop().time() - before < 1
 
 
-async def test_it_runs_over_stores_that_are_there_already() -> None:
+async def test_the_harness_runs_over_existing_stores() -> None:
     stores = MemoryStores()
     await stores.store(THINGS).create("a", value("hi"))
     async with running(Copier(), stores=stores) as harness:
@@ -119,8 +119,8 @@ async def test_it_runs_over_stores_that_are_there_already() -> None:
     assert stores.store(COPIES).keys() == ["a"]
 
 
-async def test_a_key_that_waits_for_a_requested_time_is_idle() -> None:
-    controller = Restless()
+async def test_a_key_that_waits_for_a_requested_sync_is_idle() -> None:
+    controller = Polling()
     async with running(controller) as harness:
         await controller.things.put("a", thing("hi"))
         await harness.run_until_idle(limit_s=10)
@@ -130,7 +130,7 @@ async def test_a_key_that_waits_for_a_requested_time_is_idle() -> None:
         assert controller.syncs == 3
 
 
-async def test_a_key_that_asked_to_be_retried_later_is_idle() -> None:
+async def test_a_key_that_waits_after_retry_after_is_idle() -> None:
     controller = Waiting()
     async with running(controller) as harness:
         await controller.things.put("a", thing("hi"))
@@ -140,7 +140,7 @@ async def test_a_key_that_asked_to_be_retried_later_is_idle() -> None:
         assert 60 <= asyncio.get_running_loop().time() < 62
 
 
-async def test_a_key_that_waits_for_its_retry_after_a_failure_is_not_idle() -> None:
+async def test_a_key_that_waits_for_a_retry_after_an_error_is_not_idle() -> None:
     controller = Failing(times=12)
     async with running(controller) as harness:
         await controller.things.put("a", thing("hi"))
@@ -148,7 +148,7 @@ async def test_a_key_that_waits_for_its_retry_after_a_failure_is_not_idle() -> N
         assert controller.syncs == 13
 
 
-async def test_a_controller_that_fails_for_ever_is_never_idle() -> None:
+async def test_a_controller_that_always_fails_is_never_idle() -> None:
     controller = Failing(times=1_000_000)
     async with running(controller) as harness:
         await controller.things.put("a", thing("hi"))
@@ -156,14 +156,14 @@ async def test_a_controller_that_fails_for_ever_is_never_idle() -> None:
             await harness.run_until_idle(limit_s=600)
 
 
-async def test_run_for_takes_as_long_as_it_was_asked_to() -> None:
+async def test_run_for_takes_the_given_time() -> None:
     async with running(Copier()) as harness:
         before = asyncio.get_running_loop().time()
         await harness.run_for(90)
         assert asyncio.get_running_loop().time() == pytest.approx(before + 90)
 
 
-async def test_run_until_returns_at_once_if_the_condition_holds() -> None:
+async def test_run_until_returns_immediately_if_the_condition_is_true() -> None:
     async with running(Copier()) as harness:
         before = asyncio.get_running_loop().time()
         await harness.run_until(lambda: True)
@@ -179,14 +179,14 @@ async def test_run_until_names_the_condition_that_stays_false() -> None:
             await harness.run_until(no_copies, limit_s=60)
 
 
-async def test_a_controller_that_ends_fails_what_waits_for_it() -> None:
+async def test_run_for_raises_if_the_controller_stopped() -> None:
     async with running(Copier()) as harness:
         harness.runtime.stop()
         with pytest.raises(RuntimeError, match="the controller was stopped"):
             await harness.run_for(60)
 
 
-async def test_leaving_stops_it_and_closes_every_watch() -> None:
+async def test_leaving_the_harness_stops_the_controller_and_closes_every_watch() -> None:
     controller = Copier()
     async with running(controller) as harness:
         stores = harness.stores
@@ -195,13 +195,13 @@ async def test_leaving_stops_it_and_closes_every_watch() -> None:
     assert stores.store(THINGS).watches == stores.store(COPIES).watches == 0
 
 
-async def test_a_controller_that_fails_at_its_start_fails_the_test() -> None:
+async def test_a_failed_start_is_raised() -> None:
     with pytest.raises(HandlerError, match=r"start\(\) failed: ZeroDivisionError"):
         async with running(Unready()):
-            pytest.fail("it did not start")
+            pytest.fail("the controller did not start")
 
 
-async def test_what_fails_in_the_test_passes() -> None:
+async def test_an_exception_of_the_test_is_raised() -> None:
     with pytest.raises(KeyError):
         async with running(Copier()):
             raise KeyError

@@ -1,3 +1,5 @@
+"""The Kubernetes kinds that the memory cluster knows."""
+
 import pytest
 
 from natsctl import StoreMissingError
@@ -18,12 +20,12 @@ def test_a_kind_has_a_regular_plural(kind: str, plural: str) -> None:
     assert MemoryKinds().resource("v1", kind).plural == plural
 
 
-def test_the_well_known_kinds_without_namespaces_have_none() -> None:
+def test_a_well_known_cluster_scoped_kind_has_no_namespace() -> None:
     assert not MemoryKinds().resource("v1", "Node").namespaced
     assert MemoryKinds().resource("v1", "Secret").namespaced
 
 
-def test_exceptions_are_defined_and_removed() -> None:
+def test_an_irregular_kind_can_be_defined_and_removed() -> None:
     kinds = MemoryKinds()
     sheep = MemoryResource("sheep", namespaced=False)
     kinds.define("farm.io/v1", "Sheep", sheep)

@@ -1,4 +1,4 @@
-"""The faults and figures of the memory store; that it is true to NATS is in the contract suite."""
+"""Fault injection and counters of the memory store (tests/contract compares it with NATS)."""
 
 import asyncio
 
@@ -26,15 +26,13 @@ def store(stores: MemoryStores) -> MemoryStore:
     return stores.store(THINGS)
 
 
-async def listed(store: MemoryStore) -> list[WatchEvent]:
+async def list_events(store: MemoryStore) -> list[WatchEvent]:
     async with store.watch() as events:
         return [await anext(events) for _ in range(len(store.keys()) + 2)]
 
 
 class TestFaults:
-    async def test_a_broken_watch_raises_after_what_it_had_to_tell(
-        self, store: MemoryStore
-    ) -> None:
+    async def test_a_broken_watch_raises_after_its_pending_events(self, store: MemoryStore) -> None:
         async with store.watch() as events:
             await anext(events)
             await anext(events)
@@ -44,12 +42,12 @@ class TestFaults:
             with pytest.raises(WatchBrokenError, match=r"Thing\.things"):
                 await anext(events)
 
-    async def test_a_new_watch_after_that_is_whole(self, store: MemoryStore) -> None:
+    async def test_a_watch_after_a_break_lists_every_key(self, store: MemoryStore) -> None:
         await store.create("a", value())
         store.break_watches()
-        assert len(await listed(store)) == 3
+        assert len(await list_events(store)) == 3
 
-    async def test_what_vanishes_is_told_to_nobody_and_leaves_no_trace(
+    async def test_a_vanished_key_causes_no_event_and_has_no_history(
         self, store: MemoryStore
     ) -> None:
         await store.create("a", value())
@@ -57,26 +55,28 @@ class TestFaults:
             for _ in range(3):
                 await anext(events)
             store.vanish("a")
-            told = asyncio.ensure_future(anext(events))
+            next_event = asyncio.ensure_future(anext(events))
             await asyncio.sleep(60)
-            assert not told.done()
-            told.cancel()
-            await asyncio.wait({told})
+            assert not next_event.done()
+            next_event.cancel()
+            await asyncio.wait({next_event})
         with pytest.raises(NotFoundError) as raised:
             await store.get("a")
         assert raised.value.deleted_at is None
         assert await store.history("a") == []
 
-    async def test_a_recreated_store_begins_anew(self, store: MemoryStore) -> None:
+    async def test_a_recreated_store_has_another_incarnation_and_starts_at_revision_1(
+        self, store: MemoryStore
+    ) -> None:
         await store.create("a", value())
-        before = (await listed(store))[0]
+        before = (await list_events(store))[0]
         store.recreate()
-        after = (await listed(store))[0]
+        after = (await list_events(store))[0]
         assert isinstance(after, Listing)
         assert after != before
         assert (await store.create("b", value())).revision == 1
 
-    async def test_a_failing_store_refuses_everything_until_it_is_well(
+    async def test_a_failing_store_raises_from_every_call_until_the_fault_is_cleared(
         self, store: MemoryStore
     ) -> None:
         created = await store.create("a", value())
@@ -92,7 +92,7 @@ class TestFaults:
             store.update("a", b"", revision=1),
             store.delete("a"),
             store.history("a"),
-            listed(store),
+            list_events(store),
         ):
             with pytest.raises(StoreMissingError, match="no bucket"):
                 await call
@@ -101,38 +101,42 @@ class TestFaults:
 
 
 class TestFigures:
-    async def test_keys_are_those_of_what_exists_in_order(self, store: MemoryStore) -> None:
+    async def test_keys_returns_the_existing_keys_in_order(self, store: MemoryStore) -> None:
         for key in ("b", "a", "c"):
             await store.create(key, value())
         await store.delete("c")
         assert store.keys() == ["a", "b"]
 
-    async def test_writes_are_counted_deletions_too(self, store: MemoryStore) -> None:
+    async def test_writes_counts_writes_and_deletions(self, store: MemoryStore) -> None:
         created = await store.create("a", value())
         await store.update("a", value(), revision=created.revision)
         await store.delete("a")
         assert store.writes == 3
 
-    async def test_open_watches_are_counted(self, store: MemoryStore) -> None:
+    async def test_watches_counts_the_open_watches(self, store: MemoryStore) -> None:
         async with store.watch(), store.watch():
             assert store.watches == 2
         assert store.watches == 0
 
 
 class TestSharing:
-    async def test_kinds_of_one_bucket_share_what_is_in_it(self, stores: MemoryStores) -> None:
+    async def test_kinds_of_one_bucket_share_its_keys(self, stores: MemoryStores) -> None:
         part: Kind[Thing] = natsctl.kv(Thing, bucket="things", keys="team.>")
         created = await stores.store(part).create("team.a", value())
         assert await stores.store(THINGS).get("team.a") == created
         assert stores.store(part).writes == stores.store(THINGS).writes == 1
 
-    async def test_a_part_of_a_bucket_has_its_own_keys(self, stores: MemoryStores) -> None:
+    async def test_a_kind_with_a_key_pattern_sees_only_matching_keys(
+        self, stores: MemoryStores
+    ) -> None:
         part = natsctl.kv(Thing, bucket="things", keys="team.>")
         for key in ("team.a", "other"):
             await stores.store(THINGS).create(key, value())
         assert stores.store(part).keys() == ["team.a"]
 
-    async def test_faults_befall_the_whole_bucket_and_no_other(self, stores: MemoryStores) -> None:
+    async def test_a_fault_affects_the_whole_bucket_and_no_other_bucket(
+        self, stores: MemoryStores
+    ) -> None:
         part = natsctl.kv(Thing, bucket="things", keys="team.>")
         stores.store(part).fail(StoreMissingError("no bucket"))
         with pytest.raises(StoreMissingError):
@@ -144,13 +148,13 @@ class TestSharing:
         await stores.store(THINGS).create("a", value())
         assert MemoryStores().store(THINGS).keys() == []
 
-    async def test_opening_is_getting(self, stores: MemoryStores) -> None:
+    async def test_open_and_store_return_the_same_store(self, stores: MemoryStores) -> None:
         await (await stores.open(THINGS)).create("a", value())
         assert stores.store(THINGS).keys() == ["a"]
 
 
 class TestEvents:
-    async def test_they_are_kept_in_the_order_in_which_they_were_told(
+    async def test_events_are_kept_in_the_order_in_which_they_were_recorded(
         self, stores: MemoryStores
     ) -> None:
         async with stores.recorder("apps") as recorder:

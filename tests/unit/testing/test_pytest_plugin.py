@@ -26,7 +26,7 @@ class Things(Controller):
 
 
 def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run plain pytest there, without the asyncio plugin."""
+    """Run pytest in the folder with the natsctl plugin and without other async plugins."""
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
     plugins = ("no:asyncio", "no:anyio", "no:cacheprovider", "no:natsctl")
     return subprocess.run(
@@ -49,7 +49,7 @@ def test_the_plugin_is_an_entry_point() -> None:
     assert plugins == {"natsctl": "natsctl.testing.pytest_plugin"}
 
 
-def test_the_test_of_the_readme_runs_as_printed(tmp_path: Path) -> None:
+def test_the_test_of_the_readme_passes(tmp_path: Path) -> None:
     blocks = re.findall(r"```python[^\n]*\n(.*?)```", README, re.DOTALL)
     (tmp_path / "test_readme.py").write_text("\n".join(blocks))
     result = run_pytest(tmp_path)
@@ -119,7 +119,7 @@ def test_a_test_of_another_plugin_is_not_run(tmp_path: Path, marker: str) -> Non
     assert "async def functions are not natively supported" in result.stdout, result.stdout
 
 
-def test_a_failure_is_a_failure(tmp_path: Path) -> None:
+def test_a_failed_async_test_is_reported(tmp_path: Path) -> None:
     (tmp_path / "test_fails.py").write_text("async def test_fails():\n    assert 1 == 2\n")
     result = run_pytest(tmp_path)
     assert "1 failed" in result.stdout, result.stdout

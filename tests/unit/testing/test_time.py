@@ -1,4 +1,4 @@
-"""Virtual time passes in the order of real time, and takes none."""
+"""The virtual time loop runs timers in order without waiting."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ def run(coro: object) -> None:
         runner.run(coro)  # type: ignore[arg-type]  # a coroutine
 
 
-async def test_it_begins_at_zero() -> None:
+async def test_virtual_time_starts_at_zero() -> None:
     assert asyncio.get_running_loop().time() == 0
 
 
@@ -27,7 +27,7 @@ async def test_a_year_takes_less_than_a_second() -> None:
     assert time.monotonic() - started < 1
 
 
-async def test_sleepers_wake_in_the_order_of_their_times() -> None:
+async def test_sleeping_tasks_wake_in_the_order_of_their_deadlines() -> None:
     woken: list[tuple[float, int]] = []
 
     async def sleep(delay: int) -> None:
@@ -40,14 +40,14 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
     assert woken == [(10, 10), (20, 20), (30, 30)]
 
 
-async def test_deadlines_are_virtual_too() -> None:
+async def test_asyncio_timeouts_use_virtual_time() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
             await asyncio.Event().wait()
     assert asyncio.get_running_loop().time() == 60
 
 
-async def test_what_is_ready_goes_before_time_does() -> None:
+async def test_ready_tasks_run_before_time_advances() -> None:
     turns: list[float] = []
 
     async def busy() -> None:
@@ -61,7 +61,7 @@ async def test_what_is_ready_goes_before_time_does() -> None:
     assert set(turns) == {0}
 
 
-async def test_a_jump_is_a_loop_that_was_held_up() -> None:
+async def test_a_jump_simulates_a_blocked_loop() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     sleeper = asyncio.create_task(asyncio.sleep(10))
@@ -71,7 +71,7 @@ async def test_a_jump_is_a_loop_that_was_held_up() -> None:
     assert loop.time() == 61
 
 
-def test_waiting_for_what_nothing_will_do_is_an_error() -> None:
+def test_a_wait_without_a_timer_is_an_error() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 
@@ -79,17 +79,17 @@ def test_waiting_for_what_nothing_will_do_is_an_error() -> None:
         run(wait())
 
 
-def test_a_thread_that_calls_back_is_heard() -> None:
-    async def ask() -> None:
+def test_call_soon_threadsafe_wakes_the_loop() -> None:
+    async def wait_for_callback() -> None:
         loop = asyncio.get_running_loop()
-        heard = asyncio.Event()
-        loop.call_soon_threadsafe(heard.set)
-        await heard.wait()
+        called = asyncio.Event()
+        loop.call_soon_threadsafe(called.set)
+        await called.wait()
 
-    run(ask())
+    run(wait_for_callback())
 
 
-def test_an_async_test_becomes_one_that_anybody_can_run() -> None:
+def test_in_virtual_time_makes_an_async_test_a_plain_function() -> None:
     @in_virtual_time
     async def sleeps(seconds: float, *, then: list[float]) -> None:
         await asyncio.sleep(seconds)
@@ -101,7 +101,7 @@ def test_an_async_test_becomes_one_that_anybody_can_run() -> None:
     assert sleeps.__name__ == "sleeps"
 
 
-async def test_the_clock_stands_still_while_a_thread_works() -> None:
+async def test_virtual_time_does_not_advance_while_a_thread_works() -> None:
     later: list[float] = []
     asyncio.get_running_loop().call_later(1, later.append, 1.0)
     for work in (
@@ -114,7 +114,7 @@ async def test_the_clock_stands_still_while_a_thread_works() -> None:
     assert later == [1.0]
 
 
-async def test_the_clock_stands_still_while_a_subprocess_runs() -> None:
+async def test_virtual_time_does_not_advance_while_a_subprocess_runs() -> None:
     later: list[float] = []
     asyncio.get_running_loop().call_later(1, later.append, 1.0)
     code = "import time; time.sleep(0.05); print('done')"
@@ -125,14 +125,14 @@ async def test_the_clock_stands_still_while_a_subprocess_runs() -> None:
     assert (asyncio.get_running_loop().time(), later) == (0, [])
 
 
-async def test_a_shell_command_runs_too() -> None:
+async def test_a_shell_command_runs_in_virtual_time() -> None:
     child = await asyncio.create_subprocess_shell("cat; exit 3", stdin=PIPE, stdout=PIPE)
     output, _ = await child.communicate(b"hello")
     assert (output, child.returncode) == (b"hello", 3)
     assert asyncio.get_running_loop().time() == 0
 
 
-async def test_time_goes_on_after_a_subprocess_ended() -> None:
+async def test_virtual_time_advances_after_a_subprocess_ended() -> None:
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", "pass")
     await child.wait()
     await asyncio.sleep(3600)
