@@ -92,7 +92,7 @@ class Controller:
         super().__init_subclass__(**options)
         cls.name = cls.__dict__.get("name") or cls.__name__.lower()
         if isfunction(cls.__dict__.get("retry")):
-            cls.retry = staticmethod(cls.retry)  # a policy is no method
+            cls.retry = staticmethod(cls.retry)  # a policy is not a method
 
     blocking = staticmethod(blocking)
     """Run a function that blocks in a thread: `await self.blocking(function, *args)`."""
@@ -114,7 +114,7 @@ class Controller:
         return self.runtime.owners(change)
 
     async def garbage_secondaries(self) -> None:
-        """Collect secondaries whose owner is gone; called once per GC cycle."""
+        """Collect secondaries whose owner does not exist; called once per GC cycle."""
         await self.runtime.collect_garbage()
 
     async def start(self) -> None:

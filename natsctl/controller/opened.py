@@ -184,11 +184,11 @@ class Opener:
         opened = {}
         for slot in slots(type(self._controller)):
             if slot.role is Primary:
-                found = OpenSlot(primary, enqueuer.primary_changed)
+                open_slot = OpenSlot(primary, enqueuer.primary_changed)
             else:
-                found = await opening.open(slot)
-            if isinstance(found.reader, Owned):
-                secondaries.add(found.reader)
-            opened[slot.name] = found
-            vars(self._controller)[slot.name] = found.reader
+                open_slot = await opening.open(slot)
+            if isinstance(open_slot.reader, Owned):
+                secondaries.add(open_slot.reader)
+            opened[slot.name] = open_slot
+            vars(self._controller)[slot.name] = open_slot.reader
         return opened

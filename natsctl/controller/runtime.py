@@ -2,8 +2,8 @@
 
 A change of a primary adds its key to the work queue; a change of a secondary adds its owner's key.
 A worker takes the key, waits until the caches show the writes of this key's last sync, and calls
-the sync handler. If the primary was deleted, the objects that it owned are removed. At last the
-key is forgotten, delayed or retried.
+the sync handler. If the primary was deleted, the objects that it owned are removed. Finally
+the key is done, requeued after a delay, or retried with backoff.
 
 Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of slots here.
 """
@@ -118,7 +118,7 @@ class ControllerRuntime(Hosted):
 
     async def complete(self) -> None:
         """Wait until every cache is synced, and review whether deletions can be proved."""
-        await self._host.complete()
+        await self._host.caches_synced()
         await self._parts.garbage.start()
 
     async def sync(self, key: str) -> float | None:
@@ -214,7 +214,7 @@ class ControllerRuntime(Hosted):
         return self._parts.garbage.held
 
     async def collect_garbage(self) -> None:
-        """Run a GC cycle: remove the orphans whose grace is over, each while its key is held."""
+        """Run a GC cycle: sync the owners of orphans whose grace period is over, to remove them."""
         await self._parts.garbage.collect()
 
     async def sweep(self) -> None:
@@ -229,13 +229,13 @@ class ControllerRuntime(Hosted):
         for slot, stored in parts.secondaries.owned(key):
             owned[slot.kind.name].append(stored.key)
         cache = parts.primary.informer.cache
-        found = msgspec.structs.replace(
+        explanation = msgspec.structs.replace(
             explanation_of(self.name, key, cache, self._loop.queue, self._host.journal),
             owned=owned,
             reads=list(parts.reads.depends_on(key)),
             contested=[hidden(text) for text in parts.secondaries.contests().get(key, [])],
         )
-        return found.held_back(self.garbage_held)
+        return explanation.held_back(self.garbage_held)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """See `Hosted.tree`."""

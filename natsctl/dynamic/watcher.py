@@ -267,7 +267,7 @@ class DynamicWatcher:
         """
         self._check(watcher)
         self._check_cache()
-        dependencies = sorted(self._watches.of(watcher), key=str)
+        dependencies = sorted(self._watches.dependencies_of(watcher), key=str)
         watches = [self._watches.find(dependency) for dependency in dependencies]
         if not watches:
             raise NoCacheEntryError(f"{watcher} watches nothing")

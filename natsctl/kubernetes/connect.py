@@ -93,19 +93,19 @@ async def _tracked_sockets() -> AsyncIterator[aiohttp.SocketFactoryType]:
 
     def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
         family, kind, protocol, _, _ = address
-        made = socket.socket(family, kind, protocol)
-        sockets.add(made)
-        return made
+        tracked = socket.socket(family, kind, protocol)
+        sockets.add(tracked)
+        return tracked
 
     def still_open() -> list[socket.socket]:
-        return [made for made in sockets if made.fileno() != -1]
+        return [tracked for tracked in sockets if tracked.fileno() != -1]
 
     try:
         yield make_socket
     finally:
-        for made in still_open():
+        for tracked in still_open():
             with suppress(OSError):
-                made.shutdown(socket.SHUT_RDWR)
+                tracked.shutdown(socket.SHUT_RDWR)
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 while still_open():  # noqa: ASYNC110 - the event loop reports no closed socket

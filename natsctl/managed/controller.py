@@ -194,7 +194,7 @@ class ManagedController(Hosted, Generic[T]):
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[_Opened[T]]:
         kind = type(self).kind
-        stores = self._backends.of(kind)
+        stores = self._backends.stores_of(kind)
         store = await stores.open(kind)
         informer = Informer(store, kind, on_listed=self._loop.queue.hasten_retries)
         primary = Primary(informer, Barrier(), stores.open)
@@ -210,7 +210,7 @@ class ManagedController(Hosted, Generic[T]):
         primary, operation = self._parts.primary, self._keys.reasons.take(key)
         if skips_invalid(primary, key):
             return None
-        last, stored = primary.gone.get(key), primary.informer.cache.get(key)
+        last, stored = primary.deleted_states.get(key), primary.informer.cache.get(key)
         revision = None if stored is None else stored.revision
         with (
             sync_span(self.name, log_context),
@@ -224,8 +224,8 @@ class ManagedController(Hosted, Generic[T]):
                 )
                 raise
             self._failures.succeeded(key)
-        if after_s is None and last is not None and primary.gone.get(key) is last:
-            del primary.gone[key]
+        if after_s is None and last is not None and primary.deleted_states.get(key) is last:
+            del primary.deleted_states[key]
         return after_s
 
     @staticmethod

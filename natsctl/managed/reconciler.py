@@ -213,7 +213,7 @@ class ManagedReconciler(Generic[T]):
         return managed if self._holds(managed) else None
 
     async def _last(self, key: str) -> Stored | None:
-        last = self._primary.gone.get(key)
+        last = self._primary.deleted_states.get(key)
         if last is not None:
             return last
         history = await self._primary.informer.store.history(key)

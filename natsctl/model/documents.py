@@ -86,11 +86,11 @@ def overlay_value(old: object, new: object) -> object:
         return new
     if rounds_to(old, new):
         return old  # the type of the field rounded the number
-    known = old if isinstance(old, dict) else {}
+    old_fields = old if isinstance(old, dict) else {}
     if isinstance(new, msgspec.Struct) and not new.__struct_config__.array_like:
-        return overlay(known, new)
+        return overlay(old_fields, new)
     if isinstance(new, dict) and all(isinstance(name, str) for name in new):
-        return {name: overlay_value(known.get(name), item) for name, item in new.items()}
+        return {name: overlay_value(old_fields.get(name), item) for name, item in new.items()}
     return plain(new)
 
 
@@ -125,12 +125,12 @@ def stamp(current: Document | None, new: Document) -> Document:
     """
     before = metadata_of(current or {})
     kept = {name: before[name] for name in _BOOKKEEPING if name in before}
-    own = {k: v for k, v in metadata_of(new).items() if k not in _BOOKKEEPING}
+    others = {k: v for k, v in metadata_of(new).items() if k not in _BOOKKEEPING}
     generation = _generation(before)
     if current is None or not same(_desired(current), _desired(new)):
         generation += 1
     uid = kept.get("uid") or str(uuid.uuid4())
-    result = {**new, "metadata": {**own, **kept, "uid": uid, "generation": generation}}
+    result = {**new, "metadata": {**others, **kept, "uid": uid, "generation": generation}}
     result.pop("status", None)
     if current is not None and "status" in current:
         result["status"] = current["status"]

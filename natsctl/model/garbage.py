@@ -39,7 +39,7 @@ class Orphan(msgspec.Struct, frozen=True):
         revision: the secondary's revision when it was found.
         owner: the owner that the secondary names.
         reason: why the secondary is an orphan.
-        proven: whether the owner's delete marker was found.
+        proven: whether a delete marker proves that the owner was deleted.
         suspected_s: seconds since the secondary was first found to be an orphan.
         due: whether the grace period is over.
         uid: the secondary's uid; empty if its store assigns none.

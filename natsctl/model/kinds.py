@@ -131,7 +131,7 @@ class Kind(Generic[T]):
         return self._encode(obj)
 
     def likely_cause(self, value: bytes) -> str:  # noqa: ARG002 - for buckets only
-        """Return the probable error in the kind's declaration if *value* is invalid, or nothing."""
+        """Return how to fix the declaration of the kind if *value* is invalid; empty if unknown."""
         return ""
 
     def describes(self, obj: object) -> bool:

@@ -72,17 +72,17 @@ def union(fields: Iterable[Document]) -> Document:
     result: Document = {}
     for one in fields:
         for name, nested in one.items():
-            known = result.get(name)
-            if isinstance(known, dict) and isinstance(nested, dict):
-                result[name] = union((known, nested))
+            existing = result.get(name)
+            if isinstance(existing, dict) and isinstance(nested, dict):
+                result[name] = union((existing, nested))
             else:
                 result[name] = nested
     return result
 
 
 def _lost(wanted: Any, stored: Any, owned: Any, path: _Path) -> Iterator[_Path]:
-    known = stored is not _ABSENT and stored is not _UNKNOWN
-    if known and documents.view(wanted, stored) == wanted:
+    has_value = stored is not _ABSENT and stored is not _UNKNOWN
+    if has_value and documents.view(wanted, stored) == wanted:
         return
     if isinstance(wanted, dict) and (
         _has_any(owned, "f:") or (owned is None and wanted and isinstance(stored, dict))

@@ -55,7 +55,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def is_reserved(annotation: str) -> bool:
-    """Return whether a write of a whole object keeps the annotation if it does not set it."""
+    """Return whether the annotation is kept when a write of the whole object does not have it."""
     domain, _, name = annotation.rpartition("/")
     return domain == DOMAIN or (bool(domain) and name in LINK)
 

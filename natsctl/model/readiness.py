@@ -42,8 +42,8 @@ def _ready_condition(document: Document) -> Document | None:
     if not isinstance(conditions, list):
         return None
     valid = [condition for condition in conditions if isinstance(condition, dict)]
-    for wanted in _READY_TYPES:
+    for ready_type in _READY_TYPES:
         for condition in valid:
-            if condition.get("type") == wanted:
+            if condition.get("type") == ready_type:
                 return condition
     return None

@@ -245,7 +245,7 @@ class Stores(Protocol):
         ...
 
     def guarded(self, guard: WriteGuard) -> Self:
-        """Return this system with *guard*, which it asks before every write and every event.
+        """Return this system with *guard*, which permits or forbids each write and each event.
 
         The guard replaces an earlier guard.
         """

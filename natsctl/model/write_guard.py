@@ -11,8 +11,8 @@ T = TypeVar("T")
 class WriteGuard:
     """Permits every write; subclasses forbid some.
 
-    `Stores.guarded` returns stores that ask the guard before they send a write. Reads and watches
-    do not ask it.
+    `Stores.guarded` returns stores that check the guard before they send a write. Reads and watches
+    are always permitted.
     """
 
     def check(self, kind: Kind[Any] | None) -> None:

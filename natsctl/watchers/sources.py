@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from natsctl.core.cache.cache import Invalid
-from natsctl.core.cache.deletion_markers import deleted
+from natsctl.core.cache.deletion_markers import deleted_keys
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind, KvKind
@@ -77,7 +77,7 @@ class Source:
         """Return a delete for each *wanted* key with a delete marker."""
         if isinstance(self.kind, KubeKind):
             return []  # a cluster has no delete markers
-        keys = await deleted(self.informer.store, wanted)
+        keys = await deleted_keys(self.informer.store, wanted)
         return [self._change(key, None, None) for key in keys if key not in self.informer.cache]
 
     def _change(self, key: str, before: Stored | None, after: Stored | None) -> ObjectChange:

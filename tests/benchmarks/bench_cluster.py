@@ -51,7 +51,7 @@ async def _round() -> float:
 async def _informed(informer: Informer[Item]) -> AsyncIterator[Informer[Item]]:
     watching = asyncio.create_task(informer.run())
     try:
-        await informer.cache.complete.wait()
+        await informer.cache.synced.wait()
         yield informer
     finally:
         watching.cancel()

@@ -132,7 +132,7 @@ async def test_an_illegal_key_is_logged_once_however_often_it_is_written(
     store = await nats.open(KIND)
     informer = Informer(store, KIND)
     following = asyncio.create_task(informer.run())
-    await informer.cache.complete.wait()
+    await informer.cache.synced.wait()
     for _ in range(20):
         other.publish(b"$KV.notes.a\x0bb", note("hi"))
     await other.flush()

@@ -161,7 +161,7 @@ async def test_an_informer_finds_an_optional_kind_when_it_is_defined(
         informer = Informer(store, widgets)
         watching = asyncio.create_task(informer.run())
         try:
-            await informer.cache.complete.wait()
+            await informer.cache.synced.wait()
             assert informer.absent
             await define(kube_cluster.transport, group, "Widget", scope="Namespaced")
             await store.create(f"{kube_namespace}/a", b'{"spec": {}}')

@@ -366,7 +366,7 @@ class TestHealing:
             assert f"{verb} configmaps in namespace '{kube_namespace}'" in str(informer.failure)
             rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}
             await asyncio.to_thread(kube_server.allow, "guest", [rule], namespace=kube_namespace)
-            await asyncio.wait_for(informer.cache.complete.wait(), 60)
+            await asyncio.wait_for(informer.cache.synced.wait(), 60)
             assert cached(informer) == {stored.key: stored}
             task.cancel()
             await asyncio.wait({task})
@@ -381,7 +381,7 @@ class TestHealing:
 
         await eventually(missing)
         await define(stores.transport, "later.test", "Later")
-        await asyncio.wait_for(informer.cache.complete.wait(), 60)
+        await asyncio.wait_for(informer.cache.synced.wait(), 60)
         store = await stores.open(kind)
         created = await store.create("shop", b'{"spec": {}}')
 

@@ -150,24 +150,24 @@ def vacancy(nats: Nats) -> Vacancy:
 async def test_a_controller_that_was_never_run_by_several_processes_has_a_free_lease(
     nats: Nats,
 ) -> None:
-    assert await vacancy(nats).of("greetings")
-    assert await vacancy(nats).of("others")
-    assert not await vacancy(nats).of("greetings")
+    assert await vacancy(nats).is_vacant("greetings")
+    assert await vacancy(nats).is_vacant("others")
+    assert not await vacancy(nats).is_vacant("greetings")
 
 
 async def test_a_lease_without_a_trace_is_free_once_the_bucket_was_quiet(nats: Nats) -> None:
-    assert await vacancy(nats).of("greetings")
+    assert await vacancy(nats).is_vacant("greetings")
     assert await lease(nats, "one").acquire() is not None
     await nats.api(f"STREAM.PURGE.KV_{BUCKET}")
-    assert not await vacancy(nats).of("greetings")
-    await eventually(lambda: vacancy(nats).of("greetings"))
+    assert not await vacancy(nats).is_vacant("greetings")
+    await eventually(lambda: vacancy(nats).is_vacant("greetings"))
 
 
 async def test_a_bucket_made_again_knows_nothing_of_before(nats: Nats, admin: Admin) -> None:
-    assert await vacancy(nats).of("greetings")
+    assert await vacancy(nats).is_vacant("greetings")
     assert await lease(nats, "one").acquire() is not None
     await asyncio.sleep(TTL_S)
     await admin.drop(BUCKET)
-    assert not await vacancy(nats).of("greetings")
+    assert not await vacancy(nats).is_vacant("greetings")
     assert await lease(nats, "two").acquire() is not None
-    assert not await vacancy(nats).of("greetings")
+    assert not await vacancy(nats).is_vacant("greetings")

@@ -137,7 +137,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def check_equal(self) -> None:
         """Check that the cache equals the store once all events are applied."""
-        assert self.cache.complete.is_set()
+        assert self.cache.synced.is_set()
         assert self.cache.incarnation == str(self.incarnation)
         assert self.cache.revision == self.revision
         if self.purged:

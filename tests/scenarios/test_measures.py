@@ -69,7 +69,7 @@ async def test_the_measures_of_a_cache_count_its_objects() -> None:
         measures = harness.runtime.measures()
 
         apps, parts = cache(measures, "apps"), cache(measures, "parts")
-        assert (apps.kind, apps.complete, apps.failure) == ("App.apps", True, "")
+        assert (apps.kind, apps.synced, apps.failure) == ("App.apps", True, "")
         assert (apps.objects, apps.invalid, parts.objects, parts.invalid) == (1, 1, 2, 0)
         assert apps.revision == await client.apps.newest_revision()
 
@@ -80,7 +80,7 @@ async def test_the_measures_of_a_cache_have_the_restarts_and_the_failure_of_its_
         store.fail(StoreError("out of order"))
         await asyncio.sleep(A_MINUTE)
         broken = cache(harness.runtime.measures(), "apps")
-        assert (broken.complete, broken.failure) == (True, "out of order")
+        assert (broken.synced, broken.failure) == (True, "out of order")
         assert broken.restarts >= 2
         store.fail(None)
         await asyncio.sleep(A_MINUTE)
@@ -247,7 +247,7 @@ async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> 
     await asyncio.sleep(1)
     measures = watching.measures()
     assert (measures.synced, measures.syncs, measures.upkeep) == (True, None, None)
-    assert [(at.slot, at.objects, at.complete) for at in measures.caches] == [(SITES.name, 1, True)]
+    assert [(at.slot, at.objects, at.synced) for at in measures.caches] == [(SITES.name, 1, True)]
     assert [(at.name, at.workers, at.stats.adds) for at in measures.queues] == [(SITES.name, 2, 1)]
     assert await watching.lags() == {SITES.name: 0}
     watching.stop()
@@ -280,7 +280,7 @@ async def test_reconciliations_of_managed_objects_are_measured_as_syncs() -> Non
     assert [(at.name, at.workers) for at in measures.queues] == [("disks", 3)]
     assert measures.syncs is not None
     assert measures.syncs.failed == 0
-    assert measures.syncs.succeeded + measures.syncs.asked >= 1
+    assert measures.syncs.succeeded + measures.syncs.delayed >= 1
     assert measures.upkeep is None
     assert await controller.lags() == {"primary": 0}
     await stores.store(DISKS).create("two", b'{"spec": {"size": 1}}')

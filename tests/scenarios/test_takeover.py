@@ -88,7 +88,7 @@ async def test_a_standby_holds_no_state_of_deleted_keys_and_misses_nothing_as_le
     assert len(set(one.controller.syncs)) == MANY + 1
     (queue,) = two.runtime.measures().queues
     assert (queue.stats.depth, queue.stats.waiting, queue.stats.held) == (0, 0, 0)
-    assert two.controller.apps.gone == {}
+    assert two.controller.apps.deleted_states == {}
     counts = two.runtime.measures().syncs
     assert counts is not None
     assert counts.unanswered == 0

@@ -192,7 +192,7 @@ def _election(
         ttl_s=ttl_s,
         sharing=lambda name: members_of(leases, name),
         installation=installation_id,
-        vacant=Vacancy(nats, leases, ttl_s=ttl_s).of,
+        vacant=Vacancy(nats, leases, ttl_s=ttl_s).is_vacant,
     )
 
 
@@ -207,7 +207,7 @@ def _shard(
         LEASES.bucket,
         ttl_s=ttl_s,
         installation=installation_id,
-        vacant=Vacancy(nats, nats.leases(ttl_s=ttl_s), ttl_s=ttl_s).of,
+        vacant=Vacancy(nats, nats.leases(ttl_s=ttl_s), ttl_s=ttl_s).is_vacant,
     )
 
 

@@ -76,7 +76,7 @@ async def watch(
         changes: asyncio.Queue[Change[Any]] = asyncio.Queue()
         task = asyncio.create_task(informer.run())
         try:
-            await informer.cache.complete.wait()
+            await informer.cache.synced.wait()
             with informer.subscribe(changes.put_nowait):
                 writer = _EventWriter(bucket, store, labels, output)
                 if not writer.write([changes.get_nowait() for _ in range(changes.qsize())]):

@@ -73,7 +73,7 @@ class GarbageCollector:
         self._suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
-        """Return every orphan that the leader confirms, and why a GC cycle must not run, if so.
+        """Return every orphan that the leader confirms; `refused` is why a GC cycle must not run.
 
         *at_once* ignores the grace period. If there are more than *orphans_max*, the others are
         only counted.
@@ -196,7 +196,7 @@ class GarbageCollector:
 
     def _incomplete(self) -> str:
         for informer in (self._primary, *(slot.informer for slot in self._secondaries)):
-            if not informer.cache.complete.is_set():
+            if not informer.cache.synced.is_set():
                 return f"{informer.cache.kind.name} has not been listed completely yet"
             if isinstance(informer.failure, StoreMissingError):
                 return str(informer.failure)
@@ -208,7 +208,7 @@ class GarbageCollector:
             for owner in cache.index_values(OWNER_INDEX):
                 if owner not in self._primary.cache:
                     for stored in cache.by_index(OWNER_INDEX, owner):
-                        if stored.key not in cache.invalid and not secondary.is_going(stored):
+                        if stored.key not in cache.invalid and not secondary.is_terminating(stored):
                             yield _Suspect(secondary, stored, owner)
 
     async def _overwritten(self) -> list[_Suspect]:
@@ -252,7 +252,7 @@ class GarbageCollector:
 
     async def _confirm(self, owners: set[str]) -> dict[str, int | None]:
         """Return the owners that do not exist at the leader, with the revision of their marker."""
-        gone: dict[str, int | None] = {}
+        missing: dict[str, int | None] = {}
         remaining = iter(owners)
 
         async def check() -> None:
@@ -260,24 +260,24 @@ class GarbageCollector:
                 try:
                     await self._primary.store.get(owner)
                 except NotFoundError as error:
-                    gone[owner] = error.deleted_at
+                    missing[owner] = error.deleted_at
                 except InvalidKeyError:
-                    pass  # a primary cannot have this key, so none is missing
+                    pass  # no primary can have this key, so its objects are no orphans
 
         async with together() as readers:
             for _ in range(min(READS_MAX, len(owners))):
                 readers.create_task(check())
-        return gone
+        return missing
 
     async def _orphans(
-        self, suspects: Sequence[_Suspect], gone: dict[str, int | None], grace_s: float
+        self, suspects: Sequence[_Suspect], missing: dict[str, int | None], grace_s: float
     ) -> AsyncIterator[Orphan]:
         now = asyncio.get_running_loop().time()
         for suspect in suspects:
-            if suspect.owner not in gone:
+            if suspect.owner not in missing:
                 continue
             age_s = now - self._suspected.get(suspect.name, now)
-            deleted_at = gone[suspect.owner]
+            deleted_at = missing[suspect.owner]
             proven = deleted_at is not None and await self.evidence.proves(deleted_at)
             former = await self._former(suspect, proven=proven)
             yield Orphan(

@@ -79,8 +79,8 @@ class Evidence:
     async def review(self, *, secondaries: bool) -> str:
         """Compare the bucket with its remembered state, and return why collection is held.
 
-        *secondaries* says whether any exist. Without them, a controller that remembers nothing is
-        new.
+        *secondaries* is whether any exist. A controller with no remembered state and no secondaries
+        is new.
         """
         self._stored = await self._read()
         reason = self._reason(self._stored, secondaries=secondaries)
@@ -115,8 +115,8 @@ class Evidence:
 
         While collection is held, this needs as many owners as there ever were, and no *orphans*.
         """
-        known = 0 if self._stored is None else self._stored.owners
-        back = not orphans and len(self._cache) >= max(known, self._owners)
+        stored_owners = 0 if self._stored is None else self._stored.owners
+        back = not orphans and len(self._cache) >= max(stored_owners, self._owners)
         if self._reviewed == self._cache.incarnation and (back or not self.held):
             await self.accept()
 
@@ -144,19 +144,19 @@ class Evidence:
         cached = (self._cache.get(key) for key in self._cache.keys())  # noqa: SIM118 - a cache is no dict
         return any(stored is not None and stored.revision <= self._revision for stored in cached)
 
-    def _reason(self, known: Remembered | None, *, secondaries: bool) -> str:
+    def _reason(self, stored: Remembered | None, *, secondaries: bool) -> str:
         bucket, cache = f"the bucket of {self._kind}", self._cache
-        if known is None:
+        if stored is None:
             return f"nothing is remembered about {bucket}" if secondaries else ""
-        if known.held:
-            return known.held
-        if known.incarnation != self._lasting:
+        if stored.held:
+            return stored.held
+        if stored.incarnation != self._lasting:
             return f"{bucket} was recreated since it was last seen"
         if self._reviewed not in {None, cache.incarnation}:
             return f"{bucket} was recreated or restored since it was last seen"
-        if cache.revision < known.revision:
+        if cache.revision < stored.revision:
             return (
-                f"{bucket} is at revision {cache.revision}, and revision {known.revision} was "
+                f"{bucket} is at revision {cache.revision}, and revision {stored.revision} was "
                 "seen before: an older copy was restored"
             )
         return ""

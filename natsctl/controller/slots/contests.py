@@ -14,7 +14,7 @@ from natsctl.core.queue.retry import backoff
 from natsctl.model.managed_fields import LostField
 
 BASE_S, LIMIT_S = 0.005, 1000.0  # of the wait, as for a failing key
-CONTESTED = 3  # times in a row that an object is undone before it is reported
+CONTESTED = 3  # applies that are undone in a row before they are reported
 CALM_S = 600.0  # an applied state that lasts this long after its wait ends the contest
 REMEMBERED_MAX = 10_000  # objects: those that were applied last
 FIELDS_MAX = 5  # that a text names
@@ -40,7 +40,7 @@ class Contest(msgspec.Struct, frozen=True):
 
     @property
     def fact(self) -> str:
-        """A text that does not change with the count, so that its repeats can be aggregated."""
+        """A text without the count, so that repeated events can be aggregated."""
         return (
             f"{self._rivals} changes {self._fields} back again and again; each apply waits longer"
         )

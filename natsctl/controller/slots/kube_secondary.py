@@ -52,7 +52,7 @@ Report = Callable[[str, EventType, str, str], None]
 class _Task(msgspec.Struct, frozen=True):
     """A sealed manifest to apply for *owner*; `lost` are the fields that others changed."""
 
-    wanted: Document
+    sealed: Document
     key: str
     owner: Owner
     force: bool
@@ -77,7 +77,7 @@ class KubeSecondary(Owned[T]):
         self,
         informer: Informer[T],
         barrier: Barrier,
-        own: OwnWrites,
+        own_writes: OwnWrites,
         names: OwnerNames,
         owner_kind: str,
         *,
@@ -89,7 +89,7 @@ class KubeSecondary(Owned[T]):
         sync_later: Callable[[str, float], None],
         report: Report,
     ) -> None:
-        super().__init__(informer, barrier, own, names, owner_kind, exists=exists)
+        super().__init__(informer, barrier, own_writes, names, owner_kind, exists=exists)
         self.contests = Contests(asyncio.get_running_loop().time)
         self._mark = mark
         self._manifests = manifests
@@ -97,8 +97,8 @@ class KubeSecondary(Owned[T]):
         self._on_immutable = on_immutable
         self._sync_later = sync_later
         self._report = report
-        self._of: KubeKind[T] = manifests.kind
-        self._last = LastApplied(names.applied, partly=self._of.metadata_only)
+        self._kube_kind: KubeKind[T] = manifests.kind
+        self._last = LastApplied(names.applied, partly=self._kube_kind.metadata_only)
         self._bookkeeping = {  # fields that only natsctl writes
             *(f".metadata.labels.{name}" for name in (names.kind, names.key)),
             *(f".metadata.annotations.{name}" for name in msgspec.structs.astuple(names)),
@@ -113,7 +113,7 @@ class KubeSecondary(Owned[T]):
         stay, except those in the manifest: *force* takes them over. With `force=False`, raises
         `FieldConflictError`, which names the other managers and their fields. Nothing is sent if
         the cache shows that nothing would change. Raises `ExistsError` if the object exists and
-        is not this owner's, unless *adopt*; another installation's object is never adopted.
+        is not this owner's, unless *adopt*; an object of another installation is never adopted.
         Does nothing and returns 0 if the kind is optional and the cluster does not have it.
 
         If other writers undo the same manifest repeatedly, its next apply waits, longer each time.
@@ -122,19 +122,19 @@ class KubeSecondary(Owned[T]):
         owner = self._owner()
         if not self.available:
             return 0
-        wanted = self._wanted(manifest, owner)
-        key = await self._manifests.locate(wanted)
-        with self._own.writing(key):
+        sealed = self._sealed(manifest, owner)
+        key = await self._manifests.locate(sealed)
+        with self._own_writes.writing(key):
             seen = self._barrier.newest(self.informer, key)
-            if seen is not None and self._last.is_current(wanted, seen):
+            if seen is not None and self._last.is_current(sealed, seen):
                 return seen.revision
-            if self._waits(wanted, key):
+            if self._waits(sealed, key):
                 return 0 if seen is None else seen.revision
-            lost = await self._lost(wanted, seen)
+            lost = await self._lost_fields(sealed, seen)
             if seen is not None and lost == []:
-                self._last.applied(wanted, seen)
+                self._last.applied(sealed, seen)
                 return seen.revision
-            task = _Task(wanted, key, owner, force, adopt, lost or ())
+            task = _Task(sealed, key, owner, force, adopt, lost or ())
             return await self._apply(task, seen)
 
     async def create(self, manifest: T | Manifest | msgspec.Struct) -> int:
@@ -146,11 +146,11 @@ class KubeSecondary(Owned[T]):
         owner = self._owner()
         if not self.available:
             return 0
-        wanted = self._wanted(manifest, owner)
-        key = await self._manifests.locate(wanted)
-        with self._own.writing(key):
+        sealed = self._sealed(manifest, owner)
+        key = await self._manifests.locate(sealed)
+        with self._own_writes.writing(key):
             try:
-                return await self._send(_Task(wanted, key, owner, force=False), None)
+                return await self._send(_Task(sealed, key, owner, force=False), None)
             except ConflictError:
                 current = await read(self._store, key)
                 if current is not None:
@@ -159,15 +159,15 @@ class KubeSecondary(Owned[T]):
 
     async def delete_stored(self, stored: Stored) -> None:
         """See `Owned.delete_stored`; does nothing if the object is being deleted."""
-        if not self.is_going(stored):
+        if not self.is_terminating(stored):
             await super().delete_stored(stored)
             self._last.deleted(stored.key)
             self.contests.forget(stored.key)
             self._touched(stored)
 
-    def is_going(self, stored: Stored) -> bool:
-        """See `Owned.is_going`."""
-        return self._of.metadata(stored.value).deletion_timestamp is not None
+    def is_terminating(self, stored: Stored) -> bool:
+        """See `Owned.is_terminating`."""
+        return self._kube_kind.metadata(stored.value).deletion_timestamp is not None
 
     def is_foreign(self, stored: Stored) -> bool:
         """See `Owned.is_foreign`."""
@@ -184,7 +184,7 @@ class KubeSecondary(Owned[T]):
         return [
             stored
             for stored in newest
-            if stored is not None and self.is_unmarked(stored) and not self.is_going(stored)
+            if stored is not None and self.is_unmarked(stored) and not self.is_terminating(stored)
         ]
 
     def is_unmarked(self, stored: Stored) -> bool:
@@ -193,8 +193,8 @@ class KubeSecondary(Owned[T]):
 
     async def mark(self, stored: Stored) -> None:
         """See `Owned.mark`. Raises `ConflictError` if the object was replaced."""
-        metadata = self._of.metadata(stored.value)
-        reference = self._of.reference(stored.value)
+        metadata = self._kube_kind.metadata(stored.value)
+        reference = self._kube_kind.reference(stored.value)
         document: Document = {
             "apiVersion": reference.api_version,
             "kind": reference.kind,
@@ -204,7 +204,7 @@ class KubeSecondary(Owned[T]):
                 "annotations": self._mark.annotations,
             },
         }
-        with self._own.writing(stored.key):
+        with self._own_writes.writing(stored.key):
             marked = await self._manifests.apply(document, manager=MARKER, uid=metadata.uid)
             self._landed(Rewritten(marked, stored.revision))
 
@@ -223,26 +223,26 @@ class KubeSecondary(Owned[T]):
 
     def references(self, key: str) -> list[Reference]:
         """Return references to the objects that the primary *key* owns."""
-        return [self._of.reference(stored.value) for stored in self.owned_stored(key)]
+        return [self._kube_kind.reference(stored.value) for stored in self.owned_stored(key)]
 
-    def _waits(self, wanted: Document, key: str) -> bool:
+    def _waits(self, sealed: Document, key: str) -> bool:
         """Return whether the manifest is applied later, because other writers undo it repeatedly.
 
         A sync that a person requests does not wait.
         """
         sync = current_sync.get()
-        wait_s = self.contests.wait_s(key, self._last.digest(wanted))
+        wait_s = self.contests.wait_s(key, self._last.digest(sealed))
         if sync is None or sync.manual or not wait_s:
             return False
         self._sync_later(sync.key, wait_s)
         return True
 
-    async def _lost(self, wanted: Document, seen: Stored | None) -> list[LostField] | None:
-        """Return the applied fields that others changed; None if another manifest was applied.
+    async def _lost_fields(self, sealed: Document, seen: Stored | None) -> list[LostField] | None:
+        """Return the applied fields that others changed since.
 
-        It also returns None if the object has changed.
+        Returns None if another manifest was applied last, or if the cached state is out of date.
         """
-        if seen is None or not self._last.carries(wanted, seen):
+        if seen is None or not self._last.carries(sealed, seen):
             return None
         try:
             managed = await self._manifests.managed(seen.key)
@@ -250,15 +250,15 @@ class KubeSecondary(Owned[T]):
             return None
         if managed.revision != seen.revision:
             return None
-        document, partly = documents.parse(seen.value), self._of.metadata_only
-        return lost_fields(wanted, document, managed.managers, self._manager, metadata_only=partly)
+        document, partly = documents.parse(seen.value), self._kube_kind.metadata_only
+        return lost_fields(sealed, document, managed.managers, self._manager, metadata_only=partly)
 
     async def _apply(self, task: _Task, seen: Stored | None) -> int:
         """Apply to exactly one object: the cached one, else the one that exists."""
         current = seen
         for _ in range(ATTEMPTS):
             if current is not None:
-                await self._check_owner(task.wanted, current, task.owner, adopt=task.adopt)
+                await self._check_owner(task.sealed, current, task.owner, adopt=task.adopt)
             try:
                 return await self._send(task, current)
             except FieldConflictError:
@@ -266,36 +266,36 @@ class KubeSecondary(Owned[T]):
             except ImmutableFieldError as error:
                 if current is None or not await self._may_recreate(current, task.owner):
                     raise
-                current = await self._removed(task, current, error)
+                current = await self._remove(task, current, error)
             except ConflictError:
                 current = await read(self._store, task.key)
         raise ConflictError(f"{task.key} of {self.kind.name} is replaced all the time: try later")
 
     async def _check_owner(
-        self, wanted: Document, current: Stored, owner: Owner, *, adopt: bool
+        self, sealed: Document, current: Stored, owner: Owner, *, adopt: bool
     ) -> None:
         """Raise `ExistsError` if the object is not *owner*'s, or may not be adopted.
 
         An object with the digest of this manifest belongs to the owner, even if its labels name
         another one: the owner is part of the manifest.
         """
-        ours = adopt or self._last.carries(wanted, current)
+        ours = adopt or self._last.carries(sealed, current)
         if ours and not self._mark.foreign(self.metadata(current)):
             return
         if not await self.owns(owner, current):
             self._refuse_foreign(current, owner)
 
     async def _send(self, task: _Task, current: Stored | None) -> int:
-        wanted, uid = task.wanted, "" if current is None else self.metadata(current).uid
+        sealed, uid = task.sealed, "" if current is None else self.metadata(current).uid
         try:
-            stored = await self._apply_now(wanted, uid, force=task.force)
+            stored = await self._apply_now(sealed, uid, force=task.force)
         except FieldConflictError as conflict:
             if not self._bookkeeping.issuperset(conflict.fields or {""}):
                 raise
             stored = await self._apply_now(
-                wanted, uid, force=True
+                sealed, uid, force=True
             )  # only this controller names the owner
-        self._last.applied(wanted, stored)
+        self._last.applied(sealed, stored)
         base = 0 if current is None else current.revision
         if stored.revision == base:
             return stored.revision
@@ -305,7 +305,7 @@ class KubeSecondary(Owned[T]):
 
     def _record_apply(self, task: _Task) -> None:
         """Record the apply, and report it if other writers undo such applies repeatedly."""
-        digest = self._last.digest(task.wanted)
+        digest = self._last.digest(task.sealed)
         contest = self.contests.applied(task.key, task.owner.key, digest, task.lost)
         if contest is not None:
             message = f"{self.kind.name} {task.key}: {contest.fact}"
@@ -314,14 +314,14 @@ class KubeSecondary(Owned[T]):
     async def _may_recreate(self, current: Stored, owner: Owner) -> bool:
         return self._on_immutable == "recreate" and await self.owns(owner, current)
 
-    async def _removed(
+    async def _remove(
         self, task: _Task, current: Stored, error: ImmutableFieldError
     ) -> Stored | None:
         """Delete the object and wait until it is gone; return a new object of its name, if any.
 
-        Raises `StoreError` if it is not gone in time: finalizers hold it.
+        Raises `StoreError` if it is not gone in time: finalizers may hold it.
         """
-        if not self.is_going(current):
+        if not self.is_terminating(current):
             try:
                 await self.delete_stored(current)
             except ConflictError:
@@ -331,9 +331,9 @@ class KubeSecondary(Owned[T]):
             fields = ", ".join(error.fields) or "a field"
             message = f"{self.kind.name} {task.key} is deleted and created again to change {fields}"
             self._report(task.owner.key, EventType.NORMAL, REASON_RECREATED, message)
-        return await self._gone(current)
+        return await self._wait_until_removed(current)
 
-    async def _gone(self, deleted: Stored) -> Stored | None:
+    async def _wait_until_removed(self, deleted: Stored) -> Stored | None:
         """Wait until the object is gone; return a new object of its name, if any."""
         stored: Stored | None = deleted
         try:
@@ -345,24 +345,24 @@ class KubeSecondary(Owned[T]):
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LOOK_MAX_S)
         except TimeoutError as error:
-            held = ", ".join(self._of.metadata((stored or deleted).value).finalizers)
+            held = ", ".join(self._kube_kind.metadata((stored or deleted).value).finalizers)
             raise StoreError(
                 f"{self.kind.name} {deleted.key} is to be created again, but the deleted one is "
                 f"still there after {GONE_S:g} s; its finalizers: {held or 'none'}"
             ) from error
         return None
 
-    async def _apply_now(self, wanted: Document, uid: str, *, force: bool) -> Stored:
-        return await self._manifests.apply(wanted, manager=self._manager, uid=uid, force=force)
+    async def _apply_now(self, sealed: Document, uid: str, *, force: bool) -> Stored:
+        return await self._manifests.apply(sealed, manager=self._manager, uid=uid, force=force)
 
     def _touched(self, stored: Stored) -> None:
         sync = current_sync.get()
         if sync is not None:
-            sync.touched.append(self._of.reference(stored.value))
+            sync.touched.append(self._kube_kind.reference(stored.value))
 
-    def _wanted(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
+    def _sealed(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
         """Return the manifest with labels and annotations of its owner, installation and digest."""
         labels = self._names.labels(owner)
         annotations = {**self._names.annotations(owner), **self._mark.annotations}
-        document = self._of.manifest(manifest)  # type: ignore[arg-type]  # T is one of the others
+        document = self._kube_kind.manifest(manifest)  # type: ignore[arg-type]  # T is one of the others
         return self._last.sealed(documents.with_labels(document, labels, annotations))

@@ -48,8 +48,7 @@ class OpenSlot(msgspec.Struct, frozen=True):
 class Opening(msgspec.Struct, frozen=True):
     """The values that all slots of a controller share while they are opened.
 
-    `owner_kind` is the primary's kind, as owner labels name it; `manager` is the field manager of
-    the controller's applies.
+    `manager` is the field manager of the controller's applies.
     """
 
     backends: Backends
@@ -67,11 +66,11 @@ class Opening(msgspec.Struct, frozen=True):
         store = await self.backends.open(slot.kind)
         if slot.role is Secondary:
             owners = {OWNER_INDEX: self.names.index(store.kind, self.owner_kind)}
-            informer, own = self._owned_informer(slot, store, owners)
+            informer, own_writes = self._owned_informer(slot, store, owners)
             secondary = Secondary(
-                informer, self.barrier, own, self.names, self.owner_kind, exists=self._exists
+                informer, self.barrier, own_writes, self.names, self.owner_kind, exists=self._exists
             )
-            return OpenSlot(secondary, own.see)
+            return OpenSlot(secondary, own_writes.see)
         return OpenSlot(Tertiary(self._informer(store, slot.indexes), self.barrier), _ignore)
 
     @property
@@ -83,11 +82,11 @@ class Opening(msgspec.Struct, frozen=True):
         """Open a kind of the cluster; only objects with this owner kind's label are watched."""
         part = kind.labelled(self.names.selector(self.owner_kind))
         manifests = await self.backends.manifests(part)
-        informer, own = self._owned_informer(slot, manifests, self._marked_owners(part))
+        informer, own_writes = self._owned_informer(slot, manifests, self._marked_owners(part))
         secondary = KubeSecondary(
             informer,
             self.barrier,
-            own,
+            own_writes,
             self.names,
             self.owner_kind,
             manifests=manifests,
@@ -98,19 +97,19 @@ class Opening(msgspec.Struct, frozen=True):
             sync_later=self.listeners.sync_later,
             report=self.listeners.report,
         )
-        return OpenSlot(secondary, own.see)
+        return OpenSlot(secondary, own_writes.see)
 
     def _marked_owners(self, kind: KubeKind[T]) -> dict[str, IndexFunc[T]]:
         """Return the indexes by owner; objects of other installations are in none."""
         owner, mark = self.names.index(kind, self.owner_kind), self.mark
 
-        def own(obj: T) -> Iterable[str]:
+        def owned(obj: T) -> Iterable[str]:
             return () if mark.foreign(kind.metadata_of(obj)) else owner(obj)
 
         def unmarked(obj: T) -> Iterable[str]:
             return () if mark.on(kind.metadata_of(obj)) else owner(obj)
 
-        return {OWNER_INDEX: own, UNMARKED_INDEX: unmarked}
+        return {OWNER_INDEX: owned, UNMARKED_INDEX: unmarked}
 
     def _exists(self, key: str) -> bool:
         return key in self.primary.informer.cache
@@ -121,15 +120,15 @@ class Opening(msgspec.Struct, frozen=True):
         changed = self.listeners.changed
         if slot.predicate is not None:
             changed = filtered(changed, slot.predicate)
-        own = OwnWrites(changed, self.listeners.undone)
+        own_writes = OwnWrites(changed, self.listeners.undone)
         invalid = partial(self.listeners.invalid, store.kind)
 
         def listed() -> None:
             self.listeners.listed()
-            own.listed()
+            own_writes.listed()
 
         indexes = {**slot.indexes, **owners}
-        return self._informer(store, indexes, on_invalid=invalid, on_listed=listed), own
+        return self._informer(store, indexes, on_invalid=invalid, on_listed=listed), own_writes
 
     def _informer(
         self,
@@ -150,4 +149,4 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 def _ignore(_change: Change[Any]) -> None:
-    """Enqueue no key: a change of a tertiary enqueues nothing."""
+    """Enqueue no key for a change of a tertiary."""

@@ -1,4 +1,4 @@
-"""Finds the changes of a store that a sync of this controller made, and their keys.
+"""Finds the changes that syncs of this controller made, and the keys of these syncs.
 
 A change is an own write if it leads from the revision before the write to the revision after it. If
 anything else had written in between, the revisions would differ. A change may arrive before its
@@ -27,7 +27,7 @@ class _Step(msgspec.Struct, frozen=True, gc=False):
 
 
 def _ignore(_writer: str) -> None:
-    """Do nothing for a write that was undone."""
+    """Ignore a write that was undone."""
 
 
 class _RunningWrites:

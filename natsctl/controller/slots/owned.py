@@ -36,7 +36,7 @@ class Owned(CacheReader[T]):
         self,
         informer: Informer[T],
         barrier: Barrier,
-        own: OwnWrites,
+        own_writes: OwnWrites,
         names: OwnerNames,
         owner_kind: str,
         *,
@@ -45,7 +45,7 @@ class Owned(CacheReader[T]):
         super().__init__(informer, barrier)
         self._exists = exists  # returns whether a primary is in the cache
         self.kind.require_metadata()
-        self._own = own
+        self._own_writes = own_writes
         self._names = names
         self._owner_kind = owner_kind
 
@@ -80,13 +80,13 @@ class Owned(CacheReader[T]):
 
     async def delete_stored(self, stored: Stored) -> None:
         """Delete exactly this revision of the object; raises `ConflictError` if it changed."""
-        with self._own.writing(stored.key):
+        with self._own_writes.writing(stored.key):
             uid = self.metadata(stored).uid
             revision = await self._store.delete(stored.key, revision=stored.revision, uid=uid)
             sync = current_sync.get()
             if sync is not None:
                 base = stored.revision
-                self._own.landed(stored.key, writer=sync.key, base=base, result=None)
+                self._own_writes.landed(stored.key, writer=sync.key, base=base, result=None)
                 sync.deleted += 1
         self._barrier.wrote(self.informer, stored.key, Written(revision, None))
 
@@ -106,7 +106,7 @@ class Owned(CacheReader[T]):
             if stored is not None and self.owner_of(stored) == Owner(self._owner_kind, key)
         ]
 
-    def is_going(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS deletes at once
+    def is_terminating(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS deletes at once
         """Return whether the object is marked deleted and held by finalizers."""
         return False
 
@@ -215,9 +215,9 @@ class Owned(CacheReader[T]):
         return Owner(self._owner_kind, sync.key)
 
     def _refuse_foreign(self, current: Stored, owner: Owner) -> None:
-        found_owner = self.owner_of(current)
+        named_owner = self.owner_of(current)
         message = MESSAGE_EXISTS % f'"{current.key}"'
-        owned_by = "nobody" if found_owner is None else str(found_owner)
+        owned_by = "nobody" if named_owner is None else str(named_owner)
         foreign = self.foreign_installation(self.metadata(current))
         if foreign:
             foreign = hidden(foreign, limit=VALUE_MAX)  # an annotation may hold any text
@@ -226,13 +226,13 @@ class Owned(CacheReader[T]):
                 f"installation is lost, `natsctl installation adopt {foreign}` takes its objects "
                 "over"
             )
-        if found_owner != owner:
+        if named_owner != owner:
             raise ExistsError(f"{message}: it is owned by {owned_by}; adopt=True takes it over")
 
     def _landed(self, result: Rewritten) -> int:
         stored, base, sync = result.stored, result.base, current_sync.get()
         if base is not None and sync is not None:
-            self._own.landed(stored.key, writer=sync.key, base=base, result=stored.revision)
+            self._own_writes.landed(stored.key, writer=sync.key, base=base, result=stored.revision)
             self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
             if base == 0:
                 sync.created += 1

@@ -50,13 +50,13 @@ def filtered(forward: Forward, predicate: Predicate) -> Forward:
 
     def forward_if(change: Change[Any], writer: str | None) -> None:
         try:
-            wanted = predicate(change)
+            matches = predicate(change)
         except (Exception, SystemExit):
             log.exception(
                 "a predicate failed; enqueuing the owner", kind=change.kind.name, key=change.key
             )
-            wanted = True
-        if wanted:
+            matches = True
+        if matches:
             forward(change, writer)
 
     return forward_if

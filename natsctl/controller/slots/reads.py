@@ -72,7 +72,7 @@ class Reads:
 
     def depends_on(self, key: str) -> Sequence[str]:
         """Return the objects and selections whose changes enqueue the key, as text."""
-        return sorted(map(str, self._watches.of(key)))
+        return sorted(map(str, self._watches.dependencies_of(key)))
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
         """End the watches of keys that are not *wanted* and are not being synced."""

@@ -23,7 +23,7 @@ class Secondary(Owned[T]):
         this owner does not own it, unless *adopt*.
         """
         owner = self._owner()
-        with self._own.writing(key):
+        with self._own_writes.writing(key):
             seen = self._barrier.newest(self.informer, key)
             ours = seen is not None and await self.owns(owner, seen)
 
@@ -41,7 +41,7 @@ class Secondary(Owned[T]):
         otherwise.
         """
         owner = self._owner()
-        with self._own.writing(key):
+        with self._own_writes.writing(key):
             try:
                 stored = await self._store.create(key, self._owned_value(None, obj, owner))
             except ConflictError:

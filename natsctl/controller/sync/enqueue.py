@@ -101,8 +101,8 @@ class Enqueuer:
         primaries = self._primary.informer.cache
         for secondary in self._secondaries:
             owners = secondary.informer.cache.index_values(OWNER_INDEX)
-            gone = [owner for owner in owners if owner not in primaries]
-            await self._keys.enqueue_all(filter(primaries.kind.holds, gone), gained)
+            missing = [owner for owner in owners if owner not in primaries]
+            await self._keys.enqueue_all(filter(primaries.kind.holds, missing), gained)
         await self._primaries.gained(gained)
 
     def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:

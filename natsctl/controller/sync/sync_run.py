@@ -103,7 +103,7 @@ class SyncRuns:
                 if self._barrier.awaits(key):
                     await self._barrier.wait(key)
                 run.stored = self._barrier.read(self._primary.informer, key)
-                run.last = self._primary.gone.get(key)
+                run.last = self._primary.deleted_states.get(key)
                 after_s = await self._calls.delay(key, self._handler, key)
                 if run.stored is None:
                     await self._remove_secondaries(run)
@@ -154,8 +154,8 @@ class SyncRuns:
     def _record_success(self, run: "_SyncRun") -> None:
         key = run.key
         self._failed.pop(key, None)
-        if run.last is not None and self._primary.gone.get(key) is run.last:
-            del self._primary.gone[key]
+        if run.last is not None and self._primary.deleted_states.get(key) is run.last:
+            del self._primary.deleted_states[key]
         self._reports.synced(key, run)
         self._journal.add(key, run.record(None))
 

@@ -41,7 +41,7 @@ def _ignore(_invalid: Invalid) -> None:
 
 
 class Cache(Generic[T]):
-    """A readable state that watch events change.
+    """The objects of one store, updated by watch events.
 
     *Guarantees.* A listing takes effect at its end, all of it at once; until then, reads return the
     state before it. If an object does not decode, reads return its last valid state, `invalid` has
@@ -55,7 +55,7 @@ class Cache(Generic[T]):
         on_invalid: Callable[[Invalid], None] = _ignore,
     ) -> None:
         self.kind = kind
-        self.complete = asyncio.Event()  # set after the first whole listing
+        self.synced = asyncio.Event()  # set after the first complete list
         self.incarnation = ""
         self.revision = 0  # the state includes every write up to this one
         self.since = 0  # the revision of the first listing in this incarnation
@@ -159,7 +159,7 @@ class Cache(Generic[T]):
             return ()
         if listing.incarnation != self.incarnation:
             self.revision, self.since = 0, revision
-        known = self.revision
+        last_revision = self.revision
         for key in [key for key, invalid in self.invalid.items() if invalid.illegal]:
             if key not in listing.illegal:
                 del self.invalid[key]
@@ -172,12 +172,12 @@ class Cache(Generic[T]):
                 marker = listing.deleted.pop(key, None)
                 changes.append(self._drop(key, purged=marker is not None and marker.purged))
         for key, deleted in listing.deleted.items():
-            if deleted.revision > known:
+            if deleted.revision > last_revision:
                 purged = deleted.purged
                 changes.append(Change(self.kind, key, None, None, initial=True, purged=purged))
         self.incarnation = listing.incarnation
         self._reach(revision)
-        self.complete.set()
+        self.synced.set()
         return changes
 
     def _put(self, stored: Stored) -> Sequence[Change[T]]:
@@ -195,7 +195,7 @@ class Cache(Generic[T]):
         old = self._objects.get(key)
         if old is not None and _same(old, stored):
             self.invalid.pop(key, None)
-            return None  # a relist shows a known state again
+            return None  # a relist repeats a cached state
         try:
             obj = self.kind.decode(stored.value)
             indexed = [(index, index.values_of(obj)) for index in self._indexes.values()]
@@ -218,14 +218,14 @@ class Cache(Generic[T]):
         return Change(self.kind, key, old, None, purged=purged)
 
     def _reject(self, invalid: Invalid) -> None:
-        known = self.invalid.get(invalid.stored.key)
+        previous = self.invalid.get(invalid.stored.key)
         self.invalid[invalid.stored.key] = invalid
         self._wake_key_waiters(invalid.stored.key)
-        if known is None or not _same(known.stored, invalid.stored):
+        if previous is None or not _same(previous.stored, invalid.stored):
             self._on_invalid(invalid)
 
     def _skip(self, event: IllegalKey) -> None:
-        """Note a name that is not a legal key, and report it the first time."""
+        """Record a message whose name is not a legal key, and report it the first time."""
         if not event.exists:
             self.invalid.pop(event.key, None)
             return

@@ -1,4 +1,4 @@
-"""Lists the objects of a store that were deleted and left a delete marker."""
+"""Lists the keys of a store whose newest state is a delete marker."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,10 +13,10 @@ log = get_logger(__name__)
 RETRY_S, RETRY_MAX_S = 0.1, 5.0
 
 
-async def deleted(store: Store, wanted: Callable[[str], bool]) -> list[str]:
+async def deleted_keys(store: Store, wanted: Callable[[str], bool]) -> list[str]:
     """Return the *wanted* keys whose newest state is a deletion.
 
-    The store is listed once. A listing that fails is repeated with backoff until it succeeds.
+    A list that fails is repeated with backoff until it succeeds.
     """
     failures = 0
     while True:

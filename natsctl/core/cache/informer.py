@@ -160,9 +160,9 @@ class Informer(Generic[T]):
 
 
 async def catch_up(informers: Iterable[Informer[Any]], *, limit_s: float = CATCH_UP_S) -> None:
-    """Wait until each cache includes the newest write that its store's leader has now.
+    """Wait until each cache includes the newest write of its store.
 
-    A new leader then acts on the writes of the one before it. A store that has no newest revision,
+    A new leader then sees the writes of the leader before it. A store that has no newest revision,
     such as a cluster, is not waited for. A cache that takes longer than *limit_s* is logged, and
     not waited for any longer.
     """

@@ -1,4 +1,4 @@
-"""Represents the keys of a controller that belong to this process."""
+"""Assignments: the keys of a controller that belong to this process."""
 
 from collections.abc import Callable, Hashable
 from typing import Protocol
@@ -80,7 +80,7 @@ class HeldAssignments:
 
         Returns a function that tests if a key has just arrived, or None if no key has.
         """
-        matching = [n for n, known in enumerate(self._assignments) if known is assignment]
+        matching = [n for n, other in enumerate(self._assignments) if other is assignment]
         if not matching:
             return None  # it was replaced; the newest one is still to be settled
         before = self._assignments[: matching[-1] + 1]

@@ -28,7 +28,7 @@ Sharing = Callable[[str], Awaitable[Collection[str]]]
 """Returns the members that share the keys of the named controller; raises `StoreError`."""
 
 
-async def nobody(_name: str) -> Collection[str]:
+async def no_members(_name: str) -> Collection[str]:
     """Return no members."""
     return ()
 
@@ -60,7 +60,7 @@ def elections(
     *,
     ttl_s: float,
     clock: Clock = steady,
-    sharing: Sharing = nobody,
+    sharing: Sharing = no_members,
     installation: str = "",
     vacant: VacantByName = always_vacant,
 ) -> Callable[[str, str], "Election"]:
@@ -109,7 +109,9 @@ class Election(Participant):
     *Assumes* that the clocks of two processes run at the same speed within a tenth.
     """
 
-    def __init__(self, lease: Lease, *, clock: Clock = steady, sharing: Sharing = nobody) -> None:
+    def __init__(
+        self, lease: Lease, *, clock: Clock = steady, sharing: Sharing = no_members
+    ) -> None:
         super().__init__(Leadership(lease.key, clock), lease, "lease", clock=clock)
         self._lease = lease
         self._sharing = sharing

@@ -66,7 +66,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 async def always() -> bool:
-    """Return that a lease without a trace is free."""
+    """Return True: every lease without a trace is free."""
     return True
 
 

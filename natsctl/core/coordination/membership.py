@@ -249,8 +249,8 @@ class Group:
         return tuple(seen.record.holder for seen in self._claiming() if not seen.exists)
 
     @property
-    def wanted(self) -> MemberSet:
-        """The members among which to divide the keys: the living ones, and this process."""
+    def living(self) -> MemberSet:
+        """The members among which to divide the keys: this process, and all living members."""
         living = (seen for seen in self._members() if seen.exists and self._lives(seen))
         return MemberSet((self._identity, *(seen.record.holder for seen in living)))
 

@@ -250,8 +250,8 @@ class Shard(Participant):
             log.info("sharing keys", members=len(self._members.names))
         if self._members == NO_MEMBERS and self._rebalance is None and own is not None:
             self._check_others(own)
-        if self._rebalance is None and own is not None and self._group.wanted != self._members:
-            self._rebalance = Rebalance(self._record.holder, self._members, self._group.wanted)
+        if self._rebalance is None and own is not None and self._group.living != self._members:
+            self._rebalance = Rebalance(self._record.holder, self._members, self._group.living)
             group.create_task(self._drain(self._rebalance), name=f"drain of {self.name}")
         self._log_lost_records()
         self._assign()

@@ -1,4 +1,4 @@
-"""Tells the loops of a controller whether this process may work now, and on which keys.
+"""Decides whether the loops of a controller may work now, and on which keys.
 
 There are three cases. A process that runs the controller alone may always work on every key. With
 leader election, it may work on every key in the terms in which it leads. With sharding, it may work
@@ -63,7 +63,7 @@ class Leadership:
         self._clock = clock
         self._until = -math.inf
         self._over = asyncio.Event()
-        self._works: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._followers: tuple[Callable[[Assignment], None], ...] = ()
         self._held: Counter[Hashable] = Counter()  # keys that are worked on, and by how many loops
         self._given_back = asyncio.Event()
@@ -120,8 +120,8 @@ class Leadership:
 
     async def quiet(self) -> None:
         """Wait until no work of a term runs."""
-        while self._works:
-            _, late = await asyncio.wait(self._works, timeout=SLOW_S)
+        while self._running:
+            _, late = await asyncio.wait(self._running, timeout=SLOW_S)
             if late:
                 log.warning("work of a term that is over has not ended", tasks=len(late))
 
@@ -188,8 +188,8 @@ class Leadership:
         self, work: Callable[[], Coroutine[None, None, None]], over: asyncio.Event
     ) -> None:
         task = asyncio.create_task(work(), name=f"a term of {self.name}")
-        self._works.add(task)
-        task.add_done_callback(self._works.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         try:
             await _first(over, task)
         finally:

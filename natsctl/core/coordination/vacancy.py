@@ -1,10 +1,11 @@
 """Decides whether a lease without a trace is free, or was lost together with its bucket.
 
 A process that starts and finds no trace of a lease may be the first one, and then it must not wait.
-But somebody may have deleted, purged or recreated the bucket of leases while another process leads,
-which notices that only at its next renewal. Two facts prove that no process leads: several
-processes never ran the controller, of which the bucket `natsctl` keeps a record; or the bucket of
-leases was not written for longer than a lease lives.
+But somebody may have deleted, purged or recreated the bucket of leases while another process leads.
+The leader notices that only at its next renewal. Either of two facts proves that no process leads:
+
+- The bucket `natsctl` has no `FirstRun` of the controller, so no process has run it with a lease.
+- The bucket of leases was not written for longer than the time to live of a lease.
 """
 
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ log = get_logger(__name__)
 
 
 class FirstRun(msgspec.Struct, frozen=True):
-    """The time at which several processes first ran a controller (RFC 3339)."""
+    """The time at which a process first ran a controller with a lease or shards (RFC 3339)."""
 
     at: str
 
@@ -57,10 +58,10 @@ class Vacancy:
         self._leases = leases
         self._ttl_s = ttl_s
 
-    async def of(self, name: str) -> bool:
+    async def is_vacant(self, name: str) -> bool:
         """Return whether no process can hold the lease, and record that the controller was run.
 
-        Raises `StoreError` if neither can be decided.
+        Raises `StoreError` if a bucket cannot be read or written.
         """
         store = await self._stores.open(FIRST_RUNS.part(first_run_of(name)))
         record = FirstRun(datetime.now(UTC).isoformat(timespec="seconds"))

@@ -189,7 +189,7 @@ class DependencyWatches(Generic[W]):
         """All dependents."""
         return tuple(self._dependencies)
 
-    def of(self, dependent: W) -> Collection[Dependency[Any]]:
+    def dependencies_of(self, dependent: W) -> Collection[Dependency[Any]]:
         """Return the dependencies of *dependent*."""
         return frozenset(self._dependencies.get(dependent, ()))
 
@@ -229,7 +229,7 @@ class DependencyWatches(Generic[W]):
 
     def keep_only(self, dependent: W, wanted: Collection[Dependency[Any]]) -> None:
         """End the dependencies of *dependent* that are not *wanted*."""
-        for dependency in self.of(dependent):
+        for dependency in self.dependencies_of(dependent):
             if dependency not in wanted:
                 self.release(dependent, dependency)
 
@@ -239,7 +239,9 @@ class DependencyWatches(Generic[W]):
         If one of them fails, the dependencies stay as they were, and the first error that `depend`
         raised is raised.
         """
-        new = [dependency for dependency in wanted if dependency not in self.of(dependent)]
+        new = [
+            dependency for dependency in wanted if dependency not in self.dependencies_of(dependent)
+        ]
         try:
             async with together() as group:
                 for dependency in new:

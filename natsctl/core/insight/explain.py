@@ -34,8 +34,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         controller: the name of the controller.
         key: the key.
-        exists: whether the cache has a valid object of that key.
-        revision: the revision of that object; None if there is none.
+        exists: whether the object exists, valid or not, as cached.
+        revision: the revision of its last valid state; None if it has none.
         invalid: why the newest revision is invalid; empty if it is valid.
         queued: the place in the work queue; None if the key is not in the queue.
         failures: failed syncs since the last successful one.

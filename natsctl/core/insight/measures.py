@@ -22,7 +22,7 @@ class CacheMeasures(msgspec.Struct, frozen=True):
     Attributes:
         slot: the name of the cache within the controller.
         kind: the kind of its objects.
-        complete: true once the cache is synced.
+        synced: whether the cache has seen a complete list.
         failure: why the cache has no watch at the moment; empty if it has one.
         objects: the number of objects with a valid state.
         invalid: the number of objects whose newest state is invalid.
@@ -32,7 +32,7 @@ class CacheMeasures(msgspec.Struct, frozen=True):
 
     slot: str
     kind: str
-    complete: bool
+    synced: bool
     failure: str
     objects: int
     invalid: int
@@ -69,7 +69,7 @@ class UpkeepMeasures(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """The measures of a controller since it was made.
+    """The measures of a controller since its creation.
 
     `synced` is true once the syncs have begun. `syncs` is None without a sync handler, and `upkeep`
     is None without secondaries. Before the stores are open there are no `caches`.
@@ -104,7 +104,7 @@ def _cache_measures(slot: str, informer: Informer[Any]) -> CacheMeasures:
     return CacheMeasures(
         slot=slot,
         kind=cache.kind.name,
-        complete=cache.complete.is_set(),
+        synced=cache.synced.is_set(),
         failure="" if informer.failure is None else str(informer.failure),
         objects=len(cache),
         invalid=len(cache.invalid),
@@ -124,7 +124,7 @@ async def lags(
 
     async def lag(slot: str, informer: Informer[Any]) -> tuple[str, int] | None:
         store, cache = informer.store, informer.cache
-        if not isinstance(store, Sequenced) or not cache.complete.is_set():
+        if not isinstance(store, Sequenced) or not cache.synced.is_set():
             return None
         try:
             async with asyncio.timeout(timeout_s):

@@ -20,13 +20,13 @@ class Backends:
         self.nats = self.nats if nats is None else nats
         self.kube = self.kube if kube is None else kube
 
-    def of(self, kind: Kind[Any]) -> Stores:
+    def stores_of(self, kind: Kind[Any]) -> Stores:
         """Return the system that stores the kind; raises `UsageError` if it is not connected."""
         return self._cluster(kind) if isinstance(kind, KubeKind) else self._nats(kind)
 
     async def open(self, kind: Kind[Any]) -> Store:
         """Return the kind's store; raises `UsageError` if its system is not connected."""
-        return await self.of(kind).open(kind)
+        return await self.stores_of(kind).open(kind)
 
     async def manifests(self, kind: KubeKind[Any]) -> ManifestStore:
         """Return the store of a kind of the cluster, as `open` does."""

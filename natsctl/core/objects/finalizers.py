@@ -56,7 +56,8 @@ async def release(store: Store, key: str, *names: str) -> Written | None:
 async def _release(store: Store, current: Stored, names: tuple[str, ...]) -> Written:
     """Remove the finalizers first and delete afterwards, so that the history has both states.
 
-    A cluster deletes the object itself.
+    A cluster deletes the object when its last finalizer is removed; the delete then raises
+    `NotFoundError`.
     """
     document = documents.parse(current.value)
     finalizers = documents.finalizers_of(document)

@@ -95,12 +95,13 @@ class Primary(CacheReader[T]):
     ) -> None:
         super().__init__(informer, barrier)
         self.open_store = open_store  # opens the stores of records beside the objects
-        self.gone: dict[str, Stored] = {}  # last states of deleted objects, until they are synced
+        self.deleted_states: dict[str, Stored] = {}  # the last ones, until the keys are synced
         self.skipped: set[str] = set()  # keys that were skipped because their objects were invalid
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
         """Forget the keys that are not *wanted*."""
-        self.gone = {key: stored for key, stored in self.gone.items() if wanted(key)}
+        states = self.deleted_states.items()
+        self.deleted_states = {key: stored for key, stored in states if wanted(key)}
         self.skipped = {key for key in self.skipped if wanted(key)}
 
     def get(self, key: str) -> T | None:
@@ -177,7 +178,7 @@ class Primary(CacheReader[T]):
 
     async def last(self, key: str) -> T | None:
         """Return the last valid state of a deleted object, None if none is known."""
-        stored = self.gone.get(key)
+        stored = self.deleted_states.get(key)
         if stored is not None:
             return self.kind.decode(stored.value)
         for state in reversed(await self._store.history(key)):
@@ -198,7 +199,7 @@ class Primary(CacheReader[T]):
 
     async def forget(self, key: str) -> None:
         """Purge a deleted object, so that no sync cleans up after it again."""
-        self.gone.pop(key, None)
+        self.deleted_states.pop(key, None)
         marker = await self.deleted_at(key)
         if marker is not None:
             await self._store.delete(key, revision=marker, purge=True)

@@ -8,9 +8,9 @@ from natsctl.core.queue.ready_queue import Priority
 
 
 class Requeue(msgspec.Struct, frozen=True, gc=False):
-    """A requested sync, which must not begin before the loop time `at`."""
+    """A requested sync, which must not begin before the loop time `due_at`."""
 
-    at: float
+    due_at: float
     priority: Priority
 
 
@@ -32,9 +32,9 @@ class Requeues(msgspec.Struct, gc=False):
         return bool(self.at_once or self.explicit or self.retry)
 
     @property
-    def at(self) -> float:
+    def due_at(self) -> float:
         """The loop time of the earliest request, infinity without one."""
-        return min((requeue.at for requeue in self._requested()), default=math.inf)
+        return min((requeue.due_at for requeue in self._requested()), default=math.inf)
 
     @property
     def priority(self) -> Priority:
@@ -55,8 +55,8 @@ def sooner(requested: Requeue | None, new: Requeue) -> Requeue:
     """Return the earlier time with the higher priority."""
     if requested is None:
         return new
-    return Requeue(min(requested.at, new.at), max(requested.priority, new.priority))
+    return Requeue(min(requested.due_at, new.due_at), max(requested.priority, new.priority))
 
 
 def _later(requeue: Requeue | None, now: float) -> Requeue | None:
-    return requeue if requeue is not None and requeue.at > now else None
+    return requeue if requeue is not None and requeue.due_at > now else None

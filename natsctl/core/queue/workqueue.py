@@ -101,7 +101,7 @@ class Workqueue(Generic[K]):
         self._timers = Timers(self._ripen)
         self._ready = ReadyQueue(share_of, ageing_s)
         self._held: dict[K, Held] = {}
-        self._due: dict[K, float] = {}  # since when ready keys are due that became so while held
+        self._due: dict[K, float] = {}  # the due times of ready keys that were added while held
         self._shut_down = False
         self._now: Callable[[], float] = self._find_clock
         self._getters, self._joiners = Waiters(), Waiters()
@@ -265,8 +265,8 @@ class Workqueue(Generic[K]):
         self._work_s.observe(now - held.since)
         requeues = self._requeues.get(key)
         if requeues is not None:
-            if requeues.at <= now:
-                self._due[key] = requeues.at
+            if requeues.due_at <= now:
+                self._due[key] = requeues.due_at
             self._place(key, requeues, now)
         if self._joiners and not self._held:
             self._joiners.wake_all()
@@ -321,7 +321,8 @@ class Workqueue(Generic[K]):
         held_s = [now - held.since for held in self._held.values()]
         held_requeues = filter(None, map(self._requeues.get, self._held))
         return QueueStats(
-            depth=len(self._ready.entries) + sum(requeues.at <= now for requeues in held_requeues),
+            depth=len(self._ready.entries)
+            + sum(requeues.due_at <= now for requeues in held_requeues),
             waiting=len(self._timers),
             held=len(self._held),
             adds=self._adds,
@@ -350,10 +351,10 @@ class Workqueue(Generic[K]):
         """Put a key that is not held into the place that its requests demand."""
         if key in self._held:
             return
-        if requeues.at <= now or key in self._ready.entries:
+        if requeues.due_at <= now or key in self._ready.entries:
             self._offer(key, requeues.priority, now)
         elif requeues:
-            self._timers.set(key, requeues.at)
+            self._timers.set(key, requeues.due_at)
         else:
             self._timers.cancel(key)
             del self._requeues[key]
@@ -382,7 +383,7 @@ class Workqueue(Generic[K]):
     def _ripen(self, key: K) -> None:
         requeues = self._requeues[key]
         self._offer(key, requeues.priority, self._now())
-        requeues.begin(requeues.at)
+        requeues.begin(requeues.due_at)
 
     def _take(self) -> K:
         now = self._now()

@@ -225,9 +225,9 @@ async def call_hook(owner: str, hook: Callable[[], Awaitable[None]]) -> None:
 
 
 def failure_of(error: BaseException, task: Task | None) -> Exception | None:
-    """Return an exception of the user's code in this task as a failure.
+    """Convert an exception that the user's code raised in this task to an `Exception`.
 
-    Returns None if the code was cancelled from outside; the caller must raise the exception.
+    Returns None if the code was cancelled from outside. The caller must then raise *error* again.
     """
     if isinstance(error, Exception):
         return error

@@ -34,7 +34,7 @@ class Counts(msgspec.Struct, frozen=True):
             keys that are held.
         oldest_s: seconds since the first of them.
         succeeded: syncs that returned None.
-        asked: syncs that returned a delay or raised `RetryAfter`.
+        delayed: syncs that returned a delay or raised `RetryAfter`.
         failed: syncs that failed.
         final: failed syncs that are not retried.
         timeouts: failed syncs that took too long.
@@ -47,7 +47,7 @@ class Counts(msgspec.Struct, frozen=True):
     unanswered: int
     oldest_s: float
     succeeded: int
-    asked: int
+    delayed: int
     failed: int
     final: int
     timeouts: int
@@ -59,7 +59,7 @@ class SyncCounters(Generic[K]):
     """Counts syncs, and remembers the keys whose change waits for a successful sync."""
 
     def __init__(self) -> None:
-        self._succeeded = self._asked = self._failed = self._final = self._timeouts = 0
+        self._succeeded = self._delayed = self._failed = self._final = self._timeouts = 0
         self._duration_s = Histogram(SYNC_BOUNDS_S)
         self._convergence_s = Histogram(CONVERGENCE_BOUNDS_S)
         self._changed: dict[K, float] = {}  # the time of the first change
@@ -86,7 +86,7 @@ class SyncCounters(Generic[K]):
             self._changed.clear()
 
     def begin(self, key: K) -> float | None:
-        """Return the time of the change that the sync which begins now answers; None if none."""
+        """Begin a sync; return the time of the first change that it answers, None without one."""
         return self._changed.pop(key, None)
 
     def end(
@@ -96,7 +96,7 @@ class SyncCounters(Generic[K]):
         self._duration_s.observe(now - begun)
         match outcome:
             case Synced(after):
-                self._asked += after is not None
+                self._delayed += after is not None
                 self._succeeded += after is None
                 if changed is not None:
                     self._convergence_s.observe(now - changed)
@@ -110,7 +110,7 @@ class SyncCounters(Generic[K]):
     def _count(self, error: Exception) -> ErrorClass:
         """Count a sync that raised, and return the class of the error."""
         error_class = classify(error)
-        self._asked += error_class is ErrorClass.DELAY
+        self._delayed += error_class is ErrorClass.DELAY
         self._failed += error_class.failed
         self._final += error_class is ErrorClass.PERMANENT
         self._timeouts += isinstance(error, TimeoutError)
@@ -123,7 +123,7 @@ class SyncCounters(Generic[K]):
             unanswered=len(changed),
             oldest_s=max(0.0, now - min(changed, default=now)),
             succeeded=self._succeeded,
-            asked=self._asked,
+            delayed=self._delayed,
             failed=self._failed,
             final=self._final,
             timeouts=self._timeouts,

@@ -89,17 +89,17 @@ class Host:
                 for watch in watches:
                     watch.cancel()
 
-    async def complete(self) -> None:
+    async def caches_synced(self) -> None:
         """Wait until every cache is synced."""
         for informer in self.informers.values():
-            await informer.cache.complete.wait()
+            await informer.cache.synced.wait()
 
     async def begin(self) -> None:
         """Wait until every cache is synced, and call `start` once; sync loops begin with this."""
         async with self._starting:
             if self.synced.is_set() or self.stopping:
                 return
-            await self.complete()
+            await self.caches_synced()
             try:
                 await call_hook(self.name, self._start)
             except Exception:

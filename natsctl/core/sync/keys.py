@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any
 
-from natsctl.core.cache.deletion_markers import deleted
+from natsctl.core.cache.deletion_markers import deleted_keys
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.loop import KeyFilter, SyncLoop
@@ -164,7 +164,7 @@ class PrimaryListener:
         cache, store = self._primary.informer.cache, self._primary.informer.store
         await self._keys.enqueue_all(cache.keys(), gained)
         if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
-            missing = await deleted(store, gained)
+            missing = await deleted_keys(store, gained)
             await self._keys.enqueue_all(missing, lambda key: key not in cache)
 
 
@@ -184,15 +184,15 @@ def _operation_for(change: Change[Any], primary: Primary[Any]) -> Operation | No
     """Return the reason for which the changed key is synced, None if its desired state is equal.
 
     A key that was skipped because it was invalid is synced again, even if the object is back at
-    its last valid state. `Primary.gone` keeps the last state of a deleted object.
+    its last valid state. `Primary.deleted_states` keeps the last state of a deleted object.
     """
     key, before, after = change.key, change.before, change.after
     if after is None:
         if before is not None:
-            primary.gone[key] = before
+            primary.deleted_states[key] = before
         return Operation.PURGE if change.purged else Operation.DELETE
     synced = None if key in primary.skipped else before
     if synced is not None and not change.kind.differs(synced.value, after.value):
         return None
-    primary.gone.pop(key, None)
+    primary.deleted_states.pop(key, None)
     return Operation.PUT

@@ -30,11 +30,11 @@ SyncHandler = Callable[[str], Awaitable[float | None]]
 
 
 KeyFilter = Callable[[Hashable], bool]
-"""Returns whether a key is one of those that are meant."""
+"""Selects keys: returns whether a key is selected."""
 
 
 class AssignmentListener(Protocol):
-    """Enqueues keys of a sync loop, and learns which keys this process holds."""
+    """Enqueues the keys that this process gains, and forgets the keys that it loses."""
 
     def lost(self, holds: KeyFilter) -> None:
         """Forget all keys for which *holds* is false: another process may sync them."""
@@ -104,7 +104,7 @@ class SyncLoop(Generic[K]):
             for subscription in self._subscriptions:
                 stack.enter_context(subscription())
             for informer in self._informers:
-                await informer.cache.complete.wait()
+                await informer.cache.synced.wait()
             if self._leadership is None:
                 await self._run_workers(ready)
             else:

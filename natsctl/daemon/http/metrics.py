@@ -187,11 +187,11 @@ CACHES = MetricTable[CacheMeasures](
     gauges={
         "natsctl_cache_complete": (
             "1 if the cache is synced: it has seen a complete listing.",
-            lambda cache: cache.complete,
+            lambda cache: cache.synced,
         ),
         "natsctl_watch_up": (
             "1 if the cache is synced and has a watch.",
-            lambda cache: cache.complete and not cache.failure,
+            lambda cache: cache.synced and not cache.failure,
         ),
         "natsctl_cache_objects": ("Objects in the cache.", lambda cache: cache.objects),
         "natsctl_cache_revision": (
@@ -327,7 +327,7 @@ def _results(syncs: Mapping[Labels, Counts]) -> dict[Labels, int]:
     results: dict[Labels, int] = {}
     for name, counts in syncs.items():
         results[*name, "success"] = counts.succeeded
-        results[*name, "requeue_after"] = counts.asked
+        results[*name, "requeue_after"] = counts.delayed
         results[*name, "error"] = counts.failed
     return results
 

@@ -218,4 +218,4 @@ def _shard_failure(state: ShardState) -> str:
 def _cache_failure(cache: CacheMeasures) -> str:
     if cache.failure:
         return cache.failure
-    return "" if cache.complete else f"the first listing of {cache.kind} is not complete"
+    return "" if cache.synced else f"the first listing of {cache.kind} is not complete"

@@ -31,7 +31,7 @@ class Credential(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def lifetime_s(self) -> float | None:
-        """Seconds until the credential expires, below 0 if it has; None if it does not say."""
+        """Seconds until the credential expires, below 0 if it has; None if it has no expiry."""
         if self.expiration_timestamp is None:
             return None
         expires_at = self.expiration_timestamp

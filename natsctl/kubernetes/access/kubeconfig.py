@@ -262,8 +262,8 @@ def _select(files: list[_File], source: str, context_name: str | None) -> Cluste
         raise UsageError(f"{source} has no current context: choose one of {_similar(contexts, '')}")
     context = _find(contexts, name)
     if context is None:
-        known = _similar(contexts, name)
-        raise UsageError(f"{source} has no context {name!r}; known are {known}")
+        names = _similar(contexts, name)
+        raise UsageError(f"{source} has no context {name!r}; known are {names}")
     cluster_name, user_name = context.context.cluster, context.context.user
     cluster = _find([entry for file in files for entry in file.clusters or ()], cluster_name)
     user = _find([entry for file in files for entry in file.users or ()], user_name)
@@ -284,10 +284,10 @@ def _find(entries: Iterable[N], name: str) -> N | None:
     return next((entry for entry in entries if entry.name == name), None)
 
 
-def _similar(contexts: Iterable[_NamedContext], wanted: str) -> str:
-    """Return the names of the contexts, the most similar to *wanted* first."""
+def _similar(contexts: Iterable[_NamedContext], name: str) -> str:
+    """Return the names of the contexts, the most similar to *name* first."""
 
-    def dissimilarity(name: str) -> tuple[float, str]:
-        return -difflib.SequenceMatcher(None, wanted, name).ratio(), name
+    def dissimilarity(other: str) -> tuple[float, str]:
+        return -difflib.SequenceMatcher(None, name, other).ratio(), other
 
     return ", ".join(sorted({context.name for context in contexts}, key=dissimilarity)) or "none"

@@ -361,7 +361,7 @@ def _unknown_outcome(request: _Request, reason: str) -> StoreTimeoutError:
 
 
 def _final_error(request: _Request, last: _Failure, *, maybe_done: bool) -> StoreError:
-    """Return the error of the last attempt; it says if an earlier write may have taken effect."""
+    """Return the error of the last attempt; its text notes if a write may have taken effect."""
     known = request.method in READS or isinstance(last.error, StoreTimeoutError)
     if known or not (last.retry and maybe_done):
         return last.error

@@ -148,9 +148,13 @@ def _with_allocated_address(document: Document, live: Document) -> Document | No
     allocate an address. Older servers reject it in later applies, because an address cannot be
     unset.
     """
-    wanted, spec = document.get("spec"), live.get("spec")
-    if document.get("kind") != "Service" or not isinstance(wanted, dict):
+    manifest_spec, spec = document.get("spec"), live.get("spec")
+    if document.get("kind") != "Service" or not isinstance(manifest_spec, dict):
         return None
-    if wanted.get("clusterIP") != "" or not isinstance(spec, dict) or not spec.get("clusterIP"):
+    if (
+        manifest_spec.get("clusterIP") != ""
+        or not isinstance(spec, dict)
+        or not spec.get("clusterIP")
+    ):
         return None
-    return {**document, "spec": {**wanted, "clusterIP": spec["clusterIP"]}}
+    return {**document, "spec": {**manifest_spec, "clusterIP": spec["clusterIP"]}}

@@ -73,13 +73,13 @@ def with_metadata(document: Document, **metadata: str) -> Document:
     return {**document, "metadata": {**documents.metadata_of(document), **metadata}}
 
 
-def took_effect(stored: Document, wanted: Document) -> bool:
-    """Return whether *stored* has every field of *wanted*, apart from the status."""
+def took_effect(stored: Document, document: Document) -> bool:
+    """Return whether *stored* has every field of *document*, apart from the status."""
     metadata = {
         name: value
-        for name, value in documents.metadata_of(wanted).items()
+        for name, value in documents.metadata_of(document).items()
         if name not in _SERVER_FIELDS
     }
-    written = {name: value for name, value in wanted.items() if name != "status"}
+    written = {name: value for name, value in document.items() if name != "status"}
     written["metadata"] = metadata
     return bool(documents.view(written, stored) == written)

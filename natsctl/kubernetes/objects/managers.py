@@ -73,13 +73,13 @@ def takeover(body: bytes, manager: str) -> list[Document]:
         for entry in metadata.managed_fields
         if entry.applied and same_family(manager, entry.manager)
     ]
-    own = next((entry for entry in family if entry.manager == manager), None)
-    former = [entry for entry in family if entry is not own]
+    own_entry = next((entry for entry in family if entry.manager == manager), None)
+    former = [entry for entry in family if entry is not own_entry]
     if not former:
         return []
-    base = own or former[0]
+    base = own_entry or former[0]
     merged = [entry for entry in family if entry.api_version == base.api_version]
-    if merged == [own]:
+    if merged == [own_entry]:
         return []
     kept = [entry for entry in metadata.managed_fields if entry not in merged]
     entries = [*kept, _merge(base, merged, manager)]

@@ -93,7 +93,7 @@ class Disks(Controller):
             return MortalStore(records, lambda key: plan.call(key.rpartition(".")[2]))
 
         watched = Primary[Disk](Informer(store, DISKS), Barrier(), open_records)
-        watched.gone = self.disks.gone
+        watched.deleted_states = self.disks.deleted_states
 
         async def connect(_managed: Managed[Disk]) -> Files:
             return Files(plan)

@@ -56,7 +56,7 @@ async def informed(informer: Informer[Any]) -> AsyncIterator[None]:
     """Run an informer within the context, which begins once the cache is synced."""
     task = asyncio.create_task(informer.run())
     try:
-        await informer.cache.complete.wait()
+        await informer.cache.synced.wait()
         yield
     finally:
         task.cancel()

@@ -185,7 +185,7 @@ class TestBypassed:
     async def test_cleanup_gets_the_last_cached_state_after_a_purge(self, stage: Stage) -> None:
         seen = await stage.store.get("a")
         await stage.store.delete("a", purge=True)
-        stage.primary.gone["a"] = seen
+        stage.primary.deleted_states["a"] = seen
         await stage.sync()
         assert stage.calls == [("cleanup", "a", "hi", [])]
 
@@ -207,7 +207,7 @@ class TestBypassed:
     async def test_an_object_lost_without_a_delete_marker_is_not_cleaned_up(
         self, stage: Stage
     ) -> None:
-        stage.primary.gone["a"] = await stage.store.get("a")
+        stage.primary.deleted_states["a"] = await stage.store.get("a")
         stage.store.vanish("a")
         stage.store.break_watches()
         await asyncio.sleep(1)

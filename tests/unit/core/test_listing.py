@@ -59,7 +59,7 @@ async def test_a_subscriber_that_leaves_during_a_listing_gets_no_more_changes(
     counts = ChangeCounter()
     with informer.subscribe(counts):
         task = asyncio.create_task(informer.run())
-        await informer.cache.complete.wait()
+        await informer.cache.synced.wait()
     notified = len(counts.by_key)
     await asyncio.sleep(1)
     task.cancel()

@@ -41,15 +41,15 @@ def actions(changes: Iterable[Change[Thing]]) -> list[tuple[str, str]]:
 class TestListing:
     def test_a_listing_takes_effect_at_its_end(self, cache: Cache[Thing]) -> None:
         assert fold(cache, Listing("1"), applied("a", 1), applied("b", 2)) == []
-        assert not cache.complete.is_set()
+        assert not cache.synced.is_set()
         assert len(cache) == 0
         assert actions(fold(cache, Listed(2))) == [("a", "added"), ("b", "added")]
-        assert cache.complete.is_set()
+        assert cache.synced.is_set()
         assert sorted(cache.keys()) == ["a", "b"]
 
     def test_an_empty_listing_completes_the_cache(self, cache: Cache[Thing]) -> None:
         assert listed(cache, revision=0) == []
-        assert cache.complete.is_set()
+        assert cache.synced.is_set()
 
     def test_changes_of_the_first_listing_are_marked_initial(self, cache: Cache[Thing]) -> None:
         [change] = listed(cache, applied("a", 1))

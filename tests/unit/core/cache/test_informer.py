@@ -107,9 +107,9 @@ class TestBreaking:
         store.fail(StoreMissingError("no bucket"))
         task = asyncio.create_task(informer.run())
         await asyncio.sleep(3600)
-        assert not informer.cache.complete.is_set()
+        assert not informer.cache.synced.is_set()
         store.fail(None)
-        await informer.cache.complete.wait()
+        await informer.cache.synced.wait()
         task.cancel()
 
     async def test_the_failure_is_reported_while_it_lasts(
@@ -165,7 +165,7 @@ class TestBreaking:
         async with informed(informer):
             store.fail(StoreMissingError("no bucket"))
             await asyncio.sleep(60)
-            assert informer.cache.complete.is_set()
+            assert informer.cache.synced.is_set()
             assert informer.cache.get("a") == created
 
 

@@ -100,7 +100,10 @@ async def test_a_dependent_released_while_waiting_gets_an_error_and_others_get_t
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(outcomes[0], WatchStoppingError)
     assert stage.watches.find(A) is outcomes[1]
-    assert (stage.watches.of("x"), stage.watches.of("y")) == (frozenset(), {A})
+    assert (stage.watches.dependencies_of("x"), stage.watches.dependencies_of("y")) == (
+        frozenset(),
+        {A},
+    )
 
 
 async def test_a_watch_that_has_not_listed_is_not_found(stage: Stage) -> None:
@@ -130,7 +133,7 @@ async def test_a_watch_that_fails_while_it_stops_does_not_affect_a_new_one() -> 
         with pytest.raises(WatchStoppingError):
             await first
         assert stage.watches.find(A) is second
-        assert stage.watches.of("y") == {A}
+        assert stage.watches.dependencies_of("y") == {A}
 
 
 async def test_depend_is_refused_before_the_start_and_after_the_stop() -> None:
@@ -149,7 +152,7 @@ async def test_releasing_an_unknown_dependency_is_ignored(stage: Stage) -> None:
     await stage.watches.depend("x", A)
     stage.watches.release("y", A)
     stage.watches.release("x", B)
-    assert stage.watches.of("x") == {A}
+    assert stage.watches.dependencies_of("x") == {A}
 
 
 async def test_a_second_batch_of_a_dependent_is_refused_until_the_first_has_ended(
@@ -164,7 +167,7 @@ async def test_a_second_batch_of_a_dependent_is_refused_until_the_first_has_ende
     batches.end("x")
     batches.start("x")
     batches.end("x")
-    assert stage.watches.of("x") == frozenset()
+    assert stage.watches.dependencies_of("x") == frozenset()
 
 
 async def test_a_batch_that_was_not_started_cannot_be_read_or_ended(stage: Stage) -> None:

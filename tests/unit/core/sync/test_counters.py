@@ -55,8 +55,8 @@ def clock() -> Iterator[SyncClock]:
     ("outcome", "counted"),
     [
         (Synced(), {"succeeded": 1}),
-        (Synced(0.0), {"asked": 1}),
-        (Failed(RetryAfter(5)), {"asked": 1}),
+        (Synced(0.0), {"delayed": 1}),
+        (Failed(RetryAfter(5)), {"delayed": 1}),
         (Failed(ValueError()), {"failed": 1}),
         (Failed(TimeoutError()), {"failed": 1, "timeouts": 1}),
         (Failed(PermanentError("no")), {"failed": 1, "final": 1}),
@@ -67,7 +67,7 @@ def test_every_sync_is_counted_by_its_result(
     clock: SyncClock, outcome: Outcome, counted: dict[str, int]
 ) -> None:
     clock.sync("a", outcome, took_s=2)
-    names = ("succeeded", "asked", "failed", "final", "timeouts")
+    names = ("succeeded", "delayed", "failed", "final", "timeouts")
     counts = {name: getattr(clock.counts, name) for name in names}
     assert counts == dict.fromkeys(names, 0) | counted
     assert (clock.counts.duration_s.count, clock.counts.duration_s.sum) == (1, 2)
