@@ -5,7 +5,7 @@ from typing import Final, cast
 
 import msgspec
 
-DELAY_MAX_S = 1e12  # the longest delay in seconds, about 32,000 years
+DELAY_MAX_S = 1e12  # delays are shorter than this, about 32,000 years
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors that msgspec raises for bytes that do not decode as the expected type.
@@ -64,7 +64,7 @@ class NotFoundError(StoreError):
 
 
 class ConflictError(StoreError):
-    """Raised if an object that is created exists, or changed since it was read.
+    """Raised if an object exists before its creation, or has changed since it was read.
 
     Nothing was written. Read the object again and repeat the change, or let the key be retried.
     """
@@ -263,7 +263,7 @@ class RetryAfter(NatsctlError):  # noqa: N818 - raised as a request, not as an e
     """Raised by a sync handler to sync the key again after `delay_s` seconds.
 
     The sync is not counted as a failure, and the backoff of the key does not change. Raises
-    `UsageError` if `delay_s` is not a finite number of seconds, 0 or more.
+    `UsageError` if `delay_s` is not a number of seconds from 0 to less than 1e12.
     """
 
     def __init__(self, delay_s: float, message: str = "") -> None:
@@ -281,7 +281,7 @@ class PermanentError(NatsctlError):
 
 
 def is_delay(value: object) -> bool:
-    """Return whether the value is a number of seconds, 0 or more; a bool is not a number."""
+    """Return whether the value is a number from 0 to less than `DELAY_MAX_S`, and not a bool."""
     if isinstance(value, bool) or not isinstance(value, int | float | numbers.Real):
         return False
     return 0 <= cast("float", value) < DELAY_MAX_S

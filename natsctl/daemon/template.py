@@ -29,14 +29,14 @@ class Project(msgspec.Struct, frozen=True):
         controller: the path of the class, as `natsctl run` takes it.
         test: the file name of the test.
         manifest: the file name of the manifest.
-        made: the bucket of the secondaries; empty if they are in a cluster.
+        secondaries: the bucket of the secondaries; empty if they are in a cluster.
         files: the texts by file name, all in one folder.
     """
 
     controller: str
     test: str
     manifest: str
-    made: str
+    secondaries: str
     files: dict[str, str]
 
 
@@ -73,7 +73,7 @@ def project(name: str, *, kube: bool = False) -> Project:
         controller=f"{module}:{kinds}",
         test=f"test_{module}.py",
         manifest=manifest,
-        made="" if kube else f"{one}-notes",
+        secondaries="" if kube else f"{one}-notes",
         files={file: _filled(template, meaning) for file, template in templates.items()},
     )
 
@@ -93,14 +93,14 @@ def _class(words: list[str]) -> str:
 
 def _check(name: str, kind: str, module: str) -> None:
     """Raise `UsageError` if a name would hide another one that the templates need."""
-    taken = (
+    unusable = (
         kind in _IN_USE
         or keyword.iskeyword(kind)
         or keyword.iskeyword(module)
         or module in sys.stdlib_module_names
         or module in {*dir(Controller), *inspect.get_annotations(Controller)}
     )
-    if taken:
+    if unusable:
         raise UsageError(f"{name!r} is taken by Python or natsctl: choose another name")
 
 

@@ -173,7 +173,7 @@ async def test_a_concurrent_change_of_the_same_field_is_shown_for_a_decision(
     editor.plays(CLASH, {"replace": {"# delete this line": "#"}})
     await natsctl.done("edit", "greetings", "shop")
     _, again = editor.seen
-    assert '# others have changed it in the meantime:\n#   spec.text is "ho"\n' in again
+    assert '# other clients have changed these fields:\n#   spec.text is "ho"\n' in again
     assert yaml.safe_load(again) == {"spec": {"text": "bye", "replicas": 5}}
     assert (await stored(natsctl))["spec"] == {"text": "bye", "replicas": 5}
 

@@ -23,7 +23,7 @@ async def test_a_system_without_daemons_has_no_id_yet(
 ) -> None:
     shown = await natsctl("installation", "show")
     assert (shown.status, shown.out) == (3, "")
-    assert "the first daemon makes one" in shown.err
+    assert "the first daemon creates one" in shown.err
     assert await jetstream.streams_info() == []
 
 

@@ -150,7 +150,7 @@ async def test_only_create_bucket_creates_a_bucket(
     ):
         refused = await natsctl(*words)
         assert refused.status == 3
-        assert "there is no bucket new: there is none at all yet" in refused.err
+        assert "there is no bucket new: there are no buckets yet" in refused.err
     await natsctl.done("put", "new", "a", "x", "--create-bucket")
     assert (await (await jetstream.key_value("new")).get("a")).value == b"x"
     await natsctl.done("delete", "new", "a")
@@ -228,7 +228,7 @@ async def test_finalizers_delay_a_deletion_until_they_are_removed(
     assert marked == "greetings/shop marked deleted, held by x/y, z\n"
     late = await natsctl("delete", "greetings", "shop", "--wait-timeout", "0.1")
     assert late.status == 1
-    assert "shop of greetings still there after 0.1 s" in late.err
+    assert "shop of greetings not deleted within 0.1 s" in late.err
     assert (await natsctl("get", "greetings", "shop")).rows[0][3] == "Deleting"
     async with natsctl.running("delete", "greetings", "shop", "--wait") as waiting:
         await waiting.says("held by x/y, z")

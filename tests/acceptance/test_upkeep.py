@@ -179,7 +179,7 @@ async def test_gc_apply_needs_force_if_the_primary_bucket_is_empty_or_recreated(
     await jetstream.purge_stream("KV_apps")
     empty = await natsctl("gc", "plan", *APPS)
     assert len(empty.rows) == 1
-    assert "a daemon removes nothing: the bucket of App.apps is empty" in empty.err
+    assert "the daemon removes nothing: the bucket of App.apps is empty" in empty.err
     assert (await natsctl("gc", "apply", *APPS, "--yes")).status == 1
     await jetstream.delete_key_value("apps")
     await jetstream.create_key_value(KeyValueConfig(bucket="apps", history=5))

@@ -62,12 +62,12 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 def _next_steps(created: Project) -> list[str]:
     """Return commands to try, each with a comment."""
-    listing = f"natsctl list {created.made}" if created.made else KUBECTL
+    listing = f"natsctl list {created.secondaries}" if created.secondaries else KUBECTL
     comments = {
         f"python -m pytest {created.test}": "test it in memory",
         f"natsctl run --embedded --controller {created.controller}": "run it with a private server",
         f"natsctl apply -f {created.manifest}": "in another terminal",
-        listing: "show what it made",
+        listing: "list its secondaries",
     }
     width = max(map(len, comments))
     return [f"  {command.ljust(width)}   # {comment}" for command, comment in comments.items()]

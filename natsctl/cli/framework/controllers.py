@@ -24,7 +24,7 @@ KindsOption = Annotated[
         "--controller",
         "-c",
         metavar="M:C",
-        help="Controller class whose type for this bucket the object must match",
+        help="Controller class; the object must match its types for the bucket",
     ),
 ]
 PortOption = Annotated[

@@ -16,7 +16,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.telemetry.escaping import escaped_lines
-from natsctl.telemetry.hiding import TRACEBACK_MAX, Hider
+from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
 
 FAILED, USAGE, NOT_FOUND, CONFLICT = 1, 2, 3, 4
 
@@ -27,7 +27,6 @@ _STATUS: tuple[tuple[type[NatsctlError], int], ...] = (
     (StoreMissingError, NOT_FOUND),
     (ConflictError, CONFLICT),
 )
-_hide = Hider()
 
 
 def exit_status(error: BaseException) -> int:
@@ -53,7 +52,7 @@ def report(error: BaseException) -> int:
         message = _message(leaf)
         if message is None:
             text = "".join(traceback.format_exception(leaf)).rstrip("\n")
-            write_stderr(escaped_lines(_hide(text, limit=TRACEBACK_MAX)))
+            write_stderr(escaped_lines(hidden(text, limit=TRACEBACK_MAX)))
         else:
             report_error(message)
     return exit_status(leaves[0])
@@ -62,7 +61,7 @@ def report(error: BaseException) -> int:
 def report_error(message: str) -> None:
     """Write an error message to standard error, without secrets; further lines are indented."""
     label = coloured("error:", typer.colors.RED, sys.stderr)
-    write_stderr(f"natsctl: {label} {escaped_lines(_hide(message))}")
+    write_stderr(f"natsctl: {label} {escaped_lines(hidden(message))}")
 
 
 def _message(error: BaseException) -> str | None:

@@ -15,7 +15,7 @@ from natsctl.daemon.settings.values import SWITCH
 T = TypeVar("T")
 
 PANELS = {"nats": "Connection", "kube": "Kubernetes"}
-"""The help section of each group of settings; the others are among the command's own options."""
+"""The help section of each group of settings; other settings are among the command's options."""
 
 _REQUESTS = "_natsctl_requests"
 _CONFIG_FLAG = "--config"
@@ -82,7 +82,7 @@ def _text(value: object) -> str:
 
 
 def _command(work: Callable[..., T], requests: tuple[_Request, ...]) -> Callable[..., T]:
-    parameters = {request.parameter for request in requests}
+    computed = {request.parameter for request in requests}
     settings = _settings({name for request in requests for name in request.settings})
 
     @functools.wraps(work)
@@ -92,12 +92,12 @@ def _command(work: Callable[..., T], requests: tuple[_Request, ...]) -> Callable
         values = {request.parameter: request.value(effective) for request in requests}
         return work(**arguments, **values)
 
-    own = [
+    passed_on = [
         parameter
         for parameter in inspect.signature(work).parameters.values()
-        if parameter.name not in parameters
+        if parameter.name not in computed
     ]
-    signature = inspect.Signature([*own, *map(_parameter, settings), _CONFIG])
+    signature = inspect.Signature([*passed_on, *map(_parameter, settings), _CONFIG])
     command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
     setattr(command, _REQUESTS, (work, requests))
     return command

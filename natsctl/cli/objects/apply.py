@@ -46,9 +46,9 @@ async def apply(
 ) -> None:
     """Apply objects from files.
 
-    Each document names a bucket and a key. Its fields replace the fields of the object, the spec as
-    a whole. Other fields stay, and labels and annotations are merged. An object that would not
-    change is not written. If any document is invalid, nothing is written.
+    Each document names a bucket and a key. Each field of the document, such as the spec, replaces
+    the whole field of the object. Other fields stay, and labels and annotations are merged. An
+    object that would not change is not written. If any document is invalid, nothing is written.
     """
     documents = read_documents(file)
     async with connect(options) as connection:

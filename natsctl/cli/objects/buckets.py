@@ -78,7 +78,7 @@ async def _missing_message(connection: Connection, name: str) -> str:
     except StoreError:  # the user may lack the permission to list buckets
         return missing
     if not names:
-        return f"{missing}: there is none at all yet"
+        return f"{missing}: there are no buckets yet"
     similar = did_you_mean(name, names)
     return f"{missing}{similar or ': there are ' + ', '.join(names[:BUCKETS_MAX])}"
 

@@ -104,8 +104,8 @@ async def _wait(bucket: Bucket, keys: set[str], timeout_s: float | None) -> None
                     continue
     except TimeoutError:
         raise StoreTimeoutError(
-            f"{', '.join(sorted(keys))} of {bucket.name} still there after {timeout_s:g} s: "
-            "see its FINALIZERS with natsctl get -o wide"
+            f"{', '.join(sorted(keys))} of {bucket.name} not deleted within {timeout_s:g} s: "
+            "natsctl get -o wide shows the finalizers"
         ) from None
 
 

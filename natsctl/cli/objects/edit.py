@@ -104,7 +104,7 @@ class ClashError(ConflictError):
         super().__init__(f"{key} was changed in the meantime, in {fields}: nothing was stored")
         self.draft = draft
         self.notes = (
-            *("others have changed it in the meantime:", *(f"  {clash}" for clash in clashes)),
+            *("other clients have changed these fields:", *(f"  {clash}" for clash in clashes)),
             "delete this line to store your values below",
         )
 

@@ -42,9 +42,9 @@ async def list_(
     labels, pattern = Selector.parse(selector), check_pattern(keys)
     async with open_bucket(options, bucket) as source:
         messages = await BucketStore(source, keys=pattern).listing()
-    shown = selected(messages, labels)
-    if shown or output not in {Output.TABLE, Output.WIDE}:
-        write_entries(bucket, shown, output)
+    matching = selected(messages, labels)
+    if matching or output not in {Output.TABLE, Output.WIDE}:
+        write_entries(bucket, matching, output)
     elif messages or keys != ">":
         write_notice(f"nothing in bucket {bucket} matches")
     else:

@@ -122,8 +122,8 @@ def _report(name: str, restored: Restored, wrong_keys: list[str]) -> int:
     if len(restored.failures) > KEYS_MAX:
         report_error(f"and {len(restored.failures) - KEYS_MAX} more keys were not restored")
     if wrong_keys:
-        shown = ", ".join(wrong_keys[:KEYS_MAX])
-        report_error(f"{len(wrong_keys)} keys of {name} do not have the restored value: {shown}")
+        examples = ", ".join(wrong_keys[:KEYS_MAX])
+        report_error(f"{len(wrong_keys)} keys of {name} do not have the restored value: {examples}")
         return FAILED
     if restored.failures:
         return min(map(exit_status, restored.failures.values()))

@@ -71,14 +71,14 @@ async def _open_bucket_with_key(options: NatsOptions, names: list[str]) -> Async
         if bucket:
             yield await existing_bucket(connection, bucket[0])
             return
-        having = [
+        buckets = [
             name
             for name in await bucket_names(connection)
             if await BucketStore(Bucket(connection, name)).messages(key)
         ]
-        if not having:
+        if not buckets:
             raise NotFoundError(f"no bucket has {key}, or a revision of it")
-        name = only(having, f"several buckets have {key}", "the bucket before the key")
+        name = only(buckets, f"several buckets have {key}", "the bucket before the key")
         yield Bucket(connection, name)
 
 
@@ -119,9 +119,9 @@ def _message_at(bucket: str, messages: list[Message], revision: int) -> Message:
             )
         if message.revision == revision:
             return message
-    known = ", ".join(str(message.revision) for message in messages)
+    kept = ", ".join(str(message.revision) for message in messages)
     raise NotFoundError(
-        f"{bucket}/{messages[-1].key} has no revision {revision}, or not any more: it has {known}"
+        f"{bucket}/{messages[-1].key} has no revision {revision}, or not any more: it has {kept}"
     )
 
 

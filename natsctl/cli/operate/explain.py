@@ -43,11 +43,16 @@ async def explain(
     """
     check_key(key)
     async with find_controller(options, controller, choose=choose_by_key(key)) as (daemons, name):
-        explanations = await daemons.explain(name, key)
-    known = [explanation for explanation in explanations if explanation.present or explanation.past]
-    if not known:
+        answers = await daemons.explain(name, key)
+    explanations = [answer for answer in answers if answer.present or answer.past]
+    if not explanations:
         raise NotFoundError(f"{name} has no {key}, and no sync or event of it")
-    write_result(known, output, names=[key], table=lambda: _write_all(known, datetime.now(UTC)))
+    write_result(
+        explanations,
+        output,
+        names=[key],
+        table=lambda: _write_all(explanations, datetime.now(UTC)),
+    )
 
 
 def _write_all(explanations: Sequence[KeyExplanation], now: datetime) -> None:

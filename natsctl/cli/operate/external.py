@@ -229,16 +229,16 @@ async def _states(
     """Return the states of the links from a bucket's objects."""
     bucket = await existing_bucket(connection, name)
     objects = {message.key: message for message in await BucketStore(bucket).listing()}
-    own = {record.key: record for record in records.values() if record.bucket == name}
+    bucket_records = {record.key: record for record in records.values() if record.bucket == name}
     states: list[LinkState] = []
-    for key in sorted({*objects, *own}):
-        message, record = objects.get(key), own.get(key)
+    for key in sorted({*objects, *bucket_records}):
+        message, record = objects.get(key), bucket_records.get(key)
         annotations = {} if message is None else annotations_of(message.value)
         names = _unresolved_names(annotations) if record is None else record.names
-        held = None if message is None else Link.of(annotations, names)
+        annotated = None if message is None else Link.of(annotations, names)
         recorded = Link() if record is None else record.link
         revision = 0 if message is None else message.revision
-        states += _state(name, key, revision, recorded, held)
+        states += _state(name, key, revision, recorded, annotated)
     return states
 
 
@@ -258,7 +258,7 @@ def _unresolved_names(annotations: Mapping[str, str]) -> AnnotationNames:
 
 
 def _state(
-    bucket: str, key: str, revision: int, recorded: Link, held: Link | None
+    bucket: str, key: str, revision: int, recorded: Link, annotated: Link | None
 ) -> Iterator[LinkState]:
     """Yield the state of a link, if there is one.
 
@@ -267,14 +267,14 @@ def _state(
         key: the key of the object.
         revision: the revision of the object.
         recorded: the link in the record.
-        held: the link in the object's annotations; None if the object does not exist.
+        annotated: the link in the object's annotations; None if the object does not exist.
     """
-    state = standing(recorded, held)
+    state = standing(recorded, annotated)
     if state is None:
         return
     link = recorded
-    if held and state is not Standing.LOST and not recorded.answers(held):
-        link = held
+    if annotated and state is not Standing.LOST and not recorded.answers(annotated):
+        link = annotated
     mark = link.creation.succeeded or link.creation.pending
     since = "" if mark is None else mark.at.isoformat()
     yield LinkState(bucket, key, revision, state, since, link.external_name)

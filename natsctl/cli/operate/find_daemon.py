@@ -67,8 +67,8 @@ def choose_by_key(key: str) -> Choose:
     async def choose(daemons: Daemons) -> str:
         names = await daemons.controllers_with(key)
         if not names:
-            known = ", ".join(daemons.controllers)
-            raise NotFoundError(f"no controller has {key}: there are {known}")
+            controllers = ", ".join(daemons.controllers)
+            raise NotFoundError(f"no controller has {key}: there are {controllers}")
         return only(names, f"several controllers have {key}", "--controller")
 
     return choose

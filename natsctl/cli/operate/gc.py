@@ -229,13 +229,13 @@ def _write_plan(plan: GarbagePlan) -> None:
     if plan.orphans:
         write_table(HEADINGS, [_row(orphan) for orphan in plan.orphans])
     elif plan.more:
-        write_notice("there are none among the first")
+        write_notice("none of the checked objects is an orphan")
     else:
         write_notice("there are no orphans")
     if plan.more:
-        write_notice(f"and {plan.more} more are suspected: remove these, and plan again")
+        write_notice(f"{plan.more} more suspects were not checked: plan again after gc apply")
     if plan.refused:
-        write_notice(f"a daemon removes nothing: {plan.refused}")
+        write_notice(f"the daemon removes nothing: {plan.refused}")
 
 
 def _row(orphan: Orphan) -> list[str]:

@@ -37,7 +37,7 @@ async def show(options: NatsOptions, *, output: OutputOption = Output.TABLE) -> 
     async with connect(options) as connection:
         current = await _current(connection)
     if current is None:
-        raise NotFoundError("this NATS system has no id yet: the first daemon makes one")
+        raise NotFoundError("this NATS system has no id yet: the first daemon creates one")
     write_result(current, output, names=[current.id], table=lambda: _write(current))
 
 

@@ -51,7 +51,7 @@ async def open_local(
     cluster: KubeOptions | None,
     owner_names: OwnerNames | None = None,
 ) -> AsyncIterator[ControllerRuntime]:
-    """Connect to the stores of the controller, and open its runtime; see `looking`."""
+    """Connect to the stores of the controller, and open its runtime; see `inspecting`."""
     async with (
         cluster_for([controller], cluster) as kube,
         connect(options) as nats,

@@ -42,8 +42,8 @@ async def status(
         name = None if controller is None else controller_name(controller)
         names = daemons.controllers if name is None else [daemons.controller(name)]
         statuses = [status for name in names for status in await daemons.status(name)]
-    shown = dict.fromkeys(status.controller for status in statuses)
-    write_result(statuses, output, names=shown, table=lambda: _write_table(statuses))
+    controllers = dict.fromkeys(status.controller for status in statuses)
+    write_result(statuses, output, names=controllers, table=lambda: _write_table(statuses))
 
 
 def _write_table(statuses: Sequence[ControllerStatus]) -> None:

@@ -94,8 +94,8 @@ def _value_field(value: bytes) -> dict[str, object]:
 def columns(messages: Sequence[Message], *, wide: bool = False) -> list[str]:
     """Return the headings of a table of entries."""
     objects = [object_in(message.value) is not None for message in messages]
-    of_objects = ["GENERATION", "READY"] if any(objects) or not objects else []
-    headings = ["KEY", "REVISION", *of_objects, "AGE"]
+    object_headings = ["GENERATION", "READY"] if any(objects) or not objects else []
+    headings = ["KEY", "REVISION", *object_headings, "AGE"]
     if wide:
         headings += ["LABELS", "FINALIZERS", "UID"]
     return headings if all(objects) else [*headings, "VALUE"]

@@ -48,7 +48,8 @@ def config(*, effective: Effective, output: OutputOption = Output.TABLE) -> None
 
 def _print(settings: Sequence[SettingInEffect]) -> None:
     headings = ["SETTING", "VALUE", "SOURCE"]
-    write_table(headings, [[each.setting, _cell(each), each.source] for each in settings])
+    rows = [[setting.setting, _cell(setting), setting.source] for setting in settings]
+    write_table(headings, rows)
 
 
 def _cell(setting: SettingInEffect) -> str:

@@ -51,8 +51,9 @@ def rbac(
     """Print the Kubernetes permissions that controllers need.
 
     The output has a Role for each namespace that the slots name, and a ClusterRole if a slot names
-    no namespace. The cluster is asked for the resource names of kinds that not every cluster has.
-    If the cluster cannot be asked, the names are guessed, and a comment marks each guess.
+    no namespace. The command asks the cluster for the resource names of kinds that are not built
+    in. If the cluster does not answer, the command guesses the names and marks each guess with a
+    comment.
     """
     if namespace is not None and service_account is None:
         raise UsageError("--namespace needs --service-account")
