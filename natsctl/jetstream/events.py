@@ -1,6 +1,6 @@
 """Events about keys, in a JetStream stream with one subject for each controller and key.
 
-A repeated event is sent as one event with a count, and each key has a limited rate. Recording never
+If an event is repeated, its count grows instead. Each key has a limited rate. Recording never
 blocks a controller: events that cannot be sent are dropped and counted.
 """
 

@@ -191,7 +191,7 @@ class TestMissing:
         with pytest.raises(StoreMissingError) as raised:
             await nats.open(natsctl.kv(bytes, bucket="b", create=False))
         assert str(raised.value) == (
-            "bucket b does not exist: make it with `nats kv add b`, "
+            "bucket b does not exist: create it with `nats kv add b`, "
             "or start a controller that declares it"
         )
         with pytest.raises(StoreMissingError):

@@ -157,7 +157,7 @@ async def test_a_servers_certificate_has_to_be_vouched_for(
     server = await serve(f"tls {{ {tls_config} }}")
     assert await works(NatsOptions(servers=(server.url,), tls_ca=ca_file))
     assert await works(NatsOptions(servers=(server.url.replace("nats:", "tls:"),), tls_ca=ca_file))
-    assert "give the CA that does as tls_ca" in await refused(server.url)
+    assert "set tls_ca to the CA that does" in await refused(server.url)
 
 
 async def test_a_server_may_want_our_certificate(

@@ -203,7 +203,7 @@ async def test_what_is_offered_no_more_is_asked_of_nobody(connection: Connection
         await eventually(nobody)
         assert [info.id for info in await services(connection, "shops", timeout_s=2)] == ["one"]
     assert await services(connection, "shops", timeout_s=2) == []
-    with pytest.raises(StoreError, match="nobody answers"):
+    with pytest.raises(StoreError, match="no answer to"):
         await ask_all(connection, "shops.conflict", timeout_s=2)
 
 

@@ -41,7 +41,7 @@ OPTIONS = (
 Step = Callable[[], None]
 
 
-class Made(msgspec.Struct, frozen=True):
+class BackupResult(msgspec.Struct, frozen=True):
     """The result of a backup: the number of keys, and names in the bucket that are not keys."""
 
     keys: int
@@ -68,7 +68,7 @@ class Restored(msgspec.Struct):
     revisions: dict[str, tuple[int, bytes]]
 
 
-async def back_up(bucket: Bucket, file: BinaryIO, step: Step) -> Made:
+async def back_up(bucket: Bucket, file: BinaryIO, step: Step) -> BackupResult:
     """Write the bucket to *file*, and call *step* for each key.
 
     Memory grows with the number of keys, not with their values. Restarts if the watch breaks.
@@ -85,7 +85,7 @@ async def back_up(bucket: Bucket, file: BinaryIO, step: Step) -> Made:
     return await _back_up(bucket, archive, step)
 
 
-async def _back_up(bucket: Bucket, archive: ArchiveWriter, step: Step) -> Made:
+async def _back_up(bucket: Bucket, archive: ArchiveWriter, step: Step) -> BackupResult:
     store = BucketStore(bucket)
     illegal: dict[str, None] = {}
     async with store.watch() as events:
@@ -102,7 +102,7 @@ async def _back_up(bucket: Bucket, archive: ArchiveWriter, step: Step) -> Made:
                     break
                 case _:
                     pass
-    return Made(archive.finish(), tuple(illegal))
+    return BackupResult(archive.finish(), tuple(illegal))
 
 
 def _entry(store: BucketStore, stored: Stored) -> Entry:
@@ -121,16 +121,16 @@ async def options_of(bucket: Bucket) -> dict[str, object]:
 
 async def make_bucket(connection: Connection, name: str, options: Mapping[str, object]) -> Bucket:
     """Create a bucket with these options, with one replica if the server rejects more."""
-    known = {option: options[option] for option in OPTIONS if option in options}
-    config = {**known, "name": stream_of(name), "subjects": [f"{prefix_of(name)}>"]}
+    accepted = {option: options[option] for option in OPTIONS if option in options}
+    config = {**accepted, "name": stream_of(name), "subjects": [f"{prefix_of(name)}>"]}
     replicas = options.get("num_replicas")
-    wanted = replicas if isinstance(replicas, int) else 1
+    replica_count = replicas if isinstance(replicas, int) else 1
     try:
-        await create_stream(connection, config, replicas=wanted)
+        await create_stream(connection, config, replicas=replica_count)
     except StoreTimeoutError:
         raise
     except StoreError:
-        if wanted == 1:
+        if replica_count == 1:
             raise
         await create_stream(connection, config, replicas=1)
     return Bucket(connection, name)
@@ -151,12 +151,12 @@ async def is_empty(bucket: Bucket) -> bool:
 
 
 async def restore(
-    bucket: Bucket, found: Iterable[Entry], *, overwrite: bool, step: Step
+    bucket: Bucket, entries: Iterable[Entry], *, overwrite: bool, step: Step
 ) -> Restored:
     """Write the entries into the bucket, and call *step* for each.
 
-    Keeps a key that has another value, unless *overwrite*. Does not change other keys. Returns
-    entries that cannot be stored among the failures; raises only if the connection fails.
+    Keeps a key that has another value, unless *overwrite*. Does not change other keys. The result
+    has the entries that cannot be stored. Raises an error only if the connection fails.
     """
     store = BucketStore(bucket)
     done = Restored(dict.fromkeys(Outcome, 0), {}, {})
@@ -175,16 +175,17 @@ async def restore(
                 done.revisions[entry.key] = revision, _checksum(value)
         step()
 
-    remaining = iter(found)
+    remaining = iter(entries)
     while batch := _batch(remaining):
         await _all(write(entry) for entry in batch)
     return done
 
 
 async def verify(bucket: Bucket, written: dict[str, tuple[int, bytes]], step: Step) -> list[str]:
-    """Return the keys that do not have the value that was written; empties *written*.
+    """Return the keys that do not have the value that was written.
 
-    Keys that others have written or deleted since are not included.
+    Keys that other clients have written or deleted since are not included. Removes from *written*
+    each key that the bucket has, or whose deletion it reports.
     """
     wrong: list[str] = []
     for _ in range(ATTEMPTS - 1):
@@ -220,18 +221,18 @@ def _checksum(value: bytes) -> bytes:
 
 
 def _batch(remaining: Iterable[Entry]) -> list[Entry]:
-    """Return the next entries, of which no more are held in memory than fit."""
-    found, size = list[Entry](), 0
+    """Return the next entries: `AT_ONCE` at most, and none after `HELD_MAX_BYTES` are exceeded."""
+    batch, size = list[Entry](), 0
     for entry in islice(remaining, AT_ONCE):
-        found.append(entry)
+        batch.append(entry)
         size += len(entry.text or entry.base64 or "")
         if size > HELD_MAX_BYTES:
             break
-    return found
+    return batch
 
 
 async def _all(work: Iterable[Any]) -> None:
-    """Run all to their end; raises the first failure then."""
+    """Run all coroutines to their end, then raise the first failure."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for failure in results:
         if isinstance(failure, BaseException):
@@ -261,13 +262,13 @@ async def _write(
         if not overwrite:
             return Outcome.KEPT, current.revision
         base, outcome = current.revision, Outcome.REPLACED
-    raise ConflictError(f"{key} of {store.kind.name} is written by others all the time")
+    raise ConflictError(f"{key} of {store.kind.name} is written by other clients all the time")
 
 
-def differences(options: Mapping[str, object], found: Mapping[str, object]) -> list[str]:
-    """Return, for people, how the options of a bucket differ from those of its backup."""
+def differences(saved: Mapping[str, object], actual: Mapping[str, object]) -> list[str]:
+    """Return a phrase for each option of a bucket that differs from the option in its backup."""
     return [
-        f"{option} is {found.get(option)!r}, in the backup {options[option]!r}"
+        f"{option} is {actual.get(option)!r}, in the backup {saved[option]!r}"
         for option in OPTIONS
-        if option in options and options[option] != found.get(option)
+        if option in saved and saved[option] != actual.get(option)
     ]

@@ -30,23 +30,23 @@ from natsctl.telemetry.logger import get_logger
 log = get_logger(__name__)
 
 ATTEMPTS = 5
-SHOWN_MAX = 3  # illegal keys in a log line
+LOGGED_MAX = 3  # illegal keys in a log line
 NAME_MAX = 200  # characters of their names
 
 
 class BucketStore(KvStore):
-    """A store for a bucket without a declaration, which also knows when values were written.
+    """A store for a bucket without a declaration, which also records when values were written.
 
-    Neither creates the bucket nor compares its options.
+    Does not create the bucket or compare its options.
 
     Args:
         bucket: the bucket.
-        of: the type of values for writes: `bytes`, or `Object` if they have metadata.
+        value_type: the type of values for writes: `bytes`, or `Object` if they have metadata.
         keys: the pattern of the keys to read.
     """
 
-    def __init__(self, bucket: Bucket, of: type = bytes, *, keys: str = ">") -> None:
-        kind: KvKind[Any] = KvKind(of, bucket=bucket.name, keys=keys)
+    def __init__(self, bucket: Bucket, value_type: type = bytes, *, keys: str = ">") -> None:
+        kind: KvKind[Any] = KvKind(value_type, bucket=bucket.name, keys=keys)
         kind.name = bucket.name
         super().__init__(bucket, kind)
         self._times: dict[str, int] = {}
@@ -88,7 +88,7 @@ class BucketStore(KvStore):
     async def write(self, key: str, value: bytes, *, revision: int, ttl: str = "") -> int:
         """Write the value, with a time to live if *ttl* is not empty; return its revision.
 
-        Raises `ConflictError` unless *revision* is the newest; 0 stands for a key without one.
+        Raises `ConflictError` unless *revision* is the newest; 0 is for a key that does not exist.
         """
         headers = {TTL: ttl} if ttl else {}
         return await self._publish(check_key(key), value, revision, headers)
@@ -116,7 +116,7 @@ class BucketStore(KvStore):
                 "skipped illegal keys",
                 bucket=self._bucket.name,
                 count=len(illegal),
-                keys=_shown(illegal),
+                keys=_first_names(illegal),
                 hint=KEY_RULE,
             )
         return [self.dated(values[key]) for key in sorted(values)]
@@ -125,9 +125,9 @@ class BucketStore(KvStore):
         return _DatedFeed(prefix, answer, self._times, self._ttls)
 
 
-def _shown(illegal: Collection[str]) -> str:
-    first = ", ".join(itertools.islice(illegal, SHOWN_MAX))
-    return f"{first[:NAME_MAX]}{', …' * (len(illegal) > SHOWN_MAX)}"
+def _first_names(illegal: Collection[str]) -> str:
+    first = ", ".join(itertools.islice(illegal, LOGGED_MAX))
+    return f"{first[:NAME_MAX]}{', …' * (len(illegal) > LOGGED_MAX)}"
 
 
 class _DatedFeed(Feed):

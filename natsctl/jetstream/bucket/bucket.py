@@ -293,15 +293,15 @@ class Bucket:
             actual = config.get(field, 0)
             if getattr(kind, option) is not None and actual != declared[field]:
                 return (
-                    f"bucket {self.name} exists with {option} {_shown(option, actual)}"
-                    f", but {_shown(option, declared[field])} is declared: change the declaration, "
-                    f"or the bucket with `nats stream edit {self.stream}`"
+                    f"bucket {self.name} exists with {option} {_option_text(option, actual)}, "
+                    f"but {_option_text(option, declared[field])} is declared: change the "
+                    f"declaration, or the bucket with `nats stream edit {self.stream}`"
                 )
         return None
 
     def _missing(self) -> StoreMissingError:
         return StoreMissingError(
-            f"bucket {self.name} does not exist: make it with `nats kv add {self.name}`, "
+            f"bucket {self.name} does not exist: create it with `nats kv add {self.name}`, "
             "or start a controller that declares it"
         )
 
@@ -315,7 +315,7 @@ _DECLARED = {
 }
 
 
-def _shown(option: str, value: Any) -> str:
+def _option_text(option: str, value: Any) -> str:
     if (option, value) in {("ttl_s", 0), ("max_value_bytes", -1)}:
         return "None"
     return f"{value / NANOSECONDS:g}" if option == "ttl_s" else str(value)

@@ -93,7 +93,8 @@ class Consumers:
     async def _first_feed(self, requested: list[_Consumer]) -> Feed:
         """Request consumers until one exists, return its feed and abandon the others.
 
-        Adds each consumer to *requested* before its request, so that all that may exist are there.
+        Adds each consumer to *requested* before its request, so that *requested* has every consumer
+        that may exist.
         """
 
         async def request() -> _Consumer:

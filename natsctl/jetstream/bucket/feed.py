@@ -85,13 +85,13 @@ class Feed:
             self._items.append(Deleted(name.decode(), delivery.stream, mark is Marker.PURGED))
         if len(self._items) > BUFFERED_MAX:
             self.fail(f"more than {BUFFERED_MAX} messages wait to be processed")
-        self._wake()
+        self._resume_take()
 
     def fail(self, reason: str) -> None:
         """Make all calls of `take` from now on raise `WatchBrokenError`."""
         if self._failure is None:
             self._failure = WatchBrokenError(reason)
-        self._wake()
+        self._resume_take()
 
     def close(self) -> None:
         """Stop the heartbeat timer and discard buffered messages."""
@@ -110,9 +110,9 @@ class Feed:
             await self._waiter
         if self._failure:
             raise self._failure
-        taken, self._items = self._items, []
+        items, self._items = self._items, []
         self._due, self._controls = self._controls, []
-        return taken
+        return items
 
     async def _answer_due(self) -> None:
         due, self._due = self._due, []
@@ -122,7 +122,7 @@ class Feed:
         except NatsError as error:
             self.fail(f"cannot answer flow control: {error}")
 
-    def _wake(self) -> None:
+    def _resume_take(self) -> None:
         if self._waiter is not None:
             if not self._waiter.done():
                 self._waiter.set_result(None)
@@ -139,7 +139,7 @@ class Feed:
         reply = reply or headers.get(STALLED, "")
         if reply:
             self._controls.append(reply)
-            self._wake()
+            self._resume_take()
 
     def _beat(self) -> None:
         """Count a heartbeat as missing, until the next message resets the count.
@@ -150,5 +150,5 @@ class Feed:
         if self._silent == SILENCE:
             self.fail(f"the consumer sent nothing for {SILENCE * HEARTBEAT_S:g} s")
             return
-        self._wake()
+        self._resume_take()
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)

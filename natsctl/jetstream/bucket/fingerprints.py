@@ -29,8 +29,8 @@ class Fingerprints:
         """Add *key*."""
         fingerprint = hash(key)
         shard = self._shards.setdefault(fingerprint % _SHARDS, array("q"))
-        index, known = _locate(shard, fingerprint)
-        if not known:
+        index, present = _locate(shard, fingerprint)
+        if not present:
             shard.insert(index, fingerprint)
             self._count += 1
 
@@ -40,8 +40,8 @@ class Fingerprints:
         shard = self._shards.get(fingerprint % _SHARDS)
         if shard is None:
             return
-        index, known = _locate(shard, fingerprint)
-        if known:
+        index, present = _locate(shard, fingerprint)
+        if present:
             del shard[index]
             self._count -= 1
             if not shard:

@@ -41,17 +41,17 @@ def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
     mirror = config.get("mirror") or {}
     history, expiring = config.get("max_msgs_per_subject", -1), bool(config.get("allow_msg_ttl"))
     if not mirror:
-        own = prefix_of(bucket)
+        own_prefix = prefix_of(bucket)
         for source in config.get("sources") or ():
             for prefix in _prefixes(source):
-                if prefix != own:
+                if prefix != own_prefix:
                     raise StoreDiffersError(_mixed(bucket, source["name"], prefix))
-        return Layout(own, "", history, expiring)
+        return Layout(own_prefix, "", history, expiring)
     prefixes = set(_prefixes(mirror))
     if len(prefixes) > 1:
-        shown = " and ".join(sorted(prefixes))
+        subjects = " and ".join(sorted(prefixes))
         raise StoreDiffersError(
-            f"bucket {bucket} mirrors {mirror['name']} under several subjects, {shown}: "
+            f"bucket {bucket} mirrors {mirror['name']} under several subjects, {subjects}: "
             "natsctl reads one subject prefix per bucket; mirror it without renaming subjects"
         )
     # the origin may be a mirror too, with the subjects of the stream that it mirrors

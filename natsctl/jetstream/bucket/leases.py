@@ -13,14 +13,14 @@ from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Stored
 
 LEASES: KvKind[bytes] = kv(bytes, bucket="natsctl_leases", history=1, replicas=None)
-EXPIRE = 2.0  # times to live until the server deletes a lease; others may acquire it earlier
+EXPIRE = 2.0  # the server deletes a lease after this many times its time to live
 
 
 class LeaseStore(KvStore):
     """The bucket of leases; a `Store`.
 
     A process decides by its own clock when a lease of another process has expired. The server
-    deletes the lease later, only to leave nothing behind if no process acquires it. Every write,
+    deletes the lease later, to remove a lease that no process acquires. Every write,
     including a deletion, restarts that time.
 
     Args:

@@ -66,7 +66,7 @@ class Probe:
         except PermissionDeniedError:
             return False
         except StoreError:
-            return True  # allowed, but nobody answers
+            return True  # allowed, but there is no answer
         return True
 
 

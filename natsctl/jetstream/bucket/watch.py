@@ -26,9 +26,10 @@ class KvWatch:
     """Watches the keys of one bucket that match a pattern, through a *feed* for each consumer.
 
     A purge by an administrator or a lower limit of the stream sends no message. So the watch counts
-    the keys of the bucket every `verify_s / COUNTS` seconds with one request, and lists them only
-    if the counts differ at the same revision. The server cannot count a part of a bucket, so the
-    watch lists the keys of a part every `verify_s` seconds.
+    the keys of the bucket every `verify_s / COUNTS` seconds with one request, or every `verify_s`
+    seconds if values expire without a delete marker. The watch lists the keys only if the counts
+    differ at the same revision. The server cannot count a part of a bucket, so the watch lists the
+    keys of a part every `verify_s` seconds.
     """
 
     def __init__(
@@ -76,52 +77,52 @@ class KvWatch:
 
         A write during the listing removes the message that would show its key; a later message
         shows that key. So the listing ends if nothing was written since it began, or if it has
-        shown as many keys as there are. Else it goes on to the newest revision of that time. After
-        `PASSES`, keys that are still missing are read at the leader. The server's number of
-        pending messages proves nothing: it can be too low.
+        shown as many keys as there are. Otherwise it continues to the revision that is the newest
+        then. After `PASSES`, the keys that are still missing are read at the leader. The server's
+        number of pending messages proves nothing, because it can be too low.
         """
-        known = _Known()
+        reported = _ReportedKeys()
         yield Listing(self._identity.of(state))
-        async for event in self._list(feed, known, state, newest):
+        async for event in self._list(feed, reported, state, newest):
             yield event
-        yield Listed(max(known.revision, state.last_seq))  # the newest may have been purged
-        async for event in self._follow(feed, known, state):
+        yield Listed(max(reported.revision, state.last_seq))  # the newest may have been purged
+        async for event in self._follow(feed, reported, state):
             yield event
 
     async def _list(
-        self, feed: Feed, known: "_Known", state: StreamState, newest: int
+        self, feed: Feed, reported: "_ReportedKeys", state: StreamState, newest: int
     ) -> AsyncGenerator[WatchEvent, None]:
         for _ in range(PASSES):
-            while known.revision < newest:
+            while reported.revision < newest:
                 items = await feed.take()
-                for event in known.new_events(items):
+                for event in reported.new_events(items):
                     yield event
                 if not items:
                     newest = min(newest, await self._newest())  # it may have been purged
             now = await self._same_stream(state)
-            if now.last_seq == state.last_seq or self._is_complete(now, known):
+            if now.last_seq == state.last_seq or self._is_complete(now, reported):
                 return
             newest = await self._newest()
-        for event in known.read_ahead(await self._unseen(known)):
+        for event in reported.read_ahead(await self._unseen(reported)):
             yield event
         await self._same_stream(state)
 
     async def _follow(
-        self, feed: Feed, known: "_Known", state: StreamState
+        self, feed: Feed, reported: "_ReportedKeys", state: StreamState
     ) -> AsyncGenerator[WatchEvent, None]:
         clock = asyncio.get_running_loop().time
         count_s = self._verify_s if state.forgets else self._verify_s / COUNTS
         counted = verified = clock()
-        due = known.revision
+        due = reported.revision
         while True:
-            self._identity.reached(known.revision)
-            for event in known.new_events(await feed.take()):
+            self._identity.reached(reported.revision)
+            for event in reported.new_events(await feed.take()):
                 yield event
             if clock() - verified >= self._verify_s:
-                due = await self._verify(known, due)
+                due = await self._verify(reported, due)
                 verified = clock()
-            if known.miscounted or clock() - counted >= count_s:
-                await self._count(known, state)
+            if reported.miscounted or clock() - counted >= count_s:
+                await self._count(reported, state)
                 counted = clock()
 
     async def _same_stream(self, before: StreamState) -> StreamState:
@@ -133,69 +134,70 @@ class KvWatch:
             raise WatchBrokenError(f"the keys of {self._bucket.name} are under {now.prefix}> now")
         return now
 
-    def _is_complete(self, now: StreamState, known: "_Known") -> bool:
+    def _is_complete(self, now: StreamState, reported: "_ReportedKeys") -> bool:
         """Return whether this watch has reported as many keys as there are, False for a part."""
-        return self._pattern == ">" and now.subjects == len(known)
+        return self._pattern == ">" and now.subjects == len(reported)
 
-    async def _unseen(self, known: "_Known") -> list[Message]:
+    async def _unseen(self, reported: "_ReportedKeys") -> list[Message]:
         """Read the keys that were not reported, in the order in which they were written."""
-        keys = await self._bucket.keys(self._pattern) - known.alive
-        missing = [key for key in keys if key not in known.deleted]
+        keys = await self._bucket.keys(self._pattern) - reported.alive
+        missing = [key for key in keys if key not in reported.deleted]
         return sorted(await self._bucket.newest(missing), key=lambda message: message.revision)
 
-    async def _verify(self, known: "_Known", due: int) -> int:
+    async def _verify(self, reported: "_ReportedKeys", due: int) -> int:
         """Raise `WatchBrokenError` if the consumer has not sent revision *due*.
 
         A consumer may have stopped and still send heartbeats. Returns the revision that is due at
         the next check.
         """
         newest = await self._newest()
-        if known.revision < min(due, newest):
+        if reported.revision < min(due, newest):
             raise WatchBrokenError(
                 f"{self._bucket.name} is at revision {newest}, but the consumer has stopped at "
-                f"{known.revision}"
+                f"{reported.revision}"
             )
-        known.compared = False
+        reported.compared = False
         if self._pattern != ">":
-            await self._compare(known)
+            await self._compare(reported)
         return newest
 
-    async def _count(self, known: "_Known", before: StreamState) -> None:
+    async def _count(self, reported: "_ReportedKeys", before: StreamState) -> None:
         """Compare the number of keys with the server's, and the keys if the numbers differ.
 
-        Numbers differ at one revision only: a newer state is compared when the consumer has come
-        to its revision. Keys are compared once between two checks of the consumer, because some
-        numbers always differ, as in a stream with other subjects.
+        Two numbers are comparable only at the same revision. If the server's state is newer, the
+        comparison waits until the consumer reaches its revision. Keys are compared at most once
+        between two checks of the consumer, because the numbers of some streams always differ, such
+        as those of a stream with other subjects.
         """
-        if self._pattern != ">" or known.compared:
+        if self._pattern != ">" or reported.compared:
             return
-        differs = known.miscounted or known.overdue
+        differs = reported.miscounted or reported.overdue
         now = await self._same_stream(before)
-        if self._is_complete(now, known):
-            known.count(None)
-        elif differs or now.last_seq == known.revision:
-            await self._compare(known)
+        if self._is_complete(now, reported):
+            reported.count(None)
+        elif differs or now.last_seq == reported.revision:
+            await self._compare(reported)
         else:
-            known.count(now)
+            reported.count(now)
 
-    async def _compare(self, known: "_Known") -> None:
+    async def _compare(self, reported: "_ReportedKeys") -> None:
         """Raise `WatchBrokenError` if the server has lost a key that was alive."""
-        known.compared = True
+        reported.compared = True
         keys = await self._bucket.keys(self._pattern)
-        vanished = known.alive - keys
+        vanished = reported.alive - keys
         if vanished:
             others = f" and {len(vanished) - 1} more" if len(vanished) > 1 else ""
             raise WatchBrokenError(
                 f"{min(vanished)}{others} vanished from {self._bucket.name} without a trace"
             )
-        known.keep_deleted(keys)
-        if self._pattern == ">" and known.illegal:
+        reported.keep_deleted(keys)
+        if self._pattern == ">" and reported.illegal:
             state = await self._bucket.state()
-            if state.subjects < len(keys) + len(known.illegal):
+            if state.subjects < len(keys) + len(reported.illegal):
                 raise WatchBrokenError(f"illegal keys vanished from {self._bucket.name}")
 
 
-class _Known:
+class _ReportedKeys:
     """The keys that this watch has reported: those alive, and those with a delete marker.
 
     `revision` is that of the consumer's newest message; some keys were read ahead of the consumer.
@@ -219,13 +221,13 @@ class _Known:
 
     @property
     def overdue(self) -> bool:
-        """True if a count waits for a revision, and no message arrived since its start."""
+        """True if a comparison waits for a revision, and no message arrived since its start."""
         return self._pending_count is not None and self._counted_at == self.revision
 
     def count(self, state: StreamState | None) -> None:
-        """Compare the number of keys at the revision of *state*; None cancels that.
+        """Compare the number of keys when the revision of *state* is reached; None cancels that.
 
-        A pending count stays, because a slow consumer might never reach the next one.
+        A pending comparison is not replaced, because a slow consumer might never reach the next.
         """
         self._pending_count = None if state is None else self._pending_count or state
         self.miscounted, self._counted_at = False, self.revision
@@ -273,7 +275,10 @@ class _Known:
 
 
 class _Identity:
-    """Names a bucket's incarnation: another one if it was recreated or fell back in time."""
+    """Names the incarnation of a bucket.
+
+    The name changes if the bucket was recreated, or if its last revision is lower than before.
+    """
 
     def __init__(self) -> None:
         self._created = ""
@@ -281,7 +286,7 @@ class _Identity:
         self._reached = 0
 
     def of(self, state: StreamState) -> str:
-        """Return the incarnation of the stream that was found in this state."""
+        """Return the incarnation of the stream that has this state."""
         if state.created != self._created:
             self._created, self._fallbacks, self._reached = state.created, 0, 0
         elif state.last_seq < self._reached:

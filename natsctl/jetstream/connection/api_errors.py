@@ -50,7 +50,7 @@ def result(data: bytes, about: str) -> dict[str, Any]:
         if refusal is None:
             return _results.decode(data)
     except DECODE_ERRORS as error:
-        raise StoreError(f"{about}: the answer is no JSON object") from error
+        raise StoreError(f"{about}: the answer is not a JSON object") from error
     raise _refused(refusal, about)
 
 
@@ -59,7 +59,7 @@ def revision(data: bytes) -> int:
     answer = result(data, "publish")
     sequence = answer.get("seq")
     if not isinstance(sequence, int):
-        raise StoreError("publish: the answer is no acknowledgement of a stream")
+        raise StoreError("publish: the answer is not an acknowledgement of a stream")
     return sequence
 
 

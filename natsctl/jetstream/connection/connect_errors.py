@@ -12,7 +12,7 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.connection.servers import Server
 
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
-_PASSING = (
+_TEMPORARY = (
     (ConnectionRefusedError, "connection refused; is a NATS server running there?"),
     (socket.gaierror, "the host name is unknown"),
     (TimeoutError, "no answer in time"),
@@ -33,9 +33,10 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def explained(error: Exception, server: Server, options: NatsOptions) -> Failure:
-    """Return the failure that *error*, raised while connecting to *server*, stands for."""
-    final = _final(error, server, options)
-    return Failure(server, final or _passing(error, options), final is not None, error)
+    """Return a failure that explains *error*, which an attempt to connect to *server* raised."""
+    final = _final_reason(error, server, options)
+    reason = final or _temporary_reason(error, options)
+    return Failure(server, reason, final is not None, error)
 
 
 def ending(error: Exception | None) -> str:
@@ -47,33 +48,33 @@ def ending(error: Exception | None) -> str:
     return "the connection was closed" if error is None else str(error)
 
 
-def _final(error: Exception, server: Server, options: NatsOptions) -> str | None:
+def _final_reason(error: Exception, server: Server, options: NatsOptions) -> str | None:
     match error:
         case UsageError():
             return str(error)
         case NatsError() if any(refusal in str(error).lower() for refusal in _REFUSALS):
             return f"the server refuses {_identity(server, options)}"
         case SecureConnWantedError():
-            return "the server offers no TLS, but the options ask for it"
+            return "the server offers no TLS, but the options require it"
         case ssl.SSLCertVerificationError():
             ca = options.tls_ca or "this machine"
             return (
                 f"{ca} does not verify the server's certificate ({error.verify_message}); "
-                "give the CA that does as tls_ca"
+                "set tls_ca to the CA that does"
             )
         case ssl.SSLError() if "CERTIFICATE_REQUIRED" in str(error):
-            return "the server wants a client certificate; give tls_cert and tls_key"
+            return "the server requires a client certificate; set tls_cert and tls_key"
         case _:
             return None
 
 
-def _passing(error: Exception, options: NatsOptions) -> str:
-    for kind, reason in _PASSING:
+def _temporary_reason(error: Exception, options: NatsOptions) -> str:
+    for kind, reason in _TEMPORARY:
         if isinstance(error, kind):
             return reason
     if isinstance(error, _CLOSED):
         reason = "the server closed the connection at once"
-        return reason if options.tls_cert else f"{reason}; does it want a client certificate?"
+        return reason if options.tls_cert else f"{reason}; does it require a client certificate?"
     if isinstance(error, ssl.SSLError):
         return f"TLS fails: {error.reason or error}"
     if isinstance(error, OSError) and error.strerror:

@@ -61,7 +61,7 @@ async def connect(
 ) -> AsyncIterator["Connection"]:
     """Connect to NATS for the duration of the context; see `Connection.open`.
 
-    Logs and errors mask the secrets in the options for as long.
+    Within the context, logs and errors mask the secrets in the options.
     """
     options = _checked(options)
     with Secrets(secrets(options)):
@@ -86,7 +86,7 @@ class Connection:
     def __init__(self, options: NatsOptions) -> None:
         self._options = options
         self._clock = asyncio.get_running_loop().time
-        self._dial = Dial(options, report=self._report, progress=self._waiting)
+        self._dial = Dial(options, report=self._report, progress=self._report_progress)
         self._repeats = Repeats(self._clock)
         self._link: ServerLink | None = None
         self._up = asyncio.Event()
@@ -166,7 +166,7 @@ class Connection:
 
     @property
     def marker_ttl_s(self) -> float:
-        """Seconds until a delete marker that may expire does; 0 is never."""
+        """The time to live in seconds of delete markers that may expire; 0 if none expires."""
         return self._options.marker_ttl_s
 
     @property
@@ -296,14 +296,14 @@ class Connection:
     def _use(self, link: ServerLink) -> None:
         self._link = link
         self._since = self._clock()
-        self._note(server=link.server.address)
+        self._set_state(server=link.server.address)
         self._up.set()
         log.info("connected to NATS", server=link.server.address)
         if self._state.losses:
             address = link.server.address
             self._notify(StoreError(f"reconnected to NATS at {address}"))
         else:
-            self._note(last_error=None)
+            self._set_state(last_error=None)
 
     def _lost(self, link: ServerLink, reason: str) -> None:
         if self._link is not link:
@@ -317,7 +317,7 @@ class Connection:
         self._notify(StoreError(f"the NATS connection to {link.server.address} is lost: {reason}"))
         if not self._closed:
             self._since = self._clock()
-            self._note(losses=self._state.losses + 1, last_error=reason)
+            self._set_state(losses=self._state.losses + 1, last_error=reason)
             log.warning("lost the connection to NATS", server=link.server.address, error=reason)
 
     def _notify(self, error: StoreError) -> None:
@@ -327,7 +327,7 @@ class Connection:
             except Exception:
                 log.exception("an on_lost callback failed")
 
-    def _note(self, **changes: object) -> None:
+    def _set_state(self, **changes: object) -> None:
         self._state = msgspec.structs.replace(self._state, **changes)
 
     def _report(self, error: Exception) -> None:
@@ -335,12 +335,12 @@ class Connection:
         if self._link is None:
             return  # part of an attempt to connect, which is reported as a whole
         message = str(error) or type(error).__name__
-        self._note(errors=self._state.errors + 1, last_error=message)
+        self._set_state(errors=self._state.errors + 1, last_error=message)
         if self._repeats.due(message):
             log.warning("error of the NATS connection", error=message)
 
-    def _waiting(self, message: str) -> None:
-        self._note(last_error=message)
+    def _report_progress(self, message: str) -> None:
+        self._set_state(last_error=message)
         if self._repeats.due(message):
             log.warning("no connection to NATS yet", error=message)
 

@@ -20,20 +20,20 @@ def arguments(options: NatsOptions, server: Server) -> dict[str, Any]:
 
     Raises `UsageError` that names a file that is missing or malformed, without its content.
     """
-    found: dict[str, Any] = {"token": options.token or server.token}
+    credentials: dict[str, Any] = {"token": options.token or server.token}
     if options.creds:
-        found["user_credentials"] = _creds(options.creds)
+        credentials["user_credentials"] = _creds(options.creds)
     elif options.nkey:
-        found["nkeys_seed_str"] = _seed(options.nkey, "nkey")
+        credentials["nkeys_seed_str"] = _seed(options.nkey, "nkey")
     elif options.user:
-        found |= {"user": options.user, "password": options.password}
+        credentials |= {"user": options.user, "password": options.password}
     elif server.user:
-        found |= {"user": server.user, "password": server.password}
+        credentials |= {"user": server.user, "password": server.password}
     if options.tls_ca or options.tls_cert or options.tls_first or server.secure:
-        found["tls"] = _tls(options)
-        found["tls_handshake_first"] = options.tls_first
-        found["tls_hostname"] = server.tls_name
-    return found
+        credentials["tls"] = _tls(options)
+        credentials["tls_handshake_first"] = options.tls_first
+        credentials["tls_hostname"] = server.tls_name
+    return credentials
 
 
 def _creds(file: str) -> RawCredentials:
@@ -52,7 +52,7 @@ def _creds(file: str) -> RawCredentials:
 def _seed(file: str, option: str) -> str:
     seed = _SEED.search(_read(file, option))
     if seed is None:
-        raise UsageError(f"NATS {option} file {file} has no user's nkey seed (SU…)")
+        raise UsageError(f"NATS {option} file {file} has no nkey seed of a user (SU…)")
     return seed[0]
 
 

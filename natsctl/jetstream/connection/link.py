@@ -16,8 +16,8 @@ from natsctl.jetstream.connection.requests import Requests
 from natsctl.jetstream.connection.servers import Server
 
 PINGS = 2  # how many pings the server may leave unanswered
-LOOKS = 12  # checks for received data within `silence_s`
-LOOK_MAX_S = 0.25
+CHECKS = 12  # checks for received data within `silence_s`
+CHECK_MAX_S = 0.25  # between two checks
 END_S = 2.0  # the deadline of nats-py's close
 
 Report = Callable[[Exception], None]
@@ -65,11 +65,11 @@ class ServerLink:
 
     async def ended(self) -> None:
         """Wait until the connection is down."""
-        look_s = min(LOOK_MAX_S, self._options.silence_s / LOOKS)
+        check_s = min(CHECK_MAX_S, self._options.silence_s / CHECKS)
         while self.alive:
             self.client.count_traffic_as_pong()
             with suppress(TimeoutError):
-                async with asyncio.timeout(look_s):
+                async with asyncio.timeout(check_s):
                     await self._lost.wait()
 
     async def flush(self, limit_s: float) -> None:

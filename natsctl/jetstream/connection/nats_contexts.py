@@ -9,7 +9,7 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, UsageError
 from natsctl.jetstream.connection.options import NatsOptions
 
-_UNREADABLE = ("nsc", "user_jwt", "socks_proxy")  # fields that natsctl does not support
+_UNSUPPORTED = ("nsc", "user_jwt", "socks_proxy")  # fields that natsctl does not support
 
 
 class _Context(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ def with_context(options: NatsOptions) -> NatsOptions:
 
 
 def load_context(name: str | None = None) -> NatsOptions:
-    """Return the options of the named context, or of the selected context if *name* is empty.
+    """Return the options of the named context, or of the selected context if *name* is None.
 
     Raises `UsageError` that names the file if the context does not exist, is malformed, or needs a
     feature that natsctl lacks. For an unknown name, the error lists similar names first.
@@ -59,15 +59,15 @@ def load_context(name: str | None = None) -> NatsOptions:
         raise UsageError(f"NATS context {file} cannot be read: {error.strerror}") from error
     except DECODE_ERRORS:
         # without the cause, which may quote the file
-        raise UsageError(f"NATS context {file} is no valid JSON of a context") from None
+        raise UsageError(f"NATS context {file} is not a valid context in JSON") from None
     return _options(context, file)
 
 
 def _options(context: _Context, file: Path) -> NatsOptions:
-    for field in _UNREADABLE:
+    for field in _UNSUPPORTED:
         if getattr(context, field):
             raise UsageError(
-                f"NATS context {file} uses {field}, which natsctl does not: "
+                f"NATS context {file} uses {field}, which natsctl does not support: "
                 "give it creds, nkey, user and password, or token"
             )
     return NatsOptions(
@@ -110,8 +110,8 @@ def _selected() -> str:
 
 
 def _advice(name: str, file: Path) -> str:
-    known = [path.stem for path in file.parent.glob("*.json")]
-    if not known:
-        return f"there is no {file}, nor any other context beside it"
-    known.sort(key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
-    return f"there is no {file}; known are {', '.join(known)}"
+    names = [path.stem for path in file.parent.glob("*.json")]
+    if not names:
+        return f"there is no {file}, and no other context in that folder"
+    names.sort(key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
+    return f"there is no {file}; the contexts are {', '.join(names)}"

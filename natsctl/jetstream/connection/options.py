@@ -15,8 +15,8 @@ _TOGETHER = (
     ("domain", "api_prefix"),
 )
 _SECRETS = ("password", "token")
-_USERINFO = re.compile(r"(^|//)((?!//).)*@")  # a comma that is not inside a URL
-_COMMA = re.compile(r",(?=\w+://|[^@,]*(?:,|$))")  # an @ that cannot be part of a password
+_USERINFO = re.compile(r"(^|//)((?!//).)*@")  # the user information of each URL
+_COMMA = re.compile(r",(?=\w+://|[^@,]*(?:,|$))")  # between URLs, not in a password
 
 
 class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str | None:
-        """A description of the credentials in these options, without secrets or those of URLs."""
+        """A description of the credentials, without secrets; None if at most URLs have some."""
         if self.creds:
             return f"the credentials in {self.creds}"
         if self.nkey:

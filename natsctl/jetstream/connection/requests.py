@@ -25,7 +25,7 @@ NextAnswer = Callable[[], Awaitable[Msg]]
 """Waits for the next answer."""
 
 
-class _Open(msgspec.Struct, frozen=True):
+class _PendingRequest(msgspec.Struct, frozen=True):
     """A request that waits: for one answer, or for any number if it has a queue.
 
     `answer` receives the first answer, or the error of the request.
@@ -47,7 +47,7 @@ class Requests:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._inbox = ""
-        self._open: dict[str, _Open] = {}  # by reply subject
+        self._pending: dict[str, _PendingRequest] = {}  # by reply subject
         self._failed: Callable[[str], StoreError] | None = None
         self._probed: dict[str, bool] = {}  # whether a subject is allowed
 
@@ -64,7 +64,7 @@ class Requests:
             raise self._failed(subject)
         reply = self._new_reply()
         answer = asyncio.get_running_loop().create_future()
-        self._open[reply] = _Open(subject, answer)
+        self._pending[reply] = _PendingRequest(subject, answer)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._send(subject, payload, reply, headers)
@@ -75,7 +75,7 @@ class Requests:
                 "whether it took effect is unknown"
             ) from error
         finally:
-            del self._open[reply]
+            del self._pending[reply]
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # marks the error as retrieved
 
@@ -87,7 +87,7 @@ class Requests:
         reply = self._new_reply()
         failure = asyncio.get_running_loop().create_future()
         answers = asyncio.Queue[Msg](ANSWERS_MAX)
-        self._open[reply] = _Open(subject, failure, answers)
+        self._pending[reply] = _PendingRequest(subject, failure, answers)
 
         async def next_answer() -> Msg:
             received = asyncio.ensure_future(answers.get())
@@ -101,7 +101,7 @@ class Requests:
             await self._send(subject, payload, reply, None)
             yield next_answer
         finally:
-            del self._open[reply]
+            del self._pending[reply]
             if not failure.cancel() and not failure.cancelled():
                 failure.exception()  # marks the error as retrieved
 
@@ -157,7 +157,7 @@ class Requests:
         """Fail all requests, or only those of the violation; return whether there are any."""
         concerned = [
             request
-            for request in self._open.values()
+            for request in self._pending.values()
             if violation is None or violation.concerns(request.subject)
         ]
         for request in concerned:
@@ -186,7 +186,7 @@ class Requests:
         return f"{self._inbox}.{secrets.token_hex(TOKEN_BYTES)}"
 
     async def _answered(self, msg: Msg) -> None:
-        request = self._open.get(msg.subject)
+        request = self._pending.get(msg.subject)
         if request is None or request.answer.done():
             return
         if request.answers is None:
@@ -203,8 +203,8 @@ def _answer(msg: Msg, subject: str) -> Msg:
     elif "$JS." in subject:
         reason = "JetStream is not enabled, or this account cannot reach it"
     else:
-        reason = "nobody subscribes to it"
-    raise StoreError(f"nobody answers {subject}: {reason}") from NoRespondersError()
+        reason = "it has no subscribers"
+    raise StoreError(f"no answer to {subject}: {reason}") from NoRespondersError()
 
 
 async def _ignore(_msg: Msg) -> None:

@@ -48,7 +48,7 @@ def parse(url: str) -> Server:
 
 
 def secrets(options: NatsOptions) -> Iterator[str]:
-    """Return the secrets in these options and their URLs; raises the errors of `parse`."""
+    """Yield the secrets in these options and their URLs; raises the errors of `parse`."""
     servers = [parse(url) for url in options.urls]
     in_urls = [secret for server in servers for secret in (server.password, server.token)]
     yield from filter(None, (options.password, options.token, *in_urls))
@@ -71,10 +71,10 @@ class Servers:
 
     def failed(self, server: Server) -> None:
         """Try *server* last from now on."""
-        for listed in (self._configured, self._announced):
-            if server in listed:
-                listed.remove(server)
-                listed.append(server)
+        for servers in (self._configured, self._announced):
+            if server in servers:
+                servers.remove(server)
+                servers.append(server)
 
     def announce(self, urls: Iterable[ParseResult], by: Server) -> None:
         """Replace the announced members by those in the INFO of server *by*."""
@@ -108,9 +108,9 @@ def _host(host: str) -> str:
 def _peer(url: ParseResult, by: Server) -> Server:
     """Return the server at *url*, with the credentials of *by*."""
     address = f"{urlsplit(by.address).scheme}://{url.netloc}"
-    named = by.tls_name or urlsplit(by.address).hostname
+    tls_name = by.tls_name or urlsplit(by.address).hostname
     return msgspec.structs.replace(
-        by, address=address, tls_name=named if _numeric(url.hostname or "") else None
+        by, address=address, tls_name=tls_name if _numeric(url.hostname or "") else None
     )
 
 

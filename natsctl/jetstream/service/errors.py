@@ -49,5 +49,5 @@ def error_from(headers: Mapping[str, str] | None) -> NatsctlError | None:
     if not headers or ERROR_CODE not in headers:
         return None
     code = headers[ERROR_CODE]
-    kind = next((kind for kind, known in _CODES if known == code), NatsctlError)
+    kind = next((kind for kind, kind_code in _CODES if kind_code == code), NatsctlError)
     return kind(headers.get(ERROR) or f"the request failed with code {code}")

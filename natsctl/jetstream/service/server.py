@@ -62,9 +62,9 @@ class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
 
 
-def control_subjects(name: str, own: str) -> tuple[str, str, str]:
-    """Return the subjects of the protocol's requests to a service and its instance *own*."""
-    return f"{ROOT}.*", f"{ROOT}.*.{name}", f"{ROOT}.*.{name}.{own}"
+def control_subjects(name: str, instance: str) -> tuple[str, str, str]:
+    """Return the subjects of the protocol's requests to a service and to one instance of it."""
+    return f"{ROOT}.*", f"{ROOT}.*.{name}", f"{ROOT}.*.{name}.{instance}"
 
 
 class Service:
@@ -134,10 +134,10 @@ class Service:
         """Make the subscriptions of the client equal to those that the endpoints need."""
         if client is not self._client:
             self._client, self._subscriptions = client, {}
-        wanted = {*control_subjects(self.identity.name, self.identity.id), *self._endpoints}
-        for subject in self._subscriptions.keys() - wanted:
+        needed = {*control_subjects(self.identity.name, self.identity.id), *self._endpoints}
+        for subject in self._subscriptions.keys() - needed:
             await self._subscriptions.pop(subject).unsubscribe()
-        for subject in sorted(wanted - self._subscriptions.keys()):
+        for subject in sorted(needed - self._subscriptions.keys()):
             endpoint = self._endpoints.get(subject)
             group = "" if endpoint is None else endpoint.group
             receive = partial(self._receive, subject)
@@ -253,18 +253,23 @@ class Service:
 
     def ping(self) -> Ping:
         """Return the answer to `PING`."""
-        own = self.identity
-        return Ping(name=own.name, id=own.id, version=own.version, metadata=dict(own.metadata))
+        identity = self.identity
+        return Ping(
+            name=identity.name,
+            id=identity.id,
+            version=identity.version,
+            metadata=dict(identity.metadata),
+        )
 
     def info(self) -> Info:
         """Return the answer to `INFO`: the service and its endpoints."""
-        own = self.identity
+        identity = self.identity
         return Info(
-            name=own.name,
-            id=own.id,
-            version=own.version,
-            metadata=dict(own.metadata),
-            description=own.description,
+            name=identity.name,
+            id=identity.id,
+            version=identity.version,
+            metadata=dict(identity.metadata),
+            description=identity.description,
             endpoints=[
                 EndpointInfo(
                     endpoint.name, endpoint.subject, endpoint.group, dict(endpoint.metadata)
@@ -275,12 +280,12 @@ class Service:
 
     def stats(self) -> Stats:
         """Return the answer to `STATS`: the counters of each endpoint."""
-        own = self.identity
+        identity = self.identity
         return Stats(
-            name=own.name,
-            id=own.id,
-            version=own.version,
-            metadata=dict(own.metadata),
+            name=identity.name,
+            id=identity.id,
+            version=identity.version,
+            metadata=dict(identity.metadata),
             started=self._started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             endpoints=[self._stats_of(endpoint) for endpoint in self._endpoints.values()],
         )

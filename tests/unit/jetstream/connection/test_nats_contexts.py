@@ -95,11 +95,13 @@ def test_the_error_of_an_unknown_name_lists_the_nearest_contexts_first(folder: P
         save(folder, name)
     with pytest.raises(UsageError) as caught:
         load_context("prod")
-    assert f"there is no {folder / 'prod.json'}; known are prod-eu, production" in str(caught.value)
+    assert f"there is no {folder / 'prod.json'}; the contexts are prod-eu, production" in str(
+        caught.value
+    )
 
 
 def test_without_any_context_the_error_states_that(folder: Path) -> None:
-    with pytest.raises(UsageError, match=f"{folder / 'edge.json'}, nor any other context"):
+    with pytest.raises(UsageError, match=f"{folder / 'edge.json'}, and no other context"):
         load_context("edge")
 
 
@@ -108,7 +110,7 @@ def test_the_error_of_a_damaged_context_names_the_file_without_its_content(
     folder: Path, text: str
 ) -> None:
     (folder / "edge.json").write_text(text, "latin-1")
-    with pytest.raises(UsageError, match=r"edge\.json is no valid JSON of a context") as caught:
+    with pytest.raises(UsageError, match=r"edge\.json is not a valid context in JSON") as caught:
         load_context("edge")
     assert "s3cret" not in str(caught.value)
     assert caught.value.__cause__ is None
