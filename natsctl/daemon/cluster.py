@@ -41,7 +41,7 @@ async def cluster_for(
         return
     if options is None:
         raise UsageError(
-            f"{needed} is kept in Kubernetes, and --no-kube forbids a connection: remove it"
+            f"{needed} is kept in Kubernetes, and --no-kube forbids a connection: remove --no-kube"
         )
     from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - the import takes a third of a second
 
@@ -50,7 +50,7 @@ async def cluster_for(
 
 
 def _uses_of_cluster(controller: Controller | Runnable) -> Iterator[str]:
-    """Return the slots and kinds of the controller that are kept in a cluster, for messages."""
+    """Yield the slots and kinds of the controller that are kept in a cluster, for messages."""
     if isinstance(controller, Controller):
         for slot in slots(type(controller)):
             if isinstance(slot.kind, KubeKind):

@@ -28,8 +28,8 @@ async def private_server(store_dir: Path | None, port: int | None) -> AsyncItera
     if port is None and _free(DEFAULT_PORT):
         port = DEFAULT_PORT
     async with EmbeddedServer(store_dir, port=port or None) as server:
-        usual = server.url.endswith(f":{DEFAULT_PORT}")
-        hint = None if usual else f"export NATSCTL_SERVER={server.url}"
+        has_default_port = server.url.endswith(f":{DEFAULT_PORT}")
+        hint = None if has_default_port else f"export NATSCTL_SERVER={server.url}"
         log.info("private nats-server listens", url=server.url, hint=hint)
         yield server
 

@@ -19,7 +19,7 @@ from natsctl.telemetry.frames import explained_error
 
 R = TypeVar("R", bound=Controller | Guest)
 
-Wanted = Callable[[object], bool]
+Loadable = Callable[[object], bool]
 """Returns whether an object of a module is a class that can be loaded."""
 
 _OPTIONAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -35,7 +35,7 @@ def load(path: str) -> type[Controller]:
     module, loaded = _loaded(path, _is_controller)
     if not _is_controller(loaded):
         raise UsageError(
-            f"{path} is no subclass of natsctl.Controller but {_described(loaded, module)}"
+            f"{path} is not a subclass of natsctl.Controller but {_described(loaded, module)}"
         )
     return _checked(loaded, path)
 
@@ -50,8 +50,8 @@ def load_runnable(path: str) -> type[Controller] | type[Guest]:
         return _checked(loaded, path)
     if not _is_guest(loaded):
         raise UsageError(
-            f"{path} is no subclass of natsctl.Controller, nor has it use, run and stop, but it "
-            f"is {_described(loaded, module, _is_runnable)}"
+            f"{path} is not a subclass of natsctl.Controller, and does not have use, run and stop: "
+            f"it is {_described(loaded, module, _is_runnable)}"
         )
     return loaded
 
@@ -113,14 +113,14 @@ def _module(name: str) -> ModuleType:
 def _not_found(name: str, missing: str) -> str:
     parent, _, last = missing.rpartition(".")
     if not parent:
-        known = [module.name for module in pkgutil.iter_modules()]
-        where = "it is neither in the current directory nor installed"
-    elif not (places := list(getattr(importlib.import_module(parent), "__path__", ()))):
+        names = [module.name for module in pkgutil.iter_modules()]
+        reason = "it is neither in the current directory nor installed"
+    elif not (folders := list(getattr(importlib.import_module(parent), "__path__", ()))):
         return f"there is no module {name}: {parent} is a module, not a package"
     else:
-        known = [module.name for module in pkgutil.iter_modules(places)]
-        where = f"{parent} exists and has {', '.join(known) or 'no modules'}"
-    return f"there is no module {name}: {where}{did_you_mean(last, known)}"
+        names = [module.name for module in pkgutil.iter_modules(folders)]
+        reason = f"{parent} exists and has {', '.join(names) or 'no modules'}"
+    return f"there is no module {name}: {reason}{did_you_mean(last, names)}"
 
 
 def _raised(name: str, error: BaseException) -> UsageError:
@@ -128,8 +128,8 @@ def _raised(name: str, error: BaseException) -> UsageError:
     return UsageError(f"{name} cannot be imported: {explained_error(error)}")
 
 
-def _loaded(path: str, wanted: Wanted) -> tuple[ModuleType, object]:
-    """Return the module and the object at *path*; an error names the objects that are wanted."""
+def _loaded(path: str, loadable: Loadable) -> tuple[ModuleType, object]:
+    """Return the module and the object at *path*; an error lists the loadable objects."""
     module_name, colon, name = path.partition(":")
     if _is_file(module_name) or not (colon and module_name and name):
         raise UsageError(f"controller {path!r}: write {_form(path)}")
@@ -137,21 +137,21 @@ def _loaded(path: str, wanted: Wanted) -> tuple[ModuleType, object]:
     try:
         return module, getattr(module, name)
     except AttributeError:
-        advice = _advice(name, module, wanted)
+        advice = _advice(name, module, loadable)
         raise UsageError(f"{module_name} has no {name!r}{advice}") from None
 
 
-def _advice(name: str, module: ModuleType, wanted: Wanted) -> str:
-    controllers = _names(module, wanted)
+def _advice(name: str, module: ModuleType, loadable: Loadable) -> str:
+    controllers = _names(module, loadable)
     if controllers:
         return f": its controllers are {', '.join(controllers)}{did_you_mean(name, controllers)}"
     return did_you_mean(name, [other for other in vars(module) if not other.startswith("_")])
 
 
-def _described(value: object, module: ModuleType, wanted: Wanted | None = None) -> str:
-    """Return a description of an object that is no controller, and the module's controllers."""
+def _described(value: object, module: ModuleType, loadable: Loadable | None = None) -> str:
+    """Describe an object that is not a controller, and list the module's controllers."""
     described = "another class" if isinstance(value, type) else f"a {type(value).__name__}"
-    names = _names(module, wanted or _is_controller)
+    names = _names(module, loadable or _is_controller)
     return f"{described}; the controllers there are {', '.join(names)}" if names else described
 
 
@@ -175,10 +175,10 @@ def _is_runnable(value: object) -> bool:
     return _is_controller(value) or _is_guest(value)
 
 
-def _names(module: ModuleType, wanted: Wanted) -> list[str]:
-    """Return the names of the wanted objects that the module does not import from natsctl."""
+def _names(module: ModuleType, loadable: Loadable) -> list[str]:
+    """Return the names of the loadable objects that the module does not import from natsctl."""
     return [
         name
         for name, value in vars(module).items()
-        if wanted(value) and getattr(value, "__module__", "").partition(".")[0] != "natsctl"
+        if loadable(value) and getattr(value, "__module__", "").partition(".")[0] != "natsctl"
     ]

@@ -86,14 +86,14 @@ async def sync_once(
 
 
 async def _sync(runtime: ControllerRuntime, key: str) -> SyncResult:
-    known = runtime.explain(key)
-    if known.invalid:
-        return SyncResult(key, InvalidObjectError(known.invalid))
-    if not known.exists and not any(known.owned.values()):
+    explanation = runtime.explain(key)
+    if explanation.invalid:
+        return SyncResult(key, InvalidObjectError(explanation.invalid))
+    if not explanation.exists and not any(explanation.owned.values()):
         return SyncResult(key, NotFoundError("it does not exist"))
     try:
         await runtime.sync(key)
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its key's failure
+    except Exception as error:  # noqa: BLE001 - any error of a handler is its key's failure
         return SyncResult(key, error)
     return SyncResult(key, None)
 

@@ -82,7 +82,7 @@ class Operator:
 
     *Guarantees.* Each controller starts after the one before it has begun to sync. All controllers
     are stopped if one of them ends, on `stop`, and if `run` is cancelled. They have
-    `settings.stop_timeout_s` to stop; then the rest is cancelled.
+    `settings.stop_timeout_s` to stop; then those that still run are cancelled.
 
     Args:
         controllers: the controllers, in this order; `add_controller` adds more before `run`.
@@ -130,7 +130,7 @@ class Operator:
     def add_controller(self, controller: Controller | Runnable) -> None:
         """Add a controller behind the others; a controller that is added during `run` never runs.
 
-        Raises the `UsageError` of the class.
+        Raises `UsageError` as the constructor does.
         """
         if not _NAME.fullmatch(controller.name):
             raise UsageError(
@@ -238,7 +238,7 @@ class Operator:
 
     async def _wait(self, event: asyncio.Event, running: RunnableByTask) -> bool:
         """Wait for the event; return False if a controller ended or `stop` was called."""
-        waits = [asyncio.create_task(each.wait()) for each in (event, self._stopping)]
+        waits = [asyncio.create_task(awaited.wait()) for awaited in (event, self._stopping)]
         try:
             await asyncio.wait((*waits, *running), return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -97,7 +97,7 @@ def _uses(controller: Controller | Runnable) -> Iterator[tuple[Kind[Any], frozen
 
 
 def roles(needed: Iterable[Need], names: Names) -> tuple[Role, ...]:
-    """Return the least roles that meet the needs: the cluster's role, then one per namespace.
+    """Return the smallest roles that meet the needs: the cluster's role, then one per namespace.
 
     Raises `UsageError` if a slot has a namespace and its kind is cluster-scoped.
     """
@@ -134,15 +134,15 @@ def _events_of(kind: KubeKind[Any], name: ResourceName) -> str | None:
 
 def _needed(granted: Granted, everywhere: Granted) -> Granted:
     """Return the grants that are not implied by others, of the cluster or of all names."""
-    left: Granted = {}
+    missing: Granted = {}
     for resource, verbs in granted.items():
         unnamed = GroupResource(resource.group, resource.plural)
         implied = everywhere.get(resource, set()) | everywhere.get(unnamed, set())
         if resource != unnamed:
             implied |= granted.get(unnamed, set())
         if verbs - implied:
-            left[resource] = verbs - implied
-    return left
+            missing[resource] = verbs - implied
+    return missing
 
 
 def _rules(granted: Granted) -> tuple[Rule, ...]:

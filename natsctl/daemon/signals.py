@@ -37,20 +37,20 @@ async def until_signalled(
         nonlocal signalled
         signalled = True
         log.info("stopping", signal=sent.name, hint="send the signal again to stop at once")
-        for each in SIGNALS:
-            loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
         on_signal()
         task.cancel()
 
     def catch(_sent: int, _frame: FrameType | None) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         on_caught()
 
-    for each in SIGNALS:
-        loop.add_signal_handler(each, stop, each)
-        signal.signal(each, catch)  # the loop still gets the signal, through its wakeup fd
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+        signal.signal(number, catch)  # the loop still gets the signal, through its wakeup fd
     try:
         await task
     except asyncio.CancelledError:
@@ -58,8 +58,8 @@ async def until_signalled(
             raise
     finally:
         if not signalled:
-            for each in SIGNALS:
-                loop.remove_signal_handler(each)
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
 
 
 def end_with_parent() -> None:

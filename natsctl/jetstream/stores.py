@@ -29,7 +29,7 @@ class Nats:
         self.guard = UNGUARDED
 
     def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`; the guard also checks JetStream API requests, unless they only read."""
+        """See `Stores.guarded`; the guard also checks requests to the JetStream API that write."""
         guarded = copy.copy(self)
         guarded.guard = guard
         return guarded

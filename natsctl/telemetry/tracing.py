@@ -26,7 +26,7 @@ SDK = "opentelemetry.sdk.trace"
 SCOPE = "natsctl"  # the instrumentation scope of all spans
 
 Attributes = Mapping[str, object]
-"""The attributes of a span by name; a value that is no number and no boolean is sent as text."""
+"""The attributes of a span by name; a value other than a number or boolean is sent as text."""
 
 Errors = tuple[type[Exception], ...]
 
@@ -62,10 +62,10 @@ class Span:
         if self._recorded is None:
             return
         if error is not None and not isinstance(error, self._expected):
-            meaning = classify(error)
-            if isinstance(error, Exception) and meaning.failed:
+            error_class = classify(error)
+            if isinstance(error, Exception) and error_class.failed:
                 self.fail(error)
-            elif meaning is ErrorClass.CANCELLED:
+            elif error_class is ErrorClass.CANCELLED:
                 self.note({"natsctl.cancelled": True})
         self.end()
 

@@ -324,7 +324,7 @@ async def test_log_lines_can_be_json(daemon: Daemon) -> None:
         ("jobs.Jobs", "write package.module:Name, for example jobs:Jobs"),
         ("jbos:Jobs", "there is no module jbos: it is neither in the current directory"),
         ("jobs:Jbos", "jobs has no 'Jbos': its controllers are Jobs, Doomed; did you mean Jobs?"),
-        ("jobs:Job", "jobs:Job is no subclass of natsctl.Controller, nor has it use, run and"),
+        ("jobs:Job", "jobs:Job is not a subclass of natsctl.Controller, and does not have use,"),
     ],
 )
 async def test_a_controller_that_cannot_be_loaded_is_explained(

@@ -65,13 +65,13 @@ class Daemons:
         Raises `UsageError` if *name* is None and there are several controllers, and `NotFoundError`
         if no daemon runs the controller.
         """
-        known = self.controllers
+        controllers = self.controllers
         if name is None:
-            if len(known) == 1:
-                return known[0]
-            raise UsageError(f"set --controller to one of {', '.join(known)}")
-        if name not in known:
-            advice = did_you_mean(name, known) or f": there are {', '.join(known)}"
+            if len(controllers) == 1:
+                return controllers[0]
+            raise UsageError(f"set --controller to one of {', '.join(controllers)}")
+        if name not in controllers:
+            advice = did_you_mean(name, controllers) or f": there are {', '.join(controllers)}"
             raise NotFoundError(f"no daemon runs controller {name}{advice}")
         return name
 
@@ -88,9 +88,12 @@ class Daemons:
         """
         requests = (self.explain(name, key) for name in self.controllers)
         answers = await asyncio.gather(*requests, return_exceptions=True)
-        known = [each for answer in answers if isinstance(answer, list) for each in answer]
-        names = {each.controller for each in known if each.present}
-        names = names or {each.controller for each in known if each.past}
+        lists = [answer for answer in answers if isinstance(answer, list)]
+        explanations = [explanation for explained in lists for explanation in explained]
+        names = {explanation.controller for explanation in explanations if explanation.present}
+        names = names or {
+            explanation.controller for explanation in explanations if explanation.past
+        }
         for failure in answers:
             if not names and isinstance(failure, BaseException):
                 raise failure
@@ -123,7 +126,7 @@ class Daemons:
         return await self._ask_all(Verb.RESYNC, controller, " ".join(keys).encode(), Queuing)
 
     async def plan(self, controller: str) -> ControllerPlan:
-        """Return the plan of garbage collection; the leader's bucket confirms missing owners."""
+        """Return the plan of garbage collection, which is checked at the leader of the bucket."""
         return await self._ask_one(Verb.GC_PLAN, controller, b"", ControllerPlan)
 
     async def apply(self, plan: ControllerPlan) -> Removed:
@@ -174,13 +177,14 @@ class Daemons:
         Raises `NoDaemonError` or `UsageError` if no daemon offers the verb.
         """
         offered = self._offered(verb, controller)
-        count = len({each.queue_group or number for number, each in enumerate(offered)})
+        groups = (endpoint.queue_group for endpoint in offered)
+        count = len({group or number for number, group in enumerate(groups)})
         if count:
             return count
         if verb.collects and self._offered(Verb.RESYNC, controller):
             raise UsageError(f"controller {controller} makes no secondaries: it has no garbage")
-        why = "leads it now" if verb.acts else f"answers {verb} requests about it"
-        raise NoDaemonError(f"controller {controller} runs, but no daemon {why}")
+        action = "leads it now" if verb.acts else f"answers {verb} requests about it"
+        raise NoDaemonError(f"controller {controller} runs, but no daemon {action}")
 
     def _offered(self, verb: Verb, controller: str) -> list[EndpointInfo]:
         subject = verb.subject(controller)

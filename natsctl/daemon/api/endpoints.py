@@ -54,7 +54,7 @@ class ControllerEndpoints:
 
     Args:
         runnable: the controller. It answers `status`; a `Hosted` one answers `explain`, `tree`
-            and `resync` too, and a controller that makes secondaries the verbs about garbage.
+            and `resync` too, and one that makes secondaries also the verbs about garbage.
         daemon: this process.
         connection: the connection through which events and times are read.
         leads: whether this process acts for a controller.
@@ -191,7 +191,7 @@ class ControllerEndpoints:
             key = explanation.key
             if explanation.invalid:
                 invalid[key] = explanation.invalid
-            elif not _known(explanation):
+            elif not _has_work(explanation):
                 unknown.append(key)
             elif not runtime.holds(key):
                 elsewhere.append(key)
@@ -223,10 +223,10 @@ class ControllerEndpoints:
 
     async def _accept(self, runtime: ControllerRuntime, request: bytes) -> bytes:
         """Accept the bucket for the reason that the plan shows, and for no other reason."""
-        seen = self._requested_plan(request)
+        shown = self._requested_plan(request)
         self._check_running(runtime)
         held = runtime.garbage_held
-        if held and held != seen.refused:
+        if held and held != shown.refused:
             raise UsageError(
                 f"garbage collection of {runtime.name} is held for another reason than the plan "
                 f"shows: {held}; request {Verb.GC_PLAN} again"
@@ -268,7 +268,7 @@ def _has_secondaries(runtime: ControllerRuntime) -> bool:
     return any(slot.role not in (Primary, Tertiary) for slot in declared)
 
 
-def _known(explanation: Explanation) -> bool:
+def _has_work(explanation: Explanation) -> bool:
     """Return whether a sync of the key has an object to work on, or a failure to repeat."""
     owns = any(explanation.owned.values())
     return explanation.exists or owns or explanation.failures > 0

@@ -2,8 +2,8 @@
 
 Two daemons sync the same keys if they run without leader election and sharding, or in different
 modes. A daemon introduces itself to the others when it starts, after every reconnect, and at long
-intervals. It uses the subject of `natsctl status`, for which a restricted user needs a permission.
-Without this permission the other daemons still warn, and so does `natsctl status`.
+intervals. It publishes to the subject of `natsctl status`, for which a restricted user needs a
+permission. Without this permission, the other daemons and `natsctl status` still warn.
 """
 
 import asyncio
@@ -128,29 +128,31 @@ class Peers:
                 reason = name_taken(self._controller, str(other.daemon), other.work, own.work)
                 log.warning("controllers have the same name", reason=reason)
                 return
-        shown = ", ".join(f"{other.daemon}{_option(other)}" for other in listed[:SHOWN_MAX])
+        daemons = ", ".join(f"{other.daemon}{_option(other)}" for other in listed[:SHOWN_MAX])
         more = f" and {len(listed) - SHOWN_MAX} more" if len(listed) > SHOWN_MAX else ""
         log.warning(
             "every key is synced more than once",
             controller=self._controller,
-            daemons=shown + more,
+            daemons=daemons + more,
             this_daemon=own.mode.option,
             hint=ADVICE,
         )
 
 
-def conflict(found: Sequence[ControllerStatus]) -> str:
+def conflict(statuses: Sequence[ControllerStatus]) -> str:
     """Return why the daemons of one controller sync its keys more than once; empty if not."""
     modes = [
         status.mode.partition(" ")[0].replace("standby", "leader")
-        for status in found
+        for status in statuses
         if status.mode
     ]
     alone = modes.count(Mode.ALONE)
     if alone < 2 and len(set(modes)) < 2:  # noqa: PLR2004 - one daemon, or all in one mode
         return ""
-    why = f"{alone} daemons run alone" if len(set(modes)) == 1 else "daemons run in different modes"
-    return f"every key is synced more than once because {why}: {ADVICE}"
+    reason = (
+        f"{alone} daemons run alone" if len(set(modes)) == 1 else "daemons run in different modes"
+    )
+    return f"every key is synced more than once because {reason}: {ADVICE}"
 
 
 def _option(presence: Presence) -> str:

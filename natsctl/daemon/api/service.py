@@ -23,7 +23,7 @@ from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
 
-LOOK_S = 0.5  # how often the offered endpoints are compared with those that are wanted
+CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed
 
 NO_SHARDS: Mapping[str, Shard] = MappingProxyType({})
 NO_ELECTIONS: Mapping[str, Election] = MappingProxyType({})
@@ -45,7 +45,7 @@ def identity_of(daemon: Process) -> ServiceIdentity:
     return ServiceIdentity(
         name=NAME,
         version=daemon.version,
-        description="keeps everything equal to the desired state in NATS JetStream KV",
+        description="runs controllers whose desired state is in NATS JetStream KV",
         metadata={"host": daemon.host, "pid": str(daemon.pid)},
         id=daemon.id,
     )
@@ -104,8 +104,8 @@ async def _keep_offering(
 ) -> None:
     offered: list[Endpoint] | None = None
     while True:
-        wanted = [endpoint for controller in controllers for endpoint in controller.endpoints()]
-        if wanted != offered:
-            offer(wanted)
-            offered = wanted
-        await asyncio.sleep(LOOK_S)
+        current = [endpoint for controller in controllers for endpoint in controller.endpoints()]
+        if current != offered:
+            offer(current)
+            offered = current
+        await asyncio.sleep(CHECK_S)

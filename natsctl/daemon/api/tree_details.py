@@ -1,4 +1,4 @@
-"""Adds to a tree of objects what no cache has: external resources and the times of revisions."""
+"""Adds external resources and the times of revisions, which no cache has, to a tree of objects."""
 
 from collections.abc import Iterator
 

@@ -103,7 +103,7 @@ def test_the_error_of_a_missing_name_lists_the_controllers_of_the_module(package
 @pytest.mark.parametrize("name", ["App", "NUMBER"])
 def test_an_object_that_is_no_controller_is_rejected(package: str, name: str) -> None:
     error = load_error(f"{package}.good:{name}")
-    assert f"{package}.good:{name} is no subclass of natsctl.Controller" in error
+    assert f"{package}.good:{name} is not a subclass of natsctl.Controller" in error
     assert "the controllers there are Apps, Idle, Homeless" in error
 
 
@@ -156,5 +156,5 @@ def test_load_rejects_a_runnable_that_is_no_controller(package: str) -> None:
 def test_the_error_of_load_runnable_lists_the_runnables_of_the_module(package: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_runnable(f"{package}.good:App")
-    assert "nor has it use, run and stop, but it is another class" in str(caught.value)
+    assert "and does not have use, run and stop: it is another class" in str(caught.value)
     assert "the controllers there are Apps, Idle, Homeless, Guest" in str(caught.value)
