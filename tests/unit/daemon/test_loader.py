@@ -148,7 +148,7 @@ def test_load_runnable_accepts_controllers_and_other_runnables(package: str, nam
 
 
 def test_load_rejects_a_runnable_that_is_no_controller(package: str) -> None:
-    assert "no subclass of natsctl.Controller but another class" in load_error(
+    assert "is not a subclass of natsctl.Controller but another class" in load_error(
         f"{package}.good:Guest"
     )
 
