@@ -16,7 +16,7 @@ FAILED = 1
 
 
 class StopLimit:
-    """Exits with status 1 if a stop takes longer than *stop_timeout_s* and ten seconds more.
+    """Exits with status 1 if a stop takes over ten seconds longer than *stop_timeout_s*.
 
     Some handlers cannot be stopped: a handler that ignores its cancellation, waits for a thread, or
     blocks the event loop. So a thread watches the limit. Before it exits, it logs each call in

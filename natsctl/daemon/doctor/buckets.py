@@ -21,21 +21,23 @@ from natsctl.jetstream.events import PREFIX, STREAM
 EVENTS = "event stream"
 DAY_S = 24 * 3600
 
-Look = Callable[[Bucket, Sequence[Used], dict[str, Any]], Finding]
+Assess = Callable[[Bucket, Sequence[Used], dict[str, Any]], Finding]
 """Returns the finding about a bucket, from its uses and the server's `STREAM.INFO`."""
 
 
 async def check_buckets(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
     """Yield the findings about each bucket, and about the user's permissions there."""
-    for name in dict.fromkeys(each.bucket for each in used):
+    for name in dict.fromkeys(use.bucket for use in used):
         bucket = Bucket(connection, name)
-        kinds = [each for each in used if each.bucket == name]
-        async for finding in check_bucket(bucket, kinds, as_declared):
+        uses = [use for use in used if use.bucket == name]
+        async for finding in check_bucket(bucket, uses, as_declared):
             yield finding
 
 
-async def check_bucket(bucket: Bucket, used: Sequence[Used], look: Look) -> AsyncIterator[Finding]:
-    """Yield the findings about one bucket: *look* judges it, and permissions are checked."""
+async def check_bucket(
+    bucket: Bucket, used: Sequence[Used], assess: Assess
+) -> AsyncIterator[Finding]:
+    """Yield the findings about one bucket: the result of *assess*, and missing permissions."""
     check, probe = f"bucket {bucket.name}", Probe(bucket.connection)
     try:
         info = await bucket.info()
@@ -52,15 +54,15 @@ async def check_bucket(bucket: Bucket, used: Sequence[Used], look: Look) -> Asyn
     except StoreError as error:
         yield failed(check, str(error), "see the server's log")
     else:
-        yield look(bucket, used, info)
-    denied = [subject for each in used for subject in await _denied(probe, bucket, each)]
+        yield assess(bucket, used, info)
+    denied = [subject for use in used for subject in await _denied(probe, bucket, use)]
     if denied:
         yield _may_not(f"permissions {bucket.name}", denied)
 
 
 def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> Finding:
     check = f"bucket {bucket.name}"
-    if not any(each.kind.create for each in used):
+    if not any(use.kind.create for use in used):
         found = "it does not exist, and it is declared with create=False"
         return failed(check, found, f"create it: nats kv add {bucket.name} --history 5")
     if denied:
@@ -70,17 +72,17 @@ def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> Finding
 
 
 def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> Finding:
-    """Return whether a bucket has the options that its kinds declare, and is `sound`; a `Look`."""
+    """Return whether a bucket has the options that its kinds declare; an `Assess`."""
     check = f"bucket {bucket.name}"
-    for each in used:
-        different = bucket.difference(each.kind, info["config"])
+    for use in used:
+        different = bucket.difference(use.kind, info["config"])
         if different is not None:
             return _different(check, different)
     finding = sound(bucket, info)
-    if finding.result is not Result.OK or not any(each.watched for each in used):
+    if finding.result is not Result.OK or not any(use.watched for use in used):
         return finding
     if bucket.layout.origin:
-        return _mirrored(bucket, written=any(each.written for each in used))
+        return _mirrored(bucket, written=any(use.written for use in used))
     concerns = list(_concerns(bucket, info["config"]))
     if concerns:
         found, advice = ("; ".join(parts) for parts in zip(*concerns, strict=True))
@@ -103,7 +105,7 @@ def _mirrored(bucket: Bucket, *, written: bool) -> Finding:
 
 
 def _concerns(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the bucket forgets too early or never, each with advice."""
+    """Yield what the bucket deletes too early or never, each with advice."""
     edit = f"nats stream edit {bucket.stream}"
     if config.get("max_age") and not config.get("subject_delete_marker_ttl"):
         yield (
@@ -173,7 +175,7 @@ async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
 
 async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
     """Yield the findings about the stream of the controllers' events, if there are controllers."""
-    names = list(dict.fromkeys(each.controller for each in used))
+    names = list(dict.fromkeys(use.controller for use in used))
     if not names:
         return
     probe, denied = Probe(connection), list[str]()

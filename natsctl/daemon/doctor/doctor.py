@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from natsctl.controller.controller import Controller
 from natsctl.daemon.doctor.finding import Bounds, Finding
 from natsctl.daemon.doctor.kube import check_kube
-from natsctl.daemon.doctor.nats import Wanted, check_nats
+from natsctl.daemon.doctor.nats import NatsNeeds, check_nats
 from natsctl.daemon.doctor.service import verbs_of
 from natsctl.daemon.doctor.used_buckets import first_runs_of, leases_of, used_by
 from natsctl.daemon.operator import Guest, owner_of
@@ -35,7 +35,7 @@ async def examine(
         bounds: the bounds beyond which a check warns.
     """
     settings = ControllerSettings() if settings is None else settings
-    wanted = Wanted(
+    nats_needs = NatsNeeds(
         used=(*used_by(controllers), *first_runs_of(controllers, settings)),
         leases=leases_of(controllers, settings),
         lease_ttl_s=settings.lease_ttl_s,
@@ -43,7 +43,7 @@ async def examine(
         owners={controller.name: owner_of(controller) for controller in controllers},
     )
     bounds = Bounds() if bounds is None else bounds
-    async for finding in check_nats(nats, wanted, bounds):
+    async for finding in check_nats(nats, nats_needs, bounds):
         yield finding
     async for finding in check_kube(cluster, needs(controllers), bounds):
         yield finding

@@ -44,12 +44,12 @@ def ok(check: str, found: str) -> Finding:
 
 
 def warning(check: str, found: str, advice: str) -> Finding:
-    """Return a finding with which controllers work, but not well or not for long."""
+    """Return the finding of a problem with which controllers still work."""
     return Finding(check, Result.WARNING, found, advice)
 
 
 def failed(check: str, found: str, advice: str) -> Finding:
-    """Return a finding with which controllers do not work."""
+    """Return the finding of a problem with which controllers do not work."""
     return Finding(check, Result.FAILED, found, advice)
 
 
@@ -59,15 +59,15 @@ def permit(action: str, subjects: Iterable[str]) -> str:
 
 
 def skew(
-    check: str, before: datetime, theirs: datetime, after: datetime, limit_s: float
+    check: str, before: datetime, remote: datetime, after: datetime, limit_s: float
 ) -> Finding:
     """Return the finding about a remote clock.
 
-    The clock showed *theirs* between the local times *before* and *after*. The difference is
+    The clock showed *remote* between the local times *before* and *after*. The difference is
     certain only beyond these two times, so a slow answer never causes a warning.
     """
-    ahead_s = (theirs - after).total_seconds()
-    behind_s = (before - theirs).total_seconds()
+    ahead_s = (remote - after).total_seconds()
+    behind_s = (before - remote).total_seconds()
     skew_s = max(ahead_s, behind_s, 0.0)
     if skew_s <= limit_s:
         return ok(check, "equal to the local clock")

@@ -89,22 +89,22 @@ async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Findi
         ) from error
     found = f"{transport.server}, version {version.git_version}"
     numbers = (version.major, version.minor.rstrip("+"))
-    if all(each.isdecimal() for each in numbers) and tuple(map(int, numbers)) < OLDEST:
+    if all(number.isdecimal() for number in numbers) and tuple(map(int, numbers)) < OLDEST:
         yield warning(CLUSTER, found, "its server-side apply is not reliable: update the cluster")
     else:
         yield ok(CLUSTER, found)
-    theirs = _time(reply.date)
-    if theirs is not None:
-        yield skew(CLOCK, before, theirs, after, bounds.skew_s)
+    server_time = _time(reply.date)
+    if server_time is not None:
+        yield skew(CLOCK, before, server_time, after, bounds.skew_s)
 
 
 def _time(date: str) -> datetime | None:
     """Return the time of an HTTP `Date` header; None if it is no time in UTC."""
     try:
-        found = parsedate_to_datetime(date)
+        parsed = parsedate_to_datetime(date)
     except ValueError:
         return None
-    return found if found.tzinfo is not None else None
+    return parsed if parsed.tzinfo is not None else None
 
 
 async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]:
@@ -115,7 +115,7 @@ async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]
             continue
         check = f"kind {kind.name}"
         try:
-            found = await kube.resource(kind.api_version, kind.kind)
+            resource = await kube.resource(kind.api_version, kind.kind)
         except StoreMissingError as error:
             if kind.optional:
                 yield ok(check, f"{error}; it is optional, and is used when it appears")
@@ -127,42 +127,46 @@ async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]
             yield failed(check, str(error), "allow the user to list the kinds of the cluster")
         else:
             group = kind.api_version.rpartition("/")[0]
-            names[kind.api_version, kind.kind] = ResourceName(group, found.plural, found.namespaced)
-            yield ok(check, f"{found.plural} of {kind.api_version}")
-    known = [need for need in needed if (need.kind.api_version, need.kind.kind) in names]
+            names[kind.api_version, kind.kind] = ResourceName(
+                group, resource.plural, resource.namespaced
+            )
+            yield ok(check, f"{resource.plural} of {kind.api_version}")
+    existing = [need for need in needed if (need.kind.api_version, need.kind.kind) in names]
     try:
-        wanted = roles(known, names)
+        needed_roles = roles(existing, names)
     except UsageError as error:
         yield failed("kinds", str(error), "change the declaration")
         return
-    async for finding in _permissions(kube.transport, wanted):
+    async for finding in _permissions(kube.transport, needed_roles):
         yield finding
 
 
-async def _permissions(transport: "Transport", wanted: Iterable[Role]) -> AsyncIterator[Finding]:
-    accesses = list(_accesses(wanted))
+async def _permissions(transport: "Transport", needed: Iterable[Role]) -> AsyncIterator[Finding]:
+    accesses = list(_accesses(needed))
     denied: dict[_Access, list[str]] = {}
     try:
         async with together() as group:
-            asked = {access: group.create_task(_allowed(transport, access)) for access in accesses}
+            answers = {
+                access: group.create_task(_allowed(transport, access)) for access in accesses
+            }
     except StoreError as error:
         yield failed(PERMISSIONS, str(error), "allow the user to create SelfSubjectAccessReviews")
         return
-    for access, answer in asked.items():
+    for access, answer in answers.items():
         if not answer.result():
             denied.setdefault(access._replace(verb=""), []).append(access.verb)
     for access, verbs in denied.items():
-        what = RequestInfo(
+        request = RequestInfo(
             ", ".join(verbs), access.group, access.plural, access.namespace or "", access.name
         )
         advice = "grant what natsctl rbac prints: natsctl rbac … | kubectl apply -f -"
-        yield failed(PERMISSIONS, f"may not {what}", advice)
+        yield failed(PERMISSIONS, f"may not {request}", advice)
     if accesses and not denied:
         yield ok(PERMISSIONS, f"all {len(accesses)} that natsctl rbac prints")
 
 
-def _accesses(wanted: Iterable[Role]) -> Iterable[_Access]:
-    for role in wanted:
+def _accesses(needed: Iterable[Role]) -> Iterable[_Access]:
+    for role in needed:
         for rule in role.rules:
             for plural in rule.resources:
                 for name in rule.resource_names or ("",):

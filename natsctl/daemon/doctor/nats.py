@@ -37,7 +37,7 @@ SAMPLES = 5  # requests; the latency is the median
 UNANSWERED = "cannot be answered"  # in the error of a user who may not receive answers
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class NatsNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """The needs of controllers in NATS.
 
     Attributes:
@@ -56,7 +56,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check_nats(
-    options: NatsOptions, wanted: Wanted, bounds: Bounds
+    options: NatsOptions, needs: NatsNeeds, bounds: Bounds
 ) -> AsyncIterator[Finding]:
     """Yield the findings about a server, without changing anything on it.
 
@@ -64,7 +64,7 @@ async def check_nats(
     """
     try:
         async with connect(options) as connection:
-            async for finding in _connected(connection, wanted, bounds):
+            async for finding in _connected(connection, needs, bounds):
                 yield finding
     except (ConnectError, UsageError) as error:
         yield failed(SERVER, str(error), _connect_advice(error))
@@ -79,7 +79,7 @@ def _connect_advice(error: NatsctlError) -> str:
 
 
 async def _connected(
-    connection: Connection, wanted: Wanted, bounds: Bounds
+    connection: Connection, needs: NatsNeeds, bounds: Bounds
 ) -> AsyncIterator[Finding]:
     version = connection.client.connected_server_version
     shown = f"{version.major}.{version.minor}.{version.patch}"
@@ -105,14 +105,14 @@ async def _connected(
         yield _limits(info, bounds)
     for part in (
         check_installation(connection),
-        check_buckets(connection, wanted.used),
-        check_leases(connection, wanted.leases, wanted.lease_ttl_s),
-        check_holders(connection, wanted.owners),
-        check_garbage(connection, wanted.used),
-        check_events(connection, wanted.used),
-        check_service(connection, wanted.verbs),
-        check_modes(connection, wanted.verbs),
-        _clock(connection, wanted.used, bounds),
+        check_buckets(connection, needs.used),
+        check_leases(connection, needs.leases, needs.lease_ttl_s),
+        check_holders(connection, needs.owners),
+        check_garbage(connection, needs.used),
+        check_events(connection, needs.used),
+        check_service(connection, needs.verbs),
+        check_modes(connection, needs.verbs),
+        _clock(connection, needs.used, bounds),
     ):
         async for finding in part:
             yield finding
@@ -179,13 +179,13 @@ async def _clock(
     connection: Connection, used: Sequence[Used], bounds: Bounds
 ) -> AsyncIterator[Finding]:
     """Compare the local clock with the server's, whose time is in each `STREAM.INFO`."""
-    for name in dict.fromkeys(each.bucket for each in used):
+    for name in dict.fromkeys(use.bucket for use in used):
         before = datetime.now(UTC)
         try:
             info = await connection.api(f"STREAM.INFO.KV_{name}")
         except StoreError:
             continue
         if "ts" in info:
-            theirs = datetime.fromisoformat(info["ts"])
-            yield skew(CLOCK, before, theirs, datetime.now(UTC), bounds.skew_s)
+            server_time = datetime.fromisoformat(info["ts"])
+            yield skew(CLOCK, before, server_time, datetime.now(UTC), bounds.skew_s)
             return

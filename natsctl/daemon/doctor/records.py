@@ -37,7 +37,7 @@ async def check_installation(connection: Connection) -> AsyncIterator[Finding]:
         KvStore(Bucket(connection, INSTALLATION.bucket), INSTALLATION),
     )
     try:
-        known = await known_installation(store)
+        current = await known_installation(store)
     except StoreMissingError:
         yield ok(check, NO_INSTALLATION)
     except PermissionDeniedError as error:
@@ -45,15 +45,15 @@ async def check_installation(connection: Connection) -> AsyncIterator[Finding]:
     except (StoreError, InvalidObjectError) as error:
         yield failed(check, str(error), f"see nats kv get {INSTALLATION.bucket} installation")
     else:
-        adopted = ", ".join(known.adopted) if known else ""
+        adopted = ", ".join(current.adopted) if current else ""
         objects = f", with the objects of {adopted}" if adopted else ""
-        yield ok(check, f"{known.id}{objects}" if known else NO_INSTALLATION)
+        yield ok(check, f"{current.id}{objects}" if current else NO_INSTALLATION)
 
 
 async def check_garbage(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
     """Yield a warning, with the reason, for each controller whose garbage collection is held."""
     store = KvStore(Bucket(connection, MEMORY.bucket), MEMORY)
-    for controller in dict.fromkeys(each.controller for each in used):
+    for controller in dict.fromkeys(use.controller for use in used):
         try:
             stored = await read(store, f"gc.{controller}")
             held = "" if stored is None else MEMORY.decode(stored.value).held
@@ -88,11 +88,11 @@ async def check_holders(
             holders = await _holders(store, name)
         except StoreError:
             continue
-        ours = Workload(owner)
-        for holder, theirs in holders:
-            if not ours.same(theirs):
+        expected = Workload(owner)
+        for holder, actual in holders:
+            if not expected.same(actual):
                 advice = "give one of the two controllers another name, and run it again"
-                yield failed(f"lease {name}", name_taken(name, holder, theirs, ours), advice)
+                yield failed(f"lease {name}", name_taken(name, holder, actual, expected), advice)
                 break
 
 
@@ -109,7 +109,7 @@ async def _holders(store: LeaseStore, name: str) -> list[tuple[str, Workload]]:
 def _fit_for_leases(
     ttl_s: float, bucket: Bucket, _used: Sequence[Used], info: dict[str, Any]
 ) -> Finding:
-    """Return whether leases can be written to the bucket and stay for long enough; a `Look`."""
+    """Return whether leases can be written to the bucket and stay for long enough; an `Assess`."""
     check, config = f"bucket {bucket.name}", info["config"]
     if not config.get("allow_msg_ttl"):
         found = "leases cannot be written: the bucket does not allow a TTL per message"

@@ -50,9 +50,9 @@ async def check_modes(connection: Connection, controllers: Iterable[str]) -> Asy
     for name in controllers:
         if name in daemons.controllers:
             with suppress(NatsctlError):
-                why = conflict(await daemons.status(name))
-                if why:
-                    found, _, advice = why.partition(": ")
+                reason = conflict(await daemons.status(name))
+                if reason:
+                    found, _, advice = reason.partition(": ")
                     yield warning(f"modes {name}", found, advice)
 
 

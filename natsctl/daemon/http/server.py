@@ -81,10 +81,10 @@ def http_stand_in(sockets: Sequence[socket.socket]) -> StandIn:
     """
 
     async def respond(request: web.BaseRequest, stall: Stall) -> web.Response:
-        question = request.path.strip("/")
-        if question == "livez" and stall.duration_s < DEAD_S:
+        endpoint = request.path.strip("/")
+        if endpoint == "livez" and stall.duration_s < DEAD_S:
             return _response(HTTPStatus.OK, f"[+]event-loop ok: {stall}\nlivez check passed\n")
-        verdict = Verdict(question, (Check("event-loop", str(stall)),))
+        verdict = Verdict(endpoint, (Check("event-loop", str(stall)),))
         return _response(HTTPStatus.SERVICE_UNAVAILABLE, verdict.text())
 
     async def serve(stall: Stall) -> None:

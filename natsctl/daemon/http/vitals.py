@@ -35,7 +35,7 @@ class Check(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """The result of all checks behind one endpoint, such as `readyz`."""
 
-    question: str
+    endpoint: str
     checks: tuple[Check, ...]
 
     @property
@@ -50,7 +50,7 @@ class Verdict(msgspec.Struct, frozen=True):
         """
         if self.passed and not verbose:
             return "ok"
-        end = f"{self.question} check {'passed' if self.passed else 'failed'}\n"
+        end = f"{self.endpoint} check {'passed' if self.passed else 'failed'}\n"
         return "\n".join((*map(str, self.checks), end))
 
 

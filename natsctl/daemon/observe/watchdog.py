@@ -12,13 +12,13 @@ import msgspec
 from natsctl.core.sync.calls import Call, calls, current_call
 from natsctl.telemetry.frames import thread_frames, user_frames
 from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.repeats import Repeats
 
 log = get_logger(__name__)
 
 BLOCKED_S = 1.0  # a loop without an iteration for this long is blocked
 CHECK_S = 0.25
 LOG_INTERVAL_S = 60.0  # stalls at the same line within this time are counted but not logged
-LINES_MAX = 100  # lines that are remembered
 
 
 class Stalls(msgspec.Struct, frozen=True):
@@ -35,12 +35,16 @@ class Stall:
         controller: the controller whose handler blocks the loop; empty if no handler does.
         key: the key of the handler; empty if no handler blocks the loop.
         line: the line of the user's code that blocks the loop.
+        logged: whether the begin of the stall was logged.
     """
 
-    def __init__(self, controller: str, key: str, line: str, started: float) -> None:
+    def __init__(
+        self, controller: str, key: str, line: str, started: float, *, logged: bool = False
+    ) -> None:
         self.controller = controller
         self.key = key
         self.line = line
+        self.logged = logged
         self.over = threading.Event()
         self.started = started
 
@@ -74,7 +78,7 @@ class Watchdog:
         self._stand_ins: tuple[StandIn, ...] = ()
         self._iterations = 0
         self._stopping = threading.Event()
-        self._logged: dict[str, float] = {}  # the time of the last log line, by line of code
+        self._repeats = Repeats(time.monotonic, LOG_INTERVAL_S)  # of lines of code
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -126,8 +130,9 @@ class Watchdog:
     def _begin(self, loop: asyncio.AbstractEventLoop, ident: int, started: float) -> Stall:
         call = _call_of(asyncio.current_task(loop))
         controller, key = ("", "") if call is None else (call.owner, str(call.key))
-        stall = Stall(controller, key, _current_line(ident), started)
-        if self._must_log(stall.line):
+        line = _current_line(ident)
+        stall = Stall(controller, key, line, started, logged=self._repeats.due(line))
+        if stall.logged:
             log.warning(
                 "event loop blocked",
                 controller=controller or None,
@@ -144,7 +149,7 @@ class Watchdog:
         if stall is None:
             return
         stall.over.set()
-        if self._logged.get(stall.line, 0.0) > stall.started:
+        if stall.logged:
             log.warning(
                 "event loop unblocked",
                 controller=stall.controller or None,
@@ -155,15 +160,6 @@ class Watchdog:
         before = self.stalls.get(stall.controller, Stalls())
         after = Stalls(before.count + 1, before.seconds + stall.duration_s)
         self.stalls = {**self.stalls, stall.controller: after}
-
-    def _must_log(self, line: str) -> bool:
-        now = time.monotonic()
-        if now - self._logged.get(line, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
-            return False
-        if len(self._logged) >= LINES_MAX:
-            self._logged.clear()
-        self._logged[line] = now
-        return True
 
 
 def _call_of(task: "asyncio.Task[object] | None") -> Call | None:

@@ -43,7 +43,7 @@ class Given(msgspec.Struct, frozen=True):
 
 
 Layer = dict[str, Given]
-"""What one source sets, by the dotted name of the field."""
+"""The values that one source sets, by the dotted name of the field."""
 
 
 def merged(layers: Iterable[Layer]) -> Layer:

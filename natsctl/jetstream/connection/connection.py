@@ -20,12 +20,12 @@ from natsctl.jetstream.connection.dial import Dial
 from natsctl.jetstream.connection.link import ServerLink
 from natsctl.jetstream.connection.nats_contexts import with_context
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.connection.repeats import Repeats
 from natsctl.jetstream.connection.requests import NextAnswer
 from natsctl.jetstream.connection.servers import secrets
 from natsctl.jetstream.connection.spans import api_span
 from natsctl.telemetry.hiding import Secrets
 from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.repeats import Repeats
 
 log = get_logger(__name__)
 

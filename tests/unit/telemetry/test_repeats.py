@@ -1,6 +1,6 @@
 """A repeated message is due at most once in a quiet period."""
 
-from natsctl.jetstream.connection.repeats import Repeats
+from natsctl.telemetry.repeats import Repeats
 
 
 def test_a_message_is_due_once_per_quiet_period() -> None:
