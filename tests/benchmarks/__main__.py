@@ -119,7 +119,7 @@ def main() -> None:
     options = arguments()
     sizes, environment = sizes_of(options), circumstances(options.loop)
     rows: list[Row] = []
-    for name in options.names or [each for each in BENCHMARKS if each not in ONLY_BY_NAME]:
+    for name in options.names or [known for known in BENCHMARKS if known not in ONLY_BY_NAME]:
         started = time.monotonic()
         rows += asyncio.run(BENCHMARKS[name](sizes))  # type: ignore[arg-type]
         print(

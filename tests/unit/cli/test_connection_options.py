@@ -11,7 +11,7 @@ def nats(flags: dict[str, str], environ: dict[str, str]) -> NatsOptions:
     return load_settings(flags, environ, config="/dev/null").settings.nats
 
 
-def test_the_default_is_the_default_server() -> None:
+def test_without_settings_the_default_server_is_used() -> None:
     assert nats({}, {}) == NatsOptions()
 
 

@@ -155,7 +155,7 @@ async def test_a_name_that_is_invalid_in_a_subject_is_rejected(name: str) -> Non
         Operator([controller], nats=MemoryStores())
 
 
-class Guest:
+class OtherRunnable:
     """A runnable that is no Controller."""
 
     def __init__(self, events: list[str], error: Exception | None = None) -> None:
@@ -187,7 +187,7 @@ class Guest:
 
 async def test_other_runnables_receive_stores_and_settings_and_are_awaited() -> None:
     events: list[str] = []
-    stores, guest = MemoryStores(), Guest(events)
+    stores, guest = MemoryStores(), OtherRunnable(events)
     operator = Operator(
         [First(events)], nats=stores, settings=ControllerSettings(workers=9, resync_s=5)
     )
@@ -201,7 +201,9 @@ async def test_other_runnables_receive_stores_and_settings_and_are_awaited() -> 
 
 async def test_an_exception_of_one_runnable_stops_all_and_is_raised() -> None:
     events: list[str] = []
-    operator = Operator([First(events), Guest(events, ValueError("for good"))], nats=MemoryStores())
+    operator = Operator(
+        [First(events), OtherRunnable(events, ValueError("for good"))], nats=MemoryStores()
+    )
     with pytest.raises(ValueError, match="for good"):
         await operator.run()
     assert events == ["first starts", "guest starts", "first ends"]
@@ -211,13 +213,13 @@ async def test_a_runnable_that_is_added_to_a_running_operator_does_not_run() -> 
     events: list[str] = []
     operator = Operator([First(events)], nats=MemoryStores())
     async with running(operator):
-        operator.add_controller(Guest(events))
+        operator.add_controller(OtherRunnable(events))
         await asyncio.sleep(10)
     assert events == ["first starts", "first ends"]
 
 
 async def test_a_runnable_keeps_its_stores_if_the_operator_has_none() -> None:
-    guest = Guest([])
+    guest = OtherRunnable([])
     guest.nats = stores = MemoryStores()
     operator = Operator([guest])
     async with running(operator):

@@ -86,9 +86,9 @@ def test_hiding_takes_time_in_proportion_to_the_length_of_the_text(piece: str) -
         """Return the least processor time of a few rounds."""
         rounds = []
         for _ in range(rounds_count):
-            begun = time.process_time()
+            started = time.process_time()
             hide(text[:size], limit=size)
-            rounds.append(time.process_time() - begun)
+            rounds.append(time.process_time() - started)
         return min(rounds)
 
     assert spent_s(1_000_000, 2) / spent_s(125_000, 4) < 24  # quadratic time would be 64

@@ -24,7 +24,9 @@ from natsctl.testing.memory import MemoryStore
 from tests.support.stores.sample_objects import THINGS, informed
 
 
-async def test_a_task_inherits_the_log_context_and_does_not_change_its_parents() -> None:
+async def test_a_child_task_inherits_the_log_context_and_does_not_change_that_of_its_parent() -> (
+    None
+):
     async def child() -> Mapping[str, object]:
         inherited = log_context()
         bind_log_context(key="b")
@@ -106,7 +108,7 @@ def test_an_error_is_a_field_and_a_traceback_is_optional(caplog: pytest.LogCaptu
 def test_a_logger_formats_nothing_below_its_level() -> None:
     class Unread:
         def __str__(self) -> str:
-            raise AssertionError("nobody reads this")
+            raise AssertionError("the field was formatted")
 
     get_logger("some").debug("cache synced", kind=Unread())
 

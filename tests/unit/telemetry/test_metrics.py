@@ -47,7 +47,7 @@ def test_each_number_has_its_name_and_labels() -> None:
     assert b"# HELP pump_litres_total Pumped litres.\n# TYPE pump_litres_total counter" in page
 
 
-def test_a_number_that_is_none_is_left_out() -> None:
+def test_a_missing_number_is_omitted() -> None:
     page, _ = exposition(PUMPS.families({("b", "hill"): Pump()}))
     assert b"# TYPE pump_pressure gauge" in page
     assert b"pump_pressure{" not in page

@@ -100,7 +100,7 @@ class TestFaults:
         assert await store.get("a") == created
 
 
-class TestFigures:
+class TestCounters:
     async def test_keys_returns_the_existing_keys_in_order(self, store: MemoryStore) -> None:
         for key in ("b", "a", "c"):
             await store.create(key, value())

@@ -13,7 +13,7 @@ def names(documents: list[KeyDocument]) -> list[str]:
     return [f"{manifest.bucket}/{manifest.key}" for manifest in documents]
 
 
-def test_documents_lists_files_and_folders_are_read_in_order(tmp_path: Path) -> None:
+def test_read_documents_keeps_the_order_of_files_lists_and_documents(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(
         "bucket: x\nkey: one\nspec: {a: 1}\n---\n---\n- {bucket: x, key: two, spec: {}}\n"
     )

@@ -22,7 +22,7 @@ CURRENT = {
     "metadata": {**BOOKKEEPING, "labels": {"team": "a", "tier": "edge"}},
     "spec": {"text": "hi", "replicas": 2},
     "status": {"ready": True},
-    "note": "kept by nobody's type",
+    "note": "a field of no type",
 }
 
 

@@ -433,14 +433,15 @@ async def test_each_shard_member_answers_for_its_own_keys() -> None:
     operators = [Operator([Apps()], nats=stores, shard=shard) for shard in shard_factories]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await eventually(
-        lambda: all(len(each.shards["apps"].state().members) > 1 for each in operators)
+        lambda: all(len(operator.shards["apps"].state().members) > 1 for operator in operators)
     )
     keys = [f"a{number}" for number in range(20)]
     for key in keys:
         await stores.store(Apps.apps.kind).create(key, app())
     await asyncio.sleep(20)
     clients = [
-        Client(each.runtimes[0], each.leads, shard=each.shards["apps"]) for each in operators
+        Client(operator.runtimes[0], operator.leads, shard=operator.shards["apps"])
+        for operator in operators
     ]
 
     statuses = [await client.status() for client in clients]
@@ -482,7 +483,7 @@ async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     operators = [Operator([Apps()], nats=stores, shard=shard) for shard in shard_factories]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await eventually(
-        lambda: all(len(each.shards["apps"].state().members) > 1 for each in operators)
+        lambda: all(len(operator.shards["apps"].state().members) > 1 for operator in operators)
     )
     apps, parts = stores.store(Apps.apps.kind), stores.store(Apps.parts.kind)
     keys = [f"a{number}" for number in range(20)]
@@ -494,7 +495,8 @@ async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     apps.break_watches()
     await asyncio.sleep(1)
     clients = [
-        Client(each.runtimes[0], each.leads, shard=each.shards["apps"]) for each in operators
+        Client(operator.runtimes[0], operator.leads, shard=operator.shards["apps"])
+        for operator in operators
     ]
     plan = await clients[0](Verb.GC_PLAN, "", ControllerPlan)
     assert {orphan.key for orphan in plan.orphans} == set(keys)
@@ -524,7 +526,8 @@ async def test_one_daemon_is_the_leader_and_the_other_is_standby() -> None:
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await asyncio.sleep(5)
     clients = [
-        Client(each.runtimes[0], each.leads, election=each.elections["apps"]) for each in operators
+        Client(operator.runtimes[0], operator.leads, election=operator.elections["apps"])
+        for operator in operators
     ]
     assert sorted([(await client.status()).mode for client in clients]) == ["leader", "standby"]
     for operator, task in zip(operators, tasks, strict=True):
@@ -535,5 +538,5 @@ async def test_one_daemon_is_the_leader_and_the_other_is_standby() -> None:
 async def test_the_status_response_to_a_presence_is_a_presence() -> None:
     client = Client(ControllerRuntime(Apps(), nats=MemoryStores()))
     other = Presence(daemon=PROCESS, mode=Mode.SHARED, work=Workload("App.apps"))
-    answer = await client(Verb.STATUS, msgspec.json.encode(other), Presence)
-    assert (answer.mode, answer.work) == (Mode.ALONE, Workload("App.apps"))
+    response = await client(Verb.STATUS, msgspec.json.encode(other), Presence)
+    assert (response.mode, response.work) == (Mode.ALONE, Workload("App.apps"))

@@ -38,7 +38,7 @@ def meet(peers: Peers, other: Presence) -> bytes | None:
         (Mode.ELECTED, Mode.UNKNOWN, False),
     ],
 )
-def test_mixed_or_unshared_modes_disturb_each_other(
+def test_two_daemons_disturb_each_other_unless_their_modes_coordinate(
     one: Mode, other: Mode, *, disturbs: bool
 ) -> None:
     assert presence("a", one).disturbs(presence("b", other)) is disturbs

@@ -26,7 +26,7 @@ def messages(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
     return [(record["message"], record.get("repeated", 1)) for record in log_records(capsys)]
 
 
-async def test_two_thousand_equal_lines_are_written_as_two(
+async def test_two_thousand_lines_of_one_event_are_written_as_two(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log_to_stderr(JSON)

@@ -164,17 +164,17 @@ def test_the_level_setting_can_name_a_logger(capsys: pytest.CaptureFixture[str])
 
 def test_control_characters_in_a_message_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings())
-    log.error("answered \x1b[2J\x9b2J\r")
-    assert capsys.readouterr().err[21:] == "answered \\x1b[2J\\x9b2J\\x0d\n"
+    log.error("received \x1b[2J\x9b2J\r")
+    assert capsys.readouterr().err[21:] == "received \\x1b[2J\\x9b2J\\x0d\n"
 
 
 def test_a_message_cannot_forge_a_log_line(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings())
     forged = "12:00:00.000 INFO    all is well"
     error = ValueError(f"bad\n{forged}")
-    log.error("answered %s", error, exc_info=error)
+    log.error("received %s", error, exc_info=error)
     first, *others = capsys.readouterr().err.splitlines()
-    assert first[21:] == "answered bad"
+    assert first[21:] == "received bad"
     assert [line for line in others if line.endswith(forged)] == [f"  {forged}"] * 2
     assert all(line.startswith("  ") for line in others)
 

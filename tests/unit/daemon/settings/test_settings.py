@@ -291,7 +291,7 @@ def test_variables_of_kubernetes_services_and_other_programs_are_ignored() -> No
     assert load_settings({}, {**service_links, **others}).sources == {}
 
 
-def test_the_owner_domain_names_the_labels() -> None:
+def test_the_owner_domain_sets_the_names_of_the_owner_labels() -> None:
     assert ControllerSettings().owner_names == OwnerNames()
     named = load_file("[controllers]\nowner_domain = 'example.com'").settings.controllers
     assert named.owner_names.key == "example.com/owner-key"

@@ -27,13 +27,13 @@ ELECTING_S = 9.0
 
 
 class Cluster:
-    """A connection to servers without a leader for `electing_s`, with a bucket if `made`.
+    """A connection to servers without a leader for `electing_s`, with a bucket if `has_bucket`.
 
     If the bucket does not exist, the leader resigns for `resigns_s` after it reported that once.
     """
 
     def __init__(
-        self, *, made: bool = True, electing_s: float = 0.0, resigns_s: float = 0.0
+        self, *, has_bucket: bool = True, electing_s: float = 0.0, resigns_s: float = 0.0
     ) -> None:
         self.requests: list[str] = []  # requests and messages that a leader received
         self.replicas: list[object] = []  # replicas of each request to create the bucket
@@ -41,17 +41,17 @@ class Cluster:
         self.publish_prefix = ""
         self.max_payload = 1024 * 1024
         self.client = self
-        self.dead: list[str] = []  # prefixes of requests that get no response, one each
+        self.dropped: list[str] = []  # prefixes of requests that get no response, one each
         self.slow_s = 0.0  # duration of a request to create a consumer
-        self.listening = 0  # subscriptions
-        self._made = made
+        self.subscriptions = 0
+        self._has_bucket = has_bucket
         self._resigns_s = resigns_s
         self._numbers = itertools.count(1)
-        self._leads = asyncio.get_running_loop().time() + electing_s
+        self._leader_at_s = asyncio.get_running_loop().time() + electing_s
 
     @property
     def leaderless(self) -> bool:
-        return asyncio.get_running_loop().time() < self._leads
+        return asyncio.get_running_loop().time() < self._leader_at_s
 
     async def api(
         self,
@@ -63,7 +63,7 @@ class Cluster:
         config = dict(body or {"deny_delete": True})
         if endpoint.startswith("STREAM.CREATE"):
             self.replicas.append(config["num_replicas"])
-        if self.leaderless or self._swallowed(endpoint):
+        if self.leaderless or self._is_dropped(endpoint):
             await asyncio.sleep(timeout_s or 5)
             raise StoreTimeoutError(endpoint)
         self.requests.append(endpoint)
@@ -71,23 +71,23 @@ class Cluster:
             await asyncio.sleep(self.slow_s)
         if endpoint.startswith("STREAM.MSG.GET"):
             raise NotFoundError(endpoint)
-        if endpoint.startswith("STREAM.INFO") and not self._made:
+        if endpoint.startswith("STREAM.INFO") and not self._has_bucket:
             self.elect(self._resigns_s)
             self._resigns_s = 0.0
             raise StoreMissingError(endpoint)
         return {"created": "then", "config": config, "state": {"last_seq": 0}}
 
-    def _swallowed(self, endpoint: str) -> bool:
-        """Return True, once for each prefix in `dead` that matches the request."""
-        for prefix in self.dead:
+    def _is_dropped(self, endpoint: str) -> bool:
+        """Return True, once for each prefix in `dropped` that matches the request."""
+        for prefix in self.dropped:
             if endpoint.startswith(prefix):
-                self.dead.remove(prefix)
+                self.dropped.remove(prefix)
                 return True
         return False
 
     async def request(self, subject: str, *_: object, **__: object) -> None:
         """Fail as a request to a stream without a leader fails."""
-        raise StoreError(f"{subject} has no answer: nobody answers") from NoRespondersError()
+        raise StoreError(f"nobody answers {subject}: no leader") from NoRespondersError()
 
     async def publish(self, subject: str) -> None:
         if not self.leaderless:
@@ -104,15 +104,15 @@ class Cluster:
         return f"_INBOX.{next(self._numbers)}"
 
     async def subscribe_raw(self, _subject: str, _receive: object) -> "Cluster":
-        self.listening += 1
+        self.subscriptions += 1
         return self
 
     async def unsubscribe(self) -> None:
-        self.listening -= 1
+        self.subscriptions -= 1
 
     def elect(self, electing_s: float) -> None:
         """Have no leader for `electing_s` from now."""
-        self._leads = asyncio.get_running_loop().time() + electing_s
+        self._leader_at_s = asyncio.get_running_loop().time() + electing_s
 
 
 def bucket(cluster: Cluster) -> Bucket:
@@ -138,7 +138,7 @@ async def follow_until_silent(watch: KvWatch) -> None:
 
 
 async def test_ensure_repeats_a_request_without_a_response_until_a_leader_is_elected() -> None:
-    cluster = Cluster(made=False, electing_s=ELECTING_S)
+    cluster = Cluster(has_bucket=False, electing_s=ELECTING_S)
     with pytest.raises(StoreMissingError):
         await bucket(cluster).ensure(natsctl.kv(bytes, bucket="b", create=False))
     assert cluster.requests == ["STREAM.INFO.KV_b"]
@@ -146,14 +146,14 @@ async def test_ensure_repeats_a_request_without_a_response_until_a_leader_is_ele
 
 async def test_ensure_gives_up_after_the_election_timeout() -> None:
     clock = asyncio.get_running_loop().time
-    began = clock()
+    started = clock()
     with pytest.raises(StoreTimeoutError):
         await bucket(Cluster(electing_s=3600)).ensure(natsctl.kv(bytes, bucket="b"))
-    assert ELECTION_S <= clock() - began < 2 * ELECTION_S
+    assert ELECTION_S <= clock() - started < 2 * ELECTION_S
 
 
 async def test_a_missing_response_does_not_reduce_the_replicas_of_a_new_bucket() -> None:
-    cluster = Cluster(made=False, resigns_s=ELECTING_S)
+    cluster = Cluster(has_bucket=False, resigns_s=ELECTING_S)
     await bucket(cluster).ensure(natsctl.kv(bytes, bucket="b", replicas=None))
     assert cluster.requests[-1] == "STREAM.CREATE.KV_b"
     assert set(cluster.replicas) == {3}
@@ -182,7 +182,7 @@ async def test_a_broken_consumer_is_deleted_after_a_failed_attempt_to_watch() ->
     await follow_until_silent(watch)
     cluster.elect(1.0)
     cluster.requests.clear()
-    cluster.dead = ["STREAM.MSG.GET"] * 9
+    cluster.dropped = ["STREAM.MSG.GET"] * 9
     with pytest.raises(StoreTimeoutError):
         await open_and_close(watch)
     assert cluster.requests == ["STREAM.INFO.KV_b", "CONSUMER.DELETE.KV_b.natsctl-1"]
@@ -190,44 +190,44 @@ async def test_a_broken_consumer_is_deleted_after_a_failed_attempt_to_watch() ->
 
 async def test_a_second_consumer_is_requested_if_the_first_request_has_no_response() -> None:
     cluster = Cluster()
-    cluster.dead = ["CONSUMER.CREATE"]
+    cluster.dropped = ["CONSUMER.CREATE"]
     clock = asyncio.get_running_loop().time
-    began = clock()
+    started = clock()
     await open_and_close(KvWatch(bucket(cluster)))
-    assert clock() - began == pytest.approx(HEDGE_S)
+    assert clock() - started == pytest.approx(HEDGE_S)
 
 
 async def test_a_watch_starts_within_a_second_after_two_requests_without_a_response() -> None:
     cluster = Cluster()
-    cluster.dead = ["CONSUMER.CREATE"] * 2
+    cluster.dropped = ["CONSUMER.CREATE"] * 2
     clock = asyncio.get_running_loop().time
-    began = clock()
+    started = clock()
     await open_and_close(KvWatch(bucket(cluster)))
-    assert clock() - began < 1.0
+    assert clock() - started < 1.0
 
 
 async def test_a_closed_watch_deletes_every_requested_consumer() -> None:
     cluster = Cluster()
-    cluster.dead = ["CONSUMER.CREATE"] * 2
+    cluster.dropped = ["CONSUMER.CREATE"] * 2
     await open_and_close(KvWatch(bucket(cluster)))
     deleted = {request for request in cluster.requests if request.startswith("CONSUMER.DELETE")}
     assert deleted == {f"CONSUMER.DELETE.KV_b.natsctl-{number}" for number in (1, 2, 3)}
-    assert cluster.listening == 0
+    assert cluster.subscriptions == 0
 
 
 async def test_a_request_that_a_failing_leader_dropped_is_repeated() -> None:
     cluster = Cluster(electing_s=1.2)
     clock = asyncio.get_running_loop().time
-    began = clock()
+    started = clock()
     await open_and_close(KvWatch(bucket(cluster)))
-    assert clock() - began <= 1.2 + AGAIN_S
+    assert clock() - started <= 1.2 + AGAIN_S
 
 
 async def test_a_slow_creation_of_a_consumer_does_not_break_the_watch() -> None:
     cluster = Cluster()
     cluster.slow_s = 4.0
     await open_and_close(KvWatch(bucket(cluster)))
-    assert cluster.listening == 0
+    assert cluster.subscriptions == 0
 
 
 @pytest.mark.parametrize("electing_s", [1.2, 3600.0])
@@ -242,7 +242,7 @@ async def test_a_write_without_a_leader_fails_with_a_known_outcome(electing_s: f
 async def test_a_write_without_a_leader_fails_when_a_leader_is_elected() -> None:
     clock = asyncio.get_running_loop().time
     store = KvStore(bucket(Cluster(electing_s=1.2)), natsctl.kv(bytes, bucket="b"))
-    began = clock()
+    started = clock()
     with pytest.raises(StoreError):
         await store.update("a", b"", revision=1)
-    assert clock() - began <= 1.2 + AGAIN_S
+    assert clock() - started <= 1.2 + AGAIN_S

@@ -12,11 +12,11 @@ class Attempts:
 
     def __init__(self, *durations_s: float) -> None:
         self._durations_s = list(durations_s)
-        self.begun = 0
+        self.count = 0
         self.cancelled = 0
 
     async def __call__(self) -> int:
-        number, self.begun = self.begun, self.begun + 1
+        number, self.count = self.count, self.count + 1
         try:
             await asyncio.sleep(self._durations_s[number])
         except asyncio.CancelledError:
@@ -28,14 +28,14 @@ class Attempts:
 async def test_a_fast_attempt_is_not_repeated() -> None:
     attempts = Attempts(0.1)
     assert await hedged(attempts, every_s=0.5) == 0
-    assert attempts.begun == 1
+    assert attempts.count == 1
 
 
 async def test_the_first_response_is_returned_and_the_other_attempts_are_cancelled() -> None:
     attempts = Attempts(60.0, 60.0, 0.1)
-    began = asyncio.get_running_loop().time()
+    started = asyncio.get_running_loop().time()
     assert await hedged(attempts, every_s=0.5) == 2
-    assert asyncio.get_running_loop().time() - began == pytest.approx(1.1)
+    assert asyncio.get_running_loop().time() - started == pytest.approx(1.1)
     assert attempts.cancelled == 2
 
 
@@ -44,10 +44,10 @@ async def test_the_first_error_is_raised() -> None:
         await asyncio.sleep(1.2)
         raise ValueError("no")
 
-    began = asyncio.get_running_loop().time()
+    started = asyncio.get_running_loop().time()
     with pytest.raises(ValueError, match="no"):
         await hedged(fail, every_s=0.5)
-    assert asyncio.get_running_loop().time() - began == pytest.approx(1.2)
+    assert asyncio.get_running_loop().time() - started == pytest.approx(1.2)
 
 
 async def test_a_cancelled_caller_cancels_every_attempt() -> None:
@@ -55,4 +55,4 @@ async def test_a_cancelled_caller_cancels_every_attempt() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.7):
             await hedged(attempts, every_s=0.5)
-    assert (attempts.begun, attempts.cancelled) == (2, 2)
+    assert (attempts.count, attempts.cancelled) == (2, 2)

@@ -60,7 +60,7 @@ async def test_many_rejected_requests_renew_the_credentials_once() -> None:
     assert source.loads == 1
 
 
-async def test_a_cancelled_renewal_is_continued_by_the_next_request() -> None:
+async def test_a_cancelled_renewal_is_repeated_by_the_next_request() -> None:
     source = Source()
     login = Login(FIRST, source.load, retry_s=10)
     first = asyncio.create_task(login.renew(FIRST))

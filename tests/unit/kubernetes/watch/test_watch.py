@@ -327,7 +327,7 @@ class TestFollowing:
             assert timeout_s < silence_s < TIMEOUT_S + 10
 
 
-class TestFallingBack:
+class TestRestoredServer:
     async def test_a_server_behind_the_seen_revision_is_relisted_as_a_new_incarnation(
         self, wire: ScriptedWire
     ) -> None:
