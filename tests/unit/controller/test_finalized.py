@@ -73,7 +73,7 @@ async def stage() -> AsyncIterator[Stage]:
         yield stage
 
 
-class TestHolding:
+class TestApply:
     async def test_the_finalizer_is_stored_before_apply_runs(self, stage: Stage) -> None:
         await stage.store.create("a", value("hi"))
         assert await stage.sync() == 60
@@ -101,7 +101,7 @@ class TestHolding:
         assert stage.calls == []
 
 
-class TestLettingGo:
+class TestDeletion:
     @pytest.fixture
     async def stage(self) -> AsyncIterator[Stage]:
         stage = Stage()
@@ -165,7 +165,7 @@ class TestLettingGo:
         assert await stage.finalizers("b") == ["theirs"]
 
 
-class TestBypassed:
+class TestDeletionWithoutFinalizers:
     """An object is deleted in spite of its finalizers, for example by `nats kv del`."""
 
     @pytest.fixture
@@ -183,9 +183,9 @@ class TestBypassed:
         assert stage.calls == [("cleanup", "a", "hi", [])]
 
     async def test_cleanup_gets_the_last_cached_state_after_a_purge(self, stage: Stage) -> None:
-        seen = await stage.store.get("a")
+        deleted = await stage.store.get("a")
         await stage.store.delete("a", purge=True)
-        stage.primary.deleted_states["a"] = seen
+        stage.primary.deleted_states["a"] = deleted
         await stage.sync()
         assert stage.calls == [("cleanup", "a", "hi", [])]
 

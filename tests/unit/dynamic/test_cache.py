@@ -1,3 +1,5 @@
+"""The object cache stores copies of objects, lists and absences by kind and name."""
+
 from collections.abc import Callable
 
 import pytest

@@ -1,3 +1,5 @@
+"""Object identifiers: text, kind, key, validation and order."""
+
 import pytest
 
 from natsctl.dynamic import GroupVersionKind, ObjectIdentifier, kv_kind

@@ -1,3 +1,5 @@
+"""The part of a kind that an object identifier selects for a watch."""
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+"""Mapping of kinds to API resources, and how long a mapping is cached."""
+
 import asyncio
 
 import pytest

@@ -1,3 +1,5 @@
+"""The event source of a dynamic watcher and its use as a queue source."""
+
 import asyncio
 
 import pytest

@@ -54,7 +54,7 @@ def play() -> Play:
     return Play()
 
 
-class TestCreating:
+class TestCreate:
     async def test_a_missing_resource_is_created_and_then_observed(self, play: Play) -> None:
         await play.put(size=3)
         assert await play.reconcile() == 60
@@ -87,17 +87,17 @@ class TestCreating:
         assert "lost" not in (await play.document())["status"]
 
     async def test_the_ready_condition_is_creating_and_then_available(self, play: Play) -> None:
-        seen: list[dict[str, tuple[str, str]]] = []
+        observed: list[dict[str, tuple[str, str]]] = []
 
         class Looking(CloudClient):
             async def create(self, managed: Managed[Any]) -> None:
-                seen.append(await play.conditions())
+                observed.append(await play.conditions())
                 await super().create(managed)
 
         play.connect_with(Looking)
         await play.put()
         await play.reconcile()
-        assert seen == [{"Ready": ("False", "Creating")}]
+        assert observed == [{"Ready": ("False", "Creating")}]
         assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
 
     async def test_the_status_set_by_observe_is_stored(self, play: Play) -> None:
@@ -117,15 +117,15 @@ class TestCreating:
         assert play.store.writes == writes
 
     async def test_intent_and_finalizer_are_stored_before_create_runs(self, play: Play) -> None:
-        seen: list[tuple[list[str], set[str]]] = []
+        observed: list[tuple[list[str], set[str]]] = []
 
         async def create(_managed: Managed[Disk]) -> None:
-            seen.append((await play.finalizers(), set(await play.annotations())))
+            observed.append((await play.finalizers(), set(await play.annotations())))
 
         play = Play(client=lambda _: ExternalClientFns(create_fn=create))
         await play.put()
         await play.reconcile()
-        assert seen == [(HELD, {"external-create-pending"})]
+        assert observed == [(HELD, {"external-create-pending"})]
 
     async def test_create_does_not_run_if_the_object_changed_after_it_was_read(self) -> None:
         async def observe(managed: Managed[Disk]) -> Observation:
@@ -165,7 +165,7 @@ class TestCreating:
         )
 
 
-class TestGrace:
+class TestGracePeriod:
     async def test_a_created_resource_may_be_missing_during_the_grace_period(
         self, play: Play
     ) -> None:
@@ -392,7 +392,7 @@ class TestUnknownCreations:
         assert play.store.keys() == []
 
 
-class TestUpdating:
+class TestUpdate:
     async def test_a_different_resource_is_updated(self, play: Play) -> None:
         await play.put(size=1)
         await play.settle()
@@ -481,7 +481,7 @@ class TestLateInitialization:
         assert (await play.document())["spec"] == {"size": 1}
 
 
-class TestDeleting:
+class TestDelete:
     async def test_the_finalizer_is_removed_after_the_resource_is_gone(self, play: Play) -> None:
         play.cloud.goes_after_s = 10
         await play.put()
@@ -781,7 +781,7 @@ class TestOptions:
             ManagedReconciler(primary_of(store))
 
 
-class TestConnecting:
+class TestConnecters:
     async def test_disconnect_runs_after_every_reconciliation(self) -> None:
         cloud, calls = Cloud(), []
 
@@ -1073,7 +1073,7 @@ class _LostReplyStore(MemoryStore):
         return stored
 
 
-class TestClusters:
+class TestCustomResources:
     """The managed object is a custom resource."""
 
     KIND = kube("example.org/v1", "Disk", namespace="shop")
@@ -1146,12 +1146,12 @@ class _ConcurrentStore(_WrappedStore):
         return await self.inner.patch_status(key, patch, revision=revision)
 
 
-class TestStatusesInClusters:
+class TestCustomResourceStatuses:
     @staticmethod
     def _play(wrapper: type[_WrappedStore]) -> tuple[Play, MemoryManifestStore]:
-        inner = MemoryCluster(MemoryRecorder()).store(TestClusters.KIND)
+        inner = MemoryCluster(MemoryRecorder()).store(TestCustomResources.KIND)
         store: Any = wrapper(inner)
-        return Play(store=store, kind=TestClusters.KIND), inner
+        return Play(store=store, kind=TestCustomResources.KIND), inner
 
     async def test_a_status_write_that_increments_the_generation_causes_no_loop(self) -> None:
         play, store = self._play(_GenerationStore)

@@ -60,7 +60,7 @@ def round_trip(document: Document) -> Document:
     return documents.parse(documents.render(document))
 
 
-class TestParsing:
+class TestParse:
     @pytest.mark.parametrize(
         "value", [b"", b"{", b"[]", b'"text"', b"null", b"7", b"\xff", b'{"a": \xff}']
     )
@@ -172,7 +172,7 @@ class TestMergePatch:
         assert documents.merge_patch(document, patch) == merged
 
 
-class TestStamping:
+class TestStamp:
     """natsctl sets the bookkeeping fields and ignores values given by the writer."""
 
     def first(self, new: Document) -> Document:
@@ -306,40 +306,51 @@ BASE: Document = {
 }
 
 
-class TestDesire:
+def with_metadata(**changed: object) -> Document:
+    return {**BASE, "metadata": {**documents.metadata_of(BASE), **changed}}
+
+
+class TestDesiredState:
     """Only a change of the desired state triggers a sync."""
 
     def differs(self, new: Document) -> bool:
         return documents.desire_differs(documents.render(BASE), documents.render(new))
 
-    def metadata(self, **changed: object) -> Document:
-        return {**BASE, "metadata": {**documents.metadata_of(BASE), **changed}}
+    @pytest.mark.parametrize(
+        "new",
+        [
+            BASE,
+            {**BASE, "status": {"ready": False}},
+            {name: value for name, value in BASE.items() if name != "status"},
+            with_metadata(generation=4),
+            with_metadata(finalizers=["a"]),
+            with_metadata(finalizers=[], annotations={}, deletionTimestamp=None),
+        ],
+        ids=["equal", "status", "no status", "generation", "finalizer", "empty fields"],
+    )
+    def test_equal_documents_and_changes_of_bookkeeping_do_not_differ(self, new: Document) -> None:
+        assert not self.differs(new)
 
-    def test_equal_documents_do_not_differ(self) -> None:
-        assert not self.differs(BASE)
-
-    def test_a_status_is_no_difference(self) -> None:
-        assert not self.differs({**BASE, "status": {"ready": False}})
-        assert not self.differs({k: v for k, v in BASE.items() if k != "status"})
-
-    def test_a_generation_is_no_difference(self) -> None:
-        assert not self.differs(self.metadata(generation=4))
-
-    def test_a_finalizer_is_no_difference(self) -> None:
-        assert not self.differs(self.metadata(finalizers=["a"]))
-
-    def test_empty_metadata_fields_are_no_difference(self) -> None:
-        assert not self.differs(
-            self.metadata(finalizers=[], annotations={}, deletionTimestamp=None)
-        )
+    @pytest.mark.parametrize(
+        "new",
+        [
+            {**BASE, "spec": {"text": "ho", "size": 1.5}},
+            {**BASE, "spec": {"text": "hi", "size": 1.5, "unknown": 1}},
+            {**BASE, "data": 1},
+            with_metadata(labels={"a": "c"}),
+            with_metadata(annotations={"a": "c"}),
+            with_metadata(deletionTimestamp="2026-01-01T00:00:00Z"),
+            with_metadata(uid="other"),
+        ],
+        ids=["spec", "unknown in spec", "beside spec", "label", "annotation", "deletion", "uid"],
+    )
+    def test_changes_of_the_desired_state_differ(self, new: Document) -> None:
+        assert self.differs(new)
 
     def test_the_layout_of_the_json_is_no_difference(self) -> None:
         by_hand = b'{ "status": {"ready": false},\n "spec": {"size": 1.50, "text": "h\\u0069"},'
         by_hand += b' "metadata": {"labels": {"a": "b"}, "uid": "u"} }'
         assert not documents.desire_differs(documents.render(BASE), by_hand)
-
-    def test_a_spec_is_a_difference(self) -> None:
-        assert self.differs({**BASE, "spec": {"text": "ho", "size": 1.5}})
 
     @pytest.mark.parametrize(
         ("before", "after"), [(1, True), (False, 0.0), ([{"a": 1}], [{"a": True}])]
@@ -357,25 +368,9 @@ class TestDesire:
         deep = b'{"spec": ' + b"[" * 400 + b"1" + b"]" * 400 + b"}"
         assert not documents.desire_differs(deep, deep)
 
-    def test_an_unknown_field_in_the_spec_is_a_difference(self) -> None:
-        assert self.differs({**BASE, "spec": {"text": "hi", "size": 1.5, "unknown": 1}})
-
-    def test_an_unknown_field_beside_the_spec_is_a_difference(self) -> None:
-        assert self.differs({**BASE, "data": 1})
-
-    @pytest.mark.parametrize("name", ["labels", "annotations"])
-    def test_labels_and_annotations_are_a_difference(self, name: str) -> None:
-        assert self.differs(self.metadata(**{name: {"a": "c"}}))
-
-    def test_the_deletion_timestamp_is_a_difference(self) -> None:
-        assert self.differs(self.metadata(deletionTimestamp="2026-01-01T00:00:00Z"))
-
-    def test_another_uid_is_a_difference(self) -> None:
-        assert self.differs(self.metadata(uid="other"))
-
     def test_a_finalizer_of_an_object_marked_deleted_is_a_difference(self) -> None:
-        one = self.metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a", "b"])
-        two = self.metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a"])
+        one = with_metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a", "b"])
+        two = with_metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a"])
         assert documents.desire_differs(documents.render(one), documents.render(two))
 
 

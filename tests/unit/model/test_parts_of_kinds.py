@@ -1,3 +1,5 @@
+"""Parts of kinds: keys, namespaces, single objects and selectors."""
+
 import pytest
 
 from natsctl import InvalidKeyError, kube, kv

@@ -75,7 +75,7 @@ class TestCounting:
             await asyncio.sleep(REPEAT_S + 1)
         assert sender.sent == [("no", 1), ("no", 1)]
 
-    async def test_a_repeat_during_a_send_is_counted_with_it(
+    async def test_repeats_during_a_send_are_added_to_its_count(
         self, outbox: Outbox[Event], sender: Sender
     ) -> None:
         sender.slow_s = 1
@@ -250,6 +250,6 @@ class TestPauses:
             for number in range(10):
                 add(outbox, str(number))
             await asyncio.sleep(0.5)
-            begun = clock()
+            started = clock()
         assert len(sender.sent) == 10
-        assert clock() == begun
+        assert clock() == started

@@ -97,11 +97,11 @@ async def test_an_object_restored_before_its_deletion_is_shown_is_updated() -> N
     one = await stage.put("one")
     await stage.watcher.add(one)
     await mark_deleted(stage.store, "a")
-    going = await stage.now()
-    await stage.watcher.update(one, going)
+    marked = await stage.now()
+    await stage.watcher.update(one, marked)
     assert stage.store.keys() == []
     back = await stage.put("back", finalizers=[FINALIZER])
-    await stage.watcher.update(going, back)
+    await stage.watcher.update(marked, back)
     assert stage.notes.calls == ["add a one", "delete a one", "update a one back"]
 
 

@@ -41,23 +41,23 @@ async def test_an_action_without_a_function_is_ignored() -> None:
 
 
 def test_a_snapshot_shows_an_object_at_one_revision() -> None:
-    shown = snapshot(site("one", labels={"region": "eu"}))
-    assert (shown.key, shown.revision, shown.value) == (
+    taken = snapshot(site("one", labels={"region": "eu"}))
+    assert (taken.key, taken.revision, taken.value) == (
         "berlin",
         7,
         site("one", labels={"region": "eu"}),
     )
-    assert isinstance(shown.object, Site)
-    assert shown.object.spec == SiteSpec("one")
-    assert shown.metadata.labels == {"region": "eu"}
-    assert not shown.is_going
+    assert isinstance(taken.object, Site)
+    assert taken.object.spec == SiteSpec("one")
+    assert taken.metadata.labels == {"region": "eu"}
+    assert not taken.is_going
     assert snapshot(site(deletionTimestamp="2026-01-01T00:00:00Z")).is_going
 
 
 def test_an_object_without_metadata_is_never_marked_deleted() -> None:
     plain: Kind[object] = kv(dict, bucket="plain")
-    shown = snapshot(b'{"a": 1}', plain)
-    assert shown.object == {"a": 1}
-    assert not shown.is_going
+    taken = snapshot(b'{"a": 1}', plain)
+    assert taken.object == {"a": 1}
+    assert not taken.is_going
     with pytest.raises(UsageError, match="a subclass of"):
-        assert shown.metadata
+        assert taken.metadata

@@ -108,7 +108,7 @@ def keys(plan: GarbagePlan) -> list[str]:
     return [orphan.key for orphan in plan.orphans]
 
 
-class TestSuspecting:
+class TestOrphans:
     async def test_a_secondary_with_an_owner_is_no_orphan(self, yard: Yard) -> None:
         await yard.app("shop")
         plan = await yard.plan()
@@ -200,7 +200,7 @@ class TestSuspecting:
         assert keys(plan) == ["shop.part"]
 
 
-class TestConfirming:
+class TestConfirmation:
     async def test_an_owner_missing_only_from_the_cache_counts_as_existing(
         self, yard: Yard
     ) -> None:
@@ -231,7 +231,7 @@ class TestConfirming:
         assert (keys(plan), plan.refused) == ([], "the owners cannot be read: broken")
 
 
-class TestRefusing:
+class TestRefusal:
     async def test_a_plan_is_refused_until_every_cache_is_synced(self) -> None:
         yard = Yard()
         async with AsyncExitStack() as stack:
@@ -367,7 +367,7 @@ class TestLimits:
         assert (await yard.collector.plan()).refused == ""
 
 
-class TestApplying:
+class TestApply:
     async def test_apply_deletes_and_returns_the_planned_orphans(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")

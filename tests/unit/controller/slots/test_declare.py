@@ -23,8 +23,8 @@ class Whole(Base):
 
 
 def test_slots_have_a_name_a_role_and_a_kind() -> None:
-    found = {slot.name: (slot.role, slot.kind.name) for slot in slots(Whole)}
-    assert found == {
+    described = {slot.name: (slot.role, slot.kind.name) for slot in slots(Whole)}
+    assert described == {
         "things": (Primary, "Thing.things"),
         "parts": (Secondary, "Thing.parts"),
         "defaults": (Tertiary, "dict.plain"),
@@ -66,8 +66,8 @@ def test_access_on_an_instance_before_it_is_opened_is_refused() -> None:
 def test_access_on_an_opened_instance_returns_the_set_value() -> None:
     whole = Whole()
     vars(whole)["things"] = "the real one"
-    found: object = whole.things
-    assert found == "the real one"
+    opened: object = whole.things
+    assert opened == "the real one"
 
 
 def test_only_primary_returns_the_single_primary() -> None:

@@ -45,7 +45,7 @@ def write(recorder: Recorder, base: int, result: int | None) -> None:
         recorder.own.landed("x", writer="a", base=base, result=result)
 
 
-class TestForeign:
+class TestForeignWrites:
     def test_changes_by_others_are_passed_on(self, recorder: Recorder) -> None:
         changes = [recorder.see(None, 1), recorder.see(1, 2), recorder.see(2, None)]
         assert recorder.changes == changes
@@ -56,7 +56,7 @@ class TestForeign:
         assert recorder.changes == [other]
 
 
-class TestOwn:
+class TestOwnWrites:
     """The change is shown after the write was acknowledged."""
 
     @pytest.mark.parametrize(("base", "result"), [(0, 1), (1, 2), (1, None)])
@@ -96,7 +96,7 @@ class TestOwn:
         assert recorder.changes == [theirs]
 
 
-class TestInBetween:
+class TestCombinedChanges:
     """A change that covers more than an own write counts as foreign."""
 
     def test_a_change_by_others_before_an_own_write_is_passed_on(self, recorder: Recorder) -> None:
@@ -134,7 +134,7 @@ class TestInBetween:
         assert recorder.changes == changes
 
 
-class TestUnderWay:
+class TestPendingWrites:
     """A change may be shown before its write is acknowledged."""
 
     def test_an_own_write_is_attributed_after_its_acknowledgement(self, recorder: Recorder) -> None:
@@ -160,16 +160,16 @@ class TestUnderWay:
             assert recorder.changes == [other]
 
     def test_a_failed_write_hides_no_change(self, recorder: Recorder) -> None:
-        seen: list[Change[Thing]] = []
+        changes: list[Change[Thing]] = []
 
         def fail() -> None:
             with recorder.own.writing("x"):
-                seen.append(recorder.see(None, 1))
+                changes.append(recorder.see(None, 1))
                 raise OSError("no")
 
         with pytest.raises(OSError, match="no"):
             fail()
-        assert recorder.changes == seen
+        assert recorder.changes == changes
 
     def test_a_skipped_write_hides_no_change(self, recorder: Recorder) -> None:
         with recorder.own.writing("x"):
@@ -187,7 +187,7 @@ class TestUnderWay:
         assert recorder.changes == []
 
 
-class TestUndone:
+class TestUndoneWrites:
     """An own write that a complete listing does not show was undone during a gap."""
 
     def test_the_writer_of_an_undone_write_is_notified(self, recorder: Recorder) -> None:

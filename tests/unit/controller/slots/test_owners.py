@@ -53,7 +53,7 @@ class TestLabelValues:
         assert label_value("team/a") == hashed
 
 
-class TestReading:
+class TestOwner:
     @pytest.mark.parametrize("key", ["shop", *AWKWARD])
     def test_an_owner_survives_a_round_trip(self, key: str) -> None:
         owner = Owner("App.apps", key)

@@ -161,7 +161,7 @@ class TestMarkers:
         assert (change.old, change.new) == (None, None)
 
 
-class TestFollowing:
+class TestLiveEvents:
     @pytest.fixture
     def cache(self) -> Cache[Thing]:
         cache = Cache(THINGS)
@@ -357,7 +357,7 @@ class TestIndexes:
         assert "index first" in str(cache.invalid["a"].error)
 
 
-class TestPassed:
+class TestWaitingForARevision:
     async def test_a_revision_in_the_cache_does_not_wait(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1), revision=5)
         await cache.passed(5)
@@ -423,7 +423,7 @@ class TestStoredObjects:
         assert cache.get("a") is unformatted
 
 
-class TestLeavingBehind:
+class TestWaitingForDeletion:
     async def test_a_deletion_ends_the_wait(self, cache: Cache[Thing]) -> None:
         cache.apply(applied("a", 1))
         cache.apply(applied("b", 7))

@@ -42,7 +42,7 @@ def subscriber() -> Subscriber:
     return Subscriber()
 
 
-class TestCaching:
+class TestSyncing:
     async def test_existing_objects_are_cached(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
@@ -100,7 +100,7 @@ class TestCaching:
         assert store.watches == 0
 
 
-class TestBreaking:
+class TestFailures:
     async def test_a_failed_watch_is_retried_until_it_works(
         self, store: MemoryStore, informer: Informer[Thing]
     ) -> None:
@@ -261,7 +261,7 @@ class TestSubscribing:
         assert len(set(turns)) >= 10
 
 
-class TestListed:
+class TestOnListed:
     async def test_on_listed_runs_after_the_changes_of_each_listing(
         self, store: MemoryStore
     ) -> None:

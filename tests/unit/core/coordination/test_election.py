@@ -313,7 +313,7 @@ async def test_another_process_leads_in_time_after_the_leader_dies(
     assert two.leads
 
 
-async def test_a_lost_lease_does_not_lead_to_two_leaders(cluster: Cluster) -> None:
+async def test_a_lost_lease_never_has_two_leaders(cluster: Cluster) -> None:
     one, two = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(5)
     assert two.election.state().holder == one.election.state().identity
@@ -501,7 +501,7 @@ async def test_no_key_has_two_workers_under_random_disconnections(
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_random_changes_of_the_lease_never_lead_to_two_leaders(
+async def test_random_changes_of_the_lease_never_give_two_leaders(
     cluster: Cluster, seed: int
 ) -> None:
     rng, leases = random.Random(seed), cluster.stores.store(LEASES)
@@ -551,7 +551,7 @@ async def test_a_lease_deleted_by_hand_stays_with_its_leader(cluster: Cluster) -
     assert one.election.state().epoch == epoch
 
 
-async def test_a_recreated_bucket_of_leases_does_not_lead_to_two_leaders(cluster: Cluster) -> None:
+async def test_a_recreated_bucket_of_leases_never_has_two_leaders(cluster: Cluster) -> None:
     one, two = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(5)
     cluster.stores.store(LEASES).recreate()

@@ -44,7 +44,7 @@ async def test_a_joining_member_gets_its_keys_and_no_others_move(town: Town) -> 
     await eventually(lambda: town.shared(one, two))
     await asyncio.sleep(TTL_S)
     before = {member.who: member.keys for member in town.members}
-    seen = len(town.floor.visits)
+    visits_before = len(town.floor.visits)
     three = town.join("three", again_s=None)
     await eventually(lambda: town.shared(one, two, three))
     await asyncio.sleep(TTL_S)
@@ -52,20 +52,22 @@ async def test_a_joining_member_gets_its_keys_and_no_others_move(town: Town) -> 
     assert moved == three.keys
     assert one.keys < before["one"]
     assert two.keys < before["two"]
-    assert sorted(town.floor.visits[seen:]) == sorted(("three", key) for key in moved)
+    assert sorted(town.floor.visits[visits_before:]) == sorted(("three", key) for key in moved)
 
 
 async def test_a_leaving_member_releases_its_keys_at_once(town: Town) -> None:
     one, two = town.join("one", again_s=None), town.join("two", again_s=None)
     await eventually(lambda: town.shared(one, two))
     await asyncio.sleep(TTL_S)
-    released_keys, seen = two.keys, len(town.floor.visits)
+    released_keys, visits_before = two.keys, len(town.floor.visits)
     stopped_at = asyncio.get_running_loop().time()
     await two.stop()
     await eventually(lambda: town.shared(one))
     assert asyncio.get_running_loop().time() - stopped_at <= TTL_S / 10
     await asyncio.sleep(TTL_S)
-    assert sorted(town.floor.visits[seen:]) == sorted(("one", key) for key in released_keys)
+    assert sorted(town.floor.visits[visits_before:]) == sorted(
+        ("one", key) for key in released_keys
+    )
     assert [record.left for record in await town.records()] == [False, True]
 
 
@@ -80,7 +82,7 @@ async def test_a_stopped_member_marks_its_record_as_left(town: Town) -> None:
 async def test_keys_of_a_dead_member_are_reassigned_within_its_time_to_live(
     town: Town, after_s: float
 ) -> None:
-    one, two, three = (town.join(who) for who in ("one", "two", "three"))
+    one, two, three = (town.join(name) for name in ("one", "two", "three"))
     await eventually(lambda: town.shared(one, two, three))
     await asyncio.sleep(2 * TTL_S + after_s)
     await two.kill()
@@ -111,24 +113,24 @@ async def test_a_short_disconnection_has_no_effect(town: Town) -> None:
     one, two = town.join("one", again_s=None), town.join("two", again_s=None)
     await eventually(lambda: town.shared(one, two))
     await asyncio.sleep(TTL_S)
-    seen = len(town.floor.visits)
+    visits_before = len(town.floor.visits)
     two.way.cut = True
     await asyncio.sleep(0.3 * TTL_S)
     two.way.cut = False
     await asyncio.sleep(2 * TTL_S)
-    assert town.floor.visits[seen:] == []
+    assert town.floor.visits[visits_before:] == []
     assert town.shared(one, two)
 
 
 async def test_a_member_without_a_watch_keeps_its_keys_and_takes_no_others(town: Town) -> None:
-    one, two, three = (town.join(who) for who in ("one", "two", "three"))
+    one, two, three = (town.join(name) for name in ("one", "two", "three"))
     await eventually(lambda: town.shared(one, two, three))
-    kept = one.keys
+    keys_before = one.keys
     one.way.deaf = True
     await two.kill()
     await asyncio.sleep(3 * TTL_S)
-    assert one.keys == kept
-    assert three.keys == set(KEYS) - kept - {
+    assert one.keys == keys_before
+    assert three.keys == set(KEYS) - keys_before - {
         key for key in KEYS if MemberSet(_identities(one, three)).owner(key) == _identities(one)[0]
     }
     one.way.deaf = False
@@ -145,13 +147,13 @@ async def test_a_suspended_process_continues_no_sync(
     one = town.join("one", pause_s=2.0)
     await eventually(lambda: town.shared(one))
     await eventually(lambda: len(town.floor.at) == Items.workers)
-    seen = len(town.floor.visits)
+    visits_before = len(town.floor.visits)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     loop.jump(0.85 * TTL_S)  # as after SIGSTOP: every timer is due
     for _ in range(20):
         await asyncio.sleep(0)
-    assert town.floor.visits[seen:] == []
+    assert town.floor.visits[visits_before:] == []
     await eventually(lambda: town.shared(one))
 
 
@@ -208,13 +210,13 @@ async def test_keys_of_a_lost_record_are_reassigned_only_after_a_silence(
 ) -> None:
     one, two = town.join("one"), town.join("two")
     await eventually(lambda: town.shared(one, two))
-    kept = two.keys
+    keys_before = two.keys
     two.way.cut = True
     lost = asyncio.get_running_loop().time()
     town.leases.recreate()
     await eventually(lambda: two.keys == set())
     assert asyncio.get_running_loop().time() - lost <= TTL_S / 2 + 0.1
-    await eventually(lambda: one.keys >= kept)
+    await eventually(lambda: one.keys >= keys_before)
     assert asyncio.get_running_loop().time() - lost >= 0.7 * TTL_S
     two.way.cut = False
     await eventually(lambda: town.shared(one, two))
@@ -334,11 +336,11 @@ async def test_keys_of_a_record_deleted_by_hand_stay_with_its_member(
 ) -> None:
     one, two = town.join("one"), town.join("two")
     await eventually(lambda: town.shared(one, two))
-    kept = two.keys
+    keys_before = two.keys
     two.way.cut = two.way.deaf = True
     deleted = asyncio.get_running_loop().time()
     await town.leases.delete(key_of(two), purge=purge)
-    await eventually(lambda: one.keys >= kept)
+    await eventually(lambda: one.keys >= keys_before)
     assert asyncio.get_running_loop().time() - deleted >= 0.85 * TTL_S
     assert "member records were deleted or are invalid" in caplog.text
     two.way.cut = two.way.deaf = False
@@ -351,11 +353,11 @@ async def test_an_overwritten_record_counts_as_a_member_until_it_expires(
 ) -> None:
     one, two = town.join("one"), town.join("two")
     await eventually(lambda: town.shared(one, two))
-    kept, revision = two.keys, (await town.leases.get(key_of(two))).revision
+    keys_before, revision = two.keys, (await town.leases.get(key_of(two))).revision
     two.way.cut = two.way.deaf = True
     written = asyncio.get_running_loop().time()
     await town.leases.update(key_of(two), value, revision=revision)
-    await eventually(lambda: one.keys >= kept)
+    await eventually(lambda: one.keys >= keys_before)
     assert asyncio.get_running_loop().time() - written >= 0.85 * TTL_S
     two.way.cut = two.way.deaf = False
     await eventually(lambda: town.shared(one, two))

@@ -1,3 +1,5 @@
+"""Dependencies on one object or on selected objects: equality, validation and matching."""
+
 from typing import Any
 
 import pytest

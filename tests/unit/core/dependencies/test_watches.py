@@ -1,3 +1,5 @@
+"""Watches of dependencies: notifications, failures, releases and batches of queries."""
+
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

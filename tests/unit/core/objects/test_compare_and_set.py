@@ -33,7 +33,7 @@ def append(current: Stored | None) -> bytes:
     return (b"" if current is None else current.value) + b"x"
 
 
-class TestReading:
+class TestRead:
     async def test_an_existing_object_is_returned(self, store: MemoryStore) -> None:
         created = await store.create("a", value())
         assert await read(store, "a") == created
@@ -49,7 +49,7 @@ class TestReading:
             await read(store, "a..b")
 
 
-class TestRewriting:
+class TestRewrite:
     async def test_a_missing_object_is_created(self, store: MemoryStore) -> None:
         result = await rewrite(store, "a", append)
         assert result == Rewritten(await store.get("a"), 0)

@@ -39,7 +39,7 @@ class ContendedStore(MemoryStore):
             await super().update(key, changed, revision=newest.revision)
 
 
-class TestDeleting:
+class TestDelete:
     async def test_an_object_without_finalizers_is_deleted_at_once(
         self, store: MemoryStore
     ) -> None:

@@ -102,7 +102,7 @@ def secondary(stage: Stage, writers: list[tuple[str, str | None]]) -> Iterator[S
         yield Secondary(stage.informer, stage.barrier, own, NAMES, OWNER_KIND)
 
 
-class TestReading:
+class TestReads:
     async def test_get_reads_the_cache(self, stage: Stage, primary: Primary[Thing]) -> None:
         await stage.put("a", value("hi"))
         writes = stage.store.writes
@@ -148,7 +148,7 @@ class TestReading:
         assert not hasattr(tertiary, "apply")
 
 
-class TestReadingWithinASync:
+class TestReadsWithinASync:
     """A sync reads its own writes before the cache shows them."""
 
     async def test_a_put_object_is_read_back(self, primary: Primary[Thing]) -> None:
@@ -211,7 +211,7 @@ class TestReadingWithinASync:
             assert cached.status == {"ready": True}
 
 
-class TestPutting:
+class TestPut:
     async def test_a_new_object_gets_a_generation(
         self, stage: Stage, primary: Primary[Thing]
     ) -> None:
@@ -282,7 +282,7 @@ class TestPutting:
             await primary.update("a", thing("1"), revision=1)
 
 
-class TestDeleting:
+class TestDelete:
     async def test_an_object_without_finalizers_is_deleted(
         self, stage: Stage, primary: Primary[Thing]
     ) -> None:
@@ -304,7 +304,7 @@ class TestDeleting:
             await primary.delete("a")
 
 
-class TestStatus:
+class TestUpdateStatus:
     async def test_a_status_is_merged_into_the_existing_one(
         self, stage: Stage, primary: Primary[Thing]
     ) -> None:
@@ -455,7 +455,7 @@ class TestLastStates:
         assert await stage.store.get("a") == stored
 
 
-class TestApplying:
+class TestApply:
     async def test_a_missing_object_is_created_with_its_owner(
         self, stage: Stage, secondary: Secondary[Thing]
     ) -> None:
@@ -589,7 +589,7 @@ class TestApplying:
             Secondary(informer, stage.barrier, OwnWrites(lambda *_: None), NAMES, OWNER_KIND)
 
 
-class TestCreating:
+class TestCreate:
     async def test_a_new_object_has_its_owner(
         self, stage: Stage, secondary: Secondary[Thing]
     ) -> None:
@@ -620,7 +620,7 @@ class TestCreating:
             await secondary.create("x", thing("mine"))
 
 
-class TestDeletingOwned:
+class TestDeleteOwned:
     async def test_an_own_object_is_deleted(
         self, stage: Stage, secondary: Secondary[Thing]
     ) -> None:

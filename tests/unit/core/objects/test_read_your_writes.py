@@ -44,7 +44,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class TestReading:
+class TestReads:
     async def test_a_sync_reads_its_write_before_the_cache_shows_it(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
@@ -165,7 +165,7 @@ class TestReading:
             assert barrier.written_keys(informer) == set()
 
 
-class TestWaiting:
+class TestWait:
     async def test_a_key_without_writes_does_not_wait(self, barrier: Barrier) -> None:
         await barrier.wait("a")
         assert now() == 0
@@ -229,7 +229,7 @@ class TestWaiting:
         assert now() == 0
 
 
-class TestLateCaches:
+class TestDeadline:
     async def test_after_the_deadline_the_store_is_read(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
@@ -322,7 +322,7 @@ class TestRecreatedStores:
         await waiting
 
 
-class TestForgetting:
+class TestMemory:
     async def test_a_write_that_the_cache_has_is_forgotten(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:

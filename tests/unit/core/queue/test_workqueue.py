@@ -197,7 +197,7 @@ class TestPlaces:
         assert not queue.idle
 
 
-class TestTime:
+class TestDelays:
     async def test_a_delayed_key_is_ready_after_its_delay(self, queue: Workqueue[str]) -> None:
         queue.add("a", after=60)
         assert await next_key(queue) == ("a", 60)

@@ -60,7 +60,7 @@ async def idle(loop: SyncLoop) -> None:  # type: ignore[type-arg]
     await eventually(lambda: loop.queue.idle, within_s=3600)
 
 
-class TestWorking:
+class TestSyncs:
     async def test_every_key_is_handled_once(self) -> None:
         handler = Handler()
         loop = SyncLoop(handler)
@@ -166,7 +166,7 @@ class TestWorking:
             assert not task.done()
 
 
-class TestStarting:
+class TestStart:
     async def test_nothing_is_handled_before_every_cache_is_synced(self) -> None:
         stores = [MemoryStore(THINGS), MemoryStore(THINGS)]
         informers = [Informer(store, THINGS) for store in stores]
@@ -204,11 +204,11 @@ class TestStarting:
         await store.create("a", value())
         await store.delete("a")
         informer = Informer(store, THINGS)
-        seen: list[Change[Thing]] = []
+        changes: list[Change[Thing]] = []
         loop = SyncLoop(Handler())
-        loop.watch(informer, seen.append)
+        loop.watch(informer, changes.append)
         async with running(loop), informed(informer):
-            assert [change.key for change in seen] == ["a"]
+            assert [change.key for change in changes] == ["a"]
 
     async def test_a_failure_of_the_ready_hook_ends_the_loop(self) -> None:
         async def fail() -> None:
@@ -218,7 +218,7 @@ class TestStarting:
             await SyncLoop(Handler()).run(fail)
 
 
-class TestWatching:
+class TestWatch:
     async def test_a_change_enqueues_its_key(self) -> None:
         store = MemoryStore(THINGS)
         informer = Informer(store, THINGS)
@@ -235,18 +235,18 @@ class TestWatching:
     async def test_a_stopped_loop_gets_no_changes(self) -> None:
         store = MemoryStore(THINGS)
         informer = Informer(store, THINGS)
-        seen: list[Change[Thing]] = []
+        changes: list[Change[Thing]] = []
         loop = SyncLoop(Handler())
-        loop.watch(informer, seen.append)
+        loop.watch(informer, changes.append)
         async with informed(informer):
             async with running(loop):
                 pass
             await store.create("a", value())
             await asyncio.sleep(1)
-        assert seen == []
+        assert changes == []
 
 
-class TestEnding:
+class TestStop:
     async def test_the_loop_ends_when_the_queue_is_shut_down(self) -> None:
         loop = SyncLoop(Handler())
         async with running(loop, workers=3) as task:

@@ -118,17 +118,17 @@ class TestRecords:
         }
 
     async def test_the_intent_is_recorded_before_the_creation(self) -> None:
-        seen: list[set[str]] = []
+        recorded: list[set[str]] = []
 
         class Looking(CloudClient):
             async def create(self, managed: Managed[Any]) -> None:
-                seen.append(set(await record(play)))
+                recorded.append(set(await record(play)))
                 await super().create(managed)
 
         play = Play(client=Looking)
         await play.put()
         await play.reconcile()
-        assert seen == [{"pending"}]
+        assert recorded == [{"pending"}]
 
     async def test_nothing_is_created_while_the_records_cannot_be_read(self) -> None:
         play = Play()
@@ -271,6 +271,6 @@ class TestOlderNames:
         metadata = {"example.org/external-name": "theirs"}
         await play.edit("a", lambda document: document.update(metadata={"annotations": metadata}))
         await play.settle()
-        found = (await play.document())["metadata"]["annotations"]
-        assert found["example.org/external-name"] == "theirs"
-        assert found["natsctl.io/external-name"] == "disk-1"
+        annotations = (await play.document())["metadata"]["annotations"]
+        assert annotations["example.org/external-name"] == "theirs"
+        assert annotations["natsctl.io/external-name"] == "disk-1"
