@@ -607,7 +607,7 @@ class TestDelete:
         assert play.cloud.disks == {}
 
     async def test_a_key_that_never_existed_causes_no_call(self, play: Play) -> None:
-        assert await play.reconcile("nobody") is None
+        assert await play.reconcile("missing") is None
         assert play.cloud.calls == []
 
 
