@@ -1,4 +1,4 @@
-"""A connection comes back by itself, tells of every loss, and never sends what has failed."""
+"""A connection reconnects, reports every loss, and never sends a failed write again."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ GREETING = b'INFO {"version": "2.12.0", "max_payload": 1048576, "headers": true}
 
 
 def sockets() -> int:
-    """Count this process's open sockets."""
+    """Return the number of open sockets of this process."""
     count = 0
     for fd in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
@@ -30,16 +30,16 @@ def sockets() -> int:
 
 @asynccontextmanager
 async def scripted(
-    play: Callable[[asyncio.StreamWriter], None], *, pongs: bool = True
+    respond: Callable[[asyncio.StreamWriter], None], *, pongs: bool = True
 ) -> AsyncIterator[str]:
-    """A server that lets a client in and plays a part whenever it says something."""
+    """Run a server that accepts clients and calls *respond* for each line that a client sends."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(GREETING)
         connected = False
         while line := await reader.readline():
             if connected:
-                play(writer)
+                respond(writer)
             if line.startswith(b"PING") and (pongs or not connected):
                 connected = True
                 writer.write(b"PONG\r\n")
@@ -49,7 +49,7 @@ async def scripted(
         yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def test_where_no_server_is_the_error_names_each_and_says_what_to_do() -> None:
+async def test_the_error_without_a_server_names_each_url_with_advice() -> None:
     with pytest.raises(ConnectError) as caught:
         await Connection.open("nats://127.0.0.1:1,nats://ann:s3cret@localhost:2")
     assert "nats://127.0.0.1:1: connection refused; is a NATS server" in str(caught.value)
@@ -57,7 +57,7 @@ async def test_where_no_server_is_the_error_names_each_and_says_what_to_do() -> 
     assert "s3cret" not in str(caught.value)
 
 
-async def test_a_server_that_does_not_answer_fails_the_connection_in_time(
+async def test_a_silent_server_fails_the_connection_within_the_timeout(
     cut_proxy: CutProxy,
 ) -> None:
     cut_proxy.freeze()
@@ -66,12 +66,12 @@ async def test_a_server_that_does_not_answer_fails_the_connection_in_time(
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nats://", "nats://host:port", "::"])
-async def test_a_url_that_is_none_is_a_usage_error(url: str) -> None:
+async def test_an_invalid_url_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError, match="not the URL of a NATS server"):
         await Connection.open(url)
 
 
-async def test_who_may_wait_starts_before_the_server(
+async def test_open_with_wait_connects_to_a_server_that_starts_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = NatsServer(tmp_path)
@@ -84,7 +84,7 @@ async def test_who_may_wait_starts_before_the_server(
         await connection.close()
 
 
-async def test_waiting_can_be_cancelled() -> None:
+async def test_open_with_wait_can_be_cancelled() -> None:
     opening = asyncio.create_task(Connection.open("nats://127.0.0.1:1", wait=True))
     await asyncio.sleep(0)
     opening.cancel()
@@ -92,19 +92,21 @@ async def test_waiting_can_be_cancelled() -> None:
         await opening
 
 
-async def test_who_waits_is_still_told_of_wrong_credentials(tmp_path: Path) -> None:
+async def test_open_with_wait_raises_for_wrong_credentials(tmp_path: Path) -> None:
     config = "authorization { user: ann, password: x }"
     async with NatsServer(tmp_path, config=config) as server:
         with pytest.raises(ConnectError, match="refuses"):
             await Connection.open(server.url, wait=True)
 
 
-async def test_of_several_servers_any_will_do(nats_server: NatsServer) -> None:
+async def test_one_reachable_server_of_several_suffices(nats_server: NatsServer) -> None:
     async with connect(f"nats://127.0.0.1:1,{nats_server.url}") as connection:
         assert connection.state().server == nats_server.url
 
 
-async def test_a_killed_server_is_reconnected_when_it_is_back(nats_server: NatsServer) -> None:
+async def test_the_connection_returns_after_a_restart_of_the_server(
+    nats_server: NatsServer,
+) -> None:
     async with connect(nats_server.url) as connection:
         assert connection.connected
         nats_server.kill()
@@ -115,10 +117,10 @@ async def test_a_killed_server_is_reconnected_when_it_is_back(nats_server: NatsS
         assert connection.losses == 1
 
 
-async def test_every_loss_and_every_return_is_told(nats_server: NatsServer) -> None:
-    told: list[str] = []
+async def test_on_lost_is_called_for_every_loss(nats_server: NatsServer) -> None:
+    errors: list[str] = []
     async with connect(nats_server.url) as connection:
-        with connection.on_lost(lambda error: told.append(str(error))):
+        with connection.on_lost(lambda error: errors.append(str(error))):
             for _ in range(2):
                 nats_server.kill()
                 await eventually(lambda: not connection.connected)
@@ -126,29 +128,29 @@ async def test_every_loss_and_every_return_is_told(nats_server: NatsServer) -> N
                 await connection.wait_connected()
         nats_server.kill()
         await eventually(lambda: connection.losses == 3)
-    assert ["is lost" in message for message in told] == [True, False, True, False]
+    assert ["is lost" in message for message in errors] == [True, False, True, False]
 
 
-async def test_a_callback_that_raises_harms_no_other(nats_server: NatsServer) -> None:
-    told: list[StoreError] = []
+async def test_a_callback_that_raises_does_not_stop_the_others(nats_server: NatsServer) -> None:
+    errors: list[StoreError] = []
 
     def fail(error: StoreError) -> None:
         raise RuntimeError(error)
 
     async with connect(nats_server.url) as connection:
-        with connection.on_lost(fail), connection.on_lost(told.append):
+        with connection.on_lost(fail), connection.on_lost(errors.append):
             nats_server.kill()
-            await eventually(lambda: told)
+            await eventually(lambda: errors)
         await nats_server.start()
         await connection.wait_connected()
 
 
-async def test_closing_is_told_too(nats_server: NatsServer) -> None:
-    told: list[StoreError] = []
+async def test_on_lost_is_called_when_the_connection_is_closed(nats_server: NatsServer) -> None:
+    errors: list[StoreError] = []
     connection = await Connection.open(nats_server.url)
-    with connection.on_lost(told.append):
+    with connection.on_lost(errors.append):
         await connection.close()
-    assert "it was closed" in str(told[0])
+    assert "it was closed" in str(errors[0])
     assert connection.losses == 0
 
 
@@ -171,7 +173,7 @@ async def test_a_request_without_a_connection_fails_at_once_and_is_never_sent(
         assert await messages(connection) == 2
 
 
-async def test_a_request_under_way_fails_when_the_connection_is_lost(
+async def test_a_pending_request_fails_when_the_connection_is_lost(
     nats_server: NatsServer, cut_proxy: CutProxy
 ) -> None:
     options = NatsOptions(servers=(cut_proxy.url,), request_timeout_s=3600)
@@ -190,10 +192,10 @@ async def test_a_request_under_way_fails_when_the_connection_is_lost(
         assert await messages(connection) == 1
 
 
-async def test_what_a_frozen_server_has_not_read_is_not_sent_to_the_next(
+async def test_writes_that_a_frozen_server_did_not_read_are_not_sent_again(
     nats_server: NatsServer, cut_proxy: CutProxy
 ) -> None:
-    """More than every buffer on the way holds is under way when the connection breaks."""
+    """The pending writes exceed all network buffers when the connection breaks."""
     async with connect(NatsOptions(servers=(cut_proxy.url,), silence_s=0.6)) as connection:
         await connection.api("STREAM.CREATE.KV_things", STREAM)
         cut_proxy.freeze()
@@ -209,18 +211,18 @@ async def test_what_a_frozen_server_has_not_read_is_not_sent_to_the_next(
         assert await put(connection, "after") == 1
 
 
-async def test_a_stopped_server_is_noticed(nats_server: NatsServer) -> None:
-    told: list[StoreError] = []
+async def test_a_paused_server_is_detected(nats_server: NatsServer) -> None:
+    errors: list[StoreError] = []
     async with connect(NatsOptions(servers=(nats_server.url,), silence_s=0.6)) as connection:
-        with connection.on_lost(told.append):
+        with connection.on_lost(errors.append):
             nats_server.pause()
-            await eventually(lambda: told)
-            assert "no longer answers" in str(told[0])
+            await eventually(lambda: errors)
+            assert "no longer answers" in str(errors[0])
             nats_server.resume()
-        await eventually(lambda: works(connection))  # so little silence may be met again
+        await eventually(lambda: works(connection))  # the short silence limit may be exceeded again
 
 
-async def test_a_cut_network_is_noticed_and_its_return_too(cut_proxy: CutProxy) -> None:
+async def test_a_cut_network_is_detected_and_the_connection_returns(cut_proxy: CutProxy) -> None:
     async with connect(cut_proxy.url) as connection:
         cut_proxy.cut()
         await eventually(lambda: not connection.connected)
@@ -229,25 +231,27 @@ async def test_a_cut_network_is_noticed_and_its_return_too(cut_proxy: CutProxy) 
         assert await works(connection)
 
 
-async def test_messages_are_a_sign_of_life_as_good_as_pongs() -> None:
-    """Pongs queue behind what the server sends: a busy connection is not given up."""
-    spoken: list[asyncio.StreamWriter] = []
+async def test_messages_keep_a_connection_alive_without_pongs() -> None:
+    """A pong may queue behind messages, so a busy connection is not replaced."""
+    writers: list[asyncio.StreamWriter] = []
 
     def send_no_pong(writer: asyncio.StreamWriter) -> None:
-        spoken.append(writer)
-        if len(spoken) < 12:
+        writers.append(writer)
+        if len(writers) < 12:
             writer.write(b"MSG subject 1 2\r\nhi\r\n")
 
     async with (
         scripted(send_no_pong, pongs=False) as url,
         connect(NatsOptions(servers=(url,), silence_s=0.3)) as connection,
     ):
-        await eventually(lambda: len(spoken) >= 12)
+        await eventually(lambda: len(writers) >= 12)
         assert connection.losses == 0
         await eventually(lambda: connection.losses == 1)
 
 
-async def test_in_a_cluster_another_node_takes_over(nats_cluster: NatsCluster) -> None:
+async def test_the_connection_moves_to_another_node_of_the_cluster(
+    nats_cluster: NatsCluster,
+) -> None:
     first = nats_cluster.nodes[0]
     async with connect(first.url) as connection:
         first.kill()
@@ -256,40 +260,40 @@ async def test_in_a_cluster_another_node_takes_over(nats_cluster: NatsCluster) -
         assert connection.state().server in {node.url for node in nats_cluster.nodes[1:]}
 
 
-async def test_a_connection_whose_reading_died_is_replaced() -> None:
-    visits: list[asyncio.StreamWriter] = []
+async def test_a_connection_whose_reader_failed_is_replaced() -> None:
+    writers: list[asyncio.StreamWriter] = []
 
     def confuse_once(writer: asyncio.StreamWriter) -> None:
-        if not visits:
+        if not writers:
             writer.write(b"INFO {no json}\r\n")
-        visits.append(writer)
+        writers.append(writer)
 
     async with (
         scripted(confuse_once) as url,
         connect(NatsOptions(servers=(url,), silence_s=3600)) as connection,
     ):
-        await eventually(lambda: len(visits) > 1)
+        await eventually(lambda: len(writers) > 1)
         await connection.wait_connected()
         assert connection.losses == 1
 
 
-async def test_an_error_of_the_server_that_ends_nats_py_does_not_end_us() -> None:
-    visits: list[asyncio.StreamWriter] = []
+async def test_the_connection_returns_after_a_server_error_that_closes_nats_py() -> None:
+    writers: list[asyncio.StreamWriter] = []
 
     def refuse_once(writer: asyncio.StreamWriter) -> None:
-        if not visits:
+        if not writers:
             writer.write(b"-ERR 'Maximum Connections Exceeded'\r\n")
-        visits.append(writer)
+        writers.append(writer)
 
-    told: list[StoreError] = []
+    errors: list[StoreError] = []
     async with scripted(refuse_once) as url, connect(url) as connection:
-        with connection.on_lost(told.append):
-            await eventually(lambda: len(visits) > 1)
+        with connection.on_lost(errors.append):
+            await eventually(lambda: len(writers) > 1)
         await connection.wait_connected()
-    assert "maximum connections exceeded" in str(told[0])
+    assert "maximum connections exceeded" in str(errors[0])
 
 
-async def test_a_cancelled_flush_does_no_harm(nats_server: NatsServer) -> None:
+async def test_a_cancelled_flush_does_not_lose_the_connection(nats_server: NatsServer) -> None:
     async with connect(nats_server.url) as connection:
         flushing = asyncio.create_task(connection.client.flush())
         await asyncio.sleep(0)
@@ -300,7 +304,7 @@ async def test_a_cancelled_flush_does_no_harm(nats_server: NatsServer) -> None:
         assert connection.losses == 0
 
 
-async def test_errors_in_the_background_are_counted_and_said_once(
+async def test_background_errors_are_counted_and_logged_once(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(_: object) -> None:
@@ -316,7 +320,7 @@ async def test_errors_in_the_background_are_counted_and_said_once(
     assert caplog.text.count("a broken handler") == 1
 
 
-async def test_closing_leaves_nothing_running(
+async def test_close_leaves_no_task_running(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
@@ -331,7 +335,7 @@ async def test_closing_leaves_nothing_running(
     assert not caplog.records
 
 
-async def test_closing_is_possible_while_there_is_no_server(nats_server: NatsServer) -> None:
+async def test_close_works_without_a_server(nats_server: NatsServer) -> None:
     before = asyncio.all_tasks()
     async with connect(nats_server.url) as connection:
         nats_server.kill()
@@ -339,7 +343,7 @@ async def test_closing_is_possible_while_there_is_no_server(nats_server: NatsSer
     await eventually(lambda: asyncio.all_tasks() == before)
 
 
-async def test_closing_does_not_wait_for_a_stopped_server(nats_server: NatsServer) -> None:
+async def test_close_does_not_wait_for_a_paused_server(nats_server: NatsServer) -> None:
     before, open_before = asyncio.all_tasks(), sockets()
     async with connect(nats_server.url) as connection:
         nats_server.pause()
@@ -349,7 +353,7 @@ async def test_closing_does_not_wait_for_a_stopped_server(nats_server: NatsServe
     await eventually(lambda: sockets() == open_before)
 
 
-async def test_a_connection_that_breaks_while_it_sends_leaves_nothing_running(
+async def test_a_connection_that_breaks_during_a_send_leaves_no_task_running(
     cut_proxy: CutProxy,
 ) -> None:
     before, open_before = asyncio.all_tasks(), sockets()
@@ -360,10 +364,10 @@ async def test_a_connection_that_breaks_while_it_sends_leaves_nothing_running(
         cut_proxy.cut()
         await eventually(lambda: not connection.connected)
     await eventually(lambda: asyncio.all_tasks() == before)
-    await eventually(lambda: sockets() < open_before)  # the proxy listens no more
+    await eventually(lambda: sockets() < open_before)  # the proxy no longer listens
 
 
-async def test_closing_sends_what_was_published(nats_server: NatsServer) -> None:
+async def test_close_sends_pending_messages(nats_server: NatsServer) -> None:
     async with connect(nats_server.url) as connection:
         await connection.api("STREAM.CREATE.KV_things", STREAM)
         for number in range(1000):
@@ -372,7 +376,7 @@ async def test_closing_sends_what_was_published(nats_server: NatsServer) -> None
         await eventually(lambda: holds(connection, 1000))
 
 
-async def test_a_closed_connection_says_so(nats_server: NatsServer) -> None:
+async def test_calls_on_a_closed_connection_raise(nats_server: NatsServer) -> None:
     connection = await Connection.open(nats_server.url)
     await connection.close()
     await connection.close()
@@ -383,7 +387,7 @@ async def test_a_closed_connection_says_so(nats_server: NatsServer) -> None:
         await connection.wait_connected()
 
 
-async def test_its_state_can_be_shown(nats_server: NatsServer) -> None:
+async def test_state_reports_connection_losses_and_last_error(nats_server: NatsServer) -> None:
     async with connect(nats_server.url) as connection:
         state = connection.state()
         assert (state.connected, state.server, state.losses) == (True, nats_server.url, 0)

@@ -1,4 +1,4 @@
-"""Keys are counted while they come and go: what vanished is noticed, and nothing listed for it."""
+"""A watch counts the keys of its bucket and detects vanished keys without a new list."""
 
 import asyncio
 import json
@@ -33,43 +33,45 @@ async def admin(nats_server: NatsServer) -> AsyncIterator[Client]:
 
 
 async def churn(admin: Client) -> None:
-    """Have keys come and go, each for a moment, without an end."""
+    """Create and delete keys in an endless loop."""
     number = 0
     while True:
-        for each in range(number, number + 50):
-            await admin.publish(f"$KV.things.k{each}", b"x")
-        for each in range(number - 50, number):
-            await admin.publish(f"$KV.things.k{each}", b"", headers={"KV-Operation": "DEL"})
-        await admin.request("$JS.API.INFO")  # no faster than the server takes it
+        for number_of_key in range(number, number + 50):
+            await admin.publish(f"$KV.things.k{number_of_key}", b"x")
+        for number_of_key in range(number - 50, number):
+            await admin.publish(
+                f"$KV.things.k{number_of_key}", b"", headers={"KV-Operation": "DEL"}
+            )
+        await admin.request("$JS.API.INFO")  # waits until the server has processed the messages
         number += 50
         await asyncio.sleep(0.02)
 
 
-async def watched(store: KvStore, listed: asyncio.Event) -> None:
-    """Watch, and take in whatever is told; raises what the watch does."""
+async def follow(store: KvStore, listed: asyncio.Event) -> None:
+    """Watch the bucket and set *listed* after the list. Raises the errors of the watch."""
     async with store.watch() as events:
         async for event in events:
             if isinstance(event, Listed):
                 listed.set()
 
 
-async def test_under_constant_changes_keys_are_counted_and_not_listed(
+async def test_keys_under_constant_changes_are_counted_without_a_list(
     nats_server: NatsServer, admin: Client
 ) -> None:
     counted = listings = 0
 
-    async def hear(asked: Msg) -> None:
+    async def count_requests(request: Msg) -> None:
         nonlocal counted, listings
-        counted += not asked.data
-        listings += b"subjects_filter" in asked.data
+        counted += not request.data
+        listings += b"subjects_filter" in request.data
 
     async with connect(nats_server.url, verify_s=0.2) as stores:
         store, listed = await stores.open(THINGS), asyncio.Event()
         async with together() as group:
-            watching = group.create_task(watched(store, listed))
+            watching = group.create_task(follow(store, listed))
             await listed.wait()
             churning = group.create_task(churn(admin))
-            await admin.subscribe("$JS.API.STREAM.INFO.KV_things", cb=hear)
+            await admin.subscribe("$JS.API.STREAM.INFO.KV_things", cb=count_requests)
             await eventually(lambda: counted >= 12)
             assert not watching.done()
             watching.cancel()
@@ -77,12 +79,14 @@ async def test_under_constant_changes_keys_are_counted_and_not_listed(
     assert listings == 0
 
 
-async def test_what_vanishes_meanwhile_is_noticed(nats_server: NatsServer, admin: Client) -> None:
+async def test_a_purged_key_is_detected_under_constant_changes(
+    nats_server: NatsServer, admin: Client
+) -> None:
     async with connect(nats_server.url, verify_s=0.2) as stores:
         store, listed = await stores.open(THINGS), asyncio.Event()
         await store.create("precious", b"x")
         churning = asyncio.create_task(churn(admin))
-        watching = asyncio.create_task(watched(store, listed))
+        watching = asyncio.create_task(follow(store, listed))
         await listed.wait()
         purge = b'{"filter": "$KV.things.precious"}'
         await admin.request("$JS.API.STREAM.PURGE.KV_things", purge)
@@ -99,13 +103,13 @@ async def purge(admin: Client) -> None:
 
 
 async def lower_max_msgs(admin: Client) -> None:
-    answer = await admin.request("$JS.API.STREAM.INFO.KV_things")
-    config = {**json.loads(answer.data)["config"], "max_msgs": 3, "discard": "old"}
+    reply = await admin.request("$JS.API.STREAM.INFO.KV_things")
+    config = {**json.loads(reply.data)["config"], "max_msgs": 3, "discard": "old"}
     await admin.request("$JS.API.STREAM.UPDATE.KV_things", json.dumps(config).encode())
 
 
 @pytest.mark.parametrize("remove", [purge, lower_max_msgs])
-async def test_keys_that_vanish_are_noticed_long_before_the_consumer_is_checked(
+async def test_vanished_keys_are_detected_long_before_the_consumer_is_checked(
     nats_server: NatsServer, admin: Client, remove: Callable[[Client], Awaitable[None]]
 ) -> None:
     clock = asyncio.get_running_loop().time
@@ -113,7 +117,7 @@ async def test_keys_that_vanish_are_noticed_long_before_the_consumer_is_checked(
         store, listed = await stores.open(THINGS), asyncio.Event()
         for number in range(5):
             await store.create(f"k{number}", b"x")
-        watching = asyncio.create_task(watched(store, listed))
+        watching = asyncio.create_task(follow(store, listed))
         await listed.wait()
         await remove(admin)
         removed = clock()
@@ -126,17 +130,17 @@ async def test_keys_that_vanish_are_noticed_long_before_the_consumer_is_checked(
 async def test_a_quiet_bucket_costs_one_small_request_per_count(
     nats_server: NatsServer, admin: Client
 ) -> None:
-    heard: list[str] = []
+    subjects: list[str] = []
 
-    async def hear(asked: Msg) -> None:
-        heard.append(asked.subject.removeprefix("$JS.API."))
+    async def count_requests(request: Msg) -> None:
+        subjects.append(request.subject.removeprefix("$JS.API."))
 
     async with connect(nats_server.url, verify_s=6.0) as stores:
         store, listed = await stores.open(THINGS), asyncio.Event()
         await store.create("a", b"x")
-        watching = asyncio.create_task(watched(store, listed))
+        watching = asyncio.create_task(follow(store, listed))
         await listed.wait()
-        await admin.subscribe("$JS.API.>", cb=hear)
-        await eventually(lambda: len(heard) >= 3)
+        await admin.subscribe("$JS.API.>", cb=count_requests)
+        await eventually(lambda: len(subjects) >= 3)
         watching.cancel()
-    assert set(heard[:3]) == {"STREAM.INFO.KV_things"}
+    assert set(subjects[:3]) == {"STREAM.INFO.KV_things"}

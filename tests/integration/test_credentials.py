@@ -1,4 +1,4 @@
-"""Whoever may connect can, in every way NATS knows; who may not is told why, without a secret."""
+"""A connection supports every NATS authentication method, and errors contain no secret."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ Serve = Callable[[str], Awaitable[NatsServer]]
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
-    """Start a server with this configuration."""
+    """Return a function that starts a server with a configuration."""
     started: list[NatsServer] = []
 
     async def start(config: str) -> NatsServer:
@@ -73,7 +73,7 @@ async def works(options: NatsOptions | str) -> bool:
         return "limits" in await connection.api("INFO")
 
 
-async def refused(options: NatsOptions | str) -> str:
+async def refusal(options: NatsOptions | str) -> str:
     with pytest.raises(ConnectError) as caught:
         await works(options)
     error: BaseException | None = caught.value
@@ -89,15 +89,15 @@ async def test_a_user_connects_with_the_right_password_only(serve: Serve) -> Non
     options = NatsOptions(servers=(server.url,), user="ann", password=SECRET)
     assert await works(options)
     wrong = NatsOptions(servers=(server.url,), user="bob", password=SECRET)
-    assert f"{server.url}: the server refuses user 'bob' and its password" in await refused(wrong)
-    assert "without credentials; give it" in await refused(server.url)
+    assert f"{server.url}: the server refuses user 'bob' and its password" in await refusal(wrong)
+    assert "without credentials; give it" in await refusal(server.url)
 
 
 async def test_a_url_may_carry_the_user_percent_encoded(serve: Serve) -> None:
     server = await serve(f'authorization {{ user: ann, password: "{SECRET}" }}')
     host = server.url.removeprefix("nats://")
     assert await works(f"nats://ann:s3cret%2Fp%40ss@{host}")
-    assert "the password in its URL" in await refused(f"nats://bob:s3cret%2Fp%40ss@{host}")
+    assert "the password in its URL" in await refusal(f"nats://bob:s3cret%2Fp%40ss@{host}")
 
 
 async def test_a_token_is_checked(serve: Serve) -> None:
@@ -105,7 +105,7 @@ async def test_a_token_is_checked(serve: Serve) -> None:
     assert await works(NatsOptions(servers=(server.url,), token=SECRET))
     assert await works(server.url.replace("//", "//s3cret%2Fp%40ss@"))
     wrong = NatsOptions(servers=(server.url,), token=SECRET + "2")
-    assert "the server refuses the token" in await refused(wrong)
+    assert "the server refuses the token" in await refusal(wrong)
 
 
 async def test_an_nkey_is_checked(serve: Serve, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_an_nkey_is_checked(serve: Serve, tmp_path: Path) -> None:
     server = await serve(f"authorization {{ users: [ {{ nkey: {keys[0].public} }} ] }}")
     assert await works(NatsOptions(servers=(server.url,), nkey=str(files[0])))
     wrong = NatsOptions(servers=(server.url,), nkey=str(files[1]))
-    assert f"the server refuses the nkey in {files[1]}" in await refused(wrong)
+    assert f"the server refuses the nkey in {files[1]}" in await refusal(wrong)
 
 
 async def test_a_creds_file_is_checked(serve: Serve, tmp_path: Path) -> None:
@@ -126,11 +126,11 @@ async def test_a_creds_file_is_checked(serve: Serve, tmp_path: Path) -> None:
     right = operator.creds(tmp_path / "right.creds")
     assert await works(NatsOptions(servers=(server.url,), creds=right))
     wrong = Operator().creds(tmp_path / "wrong.creds")
-    text = await refused(NatsOptions(servers=(server.url,), creds=wrong))
+    text = await refusal(NatsOptions(servers=(server.url,), creds=wrong))
     assert f"the server refuses the credentials in {wrong}" in text
 
 
-async def test_credentials_that_expire_are_read_anew(serve: Serve, tmp_path: Path) -> None:
+async def test_expired_credentials_are_read_again(serve: Serve, tmp_path: Path) -> None:
     operator = Operator()
     server = await serve(operator.config())
     file = tmp_path / "short.creds"
@@ -142,34 +142,36 @@ async def test_credentials_that_expire_are_read_anew(serve: Serve, tmp_path: Pat
             await eventually(lambda: lost)
         assert "user authentication expired" in str(lost[0])
         operator.creds(file)
-        await eventually(lambda: answers(connection))
+        await eventually(lambda: responds(connection))
 
 
-async def answers(connection: Connection) -> bool:
+async def responds(connection: Connection) -> bool:
     with suppress(StoreError):
         return bool(await connection.api("INFO"))
     return False
 
 
-async def test_a_servers_certificate_has_to_be_vouched_for(
+async def test_the_certificate_of_the_server_must_be_trusted(
     serve: Serve, tls_config: str, ca_file: str
 ) -> None:
     server = await serve(f"tls {{ {tls_config} }}")
     assert await works(NatsOptions(servers=(server.url,), tls_ca=ca_file))
     assert await works(NatsOptions(servers=(server.url.replace("nats:", "tls:"),), tls_ca=ca_file))
-    assert "set tls_ca to the CA that does" in await refused(server.url)
+    assert "set tls_ca to the CA that does" in await refusal(server.url)
 
 
-async def test_a_server_may_want_our_certificate(
+async def test_a_server_may_require_a_client_certificate(
     serve: Serve, tls_config: str, ca_file: str, own_cert: NatsOptions
 ) -> None:
     server = await serve(f"tls {{ {tls_config}, verify: true }}")
     anonymous = NatsOptions(servers=(server.url,), tls_ca=ca_file)
     assert await works(own_cert.over(anonymous))
-    assert "client certificate" in await refused(anonymous)
+    assert "client certificate" in await refusal(anonymous)
 
 
-async def test_tls_may_come_first(serve: Serve, tls_config: str, ca_file: str) -> None:
+async def test_tls_may_precede_the_info_message(
+    serve: Serve, tls_config: str, ca_file: str
+) -> None:
     server = await serve(f"tls {{ {tls_config}, handshake_first: true }}")
     options = NatsOptions(servers=(server.url,), tls_ca=ca_file, tls_first=True)
     assert await works(options)
@@ -180,11 +182,11 @@ async def test_no_secret_is_sent_to_a_server_without_tls(
 ) -> None:
     server = await serve("trace: true\ndebug: true")
     options = NatsOptions(servers=(server.url,), tls_ca=ca_file, token=SECRET)
-    assert "the server offers no TLS" in await refused(options)
+    assert "the server offers no TLS" in await refusal(options)
     assert "CONNECT" not in server.log()
 
 
-async def test_a_context_of_the_nats_cli_is_enough(
+async def test_a_context_of_the_nats_cli_has_the_server_and_the_credentials(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -194,10 +196,10 @@ async def test_a_context_of_the_nats_cli_is_enough(
     (tmp_path / "nats" / "context" / "edge.json").write_text(json.dumps(context))
     assert await works(NatsOptions(context="edge"))
     explicit = NatsOptions(context="edge", user="bob", password="x")
-    assert "user 'bob'" in await refused(explicit)
+    assert "user 'bob'" in await refusal(explicit)
 
 
-async def test_wrong_files_are_named_before_anything_is_sent(tmp_path: Path) -> None:
+async def test_invalid_files_are_named_before_the_connection(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.write_text("SUA nothing of use")
     for options in (

@@ -1,4 +1,4 @@
-"""Delete markers expire where that brings no older revision back, and nowhere else."""
+"""Delete markers expire only if no older revision would become visible."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -25,11 +25,11 @@ async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
         yield nats
 
 
-async def without_trace(store: KvStore, key: str) -> bool:
+async def has_no_marker(store: KvStore, key: str) -> bool:
     try:
         await store.get(key)
-    except NotFoundError as gone:
-        return gone.deleted_at is None
+    except NotFoundError as missing:
+        return missing.deleted_at is None
     raise AssertionError(f"{key} is back")
 
 
@@ -43,55 +43,55 @@ async def test_a_marker_expires_if_the_bucket_keeps_one_revision(nats: Nats) -> 
     store = await nats.open(natsctl.kv(bytes, bucket="b", history=1))
     await put(store, "a")
     await store.delete("a")
-    await eventually(lambda: without_trace(store, "a"))
+    await eventually(lambda: has_no_marker(store, "a"))
 
 
-async def test_a_purge_expires_whatever_the_history(nats: Nats) -> None:
+async def test_a_purge_marker_expires_with_any_history(nats: Nats) -> None:
     store = await nats.open(natsctl.kv(bytes, bucket="b", history=5))
     await put(store, "a")
     await put(store, "a", "again")
     await store.delete("a", purge=True)
-    await eventually(lambda: without_trace(store, "a"))
+    await eventually(lambda: has_no_marker(store, "a"))
 
 
-async def test_a_marker_that_hides_older_revisions_stays(nats: Nats) -> None:
-    """Else the server would show the object again."""
+async def test_a_marker_that_hides_older_revisions_does_not_expire(nats: Nats) -> None:
+    """Without the marker, the server would return the older revision."""
     store = await nats.open(natsctl.kv(bytes, bucket="b", history=5))
     await put(store, "a")
     marker = await store.delete("a")
     await put(store, "b")
     await store.delete("b", purge=True)
-    await eventually(lambda: without_trace(store, "b"))  # so the time is over
-    with pytest.raises(NotFoundError) as gone:
+    await eventually(lambda: has_no_marker(store, "b"))  # so the TTL has passed
+    with pytest.raises(NotFoundError) as missing:
         await store.get("a")
-    assert gone.value.deleted_at == marker
+    assert missing.value.deleted_at == marker
 
 
 async def test_a_bucket_whose_messages_cannot_expire_keeps_its_markers(nats: Nats) -> None:
-    made = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1}
-    await nats.api("STREAM.CREATE.KV_b", {**made, "allow_rollup_hdrs": True})
+    stream_config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1}
+    await nats.api("STREAM.CREATE.KV_b", {**stream_config, "allow_rollup_hdrs": True})
     store = await nats.open(natsctl.kv(bytes, bucket="b"))
     await put(store, "a")
     marker = await store.delete("a")
-    with pytest.raises(NotFoundError) as gone:
+    with pytest.raises(NotFoundError) as missing:
         await store.get("a")
-    assert gone.value.deleted_at == marker
+    assert missing.value.deleted_at == marker
 
 
-async def test_a_watch_goes_on_when_markers_expire(nats: Nats) -> None:
+async def test_a_watch_continues_when_markers_expire(nats: Nats) -> None:
     store = await nats.open(natsctl.kv(bytes, bucket="b", history=1))
     await put(store, "a")
     async with store.watch() as events:
         await listing(events)
         revision = await store.delete("a")
         assert await anext(events) == Deleted("a", revision)
-        await eventually(lambda: without_trace(store, "a"))
+        await eventually(lambda: has_no_marker(store, "a"))
         stored = await put(store, "a", "again")
         shown = await anext(events)
     assert getattr(shown, "stored", None) == stored
 
 
-async def test_markers_stay_for_ever_if_that_is_set(nats_server: NatsServer) -> None:
+async def test_markers_do_not_expire_if_the_ttl_is_zero(nats_server: NatsServer) -> None:
     options = NatsOptions(servers=(nats_server.url,), marker_ttl_s=0)
     async with natsctl.connect(options) as nats:
         store = await nats.open(natsctl.kv(bytes, bucket="b", history=1))

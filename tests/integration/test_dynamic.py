@@ -1,4 +1,4 @@
-"""Dynamic watches of real buckets: many watchers, exact counts, faults, nothing left behind."""
+"""Dynamic watches of real buckets survive faults and leave no consumer behind."""
 
 import asyncio
 from collections import Counter
@@ -32,7 +32,7 @@ CLOSED = """authorization { users: [ { user: u, password: p, permissions: {
     publish: { deny: ["$JS.API.CONSUMER.CREATE.KV_limits.>"] } } } ] }"""
 
 
-def who(name: str) -> ObjectIdentifier:
+def watcher_named(name: str) -> ObjectIdentifier:
     return ObjectIdentifier(version="v1", kind="ConfigMap", namespace="default", name=name)
 
 
@@ -48,7 +48,7 @@ def limit(key: str = "", selector: str = "") -> ObjectIdentifier:
 
 
 class Play:
-    """A dynamic watcher at work, and the bucket `limits`."""
+    """A running dynamic watcher and the bucket `limits`."""
 
     def __init__(self, nats: Nats, options: DynamicOptions) -> None:
         self.nats = nats
@@ -56,9 +56,9 @@ class Play:
         self.reconcile: Callable[[ObjectIdentifier], Awaitable[None]] | None = None
         self.watcher = DynamicWatcher(self._reconcile, nats=nats, options=options)
 
-    async def put(self, key: str, most: int = 1, **labels: str) -> None:
+    async def put(self, key: str, value_max: int = 1, **labels: str) -> None:
         store = await self.nats.open(KIND)
-        body = msgspec.json.encode({"metadata": {"labels": labels}, "spec": {"most": most}})
+        body = msgspec.json.encode({"metadata": {"labels": labels}, "spec": {"most": value_max}})
         try:
             revision = (await store.get(key)).revision
         except NotFoundError:
@@ -67,32 +67,32 @@ class Play:
             await store.update(key, body, revision=revision)
 
     async def counted(self, count: int) -> None:
-        """Wait until the server has so many consumers; we must say the same at once."""
+        """Check the watch count of the watcher, and wait until the server has as many consumers."""
         assert self.watcher.get_watch_count() == count
 
-        async def as_many() -> bool:
+        async def has_consumers() -> bool:
             assert await self.consumers() == count
             return True
 
-        await eventually(as_many)
+        await eventually(has_consumers)
 
     async def consumers(self) -> int:
         info = await self.nats.connection.api("STREAM.INFO.KV_limits")
         return int(info["state"]["consumer_count"])
 
     async def back(self) -> None:
-        """Wait until the server answers us again."""
+        """Wait until the server responds to requests again."""
 
-        async def answers() -> bool:
+        async def responds() -> bool:
             try:
                 return await self.consumers() >= 0
             except StoreError:
                 return False
 
-        await eventually(answers)
+        await eventually(responds)
 
     async def called(self, *names: str) -> None:
-        """Wait until the reconciler was called for all of these; it must be for no other."""
+        """Wait until the reconciler was called for these names, and check that no other was."""
         await eventually(lambda: self.calls.keys() >= set(names))
         assert self.calls.keys() == set(names)
         self.calls.clear()
@@ -108,7 +108,7 @@ class Play:
 async def playing(
     server: NatsServer, options: DynamicOptions = QUIET, *, url: str = ""
 ) -> AsyncIterator[Play]:
-    """Run a dynamic watcher; afterwards no consumer of its is left at the server."""
+    """Run a dynamic watcher, and check at the end that it leaves no consumer."""
     async with natsctl.connect(url or server.url) as nats:
         await nats.open(KIND)
         play = Play(nats, options)
@@ -124,8 +124,10 @@ async def playing(
 
 async def test_a_watcher_is_called_for_its_objects_and_selections(nats_server: NatsServer) -> None:
     async with playing(nats_server) as play:
-        await play.watcher.add_or_update_watcher(who("a"), limit("eu"), limit(selector="g=1"))
-        await play.watcher.add_watcher(who("b"), limit("eu"))
+        await play.watcher.add_or_update_watcher(
+            watcher_named("a"), limit("eu"), limit(selector="g=1")
+        )
+        await play.watcher.add_watcher(watcher_named("b"), limit("eu"))
         await play.counted(2)
         await play.put("eu")
         await play.called("a", "b")
@@ -136,30 +138,33 @@ async def test_a_watcher_is_called_for_its_objects_and_selections(nats_server: N
         await (await play.nats.open(KIND)).delete("eu")
         await play.called("a", "b")
         assert play.watcher.get_from_cache(LIMITS, "", "eu") is None
-        await play.watcher.remove_watcher(who("a"))
+        await play.watcher.remove_watcher(watcher_named("a"))
         await play.counted(1)
 
 
-async def test_a_bucket_is_watched_however_it_was_made(nats_server: NatsServer) -> None:
+async def test_a_bucket_with_any_options_is_watched(nats_server: NatsServer) -> None:
     async with playing(nats_server) as play:
         await play.nats.open(kv(bytes, bucket="odd", history=17, ttl_s=999, storage="memory"))
         odd = ObjectIdentifier(group="nats", version="kv", kind="odd", name="x")
-        await play.watcher.add_watcher(who("a"), odd)
+        await play.watcher.add_watcher(watcher_named("a"), odd)
         assert play.watcher.get_watch_count() == 1
         missing = ObjectIdentifier(group="nats", version="kv", kind="missing", name="x")
         with pytest.raises(StoreMissingError, match="missing"):
-            await play.watcher.add_watcher(who("a"), missing)
+            await play.watcher.add_watcher(watcher_named("a"), missing)
         assert play.watcher.get_watch_count() == 1
-        await play.watcher.remove_watcher(who("a"))
+        await play.watcher.remove_watcher(watcher_named("a"))
 
 
 async def test_a_thousand_watchers_over_two_hundred_objects(nats_server: NatsServer) -> None:
-    everyone = [who(f"w{number}") for number in range(1000)]
+    watchers = [watcher_named(f"w{number}") for number in range(1000)]
     shared = [limit(f"s{number}") for number in range(200)]
     async with playing(nats_server) as play:
         watcher = play.watcher
         await asyncio.gather(
-            *(watcher.add_watcher(one, shared[n % 200]) for n, one in enumerate(everyone))
+            *(
+                watcher.add_watcher(watcher_id, shared[n % 200])
+                for n, watcher_id in enumerate(watchers)
+            )
         )
         await play.counted(200)
         for number in (3, 77, 199):
@@ -168,13 +173,13 @@ async def test_a_thousand_watchers_over_two_hundred_objects(nats_server: NatsSer
 
         await asyncio.gather(
             *(
-                watcher.add_or_update_watcher(one, shared[n % 100], shared[199])
-                for n, one in enumerate(everyone)
+                watcher.add_or_update_watcher(watcher_id, shared[n % 100], shared[199])
+                for n, watcher_id in enumerate(watchers)
             )
         )
         await play.counted(101)
         await play.put("s199")
-        await play.called(*(one.name for one in everyone))
+        await play.called(*(watcher_id.name for watcher_id in watchers))
         await play.put("s150")
         await play.put("s50")
         await play.called(*(f"w{n}" for n in range(50, 1000, 100)))
@@ -185,7 +190,7 @@ async def test_a_thousand_watchers_over_two_hundred_objects(nats_server: NatsSer
         await play.counted(101)
         await play.put("s50")
         await play.called(*(f"w{n}" for n in range(50, 1000, 100)))
-        await asyncio.gather(*(watcher.remove_watcher(one) for one in everyone[:999]))
+        await asyncio.gather(*(watcher.remove_watcher(watcher_id) for watcher_id in watchers[:999]))
         await play.counted(2)
 
 
@@ -197,14 +202,14 @@ async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
             await play.put(f"s{number}", number, g=str(number % 2))
 
         async def read(name: str, numbers: range) -> list[int]:
-            one = who(name)
-            async with play.watcher.query_batch(one):
-                found = await asyncio.gather(
-                    *(play.watcher.get(one, LIMITS, "", f"s{number}") for number in numbers)
+            watcher_id = watcher_named(name)
+            async with play.watcher.query_batch(watcher_id):
+                documents = await asyncio.gather(
+                    *(play.watcher.get(watcher_id, LIMITS, "", f"s{number}") for number in numbers)
                 )
-                odd = await play.watcher.list(one, LIMITS, "", Selector.parse("g=1"))
+                odd = await play.watcher.list(watcher_id, LIMITS, "", Selector.parse("g=1"))
             assert len(odd) == 20
-            return [at["spec"]["most"] for at in found if at is not None]  # type: ignore[index]
+            return [document["spec"]["most"] for document in documents if document is not None]  # type: ignore[index]
 
         assert await read("a", range(30)) == [*range(30)]
         assert await read("b", range(20, 40)) == [*range(20, 40)]
@@ -216,7 +221,7 @@ async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
         await play.called("a")
 
 
-async def test_a_server_that_was_away_loses_no_change(nats_server: NatsServer) -> None:
+async def test_a_restart_of_the_server_loses_no_change(nats_server: NatsServer) -> None:
     kind = kv(bytes, bucket="kept")
     kept = kv_kind("kept")
     async with playing(nats_server) as play:
@@ -227,25 +232,25 @@ async def test_a_server_that_was_away_loses_no_change(nats_server: NatsServer) -
                 group=kept.group, version=kept.version, kind=kept.kind, name=name
             )
             await store.create(name, b'{"spec": 1}')
-            await play.watcher.add_watcher(who(name), identifier)
+            await play.watcher.add_watcher(watcher_named(name), identifier)
         nats_server.kill()
         await asyncio.sleep(0.2)
         await nats_server.start()
         async with natsctl.connect(nats_server.url) as other:
-            theirs = await other.open(kind)
+            other_store = await other.open(kind)
             for name in names[:10]:
-                await theirs.update(
-                    name, b'{"spec": 2}', revision=(await theirs.get(name)).revision
+                await other_store.update(
+                    name, b'{"spec": 2}', revision=(await other_store.get(name)).revision
                 )
             for name in names[10:15]:
-                await theirs.delete(name)
+                await other_store.delete(name)
         await play.called(*names[:15])
         for name in names:
-            await play.watcher.remove_watcher(who(name))
+            await play.watcher.remove_watcher(watcher_named(name))
         assert play.watcher.get_watch_count() == 0
 
 
-async def test_a_permission_taken_away_is_seen_and_heals_when_it_is_given_back(
+async def test_a_revoked_permission_ends_the_watch_until_it_is_granted_again(
     nats_server: NatsServer,
 ) -> None:
     await nats_server.stop()
@@ -258,28 +263,28 @@ async def test_a_permission_taken_away_is_seen_and_heals_when_it_is_given_back(
         async def reconcile(watcher: ObjectIdentifier) -> None:
             async with play.watcher.query_batch(watcher):
                 try:
-                    found = await play.watcher.get(watcher, LIMITS, "", "eu")
+                    limit_object = await play.watcher.get(watcher, LIMITS, "", "eu")
                 except PermissionDeniedError:
                     seen.append("denied")
                     raise
-                seen.append(None if found is None else found["spec"]["most"])  # type: ignore[index]
+                seen.append(None if limit_object is None else limit_object["spec"]["most"])  # type: ignore[index]
 
         play.reconcile = reconcile
-        await play.watcher.add_watcher(who("a"), limit("eu"))
+        await play.watcher.add_watcher(watcher_named("a"), limit("eu"))
         await play.put("eu", 1)
         await eventually(lambda: seen == [1])
-        await restarted(nats_server, CLOSED)
+        await restart(nats_server, CLOSED)
         await eventually(lambda: "denied" in seen)
         await eventually(lambda: play.watcher.get_watch_count() == 0)
-        await restarted(nats_server, OPEN)
+        await restart(nats_server, OPEN)
         await play.back()
         await play.put("eu", 2)
         await eventually(lambda: seen[-1] == 2)
         await play.counted(1)
 
 
-async def restarted(server: NatsServer, config: str) -> None:
-    """Have the server begin anew with other permissions."""
+async def restart(server: NatsServer, config: str) -> None:
+    """Restart the server with other permissions."""
     server.kill()
     server.config = config
     await server.start()
@@ -290,20 +295,22 @@ class App(Object, frozen=True):
 
 
 class Readers(Controller):
-    """Reads the limit that the app names, and says in its status what it is."""
+    """Copies the limit that an app names to the status of the app."""
 
     apps = primary(kv(App, bucket="apps", storage="memory"))
 
     async def sync_handler(self, key: str) -> float | None:
         app = self.apps.get(key)
         if app is not None:
-            found = await self.reads.get(kv(App, bucket="limits2"), app.spec["limit"])
-            most = None if found is None else found.spec["most"]
-            await self.apps.update_status(key, {"most": most})
+            limit_object = await self.reads.get(kv(App, bucket="limits2"), app.spec["limit"])
+            value_max = None if limit_object is None else limit_object.spec["most"]
+            await self.apps.update_status(key, {"most": value_max})
         return None
 
 
-async def test_a_controller_is_woken_by_what_its_syncs_have_read(nats_server: NatsServer) -> None:
+async def test_a_controller_syncs_again_when_an_object_that_it_read_changes(
+    nats_server: NatsServer,
+) -> None:
     controller = Readers()
     async with natsctl.connect(nats_server.url) as nats:
         runtime = ControllerRuntime(controller, nats=nats)
@@ -321,10 +328,10 @@ async def test_a_controller_is_woken_by_what_its_syncs_have_read(nats_server: Na
         await eventually(lambda: controller.reads.watch_count == 2)
         eu = await limits.create("eu", b'{"spec": {"most": 5}}')
         for number in (1, 3, 19):
-            await eventually(lambda at=number: _is(shown(at), 5))  # type: ignore[misc]
+            await eventually(lambda number=number: _is(shown(number), 5))  # type: ignore[misc]
         await limits.update("eu", b'{"spec": {"most": 6}}', revision=eu.revision)
         for number in (1, 3, 19):
-            await eventually(lambda at=number: _is(shown(at), 6))  # type: ignore[misc]
+            await eventually(lambda number=number: _is(shown(number), 6))  # type: ignore[misc]
         assert await shown(0) is None
         info = await nats.connection.api("STREAM.INFO.KV_limits2")
         assert info["state"]["consumer_count"] == 2
@@ -334,5 +341,5 @@ async def test_a_controller_is_woken_by_what_its_syncs_have_read(nats_server: Na
         assert info["state"]["consumer_count"] == 0
 
 
-async def _is(found: Awaitable[object], expected: object) -> bool:
-    return await found == expected
+async def _is(value: Awaitable[object], expected: object) -> bool:
+    return await value == expected

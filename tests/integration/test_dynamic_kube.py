@@ -1,4 +1,4 @@
-"""Dynamic watches of a real cluster: many watchers, exact counts, permissions, restarts."""
+"""Dynamic watches of a real cluster survive restarts and changed permissions."""
 
 import asyncio
 from collections import Counter
@@ -36,12 +36,12 @@ QUIET = DynamicOptions(enable_cache=True, disable_initial_reconcile=True)
 READ = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}
 
 
-def who(name: str) -> ObjectIdentifier:
+def watcher_named(name: str) -> ObjectIdentifier:
     return ObjectIdentifier(version="v1", kind="Pod", namespace="default", name=name)
 
 
 class Play:
-    """A dynamic watcher at work, in a namespace of its own."""
+    """A running dynamic watcher in its own namespace."""
 
     def __init__(self, kube: Kube, store: Store, namespace: str, options: DynamicOptions) -> None:
         self.calls: Counter[str] = Counter()
@@ -74,7 +74,7 @@ class Play:
         await self._store.delete(f"{self.namespace}/{name}")
 
     async def called(self, *names: str) -> None:
-        """Wait until the reconciler was called for all of these; it must be for no other."""
+        """Wait until the reconciler was called for these names, and check that no other was."""
         await eventually(lambda: self.calls.keys() >= set(names))
         assert self.calls.keys() == set(names)
         self.calls.clear()
@@ -93,11 +93,11 @@ async def playing(
     *,
     user: str = "admin",
     options: DynamicOptions = QUIET,
-    **how: Any,
+    **options_of_kube: Any,
 ) -> AsyncIterator[Play]:
-    """Run a dynamic watcher as this user; what is written is written by the admin."""
-    async with cluster(server) as admin, cluster(server, user=user, **how) as theirs:
-        play = Play(theirs, await admin.open(CONFIGS), namespace, options)
+    """Run a dynamic watcher as this user. Objects are written as the admin."""
+    async with cluster(server) as admin, cluster(server, user=user, **options_of_kube) as guest:
+        play = Play(guest, await admin.open(CONFIGS), namespace, options)
         work = asyncio.create_task(play.watcher.start())
         await play.watcher.started.wait()
         try:
@@ -113,9 +113,11 @@ async def test_a_watcher_is_called_for_its_objects_and_selections(
     async with playing(kube_server, kube_namespace) as play:
         watcher = play.watcher
         await play.put("one", "1")
-        await watcher.add_or_update_watcher(who("a"), play.config("one"), play.config("", "g=1"))
-        await watcher.add_watcher(who("b"), play.config("one"))
-        await watcher.add_watcher(who("c"), play.config("two"))
+        await watcher.add_or_update_watcher(
+            watcher_named("a"), play.config("one"), play.config("", "g=1")
+        )
+        await watcher.add_watcher(watcher_named("b"), play.config("one"))
+        await watcher.add_watcher(watcher_named("c"), play.config("two"))
         await play.put("one", "2")
         await play.called("a", "b")
         await play.put("three", g="1")
@@ -128,19 +130,19 @@ async def test_a_watcher_is_called_for_its_objects_and_selections(
         await play.called("a", "b")
         await play.put("one", "3")
         await play.called("a", "b")
-        found = watcher.get_from_cache(CONFIG, kube_namespace, "one")
-        assert found is not None
-        assert found["data"] == {"text": "3"}
-        assert (found["kind"], found["metadata"]["name"]) == ("ConfigMap", "one")  # type: ignore[index]
+        config_map = watcher.get_from_cache(CONFIG, kube_namespace, "one")
+        assert config_map is not None
+        assert config_map["data"] == {"text": "3"}
+        assert (config_map["kind"], config_map["metadata"]["name"]) == ("ConfigMap", "one")  # type: ignore[index]
         assert watcher.get_watch_count() == 3
 
 
-async def test_without_a_cache_a_watcher_is_called_all_the_same(
+async def test_a_watcher_is_called_without_a_cache(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     async with playing(kube_server, kube_namespace, options=DynamicOptions()) as play:
         await play.put("one", "1")
-        await play.watcher.add_watcher(who("a"), play.config("one"))
+        await play.watcher.add_watcher(watcher_named("a"), play.config("one"))
         await play.called("a")
         await play.put("one", "2")
         await play.called("a")
@@ -149,7 +151,7 @@ async def test_without_a_cache_a_watcher_is_called_all_the_same(
 async def test_a_thousand_watchers_over_two_hundred_objects(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
-    everyone = [who(f"w{number}") for number in range(1000)]
+    watchers = [watcher_named(f"w{number}") for number in range(1000)]
     options = KubeOptions(kubeconfig=str(kube_server.kubeconfig()), in_flight_max=4)
     async with cluster(kube_server) as admin, connect_kube(options) as kube:
         before = await watches(admin.transport, "configmaps")
@@ -157,11 +159,11 @@ async def test_a_thousand_watchers_over_two_hundred_objects(
         async def counted(play: Play, count: int) -> None:
             assert play.watcher.get_watch_count() == count
 
-            async def as_many() -> bool:
+            async def has_watches() -> bool:
                 assert await watches(admin.transport, "configmaps") - before == count
                 return True
 
-            await eventually(as_many, every_s=0.2)
+            await eventually(has_watches, every_s=0.2)
 
         play = Play(kube, await admin.open(CONFIGS), kube_namespace, QUIET)
         shared = [play.config(f"s{number}") for number in range(200)]
@@ -169,24 +171,27 @@ async def test_a_thousand_watchers_over_two_hundred_objects(
         work = asyncio.create_task(watcher.start())
         await watcher.started.wait()
         await asyncio.gather(
-            *(watcher.add_watcher(one, shared[n % 200]) for n, one in enumerate(everyone))
+            *(
+                watcher.add_watcher(watcher_id, shared[n % 200])
+                for n, watcher_id in enumerate(watchers)
+            )
         )
         await counted(play, 200)
         for number in (3, 77, 199):
             await play.put(f"s{number}")
             await play.called(*(f"w{n}" for n in range(number, 1000, 200)))
-        # all streams are open, and calls still have their turn
+        # calls still succeed while all watches are open
         await asyncio.wait_for((await kube.open(CONFIGS)).get(f"{kube_namespace}/s3"), 10)
         await asyncio.gather(
             *(
-                watcher.add_or_update_watcher(one, shared[n % 100], shared[199])
-                for n, one in enumerate(everyone)
+                watcher.add_or_update_watcher(watcher_id, shared[n % 100], shared[199])
+                for n, watcher_id in enumerate(watchers)
             )
         )
         await counted(play, 101)
         await play.put("s199", "2")
-        await play.called(*(one.name for one in everyone))
-        await asyncio.gather(*(watcher.remove_watcher(one) for one in everyone[:999]))
+        await play.called(*(watcher_id.name for watcher_id in watchers))
+        await asyncio.gather(*(watcher.remove_watcher(watcher_id) for watcher_id in watchers[:999]))
         await counted(play, 2)
         watcher.stop()
         await work
@@ -201,12 +206,14 @@ async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
             await play.put(f"s{number}", str(number), g=str(number % 2))
 
         async def read(name: str, numbers: range) -> list[str]:
-            one, at = who(name), kube_namespace
-            async with play.watcher.query_batch(one):
-                found = [await play.watcher.get(one, CONFIG, at, f"s{n}") for n in numbers]
-                odd = await play.watcher.list(one, CONFIG, at, Selector.parse("g=1"))
-            assert [at["data"]["text"] for at in odd] == ["1", "3", "5", "7", "9"]  # type: ignore[index]
-            return [at["data"]["text"] for at in found if at is not None]  # type: ignore[index]
+            watcher_id, namespace = watcher_named(name), kube_namespace
+            async with play.watcher.query_batch(watcher_id):
+                documents = [
+                    await play.watcher.get(watcher_id, CONFIG, namespace, f"s{n}") for n in numbers
+                ]
+                odd = await play.watcher.list(watcher_id, CONFIG, namespace, Selector.parse("g=1"))
+            assert [document["data"]["text"] for document in odd] == ["1", "3", "5", "7", "9"]  # type: ignore[index]
+            return [document["data"]["text"] for document in documents if document is not None]  # type: ignore[index]
 
         assert await read("a", range(7)) == [str(n) for n in range(7)]
         assert await read("b", range(5, 12)) == [str(n) for n in range(5, 10)]
@@ -218,7 +225,7 @@ async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
         await play.called("a", "b")
 
 
-async def test_one_object_is_watched_with_the_permission_for_it_alone(
+async def test_one_object_is_watched_with_permission_for_this_object_only(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     rule = {**READ, "resourceNames": ["one"]}
@@ -227,21 +234,21 @@ async def test_one_object_is_watched_with_the_permission_for_it_alone(
 
         async def allowed() -> bool:
             try:
-                await play.watcher.add_watcher(who("a"), play.config("one"))
+                await play.watcher.add_watcher(watcher_named("a"), play.config("one"))
             except PermissionDeniedError:
                 return False
             return True
 
         await eventually(allowed)
         with pytest.raises(PermissionDeniedError):
-            await play.watcher.add_watcher(who("a"), play.config("two"))
+            await play.watcher.add_watcher(watcher_named("a"), play.config("two"))
         await play.put("two")
         await play.put("one")
         await play.called("a")
         assert play.watcher.get_watch_count() == 1
 
 
-async def test_a_permission_taken_away_is_seen_and_heals_when_it_is_given_back(
+async def test_a_revoked_permission_ends_the_watch_until_it_is_granted_again(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     await asyncio.to_thread(kube_server.allow, "other", [READ], namespace=kube_namespace)
@@ -251,17 +258,17 @@ async def test_a_permission_taken_away_is_seen_and_heals_when_it_is_given_back(
         async def reconcile(watcher: ObjectIdentifier) -> None:
             async with play.watcher.query_batch(watcher):
                 try:
-                    found = await play.watcher.get(watcher, CONFIG, kube_namespace, "one")
+                    config_map = await play.watcher.get(watcher, CONFIG, kube_namespace, "one")
                 except PermissionDeniedError:
                     seen.append("denied")
                     raise
-                seen.append(None if found is None else found["data"]["text"])  # type: ignore[index]
+                seen.append(None if config_map is None else config_map["data"]["text"])  # type: ignore[index]
 
         play.reconcile = reconcile
 
         async def allowed() -> bool:
             try:
-                await play.watcher.add_watcher(who("a"), play.config("one"))
+                await play.watcher.add_watcher(watcher_named("a"), play.config("one"))
             except PermissionDeniedError:
                 return False
             return True
@@ -269,7 +276,7 @@ async def test_a_permission_taken_away_is_seen_and_heals_when_it_is_given_back(
         await eventually(allowed)
         await play.put("one", "1")
         await eventually(lambda: seen == ["1"])
-        await refuse(kube_server, kube_namespace)
+        await revoke(kube_server, kube_namespace)
         await eventually(lambda: "denied" in seen)
         await eventually(lambda: play.watcher.get_watch_count() == 0)
         await asyncio.to_thread(kube_server.allow, "other", [READ], namespace=kube_namespace)
@@ -278,29 +285,29 @@ async def test_a_permission_taken_away_is_seen_and_heals_when_it_is_given_back(
         assert play.watcher.get_watch_count() == 1
 
 
-async def refuse(server: KubeServer, namespace: str) -> None:
-    """Take all permissions of a namespace away."""
+async def revoke(server: KubeServer, namespace: str) -> None:
+    """Delete all role bindings of a namespace."""
     bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
     await server.call("DELETE", bindings)
 
 
-async def test_a_kind_that_is_no_more_wakes_its_watchers_and_comes_back(
+async def test_a_deleted_kind_ends_its_watch_and_calls_its_watchers(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     async with playing(kube_server, kube_namespace) as play, cluster(kube_server) as admin:
         node = ObjectIdentifier(version="v1", kind="Node", namespace="passed-over", name="n1")
-        await play.watcher.add_watcher(who("a"), node)
+        await play.watcher.add_watcher(watcher_named("a"), node)
         with pytest.raises(InvalidInputError, match="namespace"):
             await play.watcher.add_watcher(
-                who("a"), ObjectIdentifier(version="v1", kind="ConfigMap", name="x")
+                watcher_named("a"), ObjectIdentifier(version="v1", kind="ConfigMap", name="x")
             )
         gadget = ObjectIdentifier(group="dynamic.test", version="v1", kind="Gadget", name="g")
         with pytest.raises(NoVersionedResourceError):
-            await play.watcher.add_watcher(who("a"), gadget)
+            await play.watcher.add_watcher(watcher_named("a"), gadget)
         await define(admin.transport, "dynamic.test", "Gadget")
-        await play.watcher.add_watcher(who("a"), gadget)
-        found = await play.watcher.gvk_to_gvr(gadget.group_version_kind())
-        assert (found.resource, found.namespaced) == ("gadgets", False)
+        await play.watcher.add_watcher(watcher_named("a"), gadget)
+        served = await play.watcher.gvk_to_gvr(gadget.group_version_kind())
+        assert (served.resource, served.namespaced) == ("gadgets", False)
         store = await admin.open(kube("dynamic.test/v1", "Gadget"))
         await store.create("g", b'{"spec": {}}')
         await play.called("a")
@@ -310,7 +317,7 @@ async def test_a_kind_that_is_no_more_wakes_its_watchers_and_comes_back(
         await play.called("a")
 
 
-async def test_a_kind_that_cannot_be_watched_is_an_error_and_leaves_nothing(
+async def test_a_kind_without_watch_is_an_error_and_leaves_no_watch(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     async with playing(kube_server, kube_namespace) as play:
@@ -318,11 +325,11 @@ async def test_a_kind_that_cannot_be_watched_is_an_error_and_leaves_nothing(
             group="authorization.k8s.io", version="v1", kind="SelfSubjectAccessReview", name="x"
         )
         with pytest.raises(StoreError, match="selfsubjectaccessreviews"):
-            await play.watcher.add_or_update_watcher(who("a"), play.config("one"), review)
+            await play.watcher.add_or_update_watcher(watcher_named("a"), play.config("one"), review)
         assert play.watcher.get_watch_count() == 0
 
 
-async def test_a_server_that_is_restarted_loses_no_watch_and_no_change(
+async def test_a_restart_of_the_server_loses_no_watch_and_no_change(
     own_kube_server: KubeServer,
 ) -> None:
     namespace = await asyncio.to_thread(own_kube_server.new_namespace)
@@ -331,7 +338,7 @@ async def test_a_server_that_is_restarted_loses_no_watch_and_no_change(
         for name in names[:40]:
             await play.put(name)
         await asyncio.gather(
-            *(play.watcher.add_watcher(who(name), play.config(name)) for name in names)
+            *(play.watcher.add_watcher(watcher_named(name), play.config(name)) for name in names)
         )
         own_kube_server.kill()
         await asyncio.sleep(0.5)
@@ -351,7 +358,7 @@ class App(Object, frozen=True):
 
 
 class Readers(Controller):
-    """Says in an app's status what the ConfigMap says that it names."""
+    """Copies the text of the ConfigMap that an app names to the status of the app."""
 
     apps = primary(kv(App, bucket="apps", storage="memory"))
 
@@ -359,15 +366,15 @@ class Readers(Controller):
         app = self.apps.get(key)
         if app is not None:
             try:
-                found = await self.reads.get(CONFIGS, app.spec["config"])
+                config_map = await self.reads.get(CONFIGS, app.spec["config"])
             except InvalidKeyError:
-                found = {"data": {"text": "no such key"}}
-            text = None if found is None else found["data"]["text"]
+                config_map = {"data": {"text": "no such key"}}
+            text = None if config_map is None else config_map["data"]["text"]
             await self.apps.update_status(key, {"text": text})
         return None
 
 
-async def test_a_controller_is_woken_by_what_its_syncs_read_in_the_cluster(
+async def test_a_controller_syncs_again_when_a_cluster_object_that_it_read_changes(
     nats_server: NatsServer, kube_server: KubeServer, kube_namespace: str
 ) -> None:
     controller = Readers()
@@ -381,17 +388,17 @@ async def test_a_controller_is_woken_by_what_its_syncs_read_in_the_cluster(
         await runtime.synced.wait()
         await controller.apps.put("shop", App(spec={"config": f"{kube_namespace}/one"}))
 
-        async def says(text: str | None) -> bool:
+        async def has_text(text: str | None) -> bool:
             app = await controller.apps.read("shop")
             return app is not None and "text" in app.status and app.status["text"] == text
 
         await eventually(lambda: controller.reads.watch_count == 1)
         await play.put("one", "1")
-        await eventually(lambda: says("1"))
+        await eventually(lambda: has_text("1"))
         await play.put("one", "2")
-        await eventually(lambda: says("2"))
+        await eventually(lambda: has_text("2"))
         await controller.apps.put("shop", App(spec={"config": "without-a-namespace"}))
-        await eventually(lambda: says("no such key"))
+        await eventually(lambda: has_text("no such key"))
         assert controller.reads.watch_count == 0
         runtime.stop()
         await work

@@ -1,4 +1,4 @@
-"""A private server is there when it is entered, and gone when it is left, whatever happens."""
+"""An embedded server starts and ends with its context, even after kills and cancellation."""
 
 import asyncio
 import os
@@ -30,13 +30,13 @@ asyncio.run(main())
 
 
 def processes(words: str) -> list[int]:
-    """Return the processes, none of them dead, whose command line has these words."""
+    """Return the running processes whose command line contains these words."""
     folders = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
     return [int(folder.name) for folder in folders if words in command(int(folder.name))]
 
 
 def command(pid: int) -> str:
-    """Return a process's command line, empty where it is dead."""
+    """Return the command line of a process, or "" if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -49,12 +49,12 @@ def parent(pid: int) -> int:
 
 def server_of(folder: Path) -> int | None:
     """Return the nats-server that keeps its data in *folder*."""
-    found = [pid for pid in processes(f"-sd {folder}") if "/bin/sh" not in command(pid)]
-    return found[0] if found else None
+    pids = [pid for pid in processes(f"-sd {folder}") if "/bin/sh" not in command(pid)]
+    return pids[0] if pids else None
 
 
 def only(folder: Path) -> Path:
-    """Return what alone is in the folder."""
+    """Return the only entry of the folder."""
     (entry,) = folder.iterdir()
     return entry
 
@@ -73,7 +73,7 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 async def spawn(*arguments: str) -> asyncio.subprocess.Process:
-    """Run a process with an embedded server in it, until that serves."""
+    """Start a process with an embedded server, and wait until the server is ready."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", CHILD, *arguments), stdout=subprocess.PIPE
     )
@@ -82,7 +82,9 @@ async def spawn(*arguments: str) -> asyncio.subprocess.Process:
     return process
 
 
-async def test_it_serves_jetstream_and_leaves_nothing_behind(own_temporary_folder: Path) -> None:
+async def test_an_embedded_server_serves_jetstream_and_leaves_nothing_behind(
+    own_temporary_folder: Path,
+) -> None:
     async with EmbeddedServer() as server:
         assert server.running
         async with connect(server.url) as connection:
@@ -93,30 +95,30 @@ async def test_it_serves_jetstream_and_leaves_nothing_behind(own_temporary_folde
     assert empty(own_temporary_folder)
 
 
-async def test_its_folder_and_port_can_be_kept(tmp_path: Path) -> None:
+async def test_a_second_embedded_server_can_use_the_same_folder_and_port(tmp_path: Path) -> None:
     store = tmp_path / "data" / "nats"
     async with EmbeddedServer(store) as server, connect(server.url) as connection:
         await connection.api("STREAM.CREATE.kept", {"name": "kept", "subjects": ["kept"]})
-    async with EmbeddedServer(store, port=server.port) as again:
-        assert again.url == server.url
-        async with connect(again.url) as connection:
+    async with EmbeddedServer(store, port=server.port) as second:
+        assert second.url == server.url
+        async with connect(second.url) as connection:
             assert "config" in await connection.api("STREAM.INFO.kept")
     assert (store / "nats-server.log").exists()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_it_does_not_outlive_its_process(
-    how: signal.Signals, own_temporary_folder: Path
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+async def test_an_embedded_server_ends_with_its_process(
+    signal_number: signal.Signals, own_temporary_folder: Path
 ) -> None:
     process = await spawn()
     assert processes(str(own_temporary_folder))
-    process.send_signal(how)
+    process.send_signal(signal_number)
     await process.wait()
     await eventually(lambda: not processes(str(own_temporary_folder)))
     await eventually(lambda: empty(own_temporary_folder))
 
 
-async def test_even_a_stopped_server_does_not_outlive_its_process(
+async def test_a_paused_embedded_server_ends_with_its_process(
     own_temporary_folder: Path,
 ) -> None:
     process = await spawn()
@@ -142,14 +144,14 @@ async def test_a_folder_is_used_by_one_server_at_a_time(tmp_path: Path) -> None:
             await EmbeddedServer(tmp_path).__aenter__()
 
 
-async def test_a_terminals_ctrl_c_does_not_reach_it(own_temporary_folder: Path) -> None:
+async def test_an_embedded_server_runs_in_its_own_session(own_temporary_folder: Path) -> None:
     async with EmbeddedServer():
         server = server_of(only(own_temporary_folder))
         assert server
         assert os.getsid(server) != os.getsid(0)
 
 
-async def test_that_it_died_by_itself_is_told(tmp_path: Path) -> None:
+async def test_failed_returns_when_the_server_dies(tmp_path: Path) -> None:
     async with EmbeddedServer(tmp_path) as server:
         failing = asyncio.create_task(server.failed())
         pid = server_of(tmp_path)
@@ -161,7 +163,7 @@ async def test_that_it_died_by_itself_is_told(tmp_path: Path) -> None:
     assert "Server is ready" in failure
 
 
-async def test_a_killed_supervisor_takes_the_server_with_it_at_the_end(tmp_path: Path) -> None:
+async def test_the_server_ends_even_if_its_supervisor_was_killed(tmp_path: Path) -> None:
     async with EmbeddedServer(tmp_path) as server:
         pid = server_of(tmp_path)
         assert pid
@@ -170,7 +172,7 @@ async def test_a_killed_supervisor_takes_the_server_with_it_at_the_end(tmp_path:
     await eventually(lambda: not server_of(tmp_path))
 
 
-async def test_why_it_does_not_start_is_told(tmp_path: Path) -> None:
+async def test_a_failed_start_reports_the_reason(tmp_path: Path) -> None:
     port = free_port()
     async with EmbeddedServer(tmp_path / "one", port=port):
         with pytest.raises(ConnectError, match=r"did not start[^$]*address already in use"):
@@ -178,7 +180,7 @@ async def test_why_it_does_not_start_is_told(tmp_path: Path) -> None:
     assert not processes(str(tmp_path))
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing_behind(
+async def test_a_cancelled_start_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "nats-server"
@@ -203,6 +205,6 @@ def test_the_program_comes_from_the_path_or_the_wheel(
     assert find_server() == own
 
 
-def test_where_there_is_no_program_the_error_says_how_to_get_one(tmp_path: Path) -> None:
+def test_a_missing_nats_server_program_is_an_error_with_the_install_command(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"pip install 'natsctl\[embedded\]'"):
         find_server([tmp_path / "nats-server", tmp_path])

@@ -1,30 +1,39 @@
-"""What garbage collection remembers in a real bucket, and what doctor reports of it."""
+"""The record of garbage collection in a real bucket, and its checks in doctor."""
 
 from natsctl.daemon.doctor.finding import Result
 from natsctl.daemon.doctor.records import check_garbage
 from natsctl.daemon.doctor.used_buckets import used_by
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
-from tests.integration.test_runtime import Sweeping, app, becomes, keys, plain, put, running, swept
+from tests.integration.test_runtime import (
+    FastGarbage,
+    app,
+    becomes,
+    has_gc_record,
+    keys,
+    plain,
+    put,
+    running,
+)
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
 
-async def test_a_lost_memory_and_a_lost_key_collect_nothing_until_a_person_accepts(
+async def test_garbage_without_a_record_of_the_bucket_is_held_until_it_is_accepted(
     nats_server: NatsServer,
 ) -> None:
     async with plain(nats_server) as js:
-        async with running(nats_server, Sweeping()):
+        async with running(nats_server, FastGarbage()):
             apps, parts = await js.key_value("apps"), await js.key_value("parts")
             for key in ("bar", "baz", "shop"):
                 await put(apps, key, app())
             everything = ["bar.main", "baz.main", "shop.main"]
             await becomes(parts, *everything)
-            await eventually(lambda: swept(js))
+            await eventually(lambda: has_gc_record(js))
         await js.delete_key_value("natsctl")
         await js.purge_stream("KV_apps", subject="$KV.apps.shop")
 
-        async with running(nats_server, Sweeping()) as runtime:
+        async with running(nats_server, FastGarbage()) as runtime:
             await eventually(lambda: bool(runtime.garbage_held))
             assert await findings(nats_server) == [
                 "collection is held: nothing is remembered about the bucket of App.apps"
@@ -36,8 +45,8 @@ async def test_a_lost_memory_and_a_lost_key_collect_nothing_until_a_person_accep
 
 
 async def findings(server: NatsServer) -> list[str]:
-    """Return the warnings of doctor."""
+    """Return the warnings of doctor about garbage collection."""
     async with connect(NatsOptions(servers=(server.url,))) as connection:
-        found = [each async for each in check_garbage(connection, used_by([Sweeping()]))]
-    assert all(each.result is Result.WARNING for each in found)
-    return [each.found for each in found]
+        warnings = [check async for check in check_garbage(connection, used_by([FastGarbage()]))]
+    assert all(check.result is Result.WARNING for check in warnings)
+    return [check.found for check in warnings]

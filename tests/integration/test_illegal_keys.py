@@ -1,4 +1,4 @@
-"""Somebody writes to a bucket under names that are no keys; the other keys do not notice."""
+"""Illegal keys in a bucket do not disturb its legal keys."""
 
 import asyncio
 import logging
@@ -48,23 +48,23 @@ async def other(nats_server: NatsServer) -> AsyncIterator[Stranger]:
         yield other
 
 
-async def scribble(other: Stranger, headers: bytes | None = None) -> None:
+async def write_illegal_keys(other: Stranger, headers: bytes | None = None) -> None:
     for name in NAMES:
         other.publish(b"$KV.notes." + name, note("hi"), headers=headers)
     await other.flush()
 
 
-async def test_a_listing_has_them_as_illegal_and_is_complete(nats: Nats, other: Stranger) -> None:
+async def test_a_list_reports_illegal_keys_and_is_complete(nats: Nats, other: Stranger) -> None:
     store = await nats.open(KIND)
-    await scribble(other)
+    await write_illegal_keys(other)
     stored = await put(store, "a")
     async with store.watch() as events:
-        _, *shown, _ = await listing(events)
-        assert shown == [
+        _, *listed, _ = await listing(events)
+        assert listed == [
             *(IllegalKey(name, revision) for revision, name in enumerate(NAMES.values(), 1)),
             Applied(stored),
         ]
-        await scribble(other, MARKER)
+        await write_illegal_keys(other, MARKER)
         deleted = await take(events, len(NAMES))
         assert deleted == [
             IllegalKey(name, revision, exists=False)
@@ -72,16 +72,16 @@ async def test_a_listing_has_them_as_illegal_and_is_complete(nats: Nats, other: 
         ]
 
 
-async def test_what_only_the_server_counts_as_keys_is_no_reason_to_list_again(
+async def test_keys_that_only_the_server_counts_cause_no_relist(
     nats_server: NatsServer, other: Stranger
 ) -> None:
     async with natsctl.connect(nats_server.url, verify_s=0.01) as nats:
         store = await nats.open(KIND)
-        await scribble(other)
+        await write_illegal_keys(other)
         informer = Informer(store, KIND)
         following = asyncio.create_task(informer.run())
         await eventually(lambda: len(informer.cache.invalid) == len(NAMES))
-        for number in range(3):  # each a beat of the watch later
+        for number in range(3):  # with a heartbeat of the watch between the writes
             stored = await put(store, f"a{number}")
             await informer.cache.passed(stored.revision)
             await asyncio.sleep(0.6)
@@ -89,12 +89,12 @@ async def test_what_only_the_server_counts_as_keys_is_no_reason_to_list_again(
         following.cancel()
 
 
-async def test_illegal_keys_that_an_administrator_purges_are_forgotten(
+async def test_purged_illegal_keys_are_removed_from_the_cache(
     nats_server: NatsServer, other: Stranger
 ) -> None:
     async with natsctl.connect(nats_server.url, verify_s=0.01) as nats:
         store = await nats.open(KIND)
-        await scribble(other)
+        await write_illegal_keys(other)
         informer = Informer(store, KIND)
         following = asyncio.create_task(informer.run())
         await eventually(lambda: len(informer.cache.invalid) == len(NAMES))
@@ -103,27 +103,27 @@ async def test_illegal_keys_that_an_administrator_purges_are_forgotten(
         following.cancel()
 
 
-async def test_the_keys_of_a_bucket_are_its_legal_ones(nats: Nats, other: Stranger) -> None:
+async def test_the_keys_of_a_bucket_exclude_illegal_keys(nats: Nats, other: Stranger) -> None:
     store = await nats.open(KIND)
-    await scribble(other)
+    await write_illegal_keys(other)
     await put(store, "a")
     async with asyncio.timeout(10):
         assert await Bucket(nats.connection, "notes").keys() == {"a"}
 
 
-async def test_a_listing_for_people_skips_them_and_says_so(
+async def test_the_list_of_the_bucket_store_skips_illegal_keys_and_logs_them(
     nats: Nats, other: Stranger, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await nats.open(KIND)
-    await scribble(other)
+    await write_illegal_keys(other)
     await put(store, "a")
     caplog.set_level(logging.WARNING)
-    shown = await BucketStore(Bucket(nats.connection, "notes")).listing()
-    assert [message.key for message in shown] == ["a"]
-    assert shown[0].created
+    listed = await BucketStore(Bucket(nats.connection, "notes")).listing()
+    assert [message.key for message in listed] == ["a"]
+    assert listed[0].created
     (line,) = caplog.messages
-    shown = r"a\x0bb, a\x0cb, a\x00b, …"  # type: ignore[assignment]
-    assert line.startswith(f"skipped illegal keys bucket=notes count=13 keys={shown!r} hint=")
+    listed = r"a\x0bb, a\x0cb, a\x00b, …"  # type: ignore[assignment]
+    assert line.startswith(f"skipped illegal keys bucket=notes count=13 keys={listed!r} hint=")
 
 
 async def test_an_illegal_key_is_logged_once_however_often_it_is_written(

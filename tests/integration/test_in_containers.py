@@ -1,4 +1,4 @@
-"""What runs against NATS in a container runs as against one beside it."""
+"""Controllers and tests work with NATS in a container as with a local process."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ class Boats(Controller):
         self.synced.add(key)
 
     async def comes(self, key: str) -> None:
-        """Store it as soon as that can be done, and wait until it is synced."""
+        """Store the key, with retries, and wait until it is synced."""
         await eventually(lambda: self._stored(key))
         await eventually(lambda: key in self.synced)
 
@@ -57,7 +57,7 @@ async def contained(tmp_path: Path) -> AsyncIterator[ContainedNatsServer]:
         yield server
 
 
-async def test_nothing_is_lost_when_the_container_is_killed_paused_and_stopped(
+async def test_a_controller_survives_kills_pauses_and_stops_of_the_nats_container(
     contained: ContainedNatsServer,
 ) -> None:
     boats = Boats()
@@ -81,7 +81,7 @@ async def test_nothing_is_lost_when_the_container_is_killed_paused_and_stopped(
             runtime.stop()
 
 
-async def test_what_is_set_before_a_start_holds_after_it(contained: ContainedNatsServer) -> None:
+async def test_a_configuration_set_before_a_start_is_used(contained: ContainedNatsServer) -> None:
     await contained.stop()
     assert not contained.running
     contained.config = "max_payload: 4096"
@@ -91,47 +91,49 @@ async def test_what_is_set_before_a_start_holds_after_it(contained: ContainedNat
     assert contained.log().count("Server is ready") == 2
 
 
-async def test_the_tests_of_a_file_run_in_containers_where_that_is_asked_for() -> None:
-    begun = (await docker("info", "--format={{.SystemTime}}")).strip()
+async def test_the_tests_of_a_file_run_with_nats_in_containers_if_requested() -> None:
+    start_time = (await docker("info", "--format={{.SystemTime}}")).strip()
     status, output = await _pytest(FILE, "--setup-show", environ={NATS: "container", KUBE: ""})
     assert status == 0, output
     assert f"{NATS}: in containers" in output
-    asked = output.count("SETUP    F nats_server")
-    assert asked > 1
-    assert await _made(begun, nats_containers.IMAGE) == asked
+    servers_set_up = output.count("SETUP    F nats_server")
+    assert servers_set_up > 1
+    assert await _created(start_time, nats_containers.IMAGE) == servers_set_up
 
 
 @pytest.mark.long
-async def test_so_do_those_that_need_a_cluster() -> None:
-    begun = (await docker("info", "--format={{.SystemTime}}")).strip()
+async def test_the_tests_of_a_file_run_with_a_cluster_in_a_container_if_requested() -> None:
+    start_time = (await docker("info", "--format={{.SystemTime}}")).strip()
     status, output = await _pytest(KUBE_FILE, environ={NATS: "", KUBE: "container"})
     assert status == 0, output
     assert f"{KUBE}: in containers" in output
-    assert await _made(begun, kube_k3s.IMAGE) == 1
+    assert await _created(start_time, kube_k3s.IMAGE) == 1
 
 
-async def test_a_place_that_is_none_ends_the_run_before_it_begins() -> None:
+async def test_an_invalid_server_location_is_a_usage_error() -> None:
     status, output = await _pytest(FILE, environ={NATS: "cluster"})
     assert status == pytest.ExitCode.USAGE_ERROR
     assert f"{NATS} is 'cluster': it is 'container', or is not set" in output
 
 
-async def test_where_no_engine_answers_nobody_thinks_that_there_was_one(tmp_path: Path) -> None:
+async def test_a_missing_docker_engine_is_a_usage_error(tmp_path: Path) -> None:
     absent = {"DOCKER_HOST": f"unix://{tmp_path / 'nobody'}", KUBE: "container"}
     status, output = await _pytest(FILE, environ=absent)
     assert status == pytest.ExitCode.USAGE_ERROR
     assert f"{KUBE} is 'container', and no Docker engine answers" in output
 
 
-async def _made(since: str, image: str) -> int:
-    """Return how many containers of an image the engine has made since then."""
+async def _created(since: str, image: str) -> int:
+    """Return the number of containers of an image that the engine created since then."""
     filters = (f"--filter=image={image}", "--filter=event=create", "--filter=type=container")
-    told = await docker("events", f"--since={since}", "--until=0s", *filters, "--format={{.ID}}")
-    return len(told.split())
+    container_ids = await docker(
+        "events", f"--since={since}", "--until=0s", *filters, "--format={{.ID}}"
+    )
+    return len(container_ids.split())
 
 
 async def _pytest(*words: str, environ: dict[str, str]) -> tuple[int, str]:
-    """Run tests in a process of their own; return its status, and what it wrote."""
+    """Run tests in a child process, and return its status and output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pytest", "-n0", *words),
         cwd=ROOT,

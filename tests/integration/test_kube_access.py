@@ -1,4 +1,4 @@
-"""Every way that a kubeconfig has to say who we are, with a real kube-apiserver."""
+"""Every authentication method of a kubeconfig works with a real kube-apiserver."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.kube_http import answering, in_turn, proxying
 
-ME = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 REVIEW = json.dumps(
     {"spec": {"resourceAttributes": {"verb": "get", "resource": "secrets"}}}
 ).encode()
@@ -46,7 +46,7 @@ class Kubeconfigs:
     def __init__(self, server: KubeServer, folder: Path) -> None:
         self.server = server
         self.folder = folder
-        self.file = folder / "config"  # the last that was written
+        self.file = folder / "config"  # the last written file
 
     def write(
         self, user: Mapping[str, object], name: str = "config", **cluster: Any
@@ -65,13 +65,13 @@ class Kubeconfigs:
         )
         return KubeOptions(kubeconfig=str(self.file))
 
-    def plugin(self, script: str, **told: object) -> dict[str, object]:
-        """A user whose plugin is a shell script; every run is noted in a file."""
+    def plugin(self, script: str, **fields: object) -> dict[str, object]:
+        """Return a user with a shell script as exec plugin. Each run is recorded in a file."""
         file = self.folder / "plugin"
         file.write_text(f"#!/bin/sh\necho run >> {self.folder}/runs\n{script}\n")
         file.chmod(0o755)
         version = "client.authentication.k8s.io/v1beta1"
-        return {"exec": {"apiVersion": version, "command": "./plugin", **told}}
+        return {"exec": {"apiVersion": version, "command": "./plugin", **fields}}
 
     def printing(self, **status: object) -> str:
         credential = {
@@ -97,15 +97,15 @@ def bundle(file: Path) -> str:
     return base64.b64encode(file.read_bytes()).decode()
 
 
-async def may(transport: Transport) -> bool:
-    """Whether the server takes us for someone who may do anything."""
-    reply = await transport.call("POST", ME, body=REVIEW)
+async def is_allowed_everything(transport: Transport) -> bool:
+    """Return whether the server gives this user all permissions."""
+    reply = await transport.call("POST", REVIEWS, body=REVIEW)
     return bool(json.loads(reply.body)["status"]["allowed"])
 
 
 async def is_admin(options: KubeOptions) -> bool:
     async with connecting(options) as transport:
-        return await may(transport)
+        return await is_allowed_everything(transport)
 
 
 async def read_on(stream: AsyncIterator[bytes]) -> None:
@@ -113,14 +113,14 @@ async def read_on(stream: AsyncIterator[bytes]) -> None:
         pass
 
 
-async def test_a_token_says_who_we_are(kubeconfigs: Kubeconfigs) -> None:
+async def test_a_token_authenticates(kubeconfigs: Kubeconfigs) -> None:
     tokens = kubeconfigs.server.tokens
     assert await is_admin(kubeconfigs.write({"token": tokens["admin"]}))
     assert not await is_admin(kubeconfigs.write({"token": tokens["guest"]}))
     assert await is_admin(kubeconfigs.write({"token": f"{tokens['admin']}\n"}))
 
 
-async def test_without_credentials_we_are_nobody(kubeconfigs: Kubeconfigs) -> None:
+async def test_a_user_without_credentials_is_anonymous(kubeconfigs: Kubeconfigs) -> None:
     async with connecting(kubeconfigs.write({})) as transport:
         assert json.loads((await transport.call("GET", "/version")).body)["major"]
         with pytest.raises(PermissionDeniedError, match="system:anonymous"):
@@ -128,7 +128,7 @@ async def test_without_credentials_we_are_nobody(kubeconfigs: Kubeconfigs) -> No
 
 
 @pytest.mark.parametrize(
-    ("user", "cluster", "told"),
+    ("user", "cluster", "message"),
     [
         ({"token": "s3cret s3cret"}, {}, "token has spaces"),
         ({"token": "s3cret\ns3cret"}, {}, "token has spaces"),
@@ -148,8 +148,8 @@ async def test_without_credentials_we_are_nobody(kubeconfigs: Kubeconfigs) -> No
         ),
     ],
 )
-async def test_credentials_that_make_no_sense_are_said_and_not_quoted(
-    tmp_path: Path, user: dict[str, object], cluster: dict[str, object], told: str
+async def test_invalid_credentials_are_reported_without_quoting_them(
+    tmp_path: Path, user: dict[str, object], cluster: dict[str, object], message: str
 ) -> None:
     (tmp_path / "junk").write_text("s3cret")
     content = {
@@ -160,13 +160,13 @@ async def test_credentials_that_make_no_sense_are_said_and_not_quoted(
     }
     file = tmp_path / "config"
     file.write_text(yaml.safe_dump(content))
-    with pytest.raises(UsageError, match=told) as raised:
+    with pytest.raises(UsageError, match=message) as raised:
         await is_admin(KubeOptions(kubeconfig=str(file)))
     assert "s3cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("inline", [False, True])
-async def test_a_client_certificate_says_who_we_are(
+async def test_a_client_certificate_authenticates(
     kubeconfigs: Kubeconfigs, *, inline: bool
 ) -> None:
     certificate, key = kubeconfigs.server.certificate("admin")
@@ -178,7 +178,7 @@ async def test_a_client_certificate_says_who_we_are(
     assert await is_admin(kubeconfigs.write(user, **cluster))
 
 
-async def test_no_key_is_left_in_a_file(
+async def test_no_private_key_is_left_in_a_temporary_file(
     kubeconfigs: Kubeconfigs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = kubeconfigs.folder / "scratch"
@@ -187,21 +187,23 @@ async def test_no_key_is_left_in_a_file(
     certificate, key = kubeconfigs.server.certificate("admin")
     user = {"client-certificate-data": bundle(certificate), "client-key-data": bundle(key)}
     async with connecting(kubeconfigs.write(user)) as transport:
-        assert await may(transport)
+        assert await is_allowed_everything(transport)
         assert list(scratch.iterdir()) == []
 
 
-async def test_a_token_that_changes_in_its_file_is_read_anew(kubeconfigs: Kubeconfigs) -> None:
+async def test_a_changed_token_file_is_read_after_a_refusal(kubeconfigs: Kubeconfigs) -> None:
     tokens, file = kubeconfigs.server.tokens, kubeconfigs.folder / "token"
     file.write_text("expired")
     async with connecting(kubeconfigs.write({"tokenFile": "token"})) as transport:
         with pytest.raises(PermissionDeniedError, match="does not accept the credentials"):
-            await may(transport)
+            await is_allowed_everything(transport)
         file.write_text(f"{tokens['admin']}\n")
-        assert await may(transport)  # the refusal alone has it read anew
+        assert await is_allowed_everything(
+            transport
+        )  # a refusal makes the transport read the file again
 
 
-async def test_a_watch_has_its_credentials_renewed_too(kubeconfigs: Kubeconfigs) -> None:
+async def test_a_watch_renews_its_credentials(kubeconfigs: Kubeconfigs) -> None:
     file = kubeconfigs.folder / "token"
     file.write_text("expired")
     async with connecting(kubeconfigs.write({"tokenFile": "token"})) as transport:
@@ -211,42 +213,42 @@ async def test_a_watch_has_its_credentials_renewed_too(kubeconfigs: Kubeconfigs)
             assert b"ADDED" in await anext(stream)
 
 
-async def test_files_are_read_anew_before_anybody_is_refused(kubeconfigs: Kubeconfigs) -> None:
+async def test_credential_files_are_read_again_at_an_interval(kubeconfigs: Kubeconfigs) -> None:
     tokens, file = kubeconfigs.server.tokens, kubeconfigs.folder / "token"
     file.write_text(tokens["guest"])
     options = kubeconfigs.write({"tokenFile": str(file)})
     options = KubeOptions(kubeconfig=options.kubeconfig, reread_s=0.01)
     async with connecting(options) as transport:
-        assert not await may(transport)
+        assert not await is_allowed_everything(transport)
         file.write_text(tokens["admin"])
-        await eventually(lambda: may(transport))
+        await eventually(lambda: is_allowed_everything(transport))
         file.unlink()
         await asyncio.sleep(0.02)
-        assert await may(transport)  # with what we have
+        assert await is_allowed_everything(transport)  # with the last credentials
 
 
-async def test_a_plugin_says_who_we_are(kubeconfigs: Kubeconfigs) -> None:
+async def test_an_exec_plugin_authenticates_with_a_token(kubeconfigs: Kubeconfigs) -> None:
     token = kubeconfigs.server.admin_token
     user = kubeconfigs.plugin(
         'printf \'{"kind": "ExecCredential", "apiVersion": "%s", "status": {"token": "%s"}}\' '
         '"client.authentication.k8s.io/v1beta1" "$GIVEN$1"; '
-        f'printf "%s" "$KUBERNETES_EXEC_INFO" > {kubeconfigs.folder}/told',
+        f'printf "%s" "$KUBERNETES_EXEC_INFO" > {kubeconfigs.folder}/exec-info',
         args=[token[4:]],
         env=[{"name": "GIVEN", "value": token[:4]}],
         provideClusterInfo=True,
     )
     async with connecting(kubeconfigs.write(user)) as transport:
-        assert await may(transport)
-        assert await may(transport)
+        assert await is_allowed_everything(transport)
+        assert await is_allowed_everything(transport)
     assert kubeconfigs.runs == 1
-    told = json.loads((kubeconfigs.folder / "told").read_text())
-    assert told["spec"]["interactive"] is False
-    assert told["spec"]["cluster"]["server"] == kubeconfigs.server.url
-    authority = told["spec"]["cluster"]["certificate-authority-data"]
+    exec_info = json.loads((kubeconfigs.folder / "exec-info").read_text())
+    assert exec_info["spec"]["interactive"] is False
+    assert exec_info["spec"]["cluster"]["server"] == kubeconfigs.server.url
+    authority = exec_info["spec"]["cluster"]["certificate-authority-data"]
     assert base64.b64decode(authority) == kubeconfigs.server.ca.read_bytes()
 
 
-async def test_a_plugin_may_have_a_certificate(kubeconfigs: Kubeconfigs) -> None:
+async def test_an_exec_plugin_authenticates_with_a_certificate(kubeconfigs: Kubeconfigs) -> None:
     certificate, key = kubeconfigs.server.certificate("admin")
     script = kubeconfigs.printing(
         clientCertificateData=certificate.read_text(), clientKeyData=key.read_text()
@@ -254,7 +256,7 @@ async def test_a_plugin_may_have_a_certificate(kubeconfigs: Kubeconfigs) -> None
     assert await is_admin(kubeconfigs.write(kubeconfigs.plugin(script)))
 
 
-async def test_a_plugin_is_asked_anew_when_its_credential_expires(
+async def test_a_plugin_runs_again_when_its_credential_expires(
     kubeconfigs: Kubeconfigs,
 ) -> None:
     token = kubeconfigs.server.admin_token
@@ -262,35 +264,37 @@ async def test_a_plugin_is_asked_anew_when_its_credential_expires(
     async with connecting(kubeconfigs.write(kubeconfigs.plugin(script))) as transport:
         assert kubeconfigs.runs == 1
 
-        async def asked_anew() -> bool:
-            assert await may(transport)
+        async def ran_again() -> bool:
+            assert await is_allowed_everything(transport)
             return kubeconfigs.runs > 1
 
-        await eventually(asked_anew)
+        await eventually(ran_again)
         kubeconfigs.printing(token=token, expirationTimestamp="2120-01-01T00:00:00Z")
-        await eventually(asked_anew)
+        await eventually(ran_again)
 
 
-async def test_a_plugin_is_asked_anew_once_when_we_are_refused(kubeconfigs: Kubeconfigs) -> None:
+async def test_a_plugin_runs_again_once_after_a_refusal(kubeconfigs: Kubeconfigs) -> None:
     user = kubeconfigs.plugin(kubeconfigs.printing(token="expired"))
     async with connecting(kubeconfigs.write(user)) as transport:
         kubeconfigs.printing(token=kubeconfigs.server.admin_token)
-        assert all(await asyncio.gather(*(may(transport) for _ in range(10))))
+        assert all(await asyncio.gather(*(is_allowed_everything(transport) for _ in range(10))))
         assert kubeconfigs.runs == 2
-        assert await may(transport)
+        assert await is_allowed_everything(transport)
     assert kubeconfigs.runs == 2
 
 
-async def test_a_refusal_says_why_there_are_no_new_credentials(kubeconfigs: Kubeconfigs) -> None:
+async def test_the_error_of_a_refusal_has_the_failure_of_the_plugin(
+    kubeconfigs: Kubeconfigs,
+) -> None:
     user = kubeconfigs.plugin(kubeconfigs.printing(token="expired"))
     async with connecting(kubeconfigs.write(user)) as transport:
         (kubeconfigs.folder / "credential").unlink()
         with pytest.raises(PermissionDeniedError, match="failed with status 1"):
-            await may(transport)
+            await is_allowed_everything(transport)
 
 
 @pytest.mark.parametrize(
-    ("script", "why"),
+    ("script", "message"),
     [
         ("exit 3", "failed with status 3"),
         ("echo s3cret", "prints no ExecCredential"),
@@ -299,25 +303,25 @@ async def test_a_refusal_says_why_there_are_no_new_credentials(kubeconfigs: Kube
         ("sleep 3600; echo late", "did not end within 0.2 s"),
     ],
 )
-async def test_a_plugin_that_fails_is_named_and_not_quoted(
-    kubeconfigs: Kubeconfigs, script: str, why: str
+async def test_the_error_of_a_failed_plugin_does_not_quote_its_output(
+    kubeconfigs: Kubeconfigs, script: str, message: str
 ) -> None:
     path = kubeconfigs.write(kubeconfigs.plugin(script)).kubeconfig
     timeout_s = 0.2 if "sleep" in script else 60
-    with pytest.raises(ConnectError, match=why) as raised:
+    with pytest.raises(ConnectError, match=message) as raised:
         await is_admin(KubeOptions(kubeconfig=path, plugin_timeout_s=timeout_s))
     assert "plugin" in str(raised.value)
     assert "s3cret" not in str(raised.value)
 
 
-async def test_a_plugin_that_is_not_there_comes_with_its_hint(kubeconfigs: Kubeconfigs) -> None:
+async def test_the_error_of_a_missing_plugin_has_its_install_hint(kubeconfigs: Kubeconfigs) -> None:
     version = "client.authentication.k8s.io/v1"
     plugin = {"apiVersion": version, "command": "no-such-plugin", "installHint": "get it there"}
     with pytest.raises(UsageError, match=r"no-such-plugin cannot be run.*get it there"):
         await is_admin(kubeconfigs.write({"exec": plugin}))
 
 
-async def test_an_unknown_authority_is_refused_unless_nobody_looks(
+async def test_an_unknown_ca_is_refused_unless_tls_is_insecure(
     kubeconfigs: Kubeconfigs,
 ) -> None:
     user = {"token": kubeconfigs.server.admin_token}
@@ -332,14 +336,14 @@ async def test_an_unknown_authority_is_refused_unless_nobody_looks(
     )
 
 
-async def test_the_name_on_the_certificate_may_be_another(kubeconfigs: Kubeconfigs) -> None:
+async def test_tls_server_name_replaces_the_host_name(kubeconfigs: Kubeconfigs) -> None:
     user = {"token": kubeconfigs.server.admin_token}
     assert await is_admin(kubeconfigs.write(user, **{"tls-server-name": "kube.test"}))
     with pytest.raises(StoreError, match="certificate is not accepted"):
         await is_admin(kubeconfigs.write(user, **{"tls-server-name": "other.test"}))
 
 
-async def test_the_context_decides(
+async def test_the_context_selects_the_user(
     kubeconfigs: Kubeconfigs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = kubeconfigs.server.tokens
@@ -352,10 +356,10 @@ async def test_the_context_decides(
         await is_admin(KubeOptions(context="on"))
 
 
-async def test_whoever_changes_the_current_context_does_not_lead_us_elsewhere(
+async def test_a_changed_current_context_does_not_redirect_the_connection(
     kubeconfigs: Kubeconfigs,
 ) -> None:
-    """Credentials are read anew from the context with which we began."""
+    """Credentials are read again from the context of the first connection."""
     options = kubeconfigs.write({"token": "expired"}, "config")
     async with answering(in_turn()) as elsewhere, connecting(options) as transport:
         content = yaml.safe_load(kubeconfigs.file.read_text())
@@ -364,18 +368,18 @@ async def test_whoever_changes_the_current_context_does_not_lead_us_elsewhere(
         content["contexts"].append({"name": "other", "context": {"cluster": "other"}})
         content["clusters"].append({"name": "other", "cluster": {"server": elsewhere.url}})
         kubeconfigs.file.write_text(yaml.safe_dump(content))
-        assert await may(transport)
+        assert await is_allowed_everything(transport)
     assert elsewhere.requests == []
 
 
-async def test_we_may_act_as_another(kubeconfigs: Kubeconfigs) -> None:
+async def test_impersonation_uses_the_named_user_and_groups(kubeconfigs: Kubeconfigs) -> None:
     token = kubeconfigs.server.admin_token
     assert not await is_admin(kubeconfigs.write({"token": token, "as": "guest"}))
     groups = ["guests", "system:masters"]
     assert await is_admin(kubeconfigs.write({"token": token, "as": "guest", "as-groups": groups}))
 
 
-async def test_a_server_and_a_token_are_enough(kube_server: KubeServer) -> None:
+async def test_a_server_and_a_token_suffice_without_a_kubeconfig(kube_server: KubeServer) -> None:
     assert await is_admin(
         KubeOptions(
             server=kube_server.url, token=kube_server.admin_token, tls_ca=str(kube_server.ca)
@@ -383,7 +387,9 @@ async def test_a_server_and_a_token_are_enough(kube_server: KubeServer) -> None:
     )
 
 
-async def test_the_namespace_is_the_context_s_or_default(kube_server: KubeServer) -> None:
+async def test_the_namespace_is_that_of_the_options_the_context_or_default(
+    kube_server: KubeServer,
+) -> None:
     for options, namespace in (
         (KubeOptions(kubeconfig=str(kube_server.kubeconfig())), "default"),
         (KubeOptions(kubeconfig=str(kube_server.kubeconfig(namespace="shop"))), "shop"),
@@ -395,7 +401,7 @@ async def test_the_namespace_is_the_context_s_or_default(kube_server: KubeServer
 
 
 class Pod:
-    """What a pod finds of its service account."""
+    """The service account files of a pod."""
 
     def __init__(self, server: KubeServer, folder: Path) -> None:
         self.folder = folder
@@ -421,36 +427,36 @@ async def test_in_a_pod_the_service_account_is_used_and_its_token_rotates(
     options = KubeOptions(service_account=str(pod.folder), reread_s=0.01)
     async with connecting(options) as transport:
         assert transport.namespace == "shop"
-        assert not await may(transport)
+        assert not await is_allowed_everything(transport)
         pod.token(kube_server.admin_token)
-        await eventually(lambda: may(transport))
+        await eventually(lambda: is_allowed_everything(transport))
         pod.token("expired")
         await asyncio.sleep(0.02)
         with pytest.raises(PermissionDeniedError):
-            await may(transport)
+            await is_allowed_everything(transport)
 
 
-async def test_a_kubeconfig_that_comes_up_later_leads_nobody_out_of_the_pod(
+async def test_a_kubeconfig_that_appears_later_does_not_replace_the_service_account(
     pod: Pod, kube_server: KubeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod.token("expired")
     async with connecting(KubeOptions(service_account=str(pod.folder))) as transport:
         monkeypatch.setenv("KUBECONFIG", str(kube_server.kubeconfig("guest")))
         pod.token(kube_server.admin_token)
-        assert await may(transport)
+        assert await is_allowed_everything(transport)
 
 
-async def test_a_pod_without_a_token_is_told_so(pod: Pod) -> None:
+async def test_a_pod_without_a_token_is_a_usage_error(pod: Pod) -> None:
     with pytest.raises(UsageError, match="token file does not exist"):
         await is_admin(KubeOptions(service_account=str(pod.folder)))
 
 
-async def test_where_there_is_no_cluster_that_is_said() -> None:
+async def test_a_missing_cluster_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="no Kubernetes cluster"):
         await is_admin(KubeOptions())
 
 
-async def test_a_kubeconfig_names_its_proxy(kubeconfigs: Kubeconfigs) -> None:
+async def test_the_proxy_of_the_kubeconfig_is_used(kubeconfigs: Kubeconfigs) -> None:
     token = kubeconfigs.server.admin_token
     async with proxying() as proxy:
         named = proxy.url.replace("//", "//ann:s3cret@")
@@ -463,7 +469,7 @@ async def test_a_kubeconfig_names_its_proxy(kubeconfigs: Kubeconfigs) -> None:
     assert "s3cret" not in str(raised.value)
 
 
-async def test_the_environment_names_a_proxy(
+async def test_the_proxy_of_the_environment_is_used(
     kubeconfigs: Kubeconfigs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = f"https://kube.test:{kubeconfigs.server.port}"
@@ -474,7 +480,7 @@ async def test_the_environment_names_a_proxy(
         assert proxy.asked == [f"kube.test:{kubeconfigs.server.port}"]
 
 
-async def test_a_watch_goes_through_the_proxy_and_breaks_with_it(
+async def test_a_watch_uses_the_proxy_and_breaks_with_it(
     kubeconfigs: Kubeconfigs,
 ) -> None:
     user = {"token": kubeconfigs.server.admin_token}
@@ -490,6 +496,6 @@ async def test_a_watch_goes_through_the_proxy_and_breaks_with_it(
     assert len(proxy.asked) == 1
 
 
-def test_the_command_line_starts_without_the_client() -> None:
+def test_the_cli_starts_without_importing_the_kubernetes_client() -> None:
     code = "import sys, natsctl.cli.main; sys.exit('kubernetes' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0

@@ -1,4 +1,4 @@
-"""A controller on a real kube-apiserver applies no more often than it has to."""
+"""A controller on a real kube-apiserver applies an object only if it differs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -87,7 +87,7 @@ def controller_of(
 async def working(
     server: KubeServer, controller: Controller, nats: MemoryStores
 ) -> AsyncIterator[ControllerRuntime]:
-    """Run the controller as admin while the context lasts."""
+    """Run the controller as admin during the context."""
     async with cluster(server) as stores:
         runtime = ControllerRuntime(controller, nats=nats, kube=stores)
         async with asyncio.TaskGroup() as group:
@@ -100,9 +100,9 @@ async def working(
 
 
 async def put(nats: MemoryStores, manifest: Manifest, key: str = "shop") -> None:
-    """Have the site desire the manifest."""
+    """Put a site whose spec is the manifest."""
     store, value = nats.store(SITES), msgspec.json.encode({"spec": manifest})
-    stored = {at.key: at for at in [await store.get(key)]} if key in store.keys() else {}  # noqa: SIM118
+    stored = {entry.key: entry for entry in [await store.get(key)]} if key in store.keys() else {}  # noqa: SIM118
     if key in stored:
         await store.update(key, value, revision=stored[key].revision)
     else:
@@ -124,7 +124,7 @@ def path(kind: str, namespace: str, name: str = "shop") -> str:
 
 @pytest.mark.parametrize("kind", NORMALISED)
 @pytest.mark.parametrize("metadata_only", [False, True])
-async def test_after_a_restart_nothing_is_written(
+async def test_a_restart_writes_nothing(
     kube_server: KubeServer,
     kube_namespace: str,
     kind: str,
@@ -147,23 +147,23 @@ async def test_after_a_restart_nothing_is_written(
     assert [write for write in writes if write.resource != "events"] == []
 
 
-async def test_two_writers_of_a_field_calm_down_and_the_other_is_named(
+async def test_a_contested_field_is_applied_less_often_and_the_other_manager_is_reported(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     config = kube("v1", "ConfigMap", namespace=kube_namespace)
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]}]
     kube_server.allow("other", rules, namespace=kube_namespace)
-    at = path("ConfigMap", kube_namespace)
+    object_path = path("ConfigMap", kube_namespace)
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"text": "theirs"}}
 
-    async def fight() -> None:
+    async def overwrite_repeatedly() -> None:
         while True:
-            found = await kube_server.call("GET", at, user="other")
-            if found["data"]["text"] != "theirs":
+            stored_object = await kube_server.call("GET", object_path, user="other")
+            if stored_object["data"]["text"] != "theirs":
                 query = "?fieldManager=gitops&force=true"
                 apply = "application/apply-patch+yaml"
                 await kube_server.call(
-                    "PATCH", at + query, theirs, user="other", content_type=apply
+                    "PATCH", object_path + query, theirs, user="other", content_type=apply
                 )
 
     nats = MemoryStores()
@@ -171,18 +171,18 @@ async def test_two_writers_of_a_field_calm_down_and_the_other_is_named(
     async with working(kube_server, controller_of(config), nats) as runtime:
         await eventually(lambda: runtime.idle)
         since = kube_server.mark()
-        fighting = asyncio.create_task(fight())
+        overwriting = asyncio.create_task(overwrite_repeatedly())
         await eventually(lambda: "shop" in runtime.status().contested)
         text = runtime.status().contested["shop"]
         assert f'ConfigMap {kube_namespace}/shop: "gitops" changed .data.text back' in text
         await asyncio.sleep(3)
-        fighting.cancel()
-        ours = [at for at in writes_of(kube_server, since) if at.user == "admin"]
+        overwriting.cancel()
+        ours = [write for write in writes_of(kube_server, since) if write.user == "admin"]
         assert len(ours) < 15
-    assert any(at.reason == "FieldsContested" for at in nats.events.events)
+    assert any(event.reason == "FieldsContested" for event in nats.events.events)
 
 
-async def test_twenty_edits_of_a_field_that_is_not_ours_cost_no_apply(
+async def test_edits_of_fields_of_other_managers_cause_no_apply(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     kind = kube("v1", "ConfigMap", namespace=kube_namespace)
@@ -202,7 +202,7 @@ async def test_twenty_edits_of_a_field_that_is_not_ours_cost_no_apply(
         assert len(writes_of(kube_server, since)) == 20
 
 
-async def test_a_renamed_controller_takes_over_and_removes_what_its_manifests_lack(
+async def test_a_renamed_controller_takes_over_fields_and_removes_obsolete_ones(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     kind = kube("v1", "ConfigMap", namespace=kube_namespace)
@@ -214,13 +214,13 @@ async def test_a_renamed_controller_takes_over_and_removes_what_its_manifests_la
     async with working(kube_server, controller_of(kind, "renamed"), nats) as runtime:
         await eventually(lambda: runtime.idle)
         assert runtime.status().failing == {}
-    found = await kube_server.call("GET", path("ConfigMap", kube_namespace))
-    assert found["data"] == {"text": "2"}
-    managers = [at["manager"] for at in found["metadata"]["managedFields"]]
+    stored_object = await kube_server.call("GET", path("ConfigMap", kube_namespace))
+    assert stored_object["data"] == {"text": "2"}
+    managers = [entry["manager"] for entry in stored_object["metadata"]["managedFields"]]
     assert managers == ["natsctl/renamed"]
 
 
-async def test_a_job_is_recreated_to_change_its_template(
+async def test_a_job_is_recreated_if_its_template_changes(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     kind = kube("batch/v1", "Job", namespace=kube_namespace)
@@ -237,7 +237,7 @@ async def test_a_job_is_recreated_to_change_its_template(
     after = await kube_server.call("GET", path("Job", kube_namespace))
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     assert after["spec"]["template"]["spec"]["containers"][0]["image"] == "web:2"
-    assert any(at.reason == "Recreated" for at in nats.events.events)
+    assert any(event.reason == "Recreated" for event in nats.events.events)
 
 
 async def test_a_service_with_an_empty_address_can_be_changed_after_a_restart(
@@ -249,5 +249,5 @@ async def test_a_service_with_an_empty_address_can_be_changed_after_a_restart(
         async with working(kube_server, controller_of(kind), nats) as runtime:
             await eventually(lambda: runtime.idle and runtime.status().syncs > 0)
             assert runtime.status().failing == {}
-    found = await kube_server.call("GET", path("Service", kube_namespace))
-    assert [at["port"] for at in found["spec"]["ports"]] == [81]
+    stored_object = await kube_server.call("GET", path("Service", kube_namespace))
+    assert [port["port"] for port in stored_object["spec"]["ports"]] == [81]

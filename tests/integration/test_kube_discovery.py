@@ -1,4 +1,4 @@
-"""Kinds are found at a real kube-apiserver, those of custom definitions too."""
+"""Discovery finds built-in and custom kinds of a real kube-apiserver."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ async def discovery(kube_server: KubeServer) -> AsyncIterator[Discovery]:
         yield Discovery(transport)
 
 
-async def test_a_kind_is_found_with_what_it_can_do(discovery: Discovery) -> None:
+async def test_find_returns_the_resource_with_its_verbs(discovery: Discovery) -> None:
     assert await discovery.find("v1", "ConfigMap") == ApiResource(
         api_version="v1",
         kind="ConfigMap",
@@ -43,7 +43,7 @@ async def test_a_kind_is_found_with_what_it_can_do(discovery: Discovery) -> None
 
 
 @pytest.mark.parametrize(
-    ("api_version", "kind", "told"),
+    ("api_version", "kind", "message"),
     [
         ("v1", "Configmap", "no kind Configmap in v1; the most similar kind is ConfigMap"),
         ("apps/v9", "Deployment", "no kind Deployment in apps/v9: .* no v9 of apps, but apps/v1"),
@@ -51,10 +51,10 @@ async def test_a_kind_is_found_with_what_it_can_do(discovery: Discovery) -> None
         ("v9", "Pod", "the server has no v9"),
     ],
 )
-async def test_what_is_missing_is_said_with_what_is_there(
-    discovery: Discovery, api_version: str, kind: str, told: str
+async def test_the_error_for_a_missing_kind_suggests_existing_ones(
+    discovery: Discovery, api_version: str, kind: str, message: str
 ) -> None:
-    with pytest.raises(StoreMissingError, match=told):
+    with pytest.raises(StoreMissingError, match=message):
         await discovery.find(api_version, kind)
 
 
@@ -79,32 +79,32 @@ async def test_a_kind_that_is_defined_later_is_found(
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     kube_server.request("POST", definitions, definition)
 
-    async def found() -> ApiResource:
+    async def find_rollout() -> ApiResource:
         try:
             return await discovery.find("shop.test/v1", "Rollout")
         except StoreMissingError as error:
             raise AssertionError from error
 
-    assert (await eventually(found)).has_status
+    assert (await eventually(find_rollout)).has_status
 
 
 async def redefine(kube_cluster: Kube, group: str, *, scope: str) -> None:
-    """Replace the kind Widget by one with another plural, in this scope."""
+    """Delete the kind Widget, and define it again with another plural in this scope."""
     path = f"{DEFINITIONS}/widgets.{group}"
     await kube_cluster.transport.call("DELETE", path)
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         try:
             await kube_cluster.transport.call("GET", path)
         except NotFoundError:
             return True
         return False
 
-    await eventually(gone)
+    await eventually(is_deleted)
     await define(kube_cluster.transport, group, "Widget", plural="gadgets", scope=scope)
 
 
-async def test_a_write_finds_a_kind_that_was_defined_again_with_another_plural(
+async def test_a_write_finds_a_kind_recreated_with_another_plural(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     group = "redefined-write.test"
@@ -126,7 +126,7 @@ async def test_a_write_finds_a_kind_that_was_defined_again_with_another_plural(
         assert (await store.get(f"{kube_namespace}/b")).key == f"{kube_namespace}/b"
 
 
-async def test_a_watch_finds_a_kind_that_was_defined_again_with_another_plural_and_scope(
+async def test_a_watch_finds_a_kind_recreated_with_another_plural_and_scope(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
     group = "redefined-watch.test"

@@ -1,4 +1,4 @@
-"""What the doctor makes of a server that is no cluster, or says odd things."""
+"""The cluster checks of doctor report servers with unexpected responses."""
 
 import json
 
@@ -15,27 +15,27 @@ from tests.support.servers.kube_http import answering, in_turn
 VERSION = json.dumps({"major": "1", "minor": "30", "gitVersion": "v1.30.0"}).encode()
 
 
-async def examined(*answers: web.Response) -> list[Finding]:
-    async with answering(in_turn(*answers)) as server:
+async def examined(*responses: web.Response) -> list[Finding]:
+    async with answering(in_turn(*responses)) as server:
         options = KubeOptions(server=server.url, attempts_max=1)
-        return [found async for found in check_kube(options, needs([WebApps()]), Bounds())]
+        return [finding async for finding in check_kube(options, needs([WebApps()]), Bounds())]
 
 
-async def test_a_server_that_is_no_cluster_is_told() -> None:
-    (found,) = await examined(web.Response(body=b"<html>sign in</html>"))
-    assert (found.check, found.result) == (CLUSTER, Result.FAILED)
-    assert found.found.endswith("does not answer as a kube-apiserver does")
-    assert "--kubeconfig" in found.advice
+async def test_doctor_reports_a_server_that_is_not_a_kube_apiserver() -> None:
+    (finding,) = await examined(web.Response(body=b"<html>sign in</html>"))
+    assert (finding.check, finding.result) == (CLUSTER, Result.FAILED)
+    assert finding.found.endswith("does not answer as a kube-apiserver does")
+    assert "--kubeconfig" in finding.advice
 
 
-async def test_a_server_that_breaks_off_is_told() -> None:
+async def test_doctor_reports_a_server_that_fails_after_the_first_response() -> None:
     good, bad = web.Response(body=VERSION), web.Response(status=500, body=b"{}")
-    (found,) = await examined(good, bad)
-    assert (found.check, found.result) == (CLUSTER, Result.FAILED)
+    (finding,) = await examined(good, bad)
+    assert (finding.check, finding.result) == (CLUSTER, Result.FAILED)
 
 
 @pytest.mark.parametrize("date", ["soon", "Thu, 01 Jan 2026 00:00:00 -0000"])
-async def test_a_time_that_is_none_is_not_compared(date: str) -> None:
-    found = await examined(web.Response(body=VERSION, headers={"Date": date}))
-    assert found[0].result is Result.OK
-    assert CLOCK not in [each.check for each in found]
+async def test_doctor_ignores_an_invalid_date_header(date: str) -> None:
+    findings = await examined(web.Response(body=VERSION, headers={"Date": date}))
+    assert findings[0].result is Result.OK
+    assert CLOCK not in [finding.check for finding in findings]

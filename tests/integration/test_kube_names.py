@@ -1,4 +1,4 @@
-"""What is known without asking is what a real server says."""
+"""The table of well-known kinds equals the discovery of a real server."""
 
 from collections.abc import Iterator
 
@@ -7,19 +7,26 @@ from tests.support.servers.kube_cluster import KubeCluster
 
 
 def served(server: KubeCluster) -> Iterator[tuple[str, str, str, bool]]:
-    """Return version, kind, plural and scope of what can be watched on a server."""
+    """Return the version, kind, plural and scope of each kind that supports watch."""
     groups = server.request("GET", "/apis")["groups"]
-    versions = [each["groupVersion"] for group in groups for each in group["versions"]]
-    for path, version in (("/api/v1", "v1"), *((f"/apis/{each}", each) for each in versions)):
-        for each in server.request("GET", path)["resources"]:
-            if "watch" in each["verbs"]:
-                yield version, each["kind"], each["name"], each["namespaced"]
+    versions = [version["groupVersion"] for group in groups for version in group["versions"]]
+    for path, version in (
+        ("/api/v1", "v1"),
+        *((f"/apis/{version}", version) for version in versions),
+    ):
+        for resource in server.request("GET", path)["resources"]:
+            if "watch" in resource["verbs"]:
+                yield version, resource["kind"], resource["name"], resource["namespaced"]
 
 
-def test_every_known_kind_is_called_as_a_server_calls_it(kube_server: KubeCluster) -> None:
-    found = list(served(kube_server))
-    ours = {(version, kind): well_known(version, kind) for version, kind, *_ in found}
-    known = {of: (name.plural, name.namespaced) for of, name in ours.items() if name is not None}
-    theirs = {(version, kind): (plural, scoped) for version, kind, plural, scoped in found}
-    assert known == {of: theirs[of] for of in known}
+def test_the_well_known_kinds_match_a_real_server(kube_server: KubeCluster) -> None:
+    served_kinds = list(served(kube_server))
+    ours = {(version, kind): well_known(version, kind) for version, kind, *_ in served_kinds}
+    known = {
+        version_and_kind: (name.plural, name.namespaced)
+        for version_and_kind, name in ours.items()
+        if name is not None
+    }
+    theirs = {(version, kind): (plural, scoped) for version, kind, plural, scoped in served_kinds}
+    assert known == {version_and_kind: theirs[version_and_kind] for version_and_kind in known}
     assert len(known) > 30

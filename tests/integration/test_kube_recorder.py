@@ -1,4 +1,4 @@
-"""Events about objects of a cluster are where kubectl shows them: aggregated, limited, legal."""
+"""Events about objects of a cluster are aggregated, limited and valid for the API."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,29 +29,29 @@ def shop(kube_namespace: str) -> Reference:
 
 
 class Reader:
-    """Reads what events a namespace has."""
+    """Reads the events of a namespace."""
 
     def __init__(self, server: KubeServer, namespace: str) -> None:
         self._server = server
         self._path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
     async def __call__(self) -> list[dict[str, Any]]:
-        found = (await self._server.call("GET", self._path))["items"]
-        return sorted(found, key=lambda event: str(event["eventTime"]))
+        items = (await self._server.call("GET", self._path))["items"]
+        return sorted(items, key=lambda event: str(event["eventTime"]))
 
     async def remove(self) -> None:
         await self._server.call("DELETE", self._path)
 
     async def until(self, count: int) -> list[dict[str, Any]]:
-        """Wait until there are so many."""
+        """Wait until the namespace has this many events, and return them."""
 
-        async def enough() -> list[dict[str, Any]]:
-            found = await self()
-            assert len(found) == count
-            return found
+        async def has_count() -> list[dict[str, Any]]:
+            items = await self()
+            assert len(items) == count
+            return items
 
-        found: list[dict[str, Any]] = await eventually(enough)
-        return found
+        items: list[dict[str, Any]] = await eventually(has_count)
+        return items
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def events(kube_server: KubeServer, kube_namespace: str) -> Reader:
 
 
 class TestRecording:
-    async def test_an_event_says_everything(
+    async def test_an_event_has_all_fields(
         self, stores: Kube, events: Reader, shop: Reference
     ) -> None:
         async with stores.recorder("apps") as recorder:
@@ -78,7 +78,7 @@ class TestRecording:
         assert event["metadata"]["name"].startswith("shop.")
         assert "series" not in event
 
-    async def test_it_tells_no_secret_not_even_a_part_of_one(
+    async def test_an_event_contains_no_part_of_a_secret(
         self, stores: Kube, events: Reader, shop: Reference
     ) -> None:
         long = f"{'x' * (NOTE_MAX_BYTES - 20)} nats://ann:{'hush' * 20}@hub"
@@ -87,7 +87,7 @@ class TestRecording:
         [event] = await events()
         assert event["note"].endswith("x nats://***@hub")
 
-    async def test_each_object_has_its_own(
+    async def test_each_object_gets_its_own_event(
         self, stores: Kube, events: Reader, shop: Reference, kube_namespace: str
     ) -> None:
         config = Reference("v1", "ConfigMap", "shop", kube_namespace)
@@ -96,7 +96,7 @@ class TestRecording:
         kinds = [event["regarding"]["kind"] for event in await events()]
         assert sorted(kinds) == ["ConfigMap", "Deployment"]
 
-    async def test_without_an_object_there_is_nothing_to_tell(
+    async def test_an_event_without_an_object_is_not_sent(
         self, stores: Kube, shop: Reference
     ) -> None:
         wire = WatchedWire(stores.transport)
@@ -105,14 +105,14 @@ class TestRecording:
         assert wire.requests == []
         assert recorder.dropped == 0
 
-    async def test_those_of_what_has_no_namespace_are_in_the_default_one(
+    async def test_events_of_cluster_scoped_objects_are_in_the_default_namespace(
         self, stores: Kube, kube_server: KubeServer
     ) -> None:
         role = Reference("rbac.authorization.k8s.io/v1", "ClusterRole", "system:odd:Role")
         async with stores.recorder("apps") as recorder:
             recorder.event("shop", NORMAL, "Synced", "hi", [role])
-        found = [e["regarding"]["name"] for e in await Reader(kube_server, "default")()]
-        assert "system:odd:Role" in found
+        items = [e["regarding"]["name"] for e in await Reader(kube_server, "default")()]
+        assert "system:odd:Role" in items
 
     @pytest.mark.parametrize("controller", ["apps", "Ünsäglich!", "-", "a" * 100, "a_b.c"])
     @pytest.mark.parametrize("name", ["n" * 253, "a.b-c", "x" * 235 + "." + "y" * 17])
@@ -130,7 +130,7 @@ class TestRecording:
 
 
 class TestAggregating:
-    async def test_repeats_that_wait_are_one_event_with_a_series(
+    async def test_pending_repeats_are_one_event_with_a_series(
         self, stores: Kube, events: Reader, shop: Reference
     ) -> None:
         async with stores.recorder("apps") as recorder:
@@ -140,7 +140,7 @@ class TestAggregating:
         assert event["series"]["count"] == 100
         assert event["series"]["lastObservedTime"] >= event["eventTime"]
 
-    async def test_later_repeats_go_on_with_the_series(
+    async def test_later_repeats_increase_the_count_of_the_series(
         self, stores: Kube, events: Reader, shop: Reference
     ) -> None:
         async with stores.recorder("apps") as recorder:
@@ -150,7 +150,7 @@ class TestAggregating:
         [event] = await events()
         assert event["series"]["count"] == 3
 
-    async def test_one_that_the_server_has_dropped_is_told_anew(
+    async def test_an_event_that_expired_on_the_server_is_created_again(
         self, stores: Kube, events: Reader, shop: Reference
     ) -> None:
         async with stores.recorder("apps") as recorder:
@@ -161,19 +161,19 @@ class TestAggregating:
         [event] = await events()
         assert event["series"]["count"] == 2
 
-    async def test_what_differs_in_anything_is_no_repeat(
+    async def test_events_that_differ_in_any_field_are_not_aggregated(
         self, stores: Kube, events: Reader, shop: Reference, kube_namespace: str
     ) -> None:
-        again = Reference("apps/v1", "Deployment", "shop", kube_namespace, uid="u-2")
+        recreated = Reference("apps/v1", "Deployment", "shop", kube_namespace, uid="u-2")
         async with stores.recorder("apps") as recorder:
             recorder.event("shop", WARNING, "SyncFailed", "no", [shop])
             recorder.event("shop", NORMAL, "SyncFailed", "no", [shop])
             recorder.event("shop", WARNING, "Odd", "no", [shop])
             recorder.event("shop", WARNING, "SyncFailed", "yes", [shop])
-            recorder.event("shop", WARNING, "SyncFailed", "no", [again])
+            recorder.event("shop", WARNING, "SyncFailed", "no", [recreated])
         assert len(await events()) == 5
 
-    async def test_an_answer_that_is_lost_makes_no_second_event(
+    async def test_a_lost_response_causes_no_second_event(
         self, stores: Kube, events: Reader, shop: Reference
     ) -> None:
         wire = WatchedWire(stores.transport)
@@ -186,7 +186,7 @@ class TestAggregating:
 
 
 class TestLimiting:
-    async def test_of_an_object_so_many_are_told_and_no_more(
+    async def test_the_events_of_an_object_are_limited_to_the_burst(
         self, stores: Kube, events: Reader, shop: Reference
     ) -> None:
         async with stores.recorder("apps") as recorder:
@@ -195,31 +195,31 @@ class TestLimiting:
         assert len(await events()) == BURST
         assert recorder.dropped == 10
 
-    async def test_one_request_is_on_its_way_at_a_time(
+    async def test_one_request_is_pending_at_a_time(
         self, stores: Kube, kube_namespace: str
     ) -> None:
         class Counted(WatchedWire):
-            most = now = 0
+            pending_max = pending = 0
 
-            async def call(self, method: str, path: str, **how: Any) -> Any:
-                self.now += 1
-                self.most = max(self.most, self.now)
+            async def call(self, method: str, path: str, **options: Any) -> Any:
+                self.pending += 1
+                self.pending_max = max(self.pending_max, self.pending)
                 try:
-                    return await super().call(method, path, **how)
+                    return await super().call(method, path, **options)
                 finally:
-                    self.now -= 1
+                    self.pending -= 1
 
         wire = Counted(stores.transport)
         async with recording(wire, "apps") as recorder:
             for number in range(30):
                 about = Reference("v1", "ConfigMap", f"c{number}", kube_namespace)
                 recorder.event("shop", NORMAL, "Synced", "hi", [about])
-        assert wire.most == 1
+        assert wire.pending_max == 1
         assert len(wire.requests) == 30
 
 
 class TestPermissions:
-    async def test_one_that_is_missing_is_said_once_and_heals(
+    async def test_a_missing_permission_is_logged_once_and_events_continue_when_granted(
         self,
         kube_server: KubeServer,
         events: Reader,
@@ -233,11 +233,11 @@ class TestPermissions:
             for number in range(5):
                 recorder.event("shop", NORMAL, "Synced", str(number), [shop])
             await eventually(lambda: recorder.dropped == 5)
-            told = [
+            messages = [
                 message for message in caplog.messages if "no permission to send events" in message
             ]
-            assert len(told) == 1
-            assert "create events.events.k8s.io" in told[0]
+            assert len(messages) == 1
+            assert "create events.events.k8s.io" in messages[0]
             rule = {
                 "apiGroups": ["events.k8s.io"],
                 "resources": ["events"],
@@ -253,7 +253,7 @@ class TestPermissions:
             await eventually(sent, every_s=0.1)
 
 
-async def test_telling_never_waits_and_never_raises(stores: Kube, shop: Reference) -> None:
+async def test_recording_never_waits_and_never_raises(stores: Kube, shop: Reference) -> None:
     recorder = KubeRecorder(stores.transport, "apps")
     for number in range(20_000):
         about = Reference("v1", "ConfigMap", f"c{number}", shop.namespace)

@@ -1,4 +1,4 @@
-"""Objects in a real cluster: keys, requests, answers that are lost, and what servers refuse."""
+"""The store of a real cluster: its keys, requests, lost responses and errors."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -72,13 +72,13 @@ def wire(stores: Kube) -> WatchedWire:
 
 
 def opened(stores: Kube, wire: Any, kind: KubeKind[Any] | None = None) -> KubeStore:
-    """Return a store that asks through *wire*."""
+    """Return a store that sends its requests through *wire*."""
     find = stores.discovery.find
     return KubeStore(wire, kind or kube("v1", "ConfigMap"), find, Incarnation("here"))
 
 
 class TestKeys:
-    async def test_they_name_the_namespace_and_the_object(
+    async def test_a_key_has_the_namespace_and_the_name_of_the_object(
         self, store: KubeStore, kube_namespace: str
     ) -> None:
         key = f"{kube_namespace}/shop"
@@ -88,11 +88,11 @@ class TestKeys:
         assert metadata_of(parse(created.value))["namespace"] == kube_namespace
 
     @pytest.mark.parametrize("key", ["shop", "", "a/b/c", "a/", "/a", "../a", "a/..", "a/b%2f"])
-    async def test_what_cannot_be_one_is_refused(self, store: KubeStore, key: str) -> None:
+    async def test_an_invalid_key_is_refused(self, store: KubeStore, key: str) -> None:
         with pytest.raises(InvalidKeyError):
             await store.get(key)
 
-    async def test_those_of_another_namespace_are_refused(
+    async def test_a_key_of_another_namespace_is_refused(
         self, stores: Kube, kube_namespace: str
     ) -> None:
         store = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
@@ -107,7 +107,7 @@ class TestKeys:
             with pytest.raises(InvalidKeyError, match=kube_namespace):
                 await call
 
-    async def test_odd_names_are_names(self, stores: Kube) -> None:
+    async def test_unusual_names_are_valid_keys(self, stores: Kube) -> None:
         store = await stores.open(kube("rbac.authorization.k8s.io/v1", "ClusterRole"))
         name = "system:odd:name@here+there"
         manifest = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
@@ -118,20 +118,20 @@ class TestKeys:
         assert await store.get(name) == created
         await store.delete(name)
 
-    async def test_a_cluster_scoped_kind_declared_with_a_namespace_is_a_mistake(
+    async def test_a_cluster_scoped_kind_declared_with_a_namespace_is_a_usage_error(
         self, stores: Kube
     ) -> None:
         store = await stores.open(kube("v1", "Namespace", namespace="default"))
         with pytest.raises(UsageError, match="cluster-scoped"):
             await store.get("default/shop")
 
-    async def test_buckets_are_not_kept_here(self, stores: Kube) -> None:
+    async def test_a_bucket_kind_is_refused(self, stores: Kube) -> None:
         with pytest.raises(UsageError, match="not kept in Kubernetes"):
             await stores.open(natsctl.kv(dict, bucket="things"))
 
 
 class TestKinds:
-    async def test_the_server_says_what_they_are(self, stores: Kube) -> None:
+    async def test_resource_returns_the_discovered_kind(self, stores: Kube) -> None:
         deployments = await stores.resource("apps/v1", "Deployment")
         assert deployments.plural == "deployments"
         assert deployments.namespaced
@@ -139,7 +139,7 @@ class TestKinds:
         with pytest.raises(StoreMissingError, match="Deployment"):
             await stores.resource("apps/v1", "Deploiment")
 
-    async def test_a_manifest_without_a_namespace_is_of_that_of_its_kind(
+    async def test_a_manifest_without_a_namespace_gets_the_namespace_of_its_kind(
         self, stores: Kube
     ) -> None:
         store = await stores.open(kube("v1", "ConfigMap", namespace="team-a"))
@@ -150,18 +150,18 @@ class TestKinds:
 
 
 class TestWhatIsMissing:
-    async def test_a_kind_is_named(self, stores: Kube) -> None:
+    async def test_a_missing_kind_is_named(self, stores: Kube) -> None:
         store = await stores.open(kube("v1", "ConfigMop"))
         with pytest.raises(StoreMissingError, match="ConfigMap"):
             await store.get("default/shop")
 
-    async def test_a_namespace_is_named(self, store: KubeStore) -> None:
+    async def test_a_missing_namespace_is_named(self, store: KubeStore) -> None:
         with pytest.raises(StoreMissingError, match="nowhere"):
             await store.create("nowhere/shop", value("hi"))
         with pytest.raises(StoreMissingError, match="nowhere"):
             await store.apply(config("nowhere"), manager=OURS, uid="")
 
-    async def test_an_invalid_object_is_told_where(
+    async def test_the_error_of_an_invalid_object_names_the_field(
         self, store: KubeStore, kube_namespace: str
     ) -> None:
         wrong = {**config(kube_namespace), "data": {"a b": "c"}}
@@ -170,7 +170,7 @@ class TestWhatIsMissing:
 
 
 class TestRequests:
-    async def test_a_creation_by_apply_is_one(
+    async def test_a_creation_by_apply_is_one_request(
         self, stores: Kube, wire: WatchedWire, kube_namespace: str
     ) -> None:
         store = opened(stores, wire)
@@ -178,7 +178,7 @@ class TestRequests:
         assert [method for method, _ in wire.requests] == ["PATCH"]
         assert data(created) == {"text": "hi"}
 
-    async def test_so_is_a_change_by_apply(
+    async def test_a_change_by_apply_is_one_request(
         self, stores: Kube, wire: WatchedWire, kube_namespace: str
     ) -> None:
         store = opened(stores, wire)
@@ -188,20 +188,20 @@ class TestRequests:
         await store.apply(changed, manager=OURS, uid=uid(created))
         assert [method for method, _ in wire.requests] == ["PATCH"]
 
-    async def test_only_what_is_applied_is_managed_by_an_apply(
+    async def test_an_apply_manages_only_the_applied_fields(
         self, store: KubeStore, kube_server: KubeServer, kube_namespace: str
     ) -> None:
         await store.apply(config(kube_namespace), manager=OURS, uid="")
         path = f"/api/v1/namespaces/{kube_namespace}/configmaps/shop"
-        found = await kube_server.call("GET", path)
-        [entry] = found["metadata"]["managedFields"]
+        stored_object = await kube_server.call("GET", path)
+        [entry] = stored_object["metadata"]["managedFields"]
         assert (entry["manager"], entry["operation"]) == (OURS, "Apply")
         assert entry["fieldsV1"] == {"f:data": {"f:text": {}}}
 
     @pytest.mark.parametrize(
         ("propagation", "finalizer"), [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")]
     )
-    async def test_a_deletion_says_what_becomes_of_dependents(
+    async def test_a_deletion_uses_the_declared_propagation(
         self, stores: Kube, kube_namespace: str, propagation: Any, finalizer: str
     ) -> None:
         kind = kube("v1", "ConfigMap", propagation=propagation)
@@ -210,18 +210,18 @@ class TestRequests:
         await store.delete(created.key, revision=created.revision)
         assert kind.metadata((await store.get(created.key)).value).finalizers == (finalizer,)
 
-    async def test_a_deletion_of_whatever_is_there_goes_after_what_is_written_meanwhile(
+    async def test_a_deletion_without_a_revision_retries_after_concurrent_writes(
         self, stores: Kube, kube_namespace: str
     ) -> None:
         class Busy(WatchedWire):
             writes = 3
 
-            async def call(self, method: str, path: str, **how: Any) -> Reply:
+            async def call(self, method: str, path: str, **options: Any) -> Reply:
                 if method == "DELETE" and self.writes:
                     self.writes -= 1
                     changed = config(kube_namespace, text=str(self.writes))
                     await other.apply(changed, manager=OURS, uid=uid(created))
-                return await super().call(method, path, **how)
+                return await super().call(method, path, **options)
 
         other = opened(stores, stores.transport)
         created = await other.apply(config(kube_namespace), manager=OURS, uid="")
@@ -230,21 +230,21 @@ class TestRequests:
         with pytest.raises(NotFoundError):
             await store.get(created.key)
 
-    @pytest.mark.parametrize("says", ["which object", "nothing"])
-    async def test_an_update_never_creates_even_where_the_server_would(
-        self, stores: Kube, kube_namespace: str, says: str
+    @pytest.mark.parametrize("body", ["with uid", "without uid"])
+    async def test_an_update_never_creates_even_if_the_server_would(
+        self, stores: Kube, kube_namespace: str, body: str
     ) -> None:
         store = await stores.open(kube("coordination.k8s.io/v1", "Lease"))
         created = await store.create(f"{kube_namespace}/turn", b'{"spec": {}}')
         read = await store.get(created.key)
         await store.delete(created.key)
-        value = read.value if says == "which object" else b'{"spec": {}}'
+        value = read.value if body == "with uid" else b'{"spec": {}}'
         with pytest.raises(ConflictError):
             await store.update(created.key, value, revision=read.revision)
         with pytest.raises(NotFoundError):
             await store.get(created.key)
 
-    async def test_objects_of_which_only_metadata_is_read_are_never_replaced(
+    async def test_an_update_of_a_metadata_only_kind_is_refused(
         self, stores: Kube, kube_namespace: str
     ) -> None:
         store = await stores.open(kube("v1", "ConfigMap", metadata_only=True))
@@ -257,7 +257,7 @@ class TestRequests:
 
 
 class TestLostAnswers:
-    async def test_a_creation_that_took_effect_is_found(
+    async def test_a_creation_that_took_effect_is_returned(
         self, stores: Kube, wire: WatchedWire, kube_namespace: str
     ) -> None:
         store = opened(stores, wire)
@@ -265,7 +265,7 @@ class TestLostAnswers:
         key = f"{kube_namespace}/shop"
         assert await store.create(key, value("hi")) == await store.get(key)
 
-    async def test_so_is_one_by_apply(
+    async def test_an_apply_that_took_effect_is_returned(
         self, stores: Kube, wire: WatchedWire, kube_namespace: str
     ) -> None:
         store = opened(stores, wire)
@@ -273,7 +273,7 @@ class TestLostAnswers:
         created = await store.apply(config(kube_namespace), manager=OURS, uid="")
         assert await store.get(created.key) == created
 
-    async def test_so_is_an_update(
+    async def test_an_update_that_took_effect_is_returned(
         self, stores: Kube, wire: WatchedWire, kube_namespace: str
     ) -> None:
         store = opened(stores, wire)
@@ -283,7 +283,7 @@ class TestLostAnswers:
         assert data(updated) == {"text": "ho"}
         assert await store.get(created.key) == updated
 
-    async def test_so_is_a_deletion(
+    async def test_a_deletion_that_took_effect_is_returned(
         self, stores: Kube, wire: WatchedWire, kube_namespace: str
     ) -> None:
         store = opened(stores, wire)
@@ -294,24 +294,24 @@ class TestLostAnswers:
             await store.get(created.key)
 
     @pytest.mark.parametrize("method", ["create", "apply", "update", "delete"])
-    async def test_what_did_not_take_effect_stays_unknown(
+    async def test_a_write_without_effect_has_an_unknown_outcome(
         self, stores: Kube, kube_namespace: str, method: str
     ) -> None:
         class Silent(WatchedWire):
-            async def call(self, method: str, path: str, **how: Any) -> Reply:
+            async def call(self, method: str, path: str, **options: Any) -> Reply:
                 if method != "GET":
                     raise StoreTimeoutError("no answer")
-                return await super().call(method, path, **how)
+                return await super().call(method, path, **options)
 
-        there = await opened(stores, stores.transport).create(
+        existing = await opened(stores, stores.transport).create(
             f"{kube_namespace}/there", value("hi")
         )
         store = opened(stores, Silent(stores.transport))
         calls = {
             "create": lambda: store.create(f"{kube_namespace}/shop", value("hi")),
             "apply": lambda: store.apply(config(kube_namespace), manager=OURS, uid=""),
-            "update": lambda: store.update(there.key, value("ho"), revision=there.revision),
-            "delete": lambda: store.delete(there.key, revision=there.revision),
+            "update": lambda: store.update(existing.key, value("ho"), revision=existing.revision),
+            "delete": lambda: store.delete(existing.key, revision=existing.revision),
         }
         with pytest.raises(StoreTimeoutError):
             await calls[method]()
@@ -322,22 +322,20 @@ class TestServersThatTakeNoRevisionOfWhatIsNew:
     def strict(self, stores: Kube) -> KubeStore:
         class Strict(WatchedWire):
             async def call(
-                self, method: str, path: str, *, body: bytes | None = None, **how: Any
+                self, method: str, path: str, *, body: bytes | None = None, **options: Any
             ) -> Reply:
                 if method == "PATCH" and "resourceVersion" in metadata_of(parse(body or b"{}")):
                     raise ConflictError("a new object has no revision")
-                return await super().call(method, path, body=body, **how)
+                return await super().call(method, path, body=body, **options)
 
         return opened(stores, Strict(stores.transport))
 
-    async def test_objects_are_created_nevertheless(
-        self, strict: KubeStore, kube_namespace: str
-    ) -> None:
+    async def test_apply_creates_new_objects(self, strict: KubeStore, kube_namespace: str) -> None:
         for name in ("one", "two"):
             created = await strict.apply(config(kube_namespace, name), manager=OURS, uid="")
             assert await strict.get(created.key) == created
 
-    async def test_existing_ones_are_left_alone(
+    async def test_apply_does_not_change_existing_objects(
         self, strict: KubeStore, kube_namespace: str
     ) -> None:
         created = await strict.apply(config(kube_namespace), manager=OURS, uid="")
@@ -348,14 +346,14 @@ class TestServersThatTakeNoRevisionOfWhatIsNew:
 
 
 class TestConnecting:
-    async def test_a_server_that_cannot_be_reached_is_named(self, kube_server: KubeServer) -> None:
+    async def test_the_error_names_an_unreachable_server(self, kube_server: KubeServer) -> None:
         url = f"https://127.0.0.1:{free_port()}"
         options = KubeOptions(server=url, token="none", timeout_s=0.5)
         with pytest.raises(ConnectError, match=url):
             async with connect_kube(options):
                 pass
 
-    async def test_credentials_that_are_not_accepted_are_an_error_that_shows_none(
+    async def test_the_error_of_refused_credentials_does_not_contain_them(
         self, kube_server: KubeServer
     ) -> None:
         options = KubeOptions(server=kube_server.url, token="s3cret", tls_ca=str(kube_server.ca))
@@ -364,7 +362,7 @@ class TestConnecting:
                 pass
         assert "s3cret" not in str(raised.value)
 
-    async def test_one_that_comes_later_is_waited_for(
+    async def test_connect_waits_for_a_server_that_starts_later(
         self, own_kube_server: KubeServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         own_kube_server.kill()
@@ -381,7 +379,7 @@ class TestConnecting:
 
 
 class TestServices:
-    """Of which a server makes none where the patch names a revision."""
+    """The server creates no Service if the patch has a resource version."""
 
     @staticmethod
     def service(namespace: str, port: int = 80) -> Document:
@@ -392,7 +390,9 @@ class TestServices:
             "spec": {"ports": [{"name": "http", "port": port, "protocol": "TCP"}]},
         }
 
-    async def test_they_are_created_and_changed(self, stores: Kube, kube_namespace: str) -> None:
+    async def test_a_service_is_created_and_changed_by_apply(
+        self, stores: Kube, kube_namespace: str
+    ) -> None:
         store = await stores.open(kube("v1", "Service"))
         created = await store.apply(self.service(kube_namespace), manager=OURS, uid="")
         changed = await store.apply(
@@ -401,10 +401,12 @@ class TestServices:
         assert uid(changed) == uid(created)
         assert changed.revision > created.revision
 
-    async def test_one_that_exists_is_left_alone(self, stores: Kube, kube_namespace: str) -> None:
+    async def test_apply_does_not_change_an_existing_service(
+        self, stores: Kube, kube_namespace: str
+    ) -> None:
         store = await stores.open(kube("v1", "Service"))
-        made = await store.apply(self.service(kube_namespace), manager="people", uid="")
+        created = await store.apply(self.service(kube_namespace), manager="people", uid="")
         for _ in range(2):
             with pytest.raises(ConflictError, match="exists"):
                 await store.apply(self.service(kube_namespace, 8080), manager=OURS, uid="")
-        assert await store.get(made.key) == made
+        assert await store.get(created.key) == created

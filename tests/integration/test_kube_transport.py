@@ -1,4 +1,4 @@
-"""Calls end in time, are repeated only where that does no harm, and watches break loudly."""
+"""Calls end in time and are retried only if that is safe, and broken watches raise."""
 
 import asyncio
 import json
@@ -44,14 +44,14 @@ def busy(status: int, **headers: str) -> web.Response:
     return web.Response(status=status, body=b"busy", headers=headers)
 
 
-async def test_what_reads_is_repeated_until_it_is_answered() -> None:
+async def test_a_read_is_retried_until_it_succeeds() -> None:
     answers = in_turn(busy(503), busy(429), reset, OK)
     async with answering(answers) as server, connecting(to(server.url)) as transport:
         assert (await transport.call("GET", PATH)).body == b"{}"
     assert server.requests == [f"GET {PATH}"] * 4
 
 
-async def test_a_write_is_not_repeated_unless_it_is_said_to_be_safe() -> None:
+async def test_a_write_is_retried_only_if_it_is_marked_safe() -> None:
     answers = in_turn(busy(503), OK)
     async with answering(answers) as server, connecting(to(server.url)) as transport:
         with pytest.raises(StoreError, match="busy"):
@@ -62,7 +62,7 @@ async def test_a_write_is_not_repeated_unless_it_is_said_to_be_safe() -> None:
         assert len(server.requests) == 6
 
 
-async def test_a_manifest_that_fits_no_schema_is_refused_at_once_though_by_500() -> None:
+async def test_a_schema_error_with_status_500_is_not_retried() -> None:
     message = "failed to create typed patch object: .dota: field not declared in schema"
     refusal = web.Response(status=500, body=json.dumps({"message": message}).encode())
     async with answering(in_turn(refusal)) as server, connecting(to(server.url)) as transport:
@@ -71,7 +71,7 @@ async def test_a_manifest_that_fits_no_schema_is_refused_at_once_though_by_500()
     assert len(server.requests) == 1
 
 
-async def test_what_the_server_warns_of_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_warning_of_the_server_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     headers = {"Warning": '299 - "batch/v1beta1 CronJob is deprecated"'}
     refusal = web.Response(status=404, headers={"Warning": '299 - "say \\"no\\""'})
     answers = in_turn(web.Response(body=b"{}", headers=headers))
@@ -89,19 +89,19 @@ async def test_what_the_server_warns_of_is_logged_once(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_a_write_whose_connection_broke_is_sent_once_and_its_outcome_unknown(
+async def test_a_write_on_a_broken_connection_is_sent_once_and_has_an_unknown_outcome(
     method: str,
 ) -> None:
     answers = in_turn(OK, reset)
     async with answering(answers) as server, connecting(to(server.url)) as transport:
-        await transport.call("GET", PATH)  # so that the connection is one that was used before
+        await transport.call("GET", PATH)  # so that the next call reuses the connection
         with pytest.raises(StoreTimeoutError, match="unknown"):
             await transport.call(method, PATH, body=b"{}")
     assert server.requests == [f"GET {PATH}", f"{method} {PATH}"]
     assert len(server.connections) == 1
 
 
-async def test_what_one_attempt_may_have_done_stays_unknown_whatever_the_next_comes_to() -> None:
+async def test_an_unknown_outcome_of_one_attempt_is_not_hidden_by_the_next() -> None:
     async with (
         answering(in_turn(reset, busy(503))) as server,
         connecting(to(server.url, attempts_max=2)) as transport,
@@ -111,7 +111,7 @@ async def test_what_one_attempt_may_have_done_stays_unknown_whatever_the_next_co
     assert len(server.requests) == 2
 
 
-async def test_what_never_reached_the_server_is_repeated_whatever_it_is() -> None:
+async def test_a_request_that_never_reached_the_server_is_retried() -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     async with connecting(to(url, attempts_max=50)) as transport:
@@ -129,15 +129,15 @@ async def test_what_never_reached_the_server_is_repeated_whatever_it_is() -> Non
     assert request.startswith(b"POST ")
 
 
-async def test_a_server_that_is_not_there_is_named_and_said_not_to_be_reached() -> None:
+async def test_the_error_names_a_server_that_refuses_connections() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     async with connecting(to(url, attempts_max=2)) as transport:
         with pytest.raises(StoreError, match=f"{url} is not reached: connection refused") as raised:
             await transport.call("POST", PATH, body=b"{}")
-    assert not isinstance(raised.value, StoreTimeoutError)  # it was certainly not done
+    assert not isinstance(raised.value, StoreTimeoutError)  # the write certainly had no effect
 
 
-async def test_a_name_that_nobody_knows_is_said_to_be_unknown() -> None:
+async def test_an_unknown_host_name_is_reported() -> None:
     options = KubeOptions(server="http://nobody.invalid", token="t", attempts_max=1)
     async with connecting(options) as transport:
         with pytest.raises(StoreError, match="the host name is unknown"):
@@ -145,14 +145,14 @@ async def test_a_name_that_nobody_knows_is_said_to_be_unknown() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-async def test_what_a_busy_server_did_not_begin_is_repeated_whatever_it_is(method: str) -> None:
+async def test_every_request_is_retried_after_status_429(method: str) -> None:
     answers = in_turn(busy(429, **{"Retry-After": "0"}), OK)
     async with answering(answers) as server, connecting(to(server.url)) as transport:
         await transport.call(method, PATH, body=b"{}")
     assert server.requests == [f"{method} {PATH}"] * 2
 
 
-async def test_the_server_says_how_long_to_wait() -> None:
+async def test_retry_after_of_the_server_is_respected() -> None:
     answers = in_turn(busy(429, **{"Retry-After": "1"}), OK)
     async with answering(answers) as server, connecting(to(server.url)) as transport:
         clock = asyncio.get_running_loop().time
@@ -161,7 +161,7 @@ async def test_the_server_says_how_long_to_wait() -> None:
         assert clock() - begun >= 1.0
 
 
-async def test_a_wait_that_the_deadline_does_not_allow_is_not_waited() -> None:
+async def test_a_retry_after_beyond_the_deadline_fails_at_once() -> None:
     answers = in_turn(busy(429, **{"Retry-After": "3600"}))
     async with answering(answers) as server, connecting(to(server.url)) as transport:
         with pytest.raises(StoreError, match="busy"):
@@ -179,7 +179,7 @@ async def test_attempts_are_bounded() -> None:
     assert len(server.requests) == 3
 
 
-async def test_a_call_ends_with_its_deadline_and_a_write_may_have_been_done() -> None:
+async def test_a_call_ends_at_its_deadline_and_a_write_has_an_unknown_outcome() -> None:
     async with answering(hang) as server, connecting(to(server.url)) as transport:
         with pytest.raises(StoreTimeoutError, match="unknown"):
             await transport.call("POST", PATH, body=b"{}", timeout_s=0.1)
@@ -188,7 +188,7 @@ async def test_a_call_ends_with_its_deadline_and_a_write_may_have_been_done() ->
         assert "unknown" not in str(raised.value)
 
 
-async def test_no_more_calls_are_on_their_way_than_allowed_and_watches_do_not_count() -> None:
+async def test_pending_calls_are_limited_and_watches_do_not_count() -> None:
     released = asyncio.Event()
 
     async def wait(request: web.Request) -> web.Response:
@@ -211,7 +211,7 @@ async def test_no_more_calls_are_on_their_way_than_allowed_and_watches_do_not_co
         assert server.busiest == 3 + 2
 
 
-async def test_a_call_that_is_cancelled_gives_its_place_to_the_next() -> None:
+async def test_a_cancelled_call_frees_its_slot() -> None:
     async with (
         answering(hang) as server,
         connecting(to(server.url, in_flight_max=1)) as transport,
@@ -224,14 +224,14 @@ async def test_a_call_that_is_cancelled_gives_its_place_to_the_next() -> None:
         assert call.cancelled()
 
 
-async def test_connections_are_used_again() -> None:
+async def test_connections_are_reused() -> None:
     async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
         for _ in range(10):
             await transport.call("GET", PATH)
     assert len(server.connections) == 1
 
 
-async def test_what_is_asked_arrives_as_it_was_said() -> None:
+async def test_paths_queries_and_headers_arrive_unchanged() -> None:
     async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
         query = {"labelSelector": "a=b,c in (d e)", "fieldManager": "natsctl/shop&co"}
         await transport.call("GET", "/api/v1/x%2Fy", query=query, accept="application/x")
@@ -245,7 +245,7 @@ async def test_what_is_asked_arrives_as_it_was_said() -> None:
     assert server.headers[1]["Content-Type"] == "application/apply-patch+yaml"
 
 
-async def test_an_answer_that_is_too_large_is_not_taken() -> None:
+async def test_a_response_above_the_limit_is_refused() -> None:
     large = web.Response(body=b"x" * 5000)
     async with answering(in_turn(large)) as server:
         async with connecting(to(server.url, answer_max_bytes=4999)) as transport:
@@ -255,7 +255,7 @@ async def test_an_answer_that_is_too_large_is_not_taken() -> None:
             assert len((await transport.call("GET", PATH)).body) == 5000
 
 
-async def test_nobody_is_led_elsewhere() -> None:
+async def test_redirects_are_not_followed() -> None:
     elsewhere = web.Response(status=302, headers={"Location": "/elsewhere"})
     async with answering(in_turn(elsewhere)) as server, connecting(to(server.url)) as transport:
         with pytest.raises(StoreError, match="302"):
@@ -263,7 +263,7 @@ async def test_nobody_is_led_elsewhere() -> None:
     assert len(server.requests) == 1
 
 
-async def test_a_refusal_that_tells_our_token_is_not_told_on() -> None:
+async def test_an_error_of_the_server_that_contains_the_token_is_masked() -> None:
     chatty = web.Response(status=400, body=b"what is Bearer s3cret?")
     async with answering(in_turn(chatty)) as server, connecting(to(server.url)) as transport:
         with pytest.raises(InvalidObjectError) as raised:
@@ -275,7 +275,7 @@ async def test_a_refusal_that_tells_our_token_is_not_told_on() -> None:
         assert "Bearer ***" in str(raised.value)
 
 
-async def test_a_watch_gives_whole_lines_and_ends_with_the_server() -> None:
+async def test_a_watch_yields_whole_lines_and_ends_with_the_response() -> None:
     pieces = lines(b'{"a"', b":1}\n{}\n\n", b"[", b"]\n")
     async with (
         answering(pieces) as server,
@@ -287,7 +287,7 @@ async def test_a_watch_gives_whole_lines_and_ends_with_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "why"),
+    ("handler", "message"),
     [
         (lines(b"{}\n", then=hang), "nothing came for 0.2 s"),
         (lines(b"{}\n", then=reset), "the connection ended within the response"),
@@ -295,18 +295,18 @@ async def test_a_watch_gives_whole_lines_and_ends_with_the_server() -> None:
         (lines(b"{}\n", b"x" * 2000), "longer than 1000 bytes"),
     ],
 )
-async def test_a_watch_breaks_loudly(handler: object, why: str) -> None:
+async def test_an_incomplete_watch_raises(handler: object, message: str) -> None:
     async with (
         answering(handler) as server,  # type: ignore[arg-type]
         connecting(to(server.url, answer_max_bytes=1000)) as transport,
         transport.stream("/w", query={}, silence_s=0.2) as stream,
     ):
         assert await anext(stream) == b"{}"
-        with pytest.raises(WatchBrokenError, match=why):
+        with pytest.raises(WatchBrokenError, match=message):
             await anext(stream)
 
 
-async def test_a_reader_who_takes_long_is_no_silence() -> None:
+async def test_a_slow_reader_does_not_break_a_watch() -> None:
     released = asyncio.Event()
 
     async def more(request: web.Request) -> web.StreamResponse:
@@ -326,7 +326,7 @@ async def test_a_reader_who_takes_long_is_no_silence() -> None:
         assert [line async for line in stream] == []
 
 
-async def test_a_watch_that_cannot_begin_is_a_broken_one() -> None:
+async def test_a_watch_that_cannot_start_is_broken() -> None:
     async with connecting(to(f"http://127.0.0.1:{free_port()}")) as transport:
         with pytest.raises(WatchBrokenError, match="connection refused"):
             async with transport.stream("/w", query={}, silence_s=30):
@@ -337,69 +337,71 @@ async def test_a_watch_that_cannot_begin_is_a_broken_one() -> None:
                 pass
 
 
-async def test_nothing_is_left_open() -> None:
+async def test_no_connection_is_left_open() -> None:
     async with answering(lines(b"{}\n", then=hang)) as server:
         async with connecting(to(server.url)) as transport:
             async with transport.stream("/w", query={}, silence_s=30) as stream:
                 await anext(stream)
             watched = set(server.connections)
-            await eventually(lambda: all(one.is_closing() for one in watched))  # type: ignore[arg-type,attr-defined,return-value]
+            await eventually(lambda: all(connection.is_closing() for connection in watched))  # type: ignore[arg-type,attr-defined,return-value]
             server.handler = in_turn(OK)
             await transport.call("GET", PATH)
             idle = server.connections - watched
-            assert not any(one.is_closing() for one in idle)  # type: ignore[attr-defined]
-        await eventually(lambda: all(one.is_closing() for one in idle))  # type: ignore[arg-type,attr-defined,return-value]
+            assert not any(connection.is_closing() for connection in idle)  # type: ignore[attr-defined]
+        await eventually(lambda: all(connection.is_closing() for connection in idle))  # type: ignore[arg-type,attr-defined,return-value]
     await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
-async def test_nothing_is_left_open_to_a_server_that_no_longer_answers(
+async def test_no_connection_is_left_open_to_a_paused_server(
     own_kube_server: KubeServer,
 ) -> None:
-    """TLS connections are cut, although the other side does not agree to end them."""
-    at = "/api/v1/namespaces"
+    """TLS connections are closed although the server does not confirm it."""
+    collection = "/api/v1/namespaces"
     before = _sockets()
     options = KubeOptions(kubeconfig=str(own_kube_server.kubeconfig()))
     async with connecting(options) as transport:
-        await asyncio.gather(*(transport.call("GET", at) for _ in range(5)))
-        async with transport.stream(at, query={"watch": "true"}, silence_s=30) as stream:
+        await asyncio.gather(*(transport.call("GET", collection) for _ in range(5)))
+        async with transport.stream(collection, query={"watch": "true"}, silence_s=30) as stream:
             await anext(stream)
             own_kube_server.pause()
             with pytest.raises(StoreTimeoutError):
-                await transport.call("GET", at, timeout_s=0.1)
+                await transport.call("GET", collection, timeout_s=0.1)
             assert _sockets() > before
     assert _sockets() == before
 
 
 def _sockets() -> int:
-    """How many sockets this process has open."""
-    found = 0
+    """Return the number of open sockets of this process."""
+    count = 0
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            found += str(descriptor.readlink()).startswith("socket:")
-    return found
+            count += str(descriptor.readlink()).startswith("socket:")
+    return count
 
 
-async def test_the_real_server_is_paused_killed_and_back(own_kube_server: KubeServer) -> None:
+async def test_calls_and_watches_survive_pauses_and_kills_of_a_real_server(
+    own_kube_server: KubeServer,
+) -> None:
     server = own_kube_server
     if server.lists_within_watches():
         pytest.skip("this server may serve a page from its own cache after a compaction")
     namespace = server.new_namespace()
-    at = f"/api/v1/namespaces/{namespace}/configmaps"
+    collection = f"/api/v1/namespaces/{namespace}/configmaps"
     options = KubeOptions(kubeconfig=str(server.kubeconfig()), attempts_max=200)
     async with connecting(options) as transport:
-        async with transport.stream(at, query={"watch": "true"}, silence_s=0.5) as stream:
+        async with transport.stream(collection, query={"watch": "true"}, silence_s=0.5) as stream:
             server.pause()
             with pytest.raises(WatchBrokenError, match="nothing came"):
                 await anext(stream)
         with pytest.raises(StoreTimeoutError):
-            await transport.call("GET", at, timeout_s=0.2)
+            await transport.call("GET", collection, timeout_s=0.2)
         server.resume()
-        await transport.call("GET", at)
-        async with transport.stream(at, query={"watch": "true"}, silence_s=30) as stream:
+        await transport.call("GET", collection)
+        async with transport.stream(collection, query={"watch": "true"}, silence_s=30) as stream:
             server.kill()
             with pytest.raises(WatchBrokenError):
                 await anext(stream)
-        call = asyncio.create_task(transport.call("GET", at, timeout_s=60))
+        call = asyncio.create_task(transport.call("GET", collection, timeout_s=60))
         await server.start()
         assert json.loads((await call).body)["kind"] == "ConfigMapList"
 
@@ -410,45 +412,45 @@ async def transport(kube_server: KubeServer) -> AsyncIterator[Transport]:
         yield transport
 
 
-async def test_what_the_server_refuses_is_one_of_our_errors(
+async def test_errors_of_a_real_server_become_natsctl_errors(
     transport: Transport, kube_namespace: str
 ) -> None:
-    at = f"/api/v1/namespaces/{kube_namespace}/configmaps"
-    one = json.dumps({"metadata": {"name": "one"}, "data": {"a": "1"}}).encode()
-    await transport.call("POST", at, body=one)
+    collection = f"/api/v1/namespaces/{kube_namespace}/configmaps"
+    connection = json.dumps({"metadata": {"name": "one"}, "data": {"a": "1"}}).encode()
+    await transport.call("POST", collection, body=connection)
     with pytest.raises(ConflictError, match="already exists"):
-        await transport.call("POST", at, body=one)
+        await transport.call("POST", collection, body=connection)
     with pytest.raises(NotFoundError, match="configmaps 'two'"):
-        await transport.call("GET", f"{at}/two")
+        await transport.call("GET", f"{collection}/two")
     with pytest.raises(StoreMissingError, match="no namespace 'nowhere'"):
-        await transport.call("POST", "/api/v1/namespaces/nowhere/configmaps", body=one)
-    for path in ("/api/v1/nothings", "/apis/no.such/v1/things", f"{at}/one/nothing"):
+        await transport.call("POST", "/api/v1/namespaces/nowhere/configmaps", body=connection)
+    for path in ("/api/v1/nothings", "/apis/no.such/v1/things", f"{collection}/one/nothing"):
         with pytest.raises(StoreMissingError, match="no such kind"):
             await transport.call("GET", path)
     with pytest.raises(InvalidObjectError, match=r"metadata\.name"):
-        await transport.call("POST", at, body=b'{"metadata": {"name": "No!"}}')
+        await transport.call("POST", collection, body=b'{"metadata": {"name": "No!"}}')
     with pytest.raises(InvalidObjectError):
-        await transport.call("POST", at, body=b"{")
+        await transport.call("POST", collection, body=b"{")
     changed = {"metadata": {"name": "one", "resourceVersion": "1"}}
     with pytest.raises(ConflictError, match="modified"):
-        await transport.call("PUT", f"{at}/one", body=json.dumps(changed).encode())
-    gone = json.dumps({"preconditions": {"uid": "another"}}).encode()
+        await transport.call("PUT", f"{collection}/one", body=json.dumps(changed).encode())
+    other_uid = json.dumps({"preconditions": {"uid": "another"}}).encode()
     with pytest.raises(ConflictError, match="another"):
-        await transport.call("DELETE", f"{at}/one", body=gone)
+        await transport.call("DELETE", f"{collection}/one", body=other_uid)
     apply = "application/apply-patch+yaml"
     for wrong in ({"data": {"a": 1}}, {"dota": {"a": "1"}}):
         manifest = {"apiVersion": "v1", "kind": "ConfigMap", **wrong}
         body, query = json.dumps(manifest).encode(), {"fieldManager": "ann"}
         with pytest.raises(InvalidObjectError, match=next(iter(wrong))):
             await transport.call(
-                "PATCH", f"{at}/one", query=query, body=body, content_type=apply, safe=True
+                "PATCH", f"{collection}/one", query=query, body=body, content_type=apply, safe=True
             )
     huge = json.dumps({"metadata": {"name": "huge"}, "data": {"a": "x" * 4_000_000}}).encode()
     with pytest.raises(TooLargeError):
-        await transport.call("POST", at, body=huge)
+        await transport.call("POST", collection, body=huge)
 
 
-async def test_whose_fields_an_apply_would_take_is_said(
+async def test_a_field_conflict_names_the_managers_and_fields(
     transport: Transport, kube_namespace: str
 ) -> None:
     path = f"/api/v1/namespaces/{kube_namespace}/configmaps/one"
@@ -476,50 +478,50 @@ async def test_whose_fields_an_apply_would_take_is_said(
     assert "ann owns .data.a, .data.b" in str(raised.value)
 
 
-async def test_a_page_that_is_compacted_away_is_expired(
+async def test_a_compacted_page_raises_expired(
     own_kube_server: KubeServer,
 ) -> None:
     server = own_kube_server
     namespace = server.new_namespace()
-    at = f"/api/v1/namespaces/{namespace}/configmaps"
+    collection = f"/api/v1/namespaces/{namespace}/configmaps"
     for name in ("one", "two", "three"):
-        server.request("POST", at, {"metadata": {"name": name}})
+        server.request("POST", collection, {"metadata": {"name": name}})
     async with connecting(KubeOptions(kubeconfig=str(server.kubeconfig()))) as transport:
-        page = json.loads((await transport.call("GET", at, query={"limit": "1"})).body)
-        onward = {"limit": "1", "continue": page["metadata"]["continue"]}
-        await transport.call("GET", at, query=onward)
-        server.request("POST", at, {"metadata": {"name": "four"}})
+        page = json.loads((await transport.call("GET", collection, query={"limit": "1"})).body)
+        next_page = {"limit": "1", "continue": page["metadata"]["continue"]}
+        await transport.call("GET", collection, query=next_page)
+        server.request("POST", collection, {"metadata": {"name": "four"}})
         server.compact()
         with pytest.raises(ExpiredError):
-            await transport.call("GET", at, query=onward)
+            await transport.call("GET", collection, query=next_page)
 
 
-async def test_a_missing_permission_is_named_and_may_be_granted(
+async def test_a_missing_permission_is_named_and_calls_succeed_when_granted(
     kube_server: KubeServer, kube_namespace: str, tmp_path: Path
 ) -> None:
-    at = f"/api/v1/namespaces/{kube_namespace}/configmaps"
+    collection = f"/api/v1/namespaces/{kube_namespace}/configmaps"
     options = KubeOptions(kubeconfig=str(kube_server.kubeconfig("guest")))
     async with connecting(options) as transport:
         with pytest.raises(PermissionDeniedError) as raised:
-            await transport.call("GET", at)
+            await transport.call("GET", collection)
         assert f"may not list configmaps in namespace '{kube_namespace}'" in str(raised.value)
         assert "natsctl rbac" in str(raised.value)
         with pytest.raises(PermissionDeniedError, match="may not watch configmaps"):
-            async with transport.stream(at, query={"watch": "1"}, silence_s=30):
+            async with transport.stream(collection, query={"watch": "1"}, silence_s=30):
                 pass
         rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}
         kube_server.allow("guest", [rule], namespace=kube_namespace)
 
         async def listed() -> bool:
             try:
-                return (await transport.call("GET", at)).status == 200
+                return (await transport.call("GET", collection)).status == 200
             except PermissionDeniedError as error:
                 raise AssertionError from error
 
         await eventually(listed)
 
 
-async def test_what_came_of_every_attempt_is_counted_by_status_and_method() -> None:
+async def test_every_attempt_is_counted_by_status_and_method() -> None:
     answers = in_turn(busy(503), reset, OK, busy(404), lines(b"{}\n"))
     async with answering(answers) as server, connecting(to(server.url)) as transport:
         await transport.call("GET", PATH)
@@ -539,10 +541,10 @@ async def test_what_came_of_every_attempt_is_counted_by_status_and_method() -> N
     }
 
 
-async def test_the_real_server_warns_of_what_it_will_not_serve_for_long(
+async def test_a_deprecation_warning_of_a_real_server_is_logged_once(
     transport: Transport, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        with suppress(StoreMissingError):  # a newer server has removed it
+        with suppress(StoreMissingError):  # newer servers do not have this API
             await transport.call("GET", "/apis/extensions/v1beta1/ingresses")
             assert caplog.text.count("extensions/v1beta1 Ingress is deprecated") == 1

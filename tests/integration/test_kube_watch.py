@@ -1,4 +1,4 @@
-"""Watches of a real cluster: large listings, ends, faults, selectors; nothing is lost."""
+"""Watches of a real cluster lose no change: large lists, faults and selectors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -53,41 +53,41 @@ def shown(events: list[WatchEvent]) -> dict[str, Stored]:
 
 
 def cached(informer: Informer[Manifest]) -> dict[str, Stored]:
-    found = (informer.cache.get(key) for key in list(informer.cache.keys()))
-    return {stored.key: stored for stored in found if stored is not None}
+    entries = (informer.cache.get(key) for key in list(informer.cache.keys()))
+    return {stored.key: stored for stored in entries if stored is not None}
 
 
-async def everything(store: Store) -> dict[str, Stored]:
-    """Return what a listing shows now."""
+async def listed_objects(store: Store) -> dict[str, Stored]:
+    """Return the objects of a new list."""
     async with store.watch() as events:
         return shown(await listing(events))
 
 
-async def equal(informer: Informer[Manifest], store: Store) -> None:
-    """Wait until the informer's cache is what the store has."""
+async def wait_until_equal(informer: Informer[Manifest], store: Store) -> None:
+    """Wait until the cache of the informer equals the store."""
 
     async def same() -> bool:
-        return cached(informer) == await everything(store)
+        return cached(informer) == await listed_objects(store)
 
     await eventually(same, every_s=0.1)
 
 
 class TestListing:
-    async def test_more_objects_than_a_page_has_are_all_shown_once(
+    async def test_a_list_of_several_pages_has_each_object_once(
         self, stores: Kube, kube_server: KubeServer, kube_namespace: str
     ) -> None:
         wire = WatchedWire(stores.transport)
         kind = kube("v1", "ConfigMap", namespace=kube_namespace)
         store = KubeStore(wire, kind, stores.discovery.find, Incarnation("here"))
-        put_ones = await put_all(store, (f"{kube_namespace}/c{n}" for n in range(1200)))
+        expected = await put_all(store, (f"{kube_namespace}/c{n}" for n in range(1200)))
         async with store.watch() as events:
             begin, *middle, _ = await listing(events)
         assert isinstance(begin, Listing)
         assert len(middle) == 1200
-        assert shown(middle) == put_ones
+        assert shown(middle) == expected
         assert wire.pages == (0 if kube_server.lists_within_watches() else 3)
 
-    async def test_only_the_namespace_of_the_kind_is_shown(
+    async def test_a_kind_with_a_namespace_lists_only_this_namespace(
         self, stores: Kube, kube_server: KubeServer, kube_namespace: str
     ) -> None:
         other = kube_server.new_namespace()
@@ -95,10 +95,10 @@ class TestListing:
         mine, theirs = f"{kube_namespace}/a", f"{other}/a"
         await put_all(store, (mine, theirs))
         part = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
-        assert list(await everything(part)) == [mine]
-        assert {mine, theirs} <= set(await everything(store))
+        assert list(await listed_objects(part)) == [mine]
+        assert {mine, theirs} <= set(await listed_objects(store))
 
-    async def test_only_the_object_that_is_meant_is_shown(
+    async def test_a_kind_with_a_name_watches_only_this_object(
         self, stores: Kube, kube_namespace: str
     ) -> None:
         store = await stores.open(CONFIGS)
@@ -111,7 +111,7 @@ class TestListing:
             changed = await put(store, one, "2")
             assert await take(events, 1) == [Applied(changed)]
 
-    async def test_metadata_is_all_that_is_shown_where_no_more_is_asked_for(
+    async def test_a_metadata_only_kind_lists_only_metadata(
         self, stores: Kube, kube_namespace: str
     ) -> None:
         whole = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
@@ -124,9 +124,9 @@ class TestListing:
             taken = await listing(events)
             await put(whole, f"{kube_namespace}/c")
             taken += await take(events, 1)
-        found = shown(taken)
-        assert [key.rpartition("/")[2] for key in found] == ["a", "b", "c"]
-        for stored in found.values():
+        objects = shown(taken)
+        assert [key.rpartition("/")[2] for key in objects] == ["a", "b", "c"]
+        for stored in objects.values():
             document = parse(stored.value)
             assert set(document) == {"apiVersion", "kind", "metadata"}
             assert (document["apiVersion"], document["kind"]) == ("v1", "ConfigMap")
@@ -141,7 +141,7 @@ class TestSelecting:
             kube("v1", "ConfigMap", namespace=kube_namespace, labels={"a": "1"})
         )
 
-    async def test_only_objects_with_the_labels_are_told(
+    async def test_only_objects_with_the_labels_have_events(
         self, stores: Kube, part: KubeStore, kube_namespace: str
     ) -> None:
         keys = [f"{kube_namespace}/{name}" for name in ("in", "out", "later")]
@@ -154,7 +154,7 @@ class TestSelecting:
             created = await store.create(keys[2], value(a="1"))
             assert await take(events, 1) == [Applied(created)]
 
-    async def test_one_that_loses_its_label_is_told_deleted_and_back_when_it_has_it_again(
+    async def test_an_object_that_loses_its_label_is_a_deleted_event_until_it_matches_again(
         self, stores: Kube, part: KubeStore, kube_namespace: str
     ) -> None:
         key = f"{kube_namespace}/shop"
@@ -162,45 +162,45 @@ class TestSelecting:
         created = await store.create(key, value(a="1"))
         async with part.watch() as events:
             await listing(events)
-            lost = await store.update(key, value(), revision=created.revision)
-            assert await take(events, 1) == [Deleted(key, lost.revision)]
-            back = await store.update(key, value(a="1"), revision=lost.revision)
-            assert await take(events, 1) == [Applied(back)]
+            unlabelled = await store.update(key, value(), revision=created.revision)
+            assert await take(events, 1) == [Deleted(key, unlabelled.revision)]
+            matching = await store.update(key, value(a="1"), revision=unlabelled.revision)
+            assert await take(events, 1) == [Applied(matching)]
 
 
 class TestEnding:
-    async def test_a_request_that_the_server_ends_goes_on_without_a_new_listing(
+    async def test_a_watch_request_that_the_server_ends_continues_without_a_relist(
         self, stores: Kube, kube_namespace: str
     ) -> None:
         wire = WatchedWire(stores.transport)
         kind = kube("v1", "ConfigMap", namespace=kube_namespace)
         store = KubeStore(wire, kind, stores.discovery.find, Incarnation("here"), timeout_s=1.0)
-        told: list[WatchEvent] = []
+        received: list[WatchEvent] = []
         written: list[Stored] = []
 
         async def follow() -> None:
             async with store.watch() as events:
-                told.extend(await listing(events))
+                received.extend(await listing(events))
                 while True:
-                    told.append(await anext(events))
+                    received.append(await anext(events))
 
         task = asyncio.create_task(follow())
         while wire.streams < 4:
             written.append(await put(store, f"{kube_namespace}/shop", str(len(written))))
             await asyncio.sleep(0.05)
 
-        def all_told() -> bool:
-            return [e.stored for e in told if isinstance(e, Applied)][-1] == written[-1]
+        def all_received() -> bool:
+            return [e.stored for e in received if isinstance(e, Applied)][-1] == written[-1]
 
-        await eventually(all_told)
+        await eventually(all_received)
         task.cancel()
         await asyncio.wait({task})
-        assert sum(isinstance(event, Listing) for event in told) == 1
-        live = [event.stored for event in told if isinstance(event, Applied)]
+        assert sum(isinstance(event, Listing) for event in received) == 1
+        live = [event.stored for event in received if isinstance(event, Applied)]
         assert live == written[-len(live) :]
         assert wire.listings == 1
 
-    async def test_nothing_is_left_at_the_server(self, stores: Kube, kube_namespace: str) -> None:
+    async def test_no_watch_is_left_at_the_server(self, stores: Kube, kube_namespace: str) -> None:
         kind = kube("v1", "ConfigMap", namespace=kube_namespace)
         before = await watches(stores.transport, "configmaps")
         store = await stores.open(kind)
@@ -212,33 +212,35 @@ class TestEnding:
 
             await eventually(three_more)
 
-        async def as_before() -> bool:
+        async def has_none_of_ours() -> bool:
             return await watches(stores.transport, "configmaps") == before
 
-        await eventually(as_before)
+        await eventually(has_none_of_ours)
 
 
 @asynccontextmanager
-async def through(server: KubeServer, proxy: CutProxy, **how: float) -> AsyncIterator[Kube]:
-    """Connect by way of a proxy."""
+async def through(
+    server: KubeServer, proxy: CutProxy, **options_of_kube: float
+) -> AsyncIterator[Kube]:
+    """Connect to the cluster through a proxy."""
     options = KubeOptions(
         server=proxy.url.replace("nats://", "https://"),
         token=server.admin_token,
         tls_ca=str(server.ca),
         timeout_s=2.0,
     )
-    async with connect_kube(options, **how) as stores:  # type: ignore[arg-type]
+    async with connect_kube(options, **options_of_kube) as stores:  # type: ignore[arg-type]
         yield stores
 
 
 class TestFaults:
-    async def test_connections_that_are_cut_lose_nothing(
+    async def test_cut_connections_lose_no_change(
         self, stores: Kube, kube_server: KubeServer, kube_namespace: str
     ) -> None:
         kind = kube("v1", "ConfigMap", namespace=kube_namespace)
         store = await stores.open(kind)
-        async with CutProxy(kube_server.url) as proxy, through(kube_server, proxy) as far:
-            informer = Informer(await far.open(kind), kind)
+        async with CutProxy(kube_server.url) as proxy, through(kube_server, proxy) as proxied:
+            informer = Informer(await proxied.open(kind), kind)
             await put_all(store, (f"{kube_namespace}/c{n}" for n in range(20)))
             async with informed(informer):
                 for turn in range(5):
@@ -246,7 +248,7 @@ class TestFaults:
                     await store.delete(f"{kube_namespace}/c{turn}")
                     await put(store, f"{kube_namespace}/c{turn + 10}", f"turn {turn}")
                     await proxy.heal()
-                    await equal(informer, store)
+                    await wait_until_equal(informer, store)
 
     async def test_a_silent_connection_is_replaced(
         self, stores: Kube, kube_server: KubeServer, kube_namespace: str
@@ -256,100 +258,96 @@ class TestFaults:
         async with (
             CutProxy(kube_server.url) as hole,
             CutProxy(hole.url) as proxy,
-            through(kube_server, proxy) as far,
+            through(kube_server, proxy) as proxied,
         ):
-            wire = WatchedWire(far.transport)
-            find = far.discovery.find
+            wire = WatchedWire(proxied.transport)
+            find = proxied.discovery.find
             informer = Informer(
                 KubeStore(wire, kind, find, Incarnation("there"), timeout_s=2.0), kind
             )
             async with informed(informer):
                 await put(store, f"{kube_namespace}/a")
-                await equal(informer, store)
+                await wait_until_equal(informer, store)
                 hole.freeze()
                 wire.requests.clear()
                 await put(store, f"{kube_namespace}/b")
                 await store.delete(f"{kube_namespace}/a")
-                await eventually(lambda: wire.requests)  # it looks what there is
+                await eventually(lambda: wire.requests)  # the watch has sent a request
                 hole.thaw()
-                await equal(informer, store)
+                await wait_until_equal(informer, store)
                 assert wire.listings == 1
 
-    async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
+    async def test_a_restart_of_the_server_loses_no_change(
         self, own_kube_server: KubeServer
     ) -> None:
-        place = own_kube_server.new_namespace()
-        kind = kube("v1", "ConfigMap", namespace=place)
+        namespace = own_kube_server.new_namespace()
+        kind = kube("v1", "ConfigMap", namespace=namespace)
         async with cluster(own_kube_server) as stores:
             store = await stores.open(kind)
             informer = Informer(store, kind)
-            await put_all(store, (f"{place}/c{n}" for n in range(20)))
+            await put_all(store, (f"{namespace}/c{n}" for n in range(20)))
             async with informed(informer):
                 for turn in range(2):
-                    writes = asyncio.create_task(put(store, f"{place}/c{turn}", f"turn {turn}"))
+                    writes = asyncio.create_task(put(store, f"{namespace}/c{turn}", f"turn {turn}"))
                     own_kube_server.kill()
                     await asyncio.wait({writes})
                     if not writes.cancelled():
-                        writes.exception()  # it may have come too late
+                        writes.exception()  # the write may have failed
                     await own_kube_server.start()
-                    await store.delete(f"{place}/c{turn + 10}")
-                    await equal(informer, store)
+                    await store.delete(f"{namespace}/c{turn + 10}")
+                    await wait_until_equal(informer, store)
                 assert informer.cache.incarnation == own_kube_server.url
 
-    async def test_what_the_server_has_forgotten_is_listed_anew(
-        self, own_kube_server: KubeServer
-    ) -> None:
-        place = own_kube_server.new_namespace()
-        kind = kube("v1", "ConfigMap", namespace=place)
+    async def test_a_watch_relists_after_a_compaction(self, own_kube_server: KubeServer) -> None:
+        namespace = own_kube_server.new_namespace()
+        kind = kube("v1", "ConfigMap", namespace=namespace)
         async with (
             cluster(own_kube_server) as stores,
             CutProxy(own_kube_server.url) as proxy,
-            through(own_kube_server, proxy) as far,
+            through(own_kube_server, proxy) as proxied,
         ):
-            wire = WatchedWire(far.transport)
+            wire = WatchedWire(proxied.transport)
             informer = Informer(
-                KubeStore(wire, kind, far.discovery.find, Incarnation("there")), kind
+                KubeStore(wire, kind, proxied.discovery.find, Incarnation("there")), kind
             )
             store = await stores.open(kind)
-            await put_all(store, (f"{place}/c{n}" for n in range(20)))
+            await put_all(store, (f"{namespace}/c{n}" for n in range(20)))
             async with informed(informer):
                 proxy.cut()
-                await store.delete(f"{place}/c0")
-                await put_all(store, (f"{place}/c{n}" for n in range(10, 30)))
+                await store.delete(f"{namespace}/c0")
+                await put_all(store, (f"{namespace}/c{n}" for n in range(10, 30)))
                 own_kube_server.compact()
                 own_kube_server.kill()
                 await own_kube_server.start()
                 listed = wire.listings
                 await proxy.heal()
-                await equal(informer, store)
+                await wait_until_equal(informer, store)
                 assert wire.listings > listed
-                assert f"{place}/c0" not in informer.cache
+                assert f"{namespace}/c0" not in informer.cache
 
-    async def test_a_page_that_has_expired_begins_the_listing_anew(
-        self, own_kube_server: KubeServer
-    ) -> None:
+    async def test_an_expired_page_restarts_the_list(self, own_kube_server: KubeServer) -> None:
         if own_kube_server.lists_within_watches():
             pytest.skip("this server lists within a watch, which has no pages")
-        place = own_kube_server.new_namespace()
-        kind = kube("v1", "ConfigMap", namespace=place)
+        namespace = own_kube_server.new_namespace()
+        kind = kube("v1", "ConfigMap", namespace=namespace)
         async with cluster(own_kube_server) as stores:
             store = await stores.open(kind)
-            written = await put_all(store, (f"{place}/c{n:04}" for n in range(600)))
+            written = await put_all(store, (f"{namespace}/c{n:04}" for n in range(600)))
             async with store.watch() as events:
                 seen = await take(events, 501)
-                await store.delete(f"{place}/c0000")
+                await store.delete(f"{namespace}/c0000")
                 own_kube_server.compact()
                 seen += await listing(events)
-        begins = [at for at, event in enumerate(seen) if isinstance(event, Listing)]
+        begins = [index for index, event in enumerate(seen) if isinstance(event, Listing)]
         assert begins == [0, 501]
-        del written[f"{place}/c0000"]
+        del written[f"{namespace}/c0000"]
         again = shown(seen[501:])
         assert {key: again[key] for key in written} == written
-        assert f"{place}/c0000" not in again
+        assert f"{namespace}/c0000" not in again
 
 
 class TestHealing:
-    async def test_a_permission_that_is_granted_later_heals(
+    async def test_an_informer_lists_when_its_permission_is_granted(
         self, stores: Kube, kube_server: KubeServer, kube_namespace: str
     ) -> None:
         kind = kube("v1", "ConfigMap", namespace=kube_namespace)
@@ -371,7 +369,7 @@ class TestHealing:
             task.cancel()
             await asyncio.wait({task})
 
-    async def test_a_kind_that_is_defined_later_heals(self, stores: Kube) -> None:
+    async def test_an_informer_lists_when_its_kind_is_defined(self, stores: Kube) -> None:
         kind = kube("later.test/v1", "Later")
         informer = Informer(await stores.open(kind), kind)
         task = asyncio.create_task(informer.run())
@@ -385,10 +383,10 @@ class TestHealing:
         store = await stores.open(kind)
         created = await store.create("shop", b'{"spec": {}}')
 
-        def told() -> bool:
+        def has_created() -> bool:
             return cached(informer) == {"shop": created}
 
-        await eventually(told)
+        await eventually(has_created)
         await store.delete("shop")
         task.cancel()
         await asyncio.wait({task})

@@ -1,4 +1,4 @@
-"""Leases in a real bucket: they expire, they are made with the first of them, none is left."""
+"""Leases in a real bucket: acquisition, renewal, expiry and manual removal."""
 
 import asyncio
 import time
@@ -31,13 +31,13 @@ async def admin(nats_server: NatsServer) -> AsyncIterator[Admin]:
         yield admin
 
 
-def lease(nats: Nats, holder: str) -> Lease:
+def new_lease(nats: Nats, holder: str) -> Lease:
     store = nats.leases(ttl_s=TTL_S)
     return Lease(store, "greetings", holder=holder, ttl_s=TTL_S, clock=time.monotonic)
 
 
-async def kept(admin: Admin) -> bool:
-    """Say whether the server still has anything of the lease."""
+async def is_stored(admin: Admin) -> bool:
+    """Return whether the bucket has a message for the lease."""
     try:
         await admin.entry(BUCKET, "greetings")
     except NoMessage:
@@ -45,50 +45,50 @@ async def kept(admin: Admin) -> bool:
     return True
 
 
-async def forgotten(admin: Admin) -> bool:
-    return not await kept(admin)
+async def has_expired(admin: Admin) -> bool:
+    return not await is_stored(admin)
 
 
-async def test_the_first_lease_makes_the_bucket(nats: Nats, admin: Admin) -> None:
+async def test_the_first_lease_creates_the_bucket(nats: Nats, admin: Admin) -> None:
     with pytest.raises(Refused):
         await admin.info(BUCKET)
-    assert await lease(nats, "one").acquire() is not None
+    assert await new_lease(nats, "one").acquire() is not None
     config = (await admin.info(BUCKET))["config"]
     assert config["max_msgs_per_subject"] == 1
     assert config["allow_msg_ttl"] is True
 
 
-async def test_what_nobody_renews_is_forgotten(nats: Nats, admin: Admin) -> None:
-    assert await lease(nats, "one").acquire() is not None
-    await eventually(lambda: forgotten(admin), within_s=30)
+async def test_a_lease_that_is_not_renewed_expires(nats: Nats, admin: Admin) -> None:
+    assert await new_lease(nats, "one").acquire() is not None
+    await eventually(lambda: has_expired(admin), within_s=30)
 
 
-async def test_a_renewal_keeps_the_time_to_live(nats: Nats, admin: Admin) -> None:
-    one = lease(nats, "one")
+async def test_a_renewed_lease_does_not_expire(nats: Nats, admin: Admin) -> None:
+    one = new_lease(nats, "one")
     held = await one.acquire()
     assert held is not None
     created = time.monotonic()
     while time.monotonic() - created < 4 * TTL_S:
         await asyncio.sleep(TTL_S / 4)
         held = await one.renew(held)
-        assert await kept(admin)
-    await eventually(lambda: forgotten(admin), within_s=30)
+        assert await is_stored(admin)
+    await eventually(lambda: has_expired(admin), within_s=30)
 
 
-async def test_what_was_given_back_is_forgotten_too_and_free_at_once(
-    nats: Nats, admin: Admin
-) -> None:
-    one, two = lease(nats, "one"), lease(nats, "two")
+async def test_a_released_lease_is_free_at_once_and_expires(nats: Nats, admin: Admin) -> None:
+    one, two = new_lease(nats, "one"), new_lease(nats, "two")
     assert await one.acquire() is not None
     assert await two.acquire() is None
     await one.release()
     assert await two.acquire() is not None
     await two.release()
-    await eventually(lambda: forgotten(admin), within_s=30)
+    await eventually(lambda: has_expired(admin), within_s=30)
 
 
-async def test_one_that_is_not_renewed_is_taken_and_its_holder_is_told(nats: Nats) -> None:
-    one, two = lease(nats, "one"), lease(nats, "two")
+async def test_an_expired_lease_is_acquired_by_another_process_and_cannot_be_renewed(
+    nats: Nats,
+) -> None:
+    one, two = new_lease(nats, "one"), new_lease(nats, "two")
     held = await one.acquire()
     assert held is not None
     assert await two.acquire() is None
@@ -99,21 +99,21 @@ async def test_one_that_is_not_renewed_is_taken_and_its_holder_is_told(nats: Nat
         await one.renew(held)
 
 
-async def test_of_many_who_want_it_one_gets_it(nats: Nats) -> None:
-    every = [lease(nats, f"p{number}") for number in range(10)]
-    assert await every[0].acquire() is not None  # and the bucket is there
-    await every[0].release()
-    found = await asyncio.gather(*(each.acquire() for each in every))
-    assert sum(held is not None for held in found) == 1
+async def test_one_of_many_concurrent_processes_acquires_the_lease(nats: Nats) -> None:
+    leases = [new_lease(nats, f"p{number}") for number in range(10)]
+    assert await leases[0].acquire() is not None  # which creates the bucket
+    await leases[0].release()
+    claims = await asyncio.gather(*(new_lease.acquire() for new_lease in leases))
+    assert sum(claim is not None for claim in claims) == 1
 
 
-async def test_in_a_cluster_it_has_three_replicas(nats_cluster: NatsCluster) -> None:
+async def test_the_lease_bucket_has_three_replicas_in_a_cluster(nats_cluster: NatsCluster) -> None:
     async with connect(nats_cluster.url) as nats, Admin(nats_cluster.url) as admin:
-        assert await lease(nats, "one").acquire() is not None
+        assert await new_lease(nats, "one").acquire() is not None
         assert (await admin.info(BUCKET))["config"]["num_replicas"] == 3
 
 
-async def test_only_what_has_a_value_lives(nats: Nats) -> None:
+async def test_living_returns_only_keys_with_a_value(nats: Nats) -> None:
     store = nats.leases(ttl_s=30.0)
     assert await store.living("greetings.shards.*") == []
     for key in ("greetings", "greetings.shards.b", "greetings.shards.a", "greetings.shards.c"):
@@ -123,21 +123,21 @@ async def test_only_what_has_a_value_lives(nats: Nats) -> None:
     assert [stored.key for stored in living] == ["greetings.shards.a", "greetings.shards.b"]
 
 
-@pytest.mark.parametrize("how", ["deleted", "purged", "purged as a stream", "bucket deleted"])
-async def test_a_lease_that_hands_removed_stays_its_holder_s(
-    nats: Nats, admin: Admin, how: str
+@pytest.mark.parametrize("removal", ["deleted", "purged", "purged as a stream", "bucket deleted"])
+async def test_a_lease_removed_by_an_administrator_stays_with_its_holder(
+    nats: Nats, admin: Admin, removal: str
 ) -> None:
-    one, two = lease(nats, "one"), lease(nats, "two")
+    one, two = new_lease(nats, "one"), new_lease(nats, "two")
     held = await one.acquire()
     assert held is not None
     assert await two.acquire() is None
-    match how:
+    match removal:
         case "purged as a stream":
             await nats.api(f"STREAM.PURGE.KV_{BUCKET}")
         case "bucket deleted":
             await admin.drop(BUCKET)
         case _:
-            await nats.leases(ttl_s=TTL_S).delete("greetings", purge=how == "purged")
+            await nats.leases(ttl_s=TTL_S).delete("greetings", purge=removal == "purged")
     assert await two.acquire() is None
     assert (await one.renew(held)).epoch == held.epoch
     assert await two.acquire() is None
@@ -147,7 +147,7 @@ def vacancy(nats: Nats) -> Vacancy:
     return Vacancy(nats, nats.leases(ttl_s=TTL_S), ttl_s=TTL_S)
 
 
-async def test_a_controller_that_was_never_run_by_several_processes_has_a_free_lease(
+async def test_the_lease_of_a_controller_without_former_leader_is_vacant(
     nats: Nats,
 ) -> None:
     assert await vacancy(nats).is_vacant("greetings")
@@ -155,19 +155,19 @@ async def test_a_controller_that_was_never_run_by_several_processes_has_a_free_l
     assert not await vacancy(nats).is_vacant("greetings")
 
 
-async def test_a_lease_without_a_trace_is_free_once_the_bucket_was_quiet(nats: Nats) -> None:
+async def test_a_purged_lease_is_vacant_after_the_bucket_was_quiet(nats: Nats) -> None:
     assert await vacancy(nats).is_vacant("greetings")
-    assert await lease(nats, "one").acquire() is not None
+    assert await new_lease(nats, "one").acquire() is not None
     await nats.api(f"STREAM.PURGE.KV_{BUCKET}")
     assert not await vacancy(nats).is_vacant("greetings")
     await eventually(lambda: vacancy(nats).is_vacant("greetings"))
 
 
-async def test_a_bucket_made_again_knows_nothing_of_before(nats: Nats, admin: Admin) -> None:
+async def test_the_lease_in_a_recreated_bucket_is_not_vacant(nats: Nats, admin: Admin) -> None:
     assert await vacancy(nats).is_vacant("greetings")
-    assert await lease(nats, "one").acquire() is not None
+    assert await new_lease(nats, "one").acquire() is not None
     await asyncio.sleep(TTL_S)
     await admin.drop(BUCKET)
     assert not await vacancy(nats).is_vacant("greetings")
-    assert await lease(nats, "two").acquire() is not None
+    assert await new_lease(nats, "two").acquire() is not None
     assert not await vacancy(nats).is_vacant("greetings")

@@ -23,7 +23,7 @@ GROUP = "managed.natsctl.io"
 
 
 class Shop:
-    """Disks of one namespace, and the cloud that they are made in."""
+    """A Disk object in a namespace, and the cloud in which its disk is created."""
 
     def __init__(self, store: ManifestStore, namespace: str) -> None:
         self.cloud = Cloud()
@@ -31,11 +31,11 @@ class Shop:
         self.key = f"{namespace}/a"
 
     async def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((await self.store.get(self.key)).value)
-        return found
+        document: dict[str, Any] = json.loads((await self.store.get(self.key)).value)
+        return document
 
     async def write(self, **spec: object) -> Stored:
-        """Change the spec, whoever writes the object meanwhile."""
+        """Change the spec, and retry after a conflict."""
         while True:
             stored = await self.store.get(self.key)
             document = {**json.loads(stored.value), "spec": spec}
@@ -47,7 +47,7 @@ class Shop:
 
     async def ready(self) -> bool:
         conditions = (await self.document()).get("status", {}).get("conditions", ())
-        return {(at["type"], at["status"]) for at in conditions} == {
+        return {(condition["type"], condition["status"]) for condition in conditions} == {
             ("Ready", "True"),
             ("Synced", "True"),
         }
@@ -61,8 +61,10 @@ class Shop:
 
 
 @asynccontextmanager
-async def ran(shop: Shop, managed: KubeKind[Manifest], where: Kube) -> AsyncIterator[None]:
-    """Reconcile the shop's disks, until the context ends."""
+async def reconciling(
+    shop: Shop, managed: KubeKind[Manifest], cluster_of_shop: Kube
+) -> AsyncIterator[None]:
+    """Reconcile the shop's disks during the context."""
 
     class Disks(ManagedController[Manifest]):
         kind = managed
@@ -75,7 +77,7 @@ async def ran(shop: Shop, managed: KubeKind[Manifest], where: Kube) -> AsyncIter
         async def connect(self, _managed: Managed[Manifest]) -> CloudClient:
             return CloudClient(shop.cloud)
 
-    controller = Disks(kube=where)
+    controller = Disks(kube=cluster_of_shop)
     async with asyncio.TaskGroup() as group:
         group.create_task(controller.run())
         await eventually(controller.synced.is_set)
@@ -94,18 +96,18 @@ async def shop(
             connected.transport, GROUP, request.param, scope="Namespaced", status=with_status
         )
         shop = Shop(await connected.open(kind), kube_namespace)
-        async with ran(shop, kind, connected):
+        async with reconciling(shop, kind, connected):
             yield shop
 
 
-async def test_a_custom_resource_lives_and_goes_as_it_says(shop: Shop) -> None:
+async def test_an_external_resource_follows_its_custom_resource(shop: Shop) -> None:
     await shop.store.create(shop.key, json.dumps({"spec": {"size": 1}}).encode())
     await eventually(shop.ready)
     assert shop.cloud.disks == {"disk-1": 1}
-    found = await shop.document()
-    assert found["metadata"]["finalizers"] == [FINALIZER_NAME]
-    assert found["metadata"]["annotations"]["natsctl.io/external-name"] == "disk-1"
-    assert found["status"]["observedGeneration"] >= 1
+    document = await shop.document()
+    assert document["metadata"]["finalizers"] == [FINALIZER_NAME]
+    assert document["metadata"]["annotations"]["natsctl.io/external-name"] == "disk-1"
+    assert document["status"]["observedGeneration"] >= 1
     await shop.write(size=2)
     await eventually(lambda: shop.cloud.disks == {"disk-1": 2})
     await shop.store.delete(shop.key)
@@ -113,12 +115,12 @@ async def test_a_custom_resource_lives_and_goes_as_it_says(shop: Shop) -> None:
     assert (shop.cloud.disks, shop.cloud.created) == ({}, [shop.key])
 
 
-async def test_at_rest_it_is_looked_at_and_not_written(shop: Shop) -> None:
+async def test_a_ready_object_is_observed_and_not_written(shop: Shop) -> None:
     await shop.store.create(shop.key, json.dumps({"spec": {"size": 1}}).encode())
     await eventually(shop.ready)
-    looks = shop.cloud.calls.count("observe")
+    observations = shop.cloud.calls.count("observe")
     before = await shop.store.get(shop.key)
-    await eventually(lambda: shop.cloud.calls.count("observe") > looks + 3)
+    await eventually(lambda: shop.cloud.calls.count("observe") > observations + 3)
     assert await shop.store.get(shop.key) == before
 
 
@@ -126,11 +128,11 @@ async def test_an_unknown_creation_waits_for_a_person(shop: Shop) -> None:
     shop.cloud.creates_and_fails = True
     await shop.store.create(shop.key, json.dumps({"spec": {"size": 1}}).encode())
 
-    async def told() -> bool:
+    async def reports_unknown_creation() -> bool:
         conditions = (await shop.document()).get("status", {}).get("conditions", ())
-        return any("external-create-pending" in at.get("message", "") for at in conditions)
+        return any("external-create-pending" in entry.get("message", "") for entry in conditions)
 
-    await eventually(told)
+    await eventually(reports_unknown_creation)
     shop.cloud.creates_and_fails = False
     while True:
         stored = await shop.store.get(shop.key)

@@ -1,4 +1,4 @@
-"""Managed objects in a real bucket, and clients that know nothing of natsctl."""
+"""Managed objects in a real bucket that plain NATS clients write too."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.support.servers.nats_server import NatsServer
 
 
 class Disks(ManagedController[Disk]):
-    """Keeps the disks of a cloud as the bucket says."""
+    """Creates, changes and deletes the disks of a cloud from the objects of a bucket."""
 
     kind = DISKS
 
@@ -39,16 +39,18 @@ class Disks(ManagedController[Disk]):
 
 
 class ShortDisks(Disks):
-    """The same in a bucket that keeps no earlier revisions."""
+    """The same with a bucket that keeps no earlier revisions."""
 
     kind = kv(Disk, bucket="disks", history=1)
 
 
 class Stage:
-    """The bucket as any NATS client has it, and the cloud."""
+    """The bucket of a plain NATS client, and the cloud."""
 
-    def __init__(self, of: type[Disks], nats: Nats, bucket: KeyValue, records: KeyValue) -> None:
-        self.of = of
+    def __init__(
+        self, controller: type[Disks], nats: Nats, bucket: KeyValue, records: KeyValue
+    ) -> None:
+        self.controller = controller
         self.nats = nats
         self.bucket = bucket
         self.records = records
@@ -62,11 +64,13 @@ class Stage:
 
     async def ready(self) -> bool:
         conditions = (await self.document()).get("status", {}).get("conditions", ())
-        return ("Ready", "True") in {(at["type"], at["status"]) for at in conditions}
+        return ("Ready", "True") in {
+            (condition["type"], condition["status"]) for condition in conditions
+        }
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        controller = self.of(self.cloud, self.nats)
+        controller = self.controller(self.cloud, self.nats)
         async with asyncio.TaskGroup() as group:
             group.create_task(controller.run())
             await eventually(controller.synced.is_set)
@@ -86,7 +90,7 @@ async def stage(request: pytest.FixtureRequest, nats_server: NatsServer) -> Asyn
         await client.close()
 
 
-async def test_from_put_to_ready_it_takes_three_revisions(stage: Stage) -> None:
+async def test_an_object_becomes_ready_within_three_revisions(stage: Stage) -> None:
     async with stage.running():
         first = await stage.put(size=1)
         await eventually(stage.ready)
@@ -95,7 +99,7 @@ async def test_from_put_to_ready_it_takes_three_revisions(stage: Stage) -> None:
         assert (await stage.bucket.get("a")).revision - first + 1 <= 3  # type: ignore[operator]
 
 
-async def test_a_plain_put_leads_to_no_second_resource(stage: Stage) -> None:
+async def test_a_plain_put_creates_no_second_resource(stage: Stage) -> None:
     async with stage.running():
         await stage.put(size=1)
         await eventually(stage.ready)
@@ -108,7 +112,7 @@ async def test_a_plain_put_leads_to_no_second_resource(stage: Stage) -> None:
     assert (await stage.document())["metadata"]["annotations"]["natsctl.io/external-name"]
 
 
-async def test_a_put_while_no_daemon_runs_leads_to_no_second_resource(stage: Stage) -> None:
+async def test_a_put_while_no_daemon_runs_creates_no_second_resource(stage: Stage) -> None:
     async with stage.running():
         await stage.put(size=1)
         await eventually(stage.ready)
@@ -127,11 +131,11 @@ async def test_deleting_the_object_removes_resource_and_record(stage: Stage) -> 
         await stage.bucket.delete("a")
         await eventually(lambda: stage.cloud.disks == {})
 
-        async def forgotten() -> bool:
+        async def has_no_record() -> bool:
             try:
                 await stage.records.get("links.natsctl_io.disks.a")
             except KeyNotFoundError:
                 return True
             return False
 
-        await eventually(forgotten)
+        await eventually(has_no_record)

@@ -1,4 +1,4 @@
-"""A mirrored or sourced bucket is read completely, or refused; it never looks empty."""
+"""A mirrored or sourced bucket is read completely or refused. It never appears empty."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,20 +26,20 @@ async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
         yield nats
 
 
-async def make(nats: Nats, bucket: str, **config: Any) -> None:
+async def create_stream(nats: Nats, bucket: str, **config: Any) -> None:
     await nats.connection.api(f"STREAM.CREATE.KV_{bucket}", {"name": f"KV_{bucket}", **config})
 
 
-async def mirror(nats: Nats, bucket: str, of: str, **how: Any) -> None:
-    await make(nats, bucket, mirror={"name": f"KV_{of}", **how}, mirror_direct=True)
+async def mirror(nats: Nats, bucket: str, of: str, **options: Any) -> None:
+    await create_stream(nats, bucket, mirror={"name": f"KV_{of}", **options}, mirror_direct=True)
 
 
 async def caught_up(nats: Nats, bucket: str, messages: int) -> None:
-    async def has() -> bool:
+    async def has_messages() -> bool:
         info = await nats.connection.api(f"STREAM.INFO.KV_{bucket}")
         return bool(info["state"]["messages"] >= messages)
 
-    await eventually(has)
+    await eventually(has_messages)
 
 
 async def test_a_mirror_shows_the_objects_of_its_origin(nats: Nats) -> None:
@@ -66,7 +66,7 @@ async def test_a_watch_of_a_mirror_follows_the_origin(nats: Nats) -> None:
         assert await take(events, 1) == [Deleted("a", revision)]
 
 
-async def test_a_mirror_that_was_empty_shows_what_comes(nats: Nats) -> None:
+async def test_an_empty_mirror_shows_later_objects(nats: Nats) -> None:
     origin = await nats.open(ORIGIN)
     await mirror(nats, "copy", "origin")
     async with (await nats.open(COPY)).watch() as events:
@@ -83,7 +83,7 @@ async def test_a_mirror_of_a_mirror_shows_the_objects_of_the_first_origin(nats: 
     assert await (await nats.open(COPY)).get("a") == stored
 
 
-async def test_a_mirror_of_an_empty_mirror_is_listed_again_when_it_has_objects(nats: Nats) -> None:
+async def test_a_mirror_of_an_empty_mirror_is_relisted_when_it_has_objects(nats: Nats) -> None:
     origin = await nats.open(ORIGIN)
     await mirror(nats, "between", "origin")
     await mirror(nats, "copy", "between")
@@ -136,7 +136,7 @@ async def test_a_sourced_bucket_that_renames_keys_is_read_and_written(nats: Nats
     await put(await nats.open(ORIGIN), "a")
     renamed = [{"src": "$KV.origin.>", "dest": "$KV.copy.>"}]
     sources = [{"name": "KV_origin", "subject_transforms": renamed}]
-    await make(nats, "copy", subjects=["$KV.copy.>"], sources=sources)
+    await create_stream(nats, "copy", subjects=["$KV.copy.>"], sources=sources)
     await caught_up(nats, "copy", 1)
     store = await nats.open(COPY)
     assert (await store.get("a")).value == note("hi")
@@ -147,7 +147,7 @@ async def test_a_sourced_bucket_that_renames_keys_is_read_and_written(nats: Nats
 
 async def test_a_sourced_bucket_with_foreign_subjects_is_refused(nats: Nats) -> None:
     await put(await nats.open(ORIGIN), "a")
-    await make(nats, "copy", subjects=["$KV.copy.>"], sources=[{"name": "KV_origin"}])
+    await create_stream(nats, "copy", subjects=["$KV.copy.>"], sources=[{"name": "KV_origin"}])
     with pytest.raises(StoreDiffersError) as raised:
         await nats.open(COPY)
     assert "takes messages of KV_origin under $KV.origin.>" in str(raised.value)

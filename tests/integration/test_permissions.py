@@ -1,4 +1,4 @@
-"""The permissions that the documentation gives suffice, and each of them is needed."""
+"""The documented permissions suffice, and each of them is needed."""
 
 import asyncio
 import json
@@ -28,28 +28,33 @@ PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"
 SECRET = "s3cret"
 USERS = ("daemon", "operator", "viewer")
 RESPONSES = 'allow_responses: { max: 1, expires: "1m" }'
-MANY, SIZE = 400, 10_000  # objects, so large that a server wants to hear that they were taken in
+MANY, SIZE = 400, 10_000  # enough large objects for flow control
 
 
 def documented() -> str:
-    found = re.search(r"```conf\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found
-    return found[1]
+    block = re.search(r"```conf\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert block
+    return block[1]
 
 
 def subjects() -> Iterator[tuple[str, str]]:
-    """Return every user with every subject that is allowed to it."""
+    """Yield every user with each of its allowed subjects."""
     for part in documented().split("user: ")[1:]:
         for subject in re.findall(r'"([^"]*[.>*][^"]*)"', part):
             yield part.split()[0], subject
 
 
 def without(user: str, text: str, *, of: str = "") -> str:
-    """Return a configuration, or the documented one, less one thing that is said of one user."""
+    """Return the configuration without one text of one user.
+
+    *of* is the documented configuration by default.
+    """
     before, name, after = (of or documented()).partition(f"user: {user}\n")
     assert text in after
-    instead = '"nothing"' if text.startswith('"') else ""  # no subjects at all would mean all
-    return before + name + after.replace(text, instead, 1)
+    replacement = (
+        '"nothing"' if text.startswith('"') else ""
+    )  # an empty list would allow every subject
+    return before + name + after.replace(text, replacement, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +65,7 @@ def _passwords(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def served(folder: Path, config: str) -> AsyncIterator[NatsServer]:
-    """A server with this configuration, and with an administrator who may do everything."""
+    """Run a server with this configuration and a user `admin` with all permissions."""
     admin = f"users: [\n{{ user: admin, password: {SECRET} }}\n"
     async with NatsServer(folder / "nats", config=config.replace("users: [\n", admin)) as server:
         yield server
@@ -87,7 +92,7 @@ async def daemon(server: NatsServer) -> AsyncIterator[Operator]:
                 await asyncio.wait((running,))
 
 
-async def found(nats: Nats) -> Daemons:
+async def find_daemons(nats: Nats) -> Daemons:
     async def look() -> Daemons | None:
         try:
             return await Daemons.find(nats.connection)
@@ -99,8 +104,8 @@ async def found(nats: Nats) -> Daemons:
     return daemons
 
 
-async def everything(server: NatsServer) -> None:
-    """Have the daemon, the operator and the viewer do all that they do."""
+async def run_all_operations(server: NatsServer) -> None:
+    """Run every operation of the daemon, the operator and the viewer."""
     async with (
         daemon(server) as running,
         user(server, "admin") as admin,
@@ -118,18 +123,18 @@ async def everything(server: NatsServer) -> None:
         for bucket in ("greetings", "defaults", "routes"):
             await _fill(admin, bucket)
         assert len(await greetings.listing()) > MANY
-        asked = await found(operator)
-        assert [each.state for each in await asked.status("greetings")] == ["syncing"]
-        explanation = (await asked.explain("greetings", "shop"))[0]
+        as_operator = await find_daemons(operator)
+        assert [status.state for status in await as_operator.status("greetings")] == ["syncing"]
+        explanation = (await as_operator.explain("greetings", "shop"))[0]
         assert explanation.events_error == ""
         assert explanation.events[0].reason == "Synced"
-        assert (await asked.resync("greetings", ["shop"]))[0].queued == 1
-        plan = await asked.plan("greetings")
-        assert (await asked.apply(plan)).orphans == plan.orphans
-        looked = await found(viewer)
-        assert await looked.status("greetings")
-        assert await looked.explain("greetings", "shop")
-        assert (await looked.tree("greetings", "shop")).branches[0].created
+        assert (await as_operator.resync("greetings", ["shop"]))[0].queued == 1
+        plan = await as_operator.plan("greetings")
+        assert (await as_operator.apply(plan)).orphans == plan.orphans
+        as_viewer = await find_daemons(viewer)
+        assert await as_viewer.status("greetings")
+        assert await as_viewer.explain("greetings", "shop")
+        assert (await as_viewer.tree("greetings", "shop")).branches[0].created
 
 
 async def _has(store: BucketStore, number: int) -> bool:
@@ -137,7 +142,7 @@ async def _has(store: BucketStore, number: int) -> bool:
 
 
 async def _fill(admin: Nats, bucket: str) -> None:
-    """Write many large objects that no controller makes anything of, at once."""
+    """Write many large invalid objects at once."""
     value = json.dumps({"spec": 5, "filler": "x" * SIZE}).encode()
     for number in range(MANY):
         await admin.connection.client.publish(f"$KV.{bucket}.large-{number}", value)
@@ -145,13 +150,13 @@ async def _fill(admin: Nats, bucket: str) -> None:
 
 
 def violations(server: NatsServer, name: str) -> list[str]:
-    """Return the subjects on which the server kept a user from what he tried."""
+    """Return the subjects of a user's permission violations from the server log."""
     return re.findall(rf'user:{name}" - \w+ Violation - Subject "([^"]+)"', server.log())
 
 
 async def test_the_documented_permissions_suffice(tmp_path: Path) -> None:
     async with served(tmp_path, documented()) as server:
-        await everything(server)
+        await run_all_operations(server)
         assert [violations(server, name) for name in USERS] == [[], [], []]
 
 
@@ -164,21 +169,24 @@ async def test_every_documented_permission_is_needed(
 
     less = without(name, f'"{subject}"')
     if name == "daemon" and "$JS.FC" in subject:
-        less = without(name, RESPONSES, of=less)  # flow control is a response too, for a minute
-    async with served(tmp_path, less) as server, trying(server):
+        less = without(name, RESPONSES, of=less)  # flow control works as a response for a minute
+    async with served(tmp_path, less) as server, running_all_operations(server):
         await eventually(missed, within_s=30)
 
 
 async def test_a_daemon_that_may_not_respond_is_silent(tmp_path: Path) -> None:
-    async with served(tmp_path, without("daemon", RESPONSES)) as server, trying(server):
+    async with (
+        served(tmp_path, without("daemon", RESPONSES)) as server,
+        running_all_operations(server),
+    ):
         await eventually(lambda: violations(server, "daemon"), within_s=30)
         assert violations(server, "daemon")[0].startswith("_INBOX.")
 
 
 @asynccontextmanager
-async def trying(server: NatsServer) -> AsyncIterator[None]:
-    """Try to do everything meanwhile, whatever comes of it."""
-    doing = asyncio.create_task(everything(server))
+async def running_all_operations(server: NatsServer) -> AsyncIterator[None]:
+    """Run every operation in the background, and ignore failures."""
+    doing = asyncio.create_task(run_all_operations(server))
     try:
         yield
     finally:
@@ -187,15 +195,17 @@ async def trying(server: NatsServer) -> AsyncIterator[None]:
             await doing
 
 
-async def test_who_may_only_look_is_told_what_he_may_not_do(tmp_path: Path) -> None:
+async def test_a_viewer_gets_an_error_with_the_subject_of_the_missing_permission(
+    tmp_path: Path,
+) -> None:
     async with (
         served(tmp_path, documented()) as server,
         daemon(server) as running,
         user(server, "viewer") as viewer,
     ):
         await eventually(running.synced.is_set)
-        looked = await found(viewer)
+        as_viewer = await find_daemons(viewer)
         with pytest.raises(PermissionDeniedError, match=r"natsctl\.api\.gc\.plan\.greetings"):
-            await looked.plan("greetings")
+            await as_viewer.plan("greetings")
         with pytest.raises(PermissionDeniedError, match=r"natsctl\.api\.resync\.greetings"):
-            await looked.resync("greetings", [])
+            await as_viewer.resync("greetings", [])

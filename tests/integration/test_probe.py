@@ -1,4 +1,4 @@
-"""Who asks how a daemon is gets an answer, or is told why not, within a time."""
+"""A probe returns the health of a daemon, or raises an error within a time limit."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,28 +15,28 @@ from tests.support.servers.ports import free_port
 
 
 @asynccontextmanager
-async def answering(said: bytes, *, open_end: bool = False) -> AsyncIterator[Address]:
-    """Whatever is asked here, this is said; *open_end*: and the connection is kept."""
+async def answering(response: bytes, *, open_end: bool = False) -> AsyncIterator[Address]:
+    """Run a server that sends this response. With *open_end*, the connection stays open."""
 
-    asked: list[asyncio.Task[None] | None] = []
+    tasks: list[asyncio.Task[None] | None] = []
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(asyncio.current_task())
+    async def result(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.current_task())
         with suppress(ConnectionError):
             await reader.readuntil(b"\r\n\r\n")
-            writer.write(said)
+            writer.write(response)
             if open_end:
-                await reader.read()  # until who asks has gone
+                await reader.read()  # until the client disconnects
             writer.close()
             await writer.wait_closed()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(result, "127.0.0.1", 0) as server:
         yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
-        await asyncio.gather(*filter(None, asked))
+        await asyncio.gather(*filter(None, tasks))
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "127.0.0.1", "localhost"])
-async def test_whoever_listens_everywhere_or_here_is_reached_here(host: str) -> None:
+async def test_a_probe_reaches_every_listen_address(host: str) -> None:
     async with serving(Address(host, free_port()), Vitals()) as address:
         alive = await probe(address, "/livez?verbose")
         assert (alive.passed, alive.text) == (True, "[+]ping ok\n[+]nats ok\nlivez check passed\n")
@@ -45,26 +45,26 @@ async def test_whoever_listens_everywhere_or_here_is_reached_here(host: str) -> 
         assert "[-]nats failed: not connected: the process is starting" in ready.text
 
 
-async def test_where_nobody_listens_it_is_said_what_would_help() -> None:
+async def test_the_error_without_a_daemon_suggests_the_listen_option() -> None:
     with pytest.raises(NoDaemonError, match=r"cannot connect to :\d+: .*--listen :\d+"):
         await probe(Address("", free_port()), "/livez")
 
 
-async def test_who_does_not_answer_is_waited_for_no_longer_than_that() -> None:
+async def test_a_probe_stops_waiting_after_its_timeout() -> None:
     async with answering(b"", open_end=True) as address:
         with pytest.raises(NoDaemonError, match=r"does not respond within 0\.05 s"):
             await probe(address, "/livez", answer_s=0.05)
 
 
-async def test_who_never_ends_is_not_listened_to_for_ever() -> None:
+async def test_a_probe_reads_a_response_up_to_its_limit() -> None:
     async with answering(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * ANSWER_MAX, open_end=True) as address:
-        answer = await probe(address, "/livez")
-        assert answer.passed
-        assert set(answer.text) == {"x"}
+        result = await probe(address, "/livez")
+        assert result.passed
+        assert set(result.text) == {"x"}
 
 
-@pytest.mark.parametrize("said", [b"", b"INFO {}\r\n", b"HTTP/1.0 fine\r\n\r\n", b"\xff\xfe"])
-async def test_who_speaks_something_else_is_not_taken_for_a_daemon(said: bytes) -> None:
-    async with answering(said) as address:
+@pytest.mark.parametrize("response", [b"", b"INFO {}\r\n", b"HTTP/1.0 fine\r\n\r\n", b"\xff\xfe"])
+async def test_a_response_that_is_not_http_is_an_error(response: bytes) -> None:
+    async with answering(response) as address:
         with pytest.raises(NoDaemonError, match="does not speak HTTP"):
             await probe(address, "/livez")

@@ -1,4 +1,4 @@
-"""Events about keys go to a stream: aggregated, limited, one subject per controller and key."""
+"""Events about keys are recorded in a stream, aggregated and limited."""
 
 import asyncio
 import base64
@@ -33,33 +33,33 @@ async def info(nats: Nats) -> Any:
 
 
 async def events(nats: Nats, subject: str = ">") -> list[KvEvent]:
-    """Return what is recorded on a subject below `natsctl.events`, oldest first."""
-    found: list[KvEvent] = []
+    """Return the events on a subject below `natsctl.events`, oldest first."""
+    recorded: list[KvEvent] = []
     query: dict[str, object] = {"seq": 1, "next_by_subj": f"natsctl.events.{subject}"}
     while True:
         try:
             reply = await nats.connection.api(f"STREAM.MSG.GET.{STREAM}", query)
         except (NotFoundError, StoreMissingError):
-            return found
+            return recorded
         data = base64.b64decode(reply["message"]["data"])
-        found.append(msgspec.json.decode(data, type=KvEvent))
+        recorded.append(msgspec.json.decode(data, type=KvEvent))
         query["seq"] = reply["message"]["seq"] + 1
 
 
 async def sent(nats: Nats, count: int) -> list[KvEvent]:
-    """Wait until so many messages are recorded, and return them."""
+    """Wait until this many messages are recorded, and return them."""
 
-    async def enough() -> list[KvEvent]:
-        found = await events(nats)
-        assert len(found) >= count
-        return found
+    async def has_count() -> list[KvEvent]:
+        recorded = await events(nats)
+        assert len(recorded) >= count
+        return recorded
 
-    found: list[KvEvent] = await eventually(enough)
-    return found
+    recorded: list[KvEvent] = await eventually(has_count)
+    return recorded
 
 
 class TestRecording:
-    async def test_an_event_is_a_message_that_says_everything(self, nats: Nats) -> None:
+    async def test_an_event_is_a_message_with_all_fields(self, nats: Nats) -> None:
         async with nats.recorder("apps") as recorder:
             recorder.event("shop", NORMAL, "Synced", '"shop" synced successfully')
         [event] = await events(nats)
@@ -68,13 +68,13 @@ class TestRecording:
         assert event.count == 1
         assert event.first == event.last
 
-    async def test_it_tells_no_secret(self, nats: Nats) -> None:
+    async def test_an_event_contains_no_secret(self, nats: Nats) -> None:
         async with nats.recorder("greetings") as recorder:
             recorder.event("shop", WARNING, "SyncFailed", "no way to nats://ann:hush@hub")
         (event,) = await events(nats)
         assert event.message == "no way to nats://***@hub"
 
-    async def test_it_is_written_in_camel_case(self, nats: Nats) -> None:
+    async def test_an_event_has_camel_case_fields(self, nats: Nats) -> None:
         async with nats.recorder("apps") as recorder:
             recorder.event("shop", NORMAL, "Synced", "hi")
         query = {"last_by_subj": "natsctl.events.apps.shop"}
@@ -113,7 +113,7 @@ class TestRecording:
         assert config["max_msgs_per_subject"] == BURST
         assert config["discard"] == "old"
 
-    async def test_a_stream_that_is_there_already_is_used_as_it_is(self, nats: Nats) -> None:
+    async def test_an_existing_stream_is_not_changed(self, nats: Nats) -> None:
         config = {"name": STREAM, "subjects": ["natsctl.events.>"], "max_age": 7_000_000_000}
         await nats.connection.api(f"STREAM.CREATE.{STREAM}", config)
         async with nats.recorder("apps") as recorder:
@@ -121,7 +121,7 @@ class TestRecording:
         assert len(await events(nats)) == 1
         assert (await info(nats))["config"]["max_age"] == 7_000_000_000
 
-    async def test_without_an_event_there_is_no_stream(self, nats: Nats) -> None:
+    async def test_no_stream_is_created_without_an_event(self, nats: Nats) -> None:
         async with nats.recorder("apps"):
             pass
         with pytest.raises(StoreMissingError):
@@ -129,7 +129,7 @@ class TestRecording:
 
 
 class TestAggregating:
-    async def test_repeats_that_wait_are_told_as_one(self, nats: Nats) -> None:
+    async def test_pending_repeats_are_one_event(self, nats: Nats) -> None:
         async with nats.recorder("apps") as recorder:
             for _ in range(100):
                 recorder.event("shop", WARNING, "SyncFailed", "no")
@@ -137,17 +137,17 @@ class TestAggregating:
         assert event.count == 100
         assert recorder.dropped == 0
 
-    async def test_a_repeat_of_what_was_told_goes_on_counting(self, nats: Nats) -> None:
+    async def test_a_repeat_of_a_sent_event_increases_its_count(self, nats: Nats) -> None:
         async with nats.recorder("apps") as recorder:
             for count in (1, 2, 3):
                 recorder.event("shop", WARNING, "SyncFailed", "no")
                 await sent(nats, count)
-        found = await events(nats)
-        assert [event.count for event in found] == [1, 2, 3]
-        assert len({event.first for event in found}) == 1
-        assert found[-1].last > found[-1].first
+        recorded = await events(nats)
+        assert [event.count for event in recorded] == [1, 2, 3]
+        assert len({event.first for event in recorded}) == 1
+        assert recorded[-1].last > recorded[-1].first
 
-    async def test_what_differs_in_anything_is_no_repeat(self, nats: Nats) -> None:
+    async def test_events_that_differ_in_any_field_are_not_aggregated(self, nats: Nats) -> None:
         async with nats.recorder("apps") as recorder:
             recorder.event("shop", WARNING, "SyncFailed", "no")
             recorder.event("shop", NORMAL, "SyncFailed", "no")
@@ -158,14 +158,14 @@ class TestAggregating:
 
 
 class TestLimiting:
-    async def test_a_key_tells_so_many_and_no_more(self, nats: Nats) -> None:
+    async def test_the_events_of_a_key_are_limited_to_the_burst(self, nats: Nats) -> None:
         async with nats.recorder("apps") as recorder:
             for number in range(BURST + 10):
                 recorder.event("noisy", WARNING, "SyncFailed", str(number))
         assert [event.message for event in await events(nats)] == [str(n) for n in range(BURST)]
         assert recorder.dropped == 10
 
-    async def test_a_noisy_key_silences_no_other(self, nats: Nats) -> None:
+    async def test_a_key_above_its_limit_does_not_limit_other_keys(self, nats: Nats) -> None:
         async with nats.recorder("apps") as recorder:
             for number in range(BURST + 10):
                 recorder.event("noisy", WARNING, "SyncFailed", str(number))
@@ -174,21 +174,23 @@ class TestLimiting:
 
 
 class TestEnding:
-    async def test_everything_that_was_told_is_sent_before_the_end(self, nats: Nats) -> None:
+    async def test_pending_events_are_sent_before_the_end(self, nats: Nats) -> None:
         async with nats.recorder("apps") as recorder:
             for number in range(200):
                 recorder.event(f"k{number}", NORMAL, "Synced", "hi")
         assert len(await events(nats)) == 200
 
-    @pytest.mark.parametrize("turns", range(8))
-    async def test_so_is_what_is_just_being_sent(self, nats: Nats, turns: int) -> None:
+    @pytest.mark.parametrize("steps", range(8))
+    async def test_an_event_that_is_being_sent_is_sent_before_the_end(
+        self, nats: Nats, steps: int
+    ) -> None:
         async with nats.recorder("apps") as recorder:
             recorder.event("shop", NORMAL, "Synced", "hi")
-            for _ in range(turns):
+            for _ in range(steps):
                 await asyncio.sleep(0)
         assert [event.count for event in await events(nats)] == [1]
 
-    async def test_it_does_not_wait_long_for_a_server_that_is_silent(
+    async def test_the_end_does_not_wait_long_for_a_silent_server(
         self, cut_proxy: CutProxy, caplog: pytest.LogCaptureFixture
     ) -> None:
         for_ever = NatsOptions(servers=(cut_proxy.url,), request_timeout_s=3600, silence_s=3600)
@@ -201,7 +203,7 @@ class TestEnding:
 
 
 class TestFailing:
-    async def test_what_cannot_be_sent_is_dropped_and_counted(
+    async def test_an_event_that_cannot_be_sent_is_dropped_and_counted(
         self, nats: Nats, caplog: pytest.LogCaptureFixture
     ) -> None:
         config = {"name": "other", "subjects": ["natsctl.events.apps.>"]}
@@ -211,7 +213,7 @@ class TestFailing:
             await eventually(lambda: recorder.dropped == 1)
         assert any("cannot send event object=shop" in message for message in caplog.messages)
 
-    async def test_telling_never_waits_and_never_raises(self, cut_proxy: CutProxy) -> None:
+    async def test_recording_never_waits_and_never_raises(self, cut_proxy: CutProxy) -> None:
         async with natsctl.connect(cut_proxy.url) as nats:
             cut_proxy.cut()
             recorder = StreamRecorder(nats.connection, "apps")
@@ -221,7 +223,7 @@ class TestFailing:
 
 
 @pytest.mark.virtual
-async def test_a_key_that_told_too_much_may_tell_one_more_each_minute() -> None:
+async def test_a_limited_key_may_record_one_more_event_each_minute() -> None:
     recorder = StreamRecorder(None, "apps")  # type: ignore[arg-type]  # nothing is sent
     for number in range(BURST + 1):
         recorder.event("noisy", WARNING, "SyncFailed", str(number))
@@ -233,18 +235,18 @@ async def test_a_key_that_told_too_much_may_tell_one_more_each_minute() -> None:
         assert recorder.dropped == 2 + minute
 
 
-async def test_of_a_repeated_event_the_newest_is_read_back(nats: Nats) -> None:
+async def test_events_of_returns_the_newest_message_of_a_repeated_event(nats: Nats) -> None:
     async with nats.recorder("apps") as recorder:
         for count in (1, 2, 3):
             recorder.event("shop", WARNING, "SyncFailed", "no")
             await sent(nats, count)
         recorder.event("shop", NORMAL, "Synced", "yes")
         recorder.event("shop", WARNING, "SyncFailed", "no")
-    found = await events_of(nats.connection, "apps", "shop")
-    assert [(each.message, each.count) for each in found] == [("yes", 1), ("no", 4)]
+    recorded = await events_of(nats.connection, "apps", "shop")
+    assert [(event.message, event.count) for event in recorded] == [("yes", 1), ("no", 4)]
 
 
-async def test_events_are_read_back_without_what_somebody_else_wrote(nats: Nats) -> None:
+async def test_events_of_skips_foreign_messages(nats: Nats) -> None:
     connection = nats.connection
     assert await events_of(connection, "apps", "shop") == []
     async with nats.recorder("apps") as recorder:
@@ -255,5 +257,5 @@ async def test_events_are_read_back_without_what_somebody_else_wrote(nats: Nats)
             await connection.request("natsctl.events.apps.shop", nonsense)
         recorder.event("shop", WARNING, "Failed", "two")
         recorder.event("other", NORMAL, "Synced", "three")
-    found = await events_of(connection, "apps", "shop")
-    assert [each.message for each in found] == ["one", "two"]
+    recorded = await events_of(connection, "apps", "shop")
+    assert [event.message for event in recorded] == ["one", "two"]

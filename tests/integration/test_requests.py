@@ -1,4 +1,4 @@
-"""A request has one answer, or one error that says what it means, at once where it can."""
+"""A request returns one reply or raises one error with its meaning."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
 
-async def test_refusals_become_our_errors(nats_server: NatsServer) -> None:
+async def test_refusals_become_natsctl_errors(nats_server: NatsServer) -> None:
     async with connect(nats_server.url) as connection:
         with pytest.raises(StoreMissingError, match="stream not found"):
             await connection.api("STREAM.INFO.KV_things")
@@ -41,17 +41,17 @@ async def test_refusals_become_our_errors(nats_server: NatsServer) -> None:
             await put(connection, "a key")
 
 
-async def test_a_request_that_nobody_answers_says_why(tmp_path: Path) -> None:
+async def test_the_error_without_responders_has_the_reason(tmp_path: Path) -> None:
     async with (
         NatsServer(tmp_path, jetstream=False) as server,
         connect(server.url) as connection,
     ):
-        for subject, why in (
+        for subject, reason in (
             ("$JS.API.INFO", "JetStream is not enabled"),
             ("$KV.things.a", "the bucket does not exist, or has no leader"),
             ("elsewhere", "it has no subscribers"),
         ):
-            with pytest.raises(StoreError, match=why.replace("$", r"\$")) as caught:
+            with pytest.raises(StoreError, match=reason.replace("$", r"\$")) as caught:
                 await connection.request(subject, b"")
             assert isinstance(caught.value.__cause__, NoRespondersError)
 
@@ -64,7 +64,7 @@ async def test_a_request_has_a_deadline(nats_server: NatsServer) -> None:
         assert await works(connection)
 
 
-async def test_many_requests_at_once_get_their_own_answers(nats_server: NatsServer) -> None:
+async def test_concurrent_requests_get_their_own_replies(nats_server: NatsServer) -> None:
     async with connect(nats_server.url) as connection:
         client = connection.client
 
@@ -92,7 +92,7 @@ async def test_a_forbidden_request_fails_at_once_and_names_the_subject(tmp_path:
             assert connection.losses == 0
 
 
-async def test_a_user_without_an_inbox_is_told_so(tmp_path: Path) -> None:
+async def test_a_missing_inbox_permission_is_an_error_with_advice(tmp_path: Path) -> None:
     allow = 'subscribe: { allow: ["_MINE.>"] }'
     config = (
         f"authorization {{ users: [{{ user: ann, password: x, permissions: {{ {allow} }} }}] }}"
@@ -109,7 +109,7 @@ async def test_a_user_without_an_inbox_is_told_so(tmp_path: Path) -> None:
             assert await works(connection)
 
 
-async def test_a_domain_is_spoken_to_under_its_prefix(tmp_path: Path) -> None:
+async def test_a_domain_uses_its_api_prefix(tmp_path: Path) -> None:
     config = f'jetstream {{ store_dir: "{tmp_path}", domain: hub }}'
     async with NatsServer(tmp_path, config=config, jetstream=False) as server:
         options = NatsOptions(servers=(server.url,), domain="hub")
@@ -125,7 +125,7 @@ async def test_a_domain_is_spoken_to_under_its_prefix(tmp_path: Path) -> None:
                 await connection.api("INFO")
 
 
-async def test_what_may_be_heard_is_found_out(tmp_path: Path) -> None:
+async def test_may_subscribe_reports_the_permissions_of_the_user(tmp_path: Path) -> None:
     config = (
         "authorization { users [{user: a, password: b, "
         'permissions: {publish: ["other"], subscribe: ["_INBOX.>", "Known.*"]}}] }'
@@ -143,7 +143,7 @@ async def test_what_may_be_heard_is_found_out(tmp_path: Path) -> None:
             await connection.may_subscribe("Known.thing")
 
 
-async def test_what_may_not_be_heard_is_told_in_the_background_as_it_was_written(
+async def test_a_forbidden_subscription_is_a_background_error_with_the_exact_subject(
     tmp_path: Path,
 ) -> None:
     config = (
@@ -161,7 +161,7 @@ async def test_what_may_not_be_heard_is_told_in_the_background_as_it_was_written
         )
 
 
-async def test_what_was_told_to_whoever_asked_is_no_error_in_the_background(
+async def test_an_error_raised_to_the_caller_is_not_a_background_error(
     tmp_path: Path,
 ) -> None:
     config = 'authorization { users [{user: a, password: b, permissions: {publish: ["other"]}}] }'

@@ -1,4 +1,4 @@
-"""Resource streams on a real nats-server: they outlive it, and leave nothing there."""
+"""Resource streams survive restarts of a real nats-server and leave no consumer behind."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ from tests.support.stores.sample_objects import THINGS, Thing, value
 
 
 class Subscriber:
-    """Handles every event, and remembers what it was told."""
+    """Handles every event, and records the objects."""
 
     def __init__(self, events: EventStream[Thing]) -> None:
         self.things: dict[str, str] = {}
@@ -54,22 +54,22 @@ async def plain(server: NatsServer) -> AsyncIterator[JetStreamContext]:
         await client.close()
 
 
-async def left_at(server: NatsServer) -> tuple[int, int]:
-    """Return how many consumers the server has and how many tasks we have."""
+async def consumers_and_tasks(server: NatsServer) -> tuple[int, int]:
+    """Return the number of consumers of the server and of tasks of this process."""
     async with plain(server) as js:
         streams = [info.config.name or "" for info in await js.streams_info()]
         consumers = [info for name in streams for info in await js.consumers_info(name)]
     return len(consumers), len(asyncio.all_tasks())
 
 
-async def test_subscribers_see_the_same_whatever_befalls_the_server_and_nothing_is_left(
+async def test_subscribers_see_equal_objects_over_restarts_and_leave_no_consumer(
     nats_server: NatsServer,
 ) -> None:
-    base = await left_at(nats_server)
+    base = await consumers_and_tasks(nats_server)
     async with connect(nats_server.url, verify_s=1.0) as stores:
-        before = await left_at(nats_server)
+        before = await consumers_and_tasks(nats_server)
         async with Resource(THINGS, stores) as resource:
-            assert await left_at(nats_server) == before
+            assert await consumers_and_tasks(nats_server) == before
             async with (
                 resource.events() as first,
                 resource.events() as second,
@@ -78,29 +78,29 @@ async def test_subscribers_see_the_same_whatever_befalls_the_server_and_nothing_
                 subscribers = [Subscriber(events) for events in (first, second)]
                 for subscriber in subscribers:
                     group.create_task(subscriber.run())
-                await play(nats_server, subscribers)
+                await change_objects(nats_server, subscribers)
                 store = await resource.store()
                 assert {key: store.get_by_key(key) for key in store.iter_keys()} == {
                     "new": THINGS.decode(value("three"))
                 }
-                assert (await left_at(nats_server))[0] == 1
+                assert (await consumers_and_tasks(nats_server))[0] == 1
                 resource.stop()
-        await eventually(lambda: is_left(nats_server, before))
-    await eventually(lambda: is_left(nats_server, base))
+        await eventually(lambda: has_only(nats_server, before))
+    await eventually(lambda: has_only(nats_server, base))
 
 
-async def is_left(server: NatsServer, expected: tuple[int, int]) -> bool:
-    assert await left_at(server) == expected
+async def has_only(server: NatsServer, expected: tuple[int, int]) -> bool:
+    assert await consumers_and_tasks(server) == expected
     return True
 
 
-async def play(server: NatsServer, subscribers: list[Subscriber]) -> None:
+async def change_objects(server: NatsServer, subscribers: list[Subscriber]) -> None:
     async def all_see(expected: dict[str, str]) -> None:
-        def they_do() -> bool:
+        def have_objects() -> bool:
             assert [subscriber.things for subscriber in subscribers] == [expected] * 2
             return True
 
-        await eventually(they_do)
+        await eventually(have_objects)
 
     await eventually(lambda: [subscriber.syncs for subscriber in subscribers] == [1, 1])
     things = {f"key-{number}": "one" for number in range(500)}
@@ -142,10 +142,10 @@ async def test_a_hosts_file_follows_a_bucket(nats_server: NatsServer, tmp_path: 
             hosts.stop()
 
 
-async def test_objects_of_a_cluster_are_told_and_made_anew_by_their_uid(
+async def test_a_recreated_cluster_object_is_a_delete_and_an_upsert_event(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
-    told: list[tuple[str, str, str]] = []
+    events_seen: list[tuple[str, str, str]] = []
     path = f"/api/v1/namespaces/{kube_namespace}/configmaps"
     kind = kube("v1", "ConfigMap", namespace=kube_namespace, labels={"app": "mine"})
 
@@ -155,15 +155,15 @@ async def test_objects_of_a_cluster_are_told_and_made_anew_by_their_uid(
                 if event.kind is EventKind.SYNC:
                     continue
                 assert event.key.namespace == kube_namespace
-                told.append((event.kind.value, event.key.name, event.object["data"]["text"]))
+                events_seen.append((event.kind.value, event.key.name, event.object["data"]["text"]))
 
     async def becomes(*expected: tuple[str, str, str]) -> None:
-        def is_there() -> bool:
-            assert told == list(expected)
+        def has_events() -> bool:
+            assert events_seen == list(expected)
             return True
 
-        await eventually(is_there)
-        told.clear()
+        await eventually(has_events)
+        events_seen.clear()
 
     def config(text: str) -> dict[str, object]:
         metadata = {"name": "one", "labels": {"app": "mine"}}

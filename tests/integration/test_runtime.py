@@ -1,4 +1,4 @@
-"""A controller on a real nats-server, with plain nats-py clients that write what they like."""
+"""A controller on a real nats-server, with plain nats-py clients that write its buckets."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ from tests.support.servers.nats_server import NatsServer
 
 @asynccontextmanager
 async def running(server: NatsServer, controller: Controller) -> AsyncIterator[ControllerRuntime]:
-    """Run the controller; afterwards nothing of it is left at the server."""
+    """Run the controller, and check at the end that no consumer is left."""
     async with connect(server.url, verify_s=1.0) as stores:
         runtime = ControllerRuntime(controller, nats=stores)
         task = asyncio.create_task(runtime.run())
@@ -46,11 +46,11 @@ async def running(server: NatsServer, controller: Controller) -> AsyncIterator[C
 
 
 async def consumers(server: NatsServer) -> list[str]:
-    """Return the consumers of ours that the server has."""
+    """Return the consumers of natsctl on the server."""
     async with plain(server) as js:
         streams = [info.config.name or "" for info in await js.streams_info()]
-        found = [info.name for name in streams for info in await js.consumers_info(name)]
-    return [name for name in found if name.startswith("natsctl")]
+        names = [info.name for name in streams for info in await js.consumers_info(name)]
+    return [name for name in names if name.startswith("natsctl")]
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def put(bucket: KeyValue, key: str, document: dict[str, Any]) -> None:
 
 
 async def get(bucket: KeyValue, key: str) -> dict[str, Any] | None:
-    """Return the object, None where there is none."""
+    """Return the object, or None if the key does not exist."""
     try:
         document: dict[str, Any] = json.loads((await bucket.get(key)).value or b"")
     except (KeyNotFoundError, json.JSONDecodeError):
@@ -83,12 +83,12 @@ async def keys(bucket: KeyValue) -> list[str]:
 
 
 async def text(bucket: KeyValue, key: str) -> str | None:
-    found = await get(bucket, key)
-    return None if found is None else found["spec"]["text"]
+    document = await get(bucket, key)
+    return None if document is None else document["spec"]["text"]
 
 
 async def becomes(bucket: KeyValue, *expected: str) -> None:
-    """Wait until the bucket's keys are these."""
+    """Wait until the bucket has exactly these keys."""
 
     async def is_there() -> bool:
         assert await keys(bucket) == sorted(expected)
@@ -101,7 +101,7 @@ def app(words: str = "hi", *parts: str) -> dict[str, Any]:
     return {"spec": {"text": words, "parts": parts or ["main"]}}
 
 
-async def test_a_greeting_becomes_a_route_that_comes_back_whatever_is_done_to_it(
+async def test_a_route_is_restored_after_every_manual_change(
     nats_server: NatsServer,
 ) -> None:
     async with running(nats_server, Greetings()), plain(nats_server) as js:
@@ -136,7 +136,9 @@ async def test_a_greeting_becomes_a_route_that_comes_back_whatever_is_done_to_it
         await becomes(routes)
 
 
-async def test_many_converge_and_then_nothing_is_written_or_synced(nats_server: NatsServer) -> None:
+async def test_many_primaries_converge_and_then_cause_no_write_and_no_sync(
+    nats_server: NatsServer,
+) -> None:
     count = 1000
     controller = Apps()
     async with plain(nats_server) as js, running(nats_server, controller) as runtime:
@@ -145,26 +147,26 @@ async def test_many_converge_and_then_nothing_is_written_or_synced(nats_server: 
         for name in names:
             await put(apps, name, app())
 
-        async def at_rest() -> bool:
+        async def is_idle() -> bool:
             assert len(await keys(parts)) == count
             return runtime.idle
 
-        await eventually(at_rest)
+        await eventually(is_idle)
         before = await revisions(js)
         syncs = list(controller.syncs)
-        assert sorted(syncs) == sorted(names)  # each once
+        assert sorted(syncs) == sorted(names)  # one sync for each
         await asyncio.sleep(3)
         assert await revisions(js) == before
         assert controller.syncs == syncs
 
 
 async def revisions(js: JetStreamContext) -> dict[str, int]:
-    """Return how far each bucket is; what came before is still being told to people."""
+    """Return the last revision of each bucket. Events may still be sent to their stream."""
     names = {str(info.config.name): info.state.last_seq for info in await js.streams_info()}
     return {name: last for name, last in names.items() if name.startswith("KV_")}
 
 
-async def test_what_was_deleted_while_nobody_ran_takes_its_secondaries_at_the_next_start(
+async def test_secondaries_of_a_primary_deleted_while_no_controller_ran_are_deleted(
     nats_server: NatsServer,
 ) -> None:
     async with plain(nats_server) as js:
@@ -180,7 +182,7 @@ async def test_what_was_deleted_while_nobody_ran_takes_its_secondaries_at_the_ne
 
 
 class Builders(Apps):
-    """Every app is something outside too."""
+    """Creates an external resource for every app."""
 
     def __init__(self, cleaned: list[str]) -> None:
         super().__init__()
@@ -200,7 +202,7 @@ class Builders(Apps):
         return None
 
 
-async def test_what_is_outside_is_cleaned_up_once_however_its_object_was_deleted(
+async def test_cleanup_runs_once_for_every_kind_of_deletion(
     nats_server: NatsServer,
 ) -> None:
     cleaned: list[str] = []
@@ -223,72 +225,72 @@ async def test_what_is_outside_is_cleaned_up_once_however_its_object_was_deleted
     assert sorted(cleaned) == ["away away", "bypassed bypassed", "marked marked"]
 
 
-class Sweeping(Apps):
+class FastGarbage(Apps):
     garbage = GarbageLimits(interval_s=0.1, grace_s=0.5)
 
 
-def lost(owner: str) -> dict[str, Any]:
+def orphan_of(owner: str) -> dict[str, Any]:
     names = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": owner}
     return {"metadata": {"labels": names}, "spec": {"text": "left"}}
 
 
-async def test_an_orphan_goes_after_its_grace_and_what_is_alive_stays(
+async def test_an_orphan_is_deleted_after_the_grace_period_and_other_objects_stay(
     nats_server: NatsServer,
 ) -> None:
-    async with plain(nats_server) as js, running(nats_server, Sweeping()) as runtime:
+    async with plain(nats_server) as js, running(nats_server, FastGarbage()) as runtime:
         apps, parts = await js.key_value("apps"), await js.key_value("parts")
         await put(apps, "shop", app())
         await becomes(parts, "shop.main")
-        await put(parts, "lost", lost("nobody"))
+        await put(parts, "lost", orphan_of("nobody"))
         await put(parts, "foreign", {"spec": {"text": "of nobody"}})
 
         async def is_planned() -> bool:
-            return [at.key for at in (await runtime.garbage_plan()).orphans] == ["lost"]
+            return [orphan.key for orphan in (await runtime.garbage_plan()).orphans] == ["lost"]
 
         await eventually(is_planned)
         await becomes(parts, "foreign", "shop.main")
 
 
-@pytest.mark.parametrize("how", ["recreated", "recreated while nobody ran", "purged"])
-async def test_a_bucket_that_lost_its_owners_condemns_nobody(
-    nats_server: NatsServer, how: str
+@pytest.mark.parametrize("loss", ["recreated", "recreated while nobody ran", "purged"])
+async def test_a_recreated_or_purged_primary_bucket_deletes_no_secondary(
+    nats_server: NatsServer, loss: str
 ) -> None:
-    everything = ["bar.main", "shop.main"]
+    all_parts = ["bar.main", "shop.main"]
     async with plain(nats_server) as js:
-        async with running(nats_server, Sweeping()) as runtime:
+        async with running(nats_server, FastGarbage()) as runtime:
             apps, parts = await js.key_value("apps"), await js.key_value("parts")
             for key in ("bar", "shop"):
                 await put(apps, key, app())
-            await becomes(parts, *everything)
-            await eventually(lambda: swept(js))
-            if how == "recreated":
+            await becomes(parts, *all_parts)
+            await eventually(lambda: has_gc_record(js))
+            if loss == "recreated":
                 await js.delete_key_value("apps")
                 await js.create_key_value(bucket="apps", history=5)
-            if how == "purged":
+            if loss == "purged":
                 await js.purge_stream("KV_apps")
-            if how != "recreated while nobody ran":
-                await refused_in_the_end(runtime)
-            assert await keys(parts) == everything
-        if how == "recreated while nobody ran":
+            if loss != "recreated while nobody ran":
+                await wait_until_refused(runtime)
+            assert await keys(parts) == all_parts
+        if loss == "recreated while nobody ran":
             await js.delete_key_value("apps")
-        async with running(nats_server, Sweeping()) as runtime:
-            await refused_in_the_end(runtime)
+        async with running(nats_server, FastGarbage()) as runtime:
+            await wait_until_refused(runtime)
             await asyncio.sleep(1.5)
-            assert await keys(parts) == everything
+            assert await keys(parts) == all_parts
 
             plan = await runtime.garbage_plan()
-            assert [orphan.key for orphan in plan.orphans] == everything
+            assert [orphan.key for orphan in plan.orphans] == all_parts
             assert len((await runtime.garbage_apply(plan)).orphans) == 2
             assert await keys(parts) == []
 
 
-async def swept(js: JetStreamContext) -> bool:
-    """Say whether a sweep has seen owners."""
-    remembered = await get(await js.key_value("natsctl"), "gc.sweeping")
-    return remembered is not None and remembered["populated"] is True
+async def has_gc_record(js: JetStreamContext) -> bool:
+    """Return whether a GC cycle has recorded owners."""
+    gc_record = await get(await js.key_value("natsctl"), "gc.fastgarbage")
+    return gc_record is not None and gc_record["populated"] is True
 
 
-async def refused_in_the_end(runtime: ControllerRuntime) -> None:
+async def wait_until_refused(runtime: ControllerRuntime) -> None:
     async def is_refused() -> bool:
         plan = await runtime.garbage_plan()
         return bool(plan.refused) and len(plan.orphans) == 2
@@ -296,7 +298,9 @@ async def refused_in_the_end(runtime: ControllerRuntime) -> None:
     await eventually(is_refused)
 
 
-async def test_an_invalid_object_harms_only_itself_and_heals(nats_server: NatsServer) -> None:
+async def test_an_invalid_object_is_skipped_until_it_is_valid_again(
+    nats_server: NatsServer,
+) -> None:
     async with plain(nats_server) as js, running(nats_server, Apps()) as runtime:
         apps, parts = await js.key_value("apps"), await js.key_value("parts")
         await put(apps, "shop", app("good"))
@@ -328,7 +332,7 @@ async def test_a_secondary_too_large_for_its_bucket_fails_only_its_owner(
         await eventually(lambda: "TooLargeError" in runtime.status().failing.get("large", ""))
 
 
-async def test_people_are_told_in_a_stream_of_events(nats_server: NatsServer) -> None:
+async def test_results_of_syncs_are_recorded_as_events(nats_server: NatsServer) -> None:
     async with plain(nats_server) as js:
         async with running(nats_server, Apps()):
             apps, parts = await js.key_value("apps"), await js.key_value("parts")
@@ -352,7 +356,7 @@ async def subjects(js: JetStreamContext) -> list[str]:
     return sorted(info.state.subjects or {})
 
 
-async def test_a_rollout_goes_on_when_the_agents_at_the_sites_report(
+async def test_a_rollout_continues_when_the_agents_of_the_sites_report(
     nats_server: NatsServer,
 ) -> None:
     controller = Rollouts()
@@ -384,7 +388,7 @@ async def test_a_rollout_goes_on_when_the_agents_at_the_sites_report(
         await eventually(is_done)
 
 
-async def test_a_controller_without_a_server_it_can_reach_says_so() -> None:
+async def test_connect_raises_without_a_reachable_server() -> None:
     with pytest.raises(ConnectError):
         async with connect("nats://127.0.0.1:1"):
             pass

@@ -1,4 +1,4 @@
-"""A micro service on our connection: found by others, asked over reconnects, never overrun."""
+"""A NATS micro service: discovery, requests over reconnects, and limits on requests."""
 
 import asyncio
 import json
@@ -39,8 +39,8 @@ IDENTITY = ServiceIdentity(
 )
 
 
-async def echo(asked: bytes) -> bytes:
-    return b"you said " + asked
+async def echo(request_data: bytes) -> bytes:
+    return b"you said " + request_data
 
 
 async def conflict(_: bytes) -> bytes:
@@ -71,7 +71,7 @@ async def connection(nats_server: NatsServer) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 async def other(nats_server: NatsServer) -> AsyncIterator[Client]:
-    """A client that knows nothing of natsctl."""
+    """A plain NATS client that does not use natsctl."""
     client = await nats.connect(nats_server.url)
     try:
         yield client
@@ -83,11 +83,11 @@ async def other(nats_server: NatsServer) -> AsyncIterator[Client]:
 async def service(connection: Connection) -> AsyncIterator[None]:
     async with serving(connection, IDENTITY) as opened:
         opened.offer(ENDPOINTS)
-        await eventually(lambda: answers(connection, "shops.echo"))
+        await eventually(lambda: responds(connection, "shops.echo"))
         yield
 
 
-async def answers(connection: Connection, subject: str) -> bool:
+async def responds(connection: Connection, subject: str) -> bool:
     try:
         await ask(connection, subject, timeout_s=2)
     except StoreError:
@@ -95,11 +95,11 @@ async def answers(connection: Connection, subject: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("whom", ["", ".shops", ".shops.one"])
-async def test_it_is_found_by_whoever_speaks_the_protocol(
-    service: None, other: Client, whom: str
+@pytest.mark.parametrize("suffix", ["", ".shops", ".shops.one"])
+async def test_the_service_answers_the_nats_micro_protocol(
+    service: None, other: Client, suffix: str
 ) -> None:
-    ping = json.loads((await other.request(f"$SRV.PING{whom}")).data)
+    ping = json.loads((await other.request(f"$SRV.PING{suffix}")).data)
     assert ping == {
         "type": PING_RESPONSE_TYPE,
         "name": "shops",
@@ -107,43 +107,47 @@ async def test_it_is_found_by_whoever_speaks_the_protocol(
         "version": "1.2.3",
         "metadata": {"host": "h"},
     }
-    info = ServiceInfo.from_dict(json.loads((await other.request(f"$SRV.INFO{whom}")).data))
+    info = ServiceInfo.from_dict(json.loads((await other.request(f"$SRV.INFO{suffix}")).data))
     assert (info.name, info.description) == ("shops", "d")
-    assert [(at.name, at.subject, at.queue_group) for at in info.endpoints][:2] == [
+    assert [(endpoint.name, endpoint.subject, endpoint.queue_group) for endpoint in info.endpoints][
+        :2
+    ] == [
         ("echo", "shops.echo", ""),
         ("conflict", "shops.conflict", "q"),
     ]
     assert info.endpoints[0].metadata == {"a": "b"}
 
 
-async def test_another_service_is_not_meant(service: None, other: Client) -> None:
+async def test_requests_for_another_service_have_no_responder(service: None, other: Client) -> None:
     for subject in ("$SRV.PING.others", "$SRV.PING.shops.two"):
         with pytest.raises(NoRespondersError):
             await other.request(subject)
 
 
-async def test_what_is_asked_is_answered_and_counted(service: None, other: Client) -> None:
+async def test_requests_are_answered_and_counted(service: None, other: Client) -> None:
     assert (await other.request("shops.echo", b"hello")).data == b"you said hello"
     refused = await other.request("shops.conflict")
     assert refused.headers == {ERROR: "it changed meanwhile", ERROR_CODE: "409"}
     message = json.loads((await other.request("$SRV.STATS.shops")).data)
-    told = {at["name"]: at for at in message["endpoints"]}
-    assert (told["echo"]["num_requests"], told["echo"]["num_errors"]) == (2, 0)
-    assert (told["conflict"]["num_requests"], told["conflict"]["num_errors"]) == (1, 1)
-    assert told["conflict"]["last_error"] == "it changed meanwhile"
-    assert told["conflict"]["processing_time"] == told["conflict"]["average_processing_time"] > 0
-    message["endpoints"] = [{**at, "data": None} for at in message["endpoints"]]
+    stats = {endpoint["name"]: endpoint for endpoint in message["endpoints"]}
+    assert (stats["echo"]["num_requests"], stats["echo"]["num_errors"]) == (2, 0)
+    assert (stats["conflict"]["num_requests"], stats["conflict"]["num_errors"]) == (1, 1)
+    assert stats["conflict"]["last_error"] == "it changed meanwhile"
+    assert stats["conflict"]["processing_time"] == stats["conflict"]["average_processing_time"] > 0
+    message["endpoints"] = [{**endpoint, "data": None} for endpoint in message["endpoints"]]
     assert ServiceStats.from_dict(message).id == "one"
 
 
-async def test_our_errors_come_back_as_they_were(service: None, connection: Connection) -> None:
+async def test_natsctl_errors_keep_their_type_over_a_request(
+    service: None, connection: Connection
+) -> None:
     with pytest.raises(ConflictError, match="it changed meanwhile"):
         await ask(connection, "shops.conflict", timeout_s=2)
     with pytest.raises(TooLargeError, match="larger than NATS accepts"):
         await ask(connection, "shops.flood", timeout_s=2)
 
 
-async def test_what_nobody_foresaw_goes_to_the_log_and_not_to_whoever_asked(
+async def test_an_unexpected_error_is_logged_and_not_sent_to_the_client(
     service: None, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(NatsctlError) as caught:
@@ -152,62 +156,68 @@ async def test_what_nobody_foresaw_goes_to_the_log_and_not_to_whoever_asked(
     assert "s3cret" in caplog.text
 
 
-async def test_it_answers_again_when_the_connection_is_another_one(
+async def test_the_service_answers_again_after_a_reconnect(
     cut_proxy: CutProxy, connection: Connection
 ) -> None:
     options = NatsOptions(servers=(cut_proxy.url,), silence_s=0.5)
-    async with connect(options) as theirs, serving(theirs, IDENTITY) as service:
+    async with (
+        connect(options) as second_connection,
+        serving(second_connection, IDENTITY) as service,
+    ):
         service.offer(ENDPOINTS)
-        await eventually(lambda: answers(connection, "shops.echo"))
-        before = theirs.losses
+        await eventually(lambda: responds(connection, "shops.echo"))
+        before = second_connection.losses
         cut_proxy.cut()
-        await eventually(lambda: theirs.losses > before)
+        await eventually(lambda: second_connection.losses > before)
         await cut_proxy.heal()
-        await eventually(lambda: answers(connection, "shops.echo"))
-        found = await ask_all(connection, "shops.echo", b"once", timeout_s=5)
-        assert [answer.data for answer in found] == [b"you said once"]
+        await eventually(lambda: responds(connection, "shops.echo"))
+        results = await ask_all(connection, "shops.echo", b"once", timeout_s=5)
+        assert [answer.data for answer in results] == [b"you said once"]
         assert service.stats().endpoints[0].num_requests >= 3
 
 
-async def test_all_are_asked_where_there_is_no_group_and_one_where_there_is(
+async def test_a_request_reaches_every_instance_or_one_of_a_queue_group(
     service: None, nats_server: NatsServer, connection: Connection
 ) -> None:
     twin = ServiceIdentity(name="shops", version="1.2.3", id="two")
-    async with connect(nats_server.url) as theirs, serving(theirs, twin) as second:
+    async with (
+        connect(nats_server.url) as second_connection,
+        serving(second_connection, twin) as second,
+    ):
         second.offer(ENDPOINTS)
 
         async def both_are_found() -> bool:
-            found = await services(connection, "shops", timeout_s=2)
-            return sorted(info.id for info in found) == ["one", "two"]
+            results = await services(connection, "shops", timeout_s=2)
+            return sorted(info.id for info in results) == ["one", "two"]
 
         await eventually(both_are_found)
-        found = await ask_all(connection, "shops.echo", expected=2, timeout_s=5)
-        assert len(found) == 2
-        found = await ask_all(connection, "shops.conflict", timeout_s=5)
-        assert [type(answer.error) for answer in found] == [ConflictError]
+        results = await ask_all(connection, "shops.echo", expected=2, timeout_s=5)
+        assert len(results) == 2
+        results = await ask_all(connection, "shops.conflict", timeout_s=5)
+        assert [type(answer.error) for answer in results] == [ConflictError]
 
 
-async def test_what_is_offered_no_more_is_asked_of_nobody(connection: Connection) -> None:
+async def test_a_withdrawn_endpoint_has_no_responder(connection: Connection) -> None:
     async with serving(connection, IDENTITY) as service:
         service.offer(ENDPOINTS)
-        await eventually(lambda: answers(connection, "shops.echo"))
+        await eventually(lambda: responds(connection, "shops.echo"))
         service.offer(ENDPOINTS[1:])
 
-        async def nobody() -> bool:
+        async def has_no_responder() -> bool:
             try:
                 await ask(connection, "shops.echo", timeout_s=2)
             except StoreError as error:
                 return isinstance(error.__cause__, NoRespondersError)
             return False
 
-        await eventually(nobody)
+        await eventually(has_no_responder)
         assert [info.id for info in await services(connection, "shops", timeout_s=2)] == ["one"]
     assert await services(connection, "shops", timeout_s=2) == []
     with pytest.raises(StoreError, match="no answer to"):
         await ask_all(connection, "shops.conflict", timeout_s=2)
 
 
-async def test_what_others_answer_in_its_place_is_left_out(
+async def test_malformed_info_responses_of_other_clients_are_ignored(
     service: None, nats_server: NatsServer, connection: Connection
 ) -> None:
     stranger = await nats.connect(nats_server.url)
@@ -218,15 +228,15 @@ async def test_what_others_answer_in_its_place_is_left_out(
     await stranger.subscribe("$SRV.INFO.shops", cb=nonsense)
 
     async def both_answer() -> bool:
-        heard = await ask_all(connection, "$SRV.INFO.shops", expected=2, timeout_s=1)
-        return b"\xff" in [answer.data for answer in heard]
+        replies = await ask_all(connection, "$SRV.INFO.shops", expected=2, timeout_s=1)
+        return b"\xff" in [answer.data for answer in replies]
 
     await eventually(both_answer)
     assert [info.id for info in await services(connection, "shops", timeout_s=2)] == ["one"]
     await stranger.close()
 
 
-async def test_more_requests_than_can_be_worked_on_are_refused(
+async def test_requests_above_the_concurrency_limit_are_refused(
     connection: Connection, other: Client
 ) -> None:
     go = asyncio.Event()
@@ -237,22 +247,22 @@ async def test_more_requests_than_can_be_worked_on_are_refused(
 
     async with serving(connection, IDENTITY) as service:
         service.offer([Endpoint(name="wait", subject="shops.wait", handler=wait), ENDPOINTS[0]])
-        await eventually(lambda: answers(connection, "shops.echo"))
-        asked = [
+        await eventually(lambda: responds(connection, "shops.echo"))
+        pending = [
             asyncio.create_task(other.request("shops.wait", timeout=60))
             for _ in range(WORKING_MAX + 3)
         ]
-        await eventually(lambda: sum(task.done() for task in asked) == 3)
-        refusals = [task.result() for task in asked if task.done()]
+        await eventually(lambda: sum(task.done() for task in pending) == 3)
+        refusals = [task.result() for task in pending if task.done()]
         assert {refusal.headers[ERROR_CODE] for refusal in refusals} == {"429"}  # type: ignore[index]
         again = asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
         go.set()
-        results = [message.data for message in await asyncio.gather(*asked)]
+        results = [message.data for message in await asyncio.gather(*pending)]
         assert results.count(b"done") == WORKING_MAX
         assert await again == b"done"
 
 
-async def test_a_flood_of_requests_is_refused_and_the_rest_of_the_process_goes_on(
+async def test_a_flood_of_requests_is_refused_while_the_process_continues(
     nats_server: NatsServer, connection: Connection, other: Client
 ) -> None:
     worked = 0
@@ -268,7 +278,7 @@ async def test_a_flood_of_requests_is_refused_and_the_rest_of_the_process_goes_o
 
     async with serving(connection, IDENTITY) as service, stranger(nats_server.url) as flooding:
         service.offer([Endpoint(name="work", subject="shops.work", handler=work)])
-        await eventually(lambda: answers(connection, "shops.work"))
+        await eventually(lambda: responds(connection, "shops.work"))
         await other.subscribe("replies", cb=note)
         await other.request("$JS.API.INFO")
         clock = asyncio.get_running_loop().time
@@ -276,7 +286,7 @@ async def test_a_flood_of_requests_is_refused_and_the_rest_of_the_process_goes_o
         for _ in range(FLOOD):
             flooding.publish(b"shops.work", b"", reply=b"replies")
         await flooding.flush()
-        assert await connection.api("INFO")  # answered behind the whole flood
+        assert await connection.api("INFO")  # answered after all flood messages
         sent_so_far = len(answered)
         await eventually(lambda: len(answered) > sent_so_far)  # refusals are still being sent
         (stats,) = service.stats().endpoints
@@ -287,7 +297,7 @@ async def test_a_flood_of_requests_is_refused_and_the_rest_of_the_process_goes_o
         assert await ask(connection, "shops.work", timeout_s=30) == b"done"
 
 
-async def test_a_flood_of_the_protocols_own_questions_is_refused_too(
+async def test_a_flood_of_protocol_requests_is_refused(
     nats_server: NatsServer, service: None, connection: Connection, other: Client
 ) -> None:
     answered: list[Msg] = []
@@ -309,7 +319,7 @@ async def test_a_flood_of_the_protocols_own_questions_is_refused_too(
 
 
 @pytest.mark.parametrize("reply", [b"$KV.things.a", b"$JS.API.STREAM.DELETE.KV_things", b"a..b"])
-async def test_no_answer_is_sent_where_it_would_do_something(
+async def test_no_reply_is_sent_to_a_subject_of_a_stream_or_of_jetstream(
     nats_server: NatsServer, service: None, connection: Connection, reply: bytes
 ) -> None:
     await connection.api("STREAM.CREATE.KV_things", STREAM)
@@ -317,12 +327,12 @@ async def test_no_answer_is_sent_where_it_would_do_something(
         other.publish(b"shops.echo", b"", reply=reply)
         other.publish(b"$SRV.PING.shops", b"", reply=reply)
         await other.flush()
-    assert await answers(connection, "shops.echo")
+    assert await responds(connection, "shops.echo")
     assert await messages(connection) == 0
     assert connection.state().errors == 0
 
 
-async def test_a_service_that_stays_too_busy_is_reported_as_such(
+async def test_a_service_that_stays_too_busy_raises_too_many_requests(
     connection: Connection, other: Client
 ) -> None:
     async def busy(message: Msg) -> None:
@@ -335,20 +345,20 @@ async def test_a_service_that_stays_too_busy_is_reported_as_such(
         await Daemons.find(connection)
 
 
-async def test_who_waits_for_answers_is_told_that_the_connection_is_lost(
+async def test_a_pending_request_fails_when_its_connection_is_lost(
     cut_proxy: CutProxy,
 ) -> None:
-    async with connect(cut_proxy.url) as theirs:
-        await theirs.client.subscribe("silent")
-        await theirs.client.flush()
-        asking = asyncio.create_task(ask_all(theirs, "silent", expected=1, timeout_s=60))
+    async with connect(cut_proxy.url) as second_connection:
+        await second_connection.client.subscribe("silent")
+        await second_connection.client.flush()
+        asking = asyncio.create_task(ask_all(second_connection, "silent", expected=1, timeout_s=60))
         await asyncio.sleep(0)
         cut_proxy.cut()
         with pytest.raises(StoreError, match=r"whether it took effect is unknown|was not sent"):
             await asking
 
 
-async def test_who_waits_while_it_stops_is_told_so(connection: Connection) -> None:
+async def test_a_pending_request_fails_when_the_service_stops(connection: Connection) -> None:
     begun = asyncio.Event()
 
     async def wait(_: bytes) -> bytes:
@@ -358,31 +368,36 @@ async def test_who_waits_while_it_stops_is_told_so(connection: Connection) -> No
 
     async with serving(connection, IDENTITY) as service:
         service.offer([Endpoint(name="wait", subject="shops.wait", handler=wait), ENDPOINTS[0]])
-        await eventually(lambda: answers(connection, "shops.echo"))
+        await eventually(lambda: responds(connection, "shops.echo"))
         asking = asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
         await begun.wait()
     with pytest.raises(NatsctlError, match="stopped during the request"):
         await asking
 
 
-async def test_of_several_that_are_asked_one_that_died_keeps_no_answer_back(
+async def test_a_dead_instance_does_not_delay_the_answers_of_others(
     service: None, connection: Connection, cut_proxy: CutProxy
 ) -> None:
     twin = ServiceIdentity(name="shops", version="1.2.3", id="two")
-    async with connect(cut_proxy.url) as theirs, serving(theirs, twin) as second:
+    async with (
+        connect(cut_proxy.url) as second_connection,
+        serving(second_connection, twin) as second,
+    ):
         second.offer(ENDPOINTS)
 
-        async def both() -> bool:
+        async def both_answer() -> bool:
             return len(await ask_all(connection, "shops.echo", expected=2, timeout_s=2)) == 2
 
-        await eventually(both)
+        await eventually(both_answer)
         cut_proxy.freeze()
-        found = await ask_all(connection, "shops.echo", b"you", expected=2, timeout_s=1)
-        assert [answer.data for answer in found] == [b"you said you"]
+        results = await ask_all(connection, "shops.echo", b"you", expected=2, timeout_s=1)
+        assert [answer.data for answer in results] == [b"you said you"]
         cut_proxy.thaw()
 
 
-async def test_an_answer_of_another_version_is_told_as_such(connection: Connection) -> None:
+async def test_an_invalid_answer_is_reported_as_a_version_difference(
+    connection: Connection,
+) -> None:
     async def newer(_: bytes) -> bytes:
         return b'{"controller": 5}'
 
@@ -391,7 +406,7 @@ async def test_an_answer_of_another_version_is_told_as_such(connection: Connecti
     identity = ServiceIdentity(name=NAME, version="99.0.0")
     async with serving(connection, identity) as service:
         service.offer([endpoint])
-        await eventually(lambda: answers(connection, subject))
+        await eventually(lambda: responds(connection, subject))
         daemons = await Daemons.find(connection)
         with pytest.raises(NatsctlError, match="the daemon may have another version"):
             await daemons.status("shops")

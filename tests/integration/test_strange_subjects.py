@@ -1,4 +1,4 @@
-"""A subject may have any byte but space, tab and newline: none of them harms the connection."""
+"""Subjects with any byte except space, tab and newline do not disturb the connection."""
 
 import asyncio
 
@@ -15,7 +15,9 @@ ODD = [b"a\x0bb", b"a\x0cb", b"a\xffb", b"a\x00b", b"a\x1b[31mb", b"a\xc2\x85b",
 
 
 @pytest.mark.parametrize("odd", ODD)
-async def test_a_message_with_an_odd_subject_arrives(nats_server: NatsServer, odd: bytes) -> None:
+async def test_a_message_with_an_unusual_subject_arrives(
+    nats_server: NatsServer, odd: bytes
+) -> None:
     received: list[Msg] = []
     tapped: list[bytes] = []
 
@@ -38,28 +40,28 @@ async def test_a_message_with_an_odd_subject_arrives(nats_server: NatsServer, od
 
 
 @pytest.mark.parametrize("odd", [*ODD, b"a..b", b"*", b">", b".", b"$JS.API.INFO"])
-async def test_a_request_with_an_odd_reply_subject_keeps_the_connection(
+async def test_a_request_with_an_unusual_reply_subject_does_not_end_the_connection(
     nats_server: NatsServer, odd: bytes
 ) -> None:
     async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
-        client, asked = connection.client, list[str]()
+        client, reply_subjects = connection.client, list[str]()
 
-        async def answer(message: Msg) -> None:
-            asked.append(message.reply)
+        async def reply(message: Msg) -> None:
+            reply_subjects.append(message.reply)
             await client.publish(message.reply, b"answer")
 
-        await client.subscribe("question", cb=answer)
+        await client.subscribe("question", cb=reply)
         assert await works(connection)
         for _ in range(40):
             other.publish(b"question", b"", reply=odd)
-        await eventually(lambda: len(asked) == 40)
+        await eventually(lambda: len(reply_subjects) == 40)
         for _ in range(3):
             assert await works(connection)
         assert connection.losses == 0
 
 
 @pytest.mark.parametrize("headers", [b"", b"\r\n", b"hello", b"NATS/1.0", b"\xff: \xff\r\n\r\n"])
-async def test_a_malformed_header_block_keeps_the_connection(
+async def test_a_malformed_header_block_does_not_end_the_connection(
     nats_server: NatsServer, headers: bytes
 ) -> None:
     received: list[Msg] = []
@@ -77,7 +79,9 @@ async def test_a_malformed_header_block_keeps_the_connection(
         assert connection.losses == 0
 
 
-async def test_no_subject_sends_a_message_to_another_subscription(nats_server: NatsServer) -> None:
+async def test_no_subject_delivers_a_message_to_another_subscription(
+    nats_server: NatsServer,
+) -> None:
     received: dict[str, list[str]] = {"mine.*": [], "public.*": []}
 
     async def mine(message: Msg) -> None:
@@ -97,7 +101,7 @@ async def test_no_subject_sends_a_message_to_another_subscription(nats_server: N
     assert received == {"mine.*": [], "public.*": [subject.decode() for subject in forged]}
 
 
-async def test_whoever_saw_one_reply_subject_cannot_answer_the_next_request(
+async def test_one_reply_subject_does_not_reveal_the_next(
     nats_server: NatsServer,
 ) -> None:
     replies: list[str] = []

@@ -1,4 +1,4 @@
-"""Streams and consumers declared in buckets, on a real nats-server."""
+"""Streams and consumers that objects in buckets declare, on a real nats-server."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ DAY_NS = 86_400 * 10**9
 
 
 class Site:
-    """A server on which both controllers run, as people see it."""
+    """The buckets and streams of a server with both controllers, used by a plain NATS client."""
 
     def __init__(self, js: JetStreamContext, streams: KeyValue, consumers: KeyValue) -> None:
         self.js = js
@@ -38,33 +38,35 @@ class Site:
     async def _put(
         self, bucket: KeyValue, key: str, spec: dict[str, Any], annotations: dict[str, str]
     ) -> None:
-        said = {f"natsctl.io/{name.replace('_', '-')}": at for name, at in annotations.items()}
+        prefixed = {
+            f"natsctl.io/{name.replace('_', '-')}": value for name, value in annotations.items()
+        }
 
-        def change(found: dict[str, Any]) -> None:
-            found["spec"] = spec
-            if said:
-                found.setdefault("metadata", {}).setdefault("annotations", {}).update(said)
+        def change(document: dict[str, Any]) -> None:
+            document["spec"] = spec
+            if prefixed:
+                document.setdefault("metadata", {}).setdefault("annotations", {}).update(prefixed)
 
         await self._edit(bucket, key, change)
 
     async def delete(self, bucket: KeyValue, key: str) -> None:
         """Mark the object deleted, as `natsctl delete` does."""
         mark = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-        await self._edit(bucket, key, lambda found: found["metadata"].update(mark))
+        await self._edit(bucket, key, lambda document: document["metadata"].update(mark))
 
     async def _edit(
         self, bucket: KeyValue, key: str, change: Callable[[dict[str, Any]], None]
     ) -> None:
-        """Change the object as it is, whoever writes it meanwhile."""
+        """Change the stored object, and retry if another client wrote it first."""
         while True:
             try:
                 entry = await bucket.get(key)
-                found, revision = json.loads(entry.value or b"{}"), entry.revision
+                document, revision = json.loads(entry.value or b"{}"), entry.revision
             except KeyNotFoundError:
-                found, revision = {}, None
-            change(found)
+                document, revision = {}, None
+            change(document)
             with suppress(KeyWrongLastSequenceError):
-                await bucket.update(key, json.dumps(found).encode(), revision)
+                await bucket.update(key, json.dumps(document).encode(), revision)
                 return
 
     async def get(self, bucket: KeyValue, key: str) -> dict[str, Any] | None:
@@ -85,27 +87,29 @@ class Site:
         except NotFoundError:
             return None
 
-    async def says(self, key: str, of: str = "Synced", bucket: KeyValue | None = None) -> str:
-        """Return what a condition says: its status, and its message where it has one."""
-        found = await self.get(bucket or self.streams, key) or {}
-        for condition in found.get("status", {}).get("conditions", ()):
-            if condition["type"] == of:
+    async def condition(
+        self, key: str, name: str = "Synced", bucket: KeyValue | None = None
+    ) -> str:
+        """Return the status and message of a condition, or "" if it does not exist."""
+        document = await self.get(bucket or self.streams, key) or {}
+        for condition in document.get("status", {}).get("conditions", ()):
+            if condition["type"] == name:
                 return f"{condition['status']} {condition.get('message', '')}".strip()
         return ""
 
     async def becomes(self, key: str, text: str, bucket: KeyValue | None = None) -> None:
-        """Wait until `Synced` begins so, or has that in it."""
+        """Wait until the condition `Synced` contains the text."""
 
-        async def does() -> bool:
-            assert text in await self.says(key, bucket=bucket)
+        async def contains() -> bool:
+            assert text in await self.condition(key, bucket=bucket)
             return True
 
-        await eventually(does)
+        await eventually(contains)
 
 
 @asynccontextmanager
-async def ran(server: NatsServer, *controllers: Streams | Consumers) -> AsyncIterator[None]:
-    """Run the controllers beside each other."""
+async def running(server: NatsServer, *controllers: Streams | Consumers) -> AsyncIterator[None]:
+    """Run the controllers concurrently."""
     async with connect(server.url) as stores, asyncio.TaskGroup() as group:
         runtimes = [ControllerRuntime(controller, nats=stores) for controller in controllers]
         for runtime in runtimes:
@@ -118,14 +122,14 @@ async def ran(server: NatsServer, *controllers: Streams | Consumers) -> AsyncIte
 
 @pytest.fixture
 async def site(nats_server: NatsServer) -> AsyncIterator[Site]:
-    async with ran(nats_server, Streams(), Consumers()):
+    async with running(nats_server, Streams(), Consumers()):
         client = await nats.connect(nats_server.url)
         js = client.jetstream()
         yield Site(js, await js.key_value("streams"), await js.key_value("consumers"))
         await client.close()
 
 
-async def test_a_stream_is_made_changed_and_deleted_as_its_object_says(site: Site) -> None:
+async def test_a_stream_is_created_changed_and_deleted_with_its_object(site: Site) -> None:
     await site.put("orders", {"config": {"subjects": ["orders.>"], "max_age": DAY_NS}})
     await site.becomes("orders", "True")
     info = await site.stream("orders")
@@ -141,19 +145,19 @@ async def test_a_stream_is_made_changed_and_deleted_as_its_object_says(site: Sit
         return info is not None and info.config.subjects == ["orders.>", "returns.>"]
 
     await eventually(changed)
-    await eventually(lambda: site.says("orders", "Ready"))
-    assert await site.says("orders", "Ready") == "True"
+    await eventually(lambda: site.condition("orders", "Ready"))
+    assert await site.condition("orders", "Ready") == "True"
 
     await site.delete(site.streams, "orders")
-    await eventually(lambda: gone(site, "orders"))
+    await eventually(lambda: is_deleted(site, "orders"))
     assert await site.stream("orders") is None
 
 
-async def gone(site: Site, key: str, bucket: KeyValue | None = None) -> bool:
+async def is_deleted(site: Site, key: str, bucket: KeyValue | None = None) -> bool:
     return await site.get(bucket or site.streams, key) is None
 
 
-async def test_what_the_object_does_not_say_is_left_alone(site: Site) -> None:
+async def test_options_that_the_object_does_not_declare_are_not_changed(site: Site) -> None:
     await site.put("orders", {"config": {"subjects": ["orders.>"]}})
     await site.becomes("orders", "True")
     info = await site.js.stream_info("orders")
@@ -172,7 +176,7 @@ async def test_what_the_object_does_not_say_is_left_alone(site: Site) -> None:
     ("field", "value"),
     [("storage", "memory"), ("retention", "workqueue"), ("mirror", {"name": "other"})],
 )
-async def test_what_cannot_be_changed_is_refused_by_name(
+async def test_a_change_of_an_immutable_stream_option_is_refused(
     site: Site, field: str, value: object
 ) -> None:
     await site.put("orders", {"config": {"subjects": ["orders.>"]}})
@@ -186,7 +190,7 @@ async def test_what_cannot_be_changed_is_refused_by_name(
     await site.becomes("orders", "True")
 
 
-async def test_a_stream_of_others_is_neither_changed_nor_deleted(site: Site) -> None:
+async def test_a_foreign_stream_is_neither_changed_nor_deleted(site: Site) -> None:
     await site.js.add_stream(StreamConfig(name="theirs", subjects=["theirs.>"]))
     await site.put("theirs", {"config": {"subjects": ["ours.>"]}})
     await site.becomes("theirs", "was not created here")
@@ -199,7 +203,7 @@ async def test_a_stream_of_others_is_neither_changed_nor_deleted(site: Site) -> 
     assert await site.stream("theirs") is not None
 
 
-async def test_an_adopted_stream_is_changed_and_is_left_when_its_object_goes(site: Site) -> None:
+async def test_an_adopted_stream_is_changed_and_outlives_its_object(site: Site) -> None:
     await site.js.add_stream(StreamConfig(name="theirs", subjects=["theirs.>"]))
     await site.put("theirs", {"adopt": True, "config": {"subjects": ["ours.>"]}})
     await site.becomes("theirs", "True")
@@ -207,43 +211,47 @@ async def test_an_adopted_stream_is_changed_and_is_left_when_its_object_goes(sit
     assert info is not None
     assert info.config.subjects == ["ours.>"]
     await site.delete(site.streams, "theirs")
-    await eventually(lambda: gone(site, "theirs"))
+    await eventually(lambda: is_deleted(site, "theirs"))
     assert await site.stream("theirs") is not None
 
 
-async def test_a_stream_of_others_may_be_observed(site: Site) -> None:
+async def test_a_foreign_stream_can_be_observed(site: Site) -> None:
     await site.js.add_stream(StreamConfig(name="theirs", subjects=["theirs.>"]))
     await site.put("theirs", {"config": {"subjects": ["ours.>"]}}, management_policy="observe")
     await site.becomes("theirs", "True")
     await site.delete(site.streams, "theirs")
-    await eventually(lambda: gone(site, "theirs"))
+    await eventually(lambda: is_deleted(site, "theirs"))
     info = await site.stream("theirs")
     assert info is not None
     assert info.config.subjects == ["theirs.>"]
 
 
-async def test_an_adopted_stream_goes_where_its_object_says_so(site: Site) -> None:
+async def test_an_adopted_stream_with_deletion_policy_delete_is_deleted_with_its_object(
+    site: Site,
+) -> None:
     await site.js.add_stream(StreamConfig(name="theirs", subjects=["theirs.>"]))
     spec = {"adopt": True, "deletionPolicy": "Delete", "config": {"subjects": ["theirs.>"]}}
     await site.put("theirs", spec)
     await site.becomes("theirs", "True")
     await site.delete(site.streams, "theirs")
-    await eventually(lambda: gone(site, "theirs"))
+    await eventually(lambda: is_deleted(site, "theirs"))
     assert await site.stream("theirs") is None
 
 
-async def test_an_orphan_keeps_its_messages(site: Site) -> None:
+async def test_a_stream_with_deletion_policy_orphan_keeps_its_messages(site: Site) -> None:
     await site.put("orders", {"deletionPolicy": "Orphan", "config": {"subjects": ["orders.>"]}})
     await site.becomes("orders", "True")
     await site.js.publish("orders.1", b"one")
     await site.delete(site.streams, "orders")
-    await eventually(lambda: gone(site, "orders"))
+    await eventually(lambda: is_deleted(site, "orders"))
     info = await site.stream("orders")
     assert info is not None
     assert info.state.messages == 1
 
 
-async def test_a_stream_whose_object_was_removed_past_its_finalizer_goes_too(site: Site) -> None:
+async def test_a_stream_whose_object_was_removed_despite_its_finalizer_is_deleted(
+    site: Site,
+) -> None:
     await site.put("orders", {"config": {"subjects": ["orders.>"]}})
     await site.becomes("orders", "True")
     await site.streams.delete("orders")
@@ -254,7 +262,7 @@ async def test_a_stream_whose_object_was_removed_past_its_finalizer_goes_too(sit
     await eventually(deleted)
 
 
-async def test_a_paused_stream_is_left_alone(site: Site) -> None:
+async def test_a_paused_stream_is_not_created(site: Site) -> None:
     await site.put("orders", {"config": {"subjects": ["orders.>"]}}, paused="true")
     await site.becomes("orders", "False")
     assert await site.stream("orders") is None
@@ -263,7 +271,7 @@ async def test_a_paused_stream_is_left_alone(site: Site) -> None:
     assert await site.stream("orders") is not None
 
 
-async def test_a_name_that_jetstream_has_not_is_refused(site: Site) -> None:
+async def test_a_name_that_jetstream_does_not_allow_is_refused(site: Site) -> None:
     await site.put("team.orders", {"config": {"subjects": ["orders.>"]}})
     await site.becomes("team.orders", "set spec.name")
     await site.put("team.orders", {"name": "orders", "config": {"subjects": ["orders.>"]}})
@@ -279,7 +287,9 @@ async def test_a_stream_cannot_be_renamed(site: Site) -> None:
     assert await site.stream("others") is None
 
 
-async def test_a_consumer_comes_with_its_stream_and_is_changed_and_deleted(site: Site) -> None:
+async def test_a_consumer_is_created_when_its_stream_exists_and_is_changed_and_deleted(
+    site: Site,
+) -> None:
     spec = {"stream": "orders", "config": {"filter_subject": "orders.paid", "ack_wait": 5 * 10**9}}
     await site.put_consumer("billing", spec)
     await site.becomes("billing", "stream not found", bucket=site.consumers)
@@ -300,7 +310,7 @@ async def test_a_consumer_comes_with_its_stream_and_is_changed_and_deleted(site:
 
     await eventually(changed)
     await site.delete(site.consumers, "billing")
-    await eventually(lambda: gone(site, "billing", site.consumers))
+    await eventually(lambda: is_deleted(site, "billing", site.consumers))
     assert await site.consumer("orders", "billing") is None
 
 
@@ -312,11 +322,11 @@ async def test_a_consumer_cannot_move_to_another_stream(site: Site) -> None:
     await site.put_consumer("billing", {"stream": "returns"})
     await site.becomes("billing", "to returns.billing: put another object", bucket=site.consumers)
     await site.delete(site.consumers, "billing")
-    await eventually(lambda: gone(site, "billing", site.consumers))
+    await eventually(lambda: is_deleted(site, "billing", site.consumers))
     assert await site.consumer("orders", "billing") is None
 
 
-async def test_what_a_consumer_cannot_change_is_refused_by_name(site: Site) -> None:
+async def test_a_change_of_an_immutable_consumer_option_is_refused(site: Site) -> None:
     await site.put("orders", {"config": {"subjects": ["orders.>"]}})
     await site.put_consumer("billing", {"stream": "orders", "config": {"deliver_policy": "all"}})
     await site.becomes("billing", "True", bucket=site.consumers)
@@ -324,7 +334,7 @@ async def test_what_a_consumer_cannot_change_is_refused_by_name(site: Site) -> N
     await site.becomes("billing", "cannot change deliver_policy", bucket=site.consumers)
 
 
-async def test_a_consumer_of_others_is_left_alone(site: Site) -> None:
+async def test_a_foreign_consumer_is_not_changed(site: Site) -> None:
     await site.js.add_stream(StreamConfig(name="orders", subjects=["orders.>"]))
     await site.js.add_consumer("orders", ConsumerConfig(durable_name="billing"))
     await site.put_consumer("billing", {"stream": "orders", "config": {"max_deliver": 3}})
@@ -334,7 +344,9 @@ async def test_a_consumer_of_others_is_left_alone(site: Site) -> None:
     assert info.config.max_deliver == -1
 
 
-async def test_what_is_as_it_should_be_causes_no_write(site: Site, nats_server: NatsServer) -> None:
+async def test_a_sync_without_a_difference_writes_nothing(
+    site: Site, nats_server: NatsServer
+) -> None:
     limits = {"max_msgs": 0, "max_bytes": -1, "max_age": 0, "discard": "old", "num_replicas": 1}
     await site.put("orders", {"config": {"subjects": ["orders.>"], **limits}})
     await site.put_consumer("billing", {"stream": "orders", "config": {"ack_policy": "explicit"}})
@@ -342,8 +354,8 @@ async def test_what_is_as_it_should_be_causes_no_write(site: Site, nats_server: 
     await site.becomes("billing", "True", bucket=site.consumers)
 
     async def ready() -> bool:
-        assert await site.says("orders", "Ready") == "True"
-        assert await site.says("billing", "Ready", site.consumers) == "True"
+        assert await site.condition("orders", "Ready") == "True"
+        assert await site.condition("billing", "Ready", site.consumers) == "True"
         return True
 
     await eventually(ready)

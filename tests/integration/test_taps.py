@@ -1,4 +1,4 @@
-"""A tap is handed every message as it came, whole and in order, however the bytes arrive."""
+"""A raw subscription gets every message whole and in order, for any split of the bytes."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def frame(sid: int, message: Received) -> bytes:
 
 
 class Script:
-    """A server that sends what it is told, in pieces of a given size."""
+    """A server that sends given bytes in pieces of a given size."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -55,8 +55,8 @@ class Script:
 
     async def send(self, data: bytes, size: int) -> None:
         assert self._writer is not None
-        for at in range(0, len(data), size):
-            self._writer.write(data[at : at + size])
+        for start in range(0, len(data), size):
+            self._writer.write(data[start : start + size])
             await asyncio.sleep(0)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ async def scripted() -> AsyncIterator[tuple[Script, OneTimeClient]]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40, 1_000, 100_000])
-async def test_messages_come_whole_and_in_order(size: int) -> None:
+async def test_a_tap_gets_whole_messages_in_order(size: int) -> None:
     tapped: list[Received] = []
     plain: list[tuple[str, bytes]] = []
 
@@ -99,7 +99,7 @@ async def test_messages_come_whole_and_in_order(size: int) -> None:
     assert plain == [("other", b"plain"), ("other", b"")] * 2
 
 
-async def test_what_comes_after_the_end_of_a_tap_goes_nowhere() -> None:
+async def test_messages_after_unsubscribe_are_dropped() -> None:
     tapped: list[Received] = []
     async with scripted() as (script, client):
         subscription = await client.subscribe_raw("inbox", lambda *message: tapped.append(message))
@@ -112,7 +112,7 @@ async def test_what_comes_after_the_end_of_a_tap_goes_nowhere() -> None:
     assert tapped == MESSAGES[1:2]
 
 
-async def test_a_real_server_is_understood(nats_server: NatsServer) -> None:
+async def test_a_tap_reads_the_messages_of_a_real_server(nats_server: NatsServer) -> None:
     values = [os.urandom(size) for size in (0, 1, 312, 70_000, 900_000, 3)]
     tapped: list[Received] = []
     client, other = OneTimeClient(), OneTimeClient()

@@ -1,4 +1,4 @@
-"""What is asked of NATS and of a cluster is recorded, as part of what it was asked for."""
+"""Requests to NATS and to a cluster are spans below the span of their sync."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -24,8 +24,8 @@ OK = web.Response(body=b"{}")
 
 @pytest.fixture
 def recorded() -> Iterator[Recording]:
-    with recording() as found:
-        yield found
+    with recording() as recording_of_test:
+        yield recording_of_test
 
 
 @pytest.fixture
@@ -57,16 +57,16 @@ async def test_each_operation_on_a_key_is_a_span(store: Store, recorded: Recordi
         "db.collection.name": "things",
         "natsctl.kv.key": "a",
     }
-    (asked,) = recorded.below(below[2])
-    assert asked.name == "jetstream STREAM.MSG.GET"
-    assert asked.attributes == {
+    (request,) = recorded.below(below[2])
+    assert request.name == "jetstream STREAM.MSG.GET"
+    assert request.attributes == {
         "rpc.system": "nats",
         "rpc.service": "jetstream",
         "rpc.method": "STREAM.MSG.GET.KV_things",
     }
 
 
-async def test_a_conflict_is_a_failure_and_a_missing_key_is_none(
+async def test_a_conflict_is_an_error_of_the_span_and_a_missing_key_is_not(
     store: Store, recorded: Recording
 ) -> None:
     await store.create("a", b"{}")
@@ -81,7 +81,7 @@ async def test_a_conflict_is_a_failure_and_a_missing_key_is_none(
     assert get.status.status_code is StatusCode.UNSET
 
 
-async def test_what_is_asked_outside_of_any_span_is_not_recorded(
+async def test_requests_outside_of_a_span_are_not_recorded(
     store: Store, recorded: Recording
 ) -> None:
     await store.create("a", b"{}")
@@ -93,9 +93,9 @@ def to(url: str) -> KubeOptions:
     return KubeOptions(server=url, token="s3cret-token")
 
 
-async def test_a_request_is_a_span_each_time_it_is_sent(recorded: Recording) -> None:
-    answers = in_turn(web.Response(status=503, body=b"busy"), OK)
-    async with answering(answers) as server, connecting(to(server.url)) as transport:
+async def test_each_attempt_of_a_request_is_a_span(recorded: Recording) -> None:
+    responses = in_turn(web.Response(status=503, body=b"busy"), OK)
+    async with answering(responses) as server, connecting(to(server.url)) as transport:
         with sync_span("things", dict):
             await transport.call("GET", PATH)
         headers, port = server.headers, int(server.url.rpartition(":")[2])
@@ -122,7 +122,7 @@ async def test_a_request_is_a_span_each_time_it_is_sent(recorded: Recording) -> 
         assert sent["traceparent"].startswith(f"00-{trace}-{span_id}-")
 
 
-async def test_a_server_that_is_not_reached_is_a_failure_without_a_status(
+async def test_an_unreachable_server_is_an_error_without_a_status_code(
     recorded: Recording,
 ) -> None:
     async with connecting(to(f"http://127.0.0.1:{free_port()}")) as transport:
@@ -133,7 +133,7 @@ async def test_a_server_that_is_not_reached_is_a_failure_without_a_status(
     assert "http.response.status_code" not in (first.attributes or {})
 
 
-async def test_a_watch_request_is_a_span_until_it_is_answered(recorded: Recording) -> None:
+async def test_the_span_of_a_watch_request_ends_with_its_response(recorded: Recording) -> None:
     async with answering(lines(b"{}")) as server, connecting(to(server.url)) as transport:
         with sync_span("things", dict):
             async with transport.stream(PATH, query={"watch": "true"}, silence_s=5):
@@ -143,14 +143,14 @@ async def test_a_watch_request_is_a_span_until_it_is_answered(recorded: Recordin
     assert opened.attributes["http.response.status_code"] == 200
 
 
-async def test_without_a_span_no_header_names_one(recorded: Recording) -> None:
+async def test_requests_outside_of_a_span_have_no_traceparent_header(recorded: Recording) -> None:
     async with answering(in_turn(OK)) as server, connecting(to(server.url)) as transport:
         await transport.call("GET", PATH)
         assert "traceparent" not in server.headers[0]
     assert recorded.spans == []
 
 
-async def test_no_span_tells_a_secret_whatever_a_server_answers(recorded: Recording) -> None:
+async def test_no_span_contains_a_secret(recorded: Recording) -> None:
     echo = web.Response(status=403, body=b"no entry for s3cret-token")
     async with answering(in_turn(echo)) as server, connecting(to(server.url)) as transport:
         with pytest.raises(StoreError), sync_span("things", dict):
@@ -162,7 +162,7 @@ async def test_no_span_tells_a_secret_whatever_a_server_answers(recorded: Record
     assert all("s3cret" not in span.to_json() for span in recorded.spans)
 
 
-async def test_a_call_that_is_not_answered_in_time_is_no_answer(
+async def test_a_request_that_times_out_is_an_error_of_its_span(
     nats: Nats, nats_server: NatsServer, store: Store, recorded: Recording
 ) -> None:
     nats_server.pause()
@@ -171,5 +171,5 @@ async def test_a_call_that_is_not_answered_in_time_is_no_answer(
             await nats.connection.api("STREAM.INFO.KV_things", timeout_s=0.05)
     finally:
         nats_server.resume()
-    (asked,) = recorded.named("jetstream STREAM.INFO")
-    assert str(asked.status.description).startswith("StoreTimeoutError: $JS.API.STREAM.INFO")
+    (request,) = recorded.named("jetstream STREAM.INFO")
+    assert str(request.status.description).startswith("StoreTimeoutError: $JS.API.STREAM.INFO")

@@ -1,4 +1,4 @@
-"""A handler that blocks the event loop is named, and probes are answered all the same."""
+"""A handler that blocks the event loop is reported, and probes still get responses."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ class Lamp(Object, frozen=True):
 
 
 class Frozen(Controller):
-    """Blocks the event loop until a thread lets it go on."""
+    """Blocks the event loop until a thread sets the event `go`."""
 
     lamps = primary(kv(Lamp, bucket="lamps"))
 
@@ -42,17 +42,17 @@ class Frozen(Controller):
 
 
 def fetch(url: str) -> tuple[int, str]:
-    """Ask as a probe does, from a thread of its own."""
+    """Send the request of a probe, and return status and body."""
     try:
-        with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(url, timeout=LIMIT_S) as response:
+            return response.status, response.read().decode()
     except HTTPError as refused:
         with refused:
             return refused.code, refused.read().decode()
 
 
 async def block(controller: Frozen, meanwhile: Callable[[], None]) -> None:
-    """Have the handler block the loop until a thread has done something."""
+    """Let the handler block the loop until *meanwhile* has run in a thread."""
 
     def work() -> None:
         try:
@@ -73,7 +73,7 @@ def nothing() -> None:
 
 
 async def block_until_seen(watchdog: Watchdog, then: Callable[[], None] = nothing) -> None:
-    """Have the handler block the loop until the watchdog has noticed, and do something *then*."""
+    """Let the handler block the loop until the watchdog reports it and *then* has run."""
     seen = threading.Event()
 
     def wait() -> None:
@@ -86,9 +86,9 @@ async def block_until_seen(watchdog: Watchdog, then: Callable[[], None] = nothin
 
 @pytest.fixture
 async def vitals() -> AsyncIterator[Vitals]:
-    found = Vitals()
-    with found.watchdog.watching():
-        yield found
+    vitals = Vitals()
+    with vitals.watchdog.watching():
+        yield vitals
 
 
 async def test_a_blocked_loop_is_logged_with_the_key_and_the_line_and_counted(
@@ -96,7 +96,9 @@ async def test_a_blocked_loop_is_logged_with_the_key_and_the_line_and_counted(
 ) -> None:
     await block_until_seen(vitals.watchdog)
     await eventually(lambda: vitals.watchdog.stalls)
-    begun, ended = [at.getMessage() for at in caplog.records if "blocked" in at.getMessage()]
+    begun, ended = [
+        record.getMessage() for record in caplog.records if "blocked" in record.getMessage()
+    ]
     assert begun.startswith("event loop blocked controller=frozen key=hall line=")
     assert "test_watchdog.py" in begun
     assert "self.go.wait(LIMIT_S)  # the line that blocks" in begun
@@ -116,36 +118,39 @@ async def test_a_blocked_loop_is_logged_with_the_key_and_the_line_and_counted(
     assert counted["natsctl_event_loop_blocked_seconds_total"] == stalls.seconds
 
 
-async def test_a_line_that_blocks_again_and_again_is_logged_once_and_counted_each_time(
+async def test_a_line_that_blocks_repeatedly_is_logged_once_and_counted_each_time(
     vitals: Vitals, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
         await block_until_seen(vitals.watchdog)
     await eventually(lambda: vitals.watchdog.stalls["frozen"].count == 2)
-    assert len([at for at in caplog.records if "event loop blocked" in at.getMessage()]) == 1
+    assert (
+        len([record for record in caplog.records if "event loop blocked" in record.getMessage()])
+        == 1
+    )
 
 
-async def test_a_blocked_process_is_live_not_ready_and_says_why(vitals: Vitals) -> None:
-    answers: dict[str, tuple[int, str]] = {}
-    async with serving(Address("127.0.0.1", 0), vitals) as at:
+async def test_a_blocked_process_is_live_and_not_ready_and_reports_the_key(vitals: Vitals) -> None:
+    responses: dict[str, tuple[int, str]] = {}
+    async with serving(Address("127.0.0.1", 0), vitals) as address:
 
         def probe() -> None:
             for path in ("livez", "readyz", "metrics"):
-                answers[path] = fetch(f"http://{at}/{path}")
+                responses[path] = fetch(f"http://{address}/{path}")
 
         await block_until_seen(vitals.watchdog, probe)
 
         async def is_ok() -> bool:
-            return await asyncio.to_thread(fetch, f"http://{at}/livez") == (200, "ok")
+            return await asyncio.to_thread(fetch, f"http://{address}/livez") == (200, "ok")
 
         await eventually(is_ok)
-    assert answers["livez"][0] == 200
+    assert responses["livez"][0] == 200
     for path, status in (("readyz", 503), ("metrics", 503)):
-        assert answers[path][0] == status
-    for _, body in answers.values():
+        assert responses[path][0] == status
+    for _, body in responses.values():
         assert "by key hall of frozen" in body
-    assert answers["livez"][1].startswith("[+]event-loop ok: blocked for ")
-    assert answers["readyz"][1].startswith("[-]event-loop failed: blocked for ")
+    assert responses["livez"][1].startswith("[+]event-loop ok: blocked for ")
+    assert responses["readyz"][1].startswith("[-]event-loop failed: blocked for ")
 
 
 def test_a_process_that_is_blocked_for_a_minute_is_not_live() -> None:
@@ -155,7 +160,7 @@ def test_a_process_that_is_blocked_for_a_minute_is_not_live() -> None:
     assert "[-]event-loop failed: blocked for 61." in text
 
 
-def test_a_client_that_sends_nothing_keeps_no_other_out() -> None:
+def test_a_silent_client_does_not_block_other_probes() -> None:
     with stand_in_for(blocked_for_s=2) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port))):
@@ -164,7 +169,7 @@ def test_a_client_that_sends_nothing_keeps_no_other_out() -> None:
 
 @contextmanager
 def stand_in_for(*, blocked_for_s: float) -> Iterator[str]:
-    """Answer as while the loop is blocked; gives the URL."""
+    """Serve the probes of a blocked loop, and yield the URL."""
     stall = Stall("frozen", "hall", "frozen.py:9", time.monotonic() - blocked_for_s)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=http_stand_in([listener]), args=(stall,))
@@ -176,7 +181,9 @@ def stand_in_for(*, blocked_for_s: float) -> Iterator[str]:
             thread.join()
 
 
-async def test_a_loop_that_goes_round_is_never_blocked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_running_loop_is_never_reported_as_blocked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     watchdog = Watchdog()
     with caplog.at_level(logging.WARNING), watchdog.watching():
         async with running(Frozen()) as harness:

@@ -1,4 +1,4 @@
-"""Watchers on real servers: nothing is missed, told twice or left behind."""
+"""Watchers on real servers miss no event, repeat none and leave nothing behind."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ from tests.support.servers.nats_server import NatsServer
 
 
 class Named(RecordingWatcher):
-    """RecordingWatcher only what happened, and to what."""
+    """Records only the kind of event and the key."""
 
     async def record(self, what: str, seen: Snapshot[Any]) -> None:
         await super().record(" ".join(what.split()[:2]), seen)
@@ -60,33 +60,33 @@ async def running(*controllers: InformerController, nats: Stores) -> AsyncIterat
 
 
 def watching(notes: RecordingWatcher) -> InformerController:
-    made = InformerController(name="sites")
-    made.add_informer(SITES)
+    controller = InformerController(name="sites")
+    controller.add_informer(SITES)
     watcher = OpinionatedWatcher(SITES, sync_func=notes.sync)
     watcher.add_func, watcher.update_func = notes.add, notes.update
     watcher.delete_func = notes.delete
-    made.add_watcher(watcher, SITES)
-    return made
+    controller.add_watcher(watcher, SITES)
+    return controller
 
 
 async def document(bucket: KeyValue, key: str) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads((await bucket.get(key)).value or b"")
+        stored: dict[str, Any] = json.loads((await bucket.get(key)).value or b"")
     except KeyNotFoundError:
         return None
-    return found
+    return stored
 
 
 async def is_held(bucket: KeyValue, key: str) -> bool:
-    found = await document(bucket, key)
-    return found is not None and found["metadata"].get("finalizers") == [FINALIZER]
+    stored = await document(bucket, key)
+    return stored is not None and stored["metadata"].get("finalizers") == [FINALIZER]
 
 
 async def mark_deleted(bucket: KeyValue, key: str) -> None:
-    found = await document(bucket, key)
-    assert found is not None
-    found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    await bucket.put(key, json.dumps(found).encode())
+    stored = await document(bucket, key)
+    assert stored is not None
+    stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    await bucket.put(key, json.dumps(stored).encode())
 
 
 async def consumers(js: JetStreamContext) -> list[str]:
@@ -94,7 +94,9 @@ async def consumers(js: JetStreamContext) -> list[str]:
     return [info.name for name in streams for info in await js.consumers_info(name)]
 
 
-async def test_watchers_and_their_trail_outlive_a_server(nats_server: NatsServer) -> None:
+async def test_watchers_and_the_audit_survive_a_restart_of_the_server(
+    nats_server: NatsServer,
+) -> None:
     notes = Named()
     async with (
         connect(nats_server.url, verify_s=1.0) as stores,
@@ -115,7 +117,7 @@ async def test_watchers_and_their_trail_outlive_a_server(nats_server: NatsServer
             await mark_deleted(bucket, "athens")
             await eventually(lambda: ends_deleted(trail, "sites.athens"))
             assert await document(bucket, "athens") is None
-            # added, held, added for good, marked, let go, deleted
+            # put, finalizer set, add recorded, marked deleted, finalizer removed, deleted
             assert await audit_of(trail, "sites.athens") == [
                 "created",
                 *["updated"] * 4,
@@ -124,11 +126,13 @@ async def test_watchers_and_their_trail_outlive_a_server(nats_server: NatsServer
     assert notes.calls == ["add athens", "add berlin", "delete athens"]
 
 
-async def test_a_restart_tells_what_was_handled_from_what_was_not(nats_server: NatsServer) -> None:
+async def test_a_restarted_watcher_gets_only_events_that_were_not_handled(
+    nats_server: NatsServer,
+) -> None:
     first, second = Named(), Named()
-    trailed = Audit(kv(bytes, bucket="sites"))
+    audit = Audit(kv(bytes, bucket="sites"))
     async with connect(nats_server.url) as stores, plain(nats_server) as js:
-        async with running(watching(first), trailed, nats=stores):
+        async with running(watching(first), audit, nats=stores):
             bucket = await js.key_value("sites")
             for key in ("athens", "berlin", "calais"):
                 await bucket.put(key, site("one"))
@@ -138,8 +142,8 @@ async def test_a_restart_tells_what_was_handled_from_what_was_not(nats_server: N
         await bucket.delete("calais")
         await bucket.put("dallas", site("one"))
         expected = ["add dallas", "delete berlin", "delete calais", "sync athens"]
-        trailed = Audit(kv(bytes, bucket="sites"))
-        async with running(watching(second), trailed, nats=stores):
+        audit = Audit(kv(bytes, bucket="sites"))
+        async with running(watching(second), audit, nats=stores):
             trail = await js.key_value("audit")
             await eventually(lambda: sorted(second.calls) == expected)
             await eventually(lambda: is_held(bucket, "dallas"))
@@ -171,51 +175,51 @@ async def audit_of(bucket: KeyValue, key: str) -> list[str]:
     return [json.loads(entry.value or b"{}")["action"] for entry in entries]
 
 
-async def test_objects_of_a_cluster_are_held_and_let_go(
+async def test_a_watcher_sets_and_removes_its_finalizer_on_cluster_objects(
     kube_server: KubeCluster, kube_namespace: str
 ) -> None:
     path = f"/api/v1/namespaces/{kube_namespace}/configmaps"
     kind: Kind[Any] = kube("v1", "ConfigMap", namespace=kube_namespace, labels={"app": "mine"})
     held = "natsctl.io/operator.v1.ConfigMap"
-    told: list[str] = []
+    events: list[str] = []
 
     async def add(new: Snapshot[Any]) -> None:
-        told.append(f"add {new.object['data']['text']}")
+        events.append(f"add {new.object['data']['text']}")
 
     async def update(_old: Snapshot[Any], new: Snapshot[Any]) -> None:
-        told.append(f"update {new.object['data']['text']}")
+        events.append(f"update {new.object['data']['text']}")
 
     async def delete(last: Snapshot[Any]) -> None:
-        told.append(f"delete {last.object['data']['text']}")
+        events.append(f"delete {last.object['data']['text']}")
 
     def config(text: str) -> dict[str, Any]:
         metadata = {"name": "one", "labels": {"app": "mine"}, "finalizers": ["example.com/other"]}
         return {"metadata": metadata, "data": {"text": text}}
 
     async def finalizers_are(*names: str) -> None:
-        async def so() -> bool:
+        async def are_equal() -> bool:
             metadata = (await kube_server.call("GET", f"{path}/one"))["metadata"]
             assert metadata.get("finalizers") == list(names)
             return True
 
-        await eventually(so)
+        await eventually(are_equal)
 
-    made = InformerController()
-    made.add_informer(kind)
-    made.add_watcher(
+    controller = InformerController()
+    controller.add_informer(kind)
+    controller.add_watcher(
         OpinionatedWatcher(kind, add_func=add, update_func=update, delete_func=delete), kind
     )
     options = KubeOptions(kubeconfig=str(kube_server.kubeconfig()))
     async with connect_kube(options) as cluster, asyncio.TaskGroup() as group:
-        made.use(kube=cluster)
-        group.create_task(made.run())
-        await made.synced.wait()
+        controller.use(kube=cluster)
+        group.create_task(controller.run())
+        await controller.synced.wait()
         await kube_server.call("POST", path, config("one"))
         await finalizers_are("example.com/other", held)
         patch = [{"op": "replace", "path": "/data/text", "value": "two"}]
         patched = {"content_type": "application/json-patch+json"}
         await kube_server.call("PATCH", f"{path}/one", patch, **patched)
-        await eventually(lambda: told[-1] == "update two")
+        await eventually(lambda: events[-1] == "update two")
         await kube_server.call("DELETE", f"{path}/one")
         await finalizers_are("example.com/other")
         patch = [{"op": "remove", "path": "/metadata/finalizers"}]
@@ -224,6 +228,6 @@ async def test_objects_of_a_cluster_are_held_and_let_go(
         await finalizers_are("example.com/other", held)
         await kube_server.call("DELETE", f"{path}/one")
         await finalizers_are("example.com/other")
-        await eventually(lambda: made.idle)
-        made.stop()
-    assert told == ["add one", "update two", "delete two", "add three", "delete three"]
+        await eventually(lambda: controller.idle)
+        controller.stop()
+    assert events == ["add one", "update two", "delete two", "add three", "delete three"]
