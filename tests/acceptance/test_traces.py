@@ -11,7 +11,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
 from tests.support.cli.natsctl_command import Natsctl
-from tests.support.clients.otlp_collector import Collector, Told, collecting
+from tests.support.clients.otlp_collector import CollectedSpan, Collector, collecting
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
@@ -51,12 +51,12 @@ def natsctl(folder: Path, nats_server: NatsServer) -> Natsctl:
     return Natsctl(folder, nats_server.url, environ=SENT_SOON)
 
 
-def only(spans: list[Told]) -> Told:
+def only(spans: list[CollectedSpan]) -> CollectedSpan:
     assert len(spans) == 1, spans
     return spans[0]
 
 
-def synced(collector: Collector, key: str) -> Told:
+def synced(collector: Collector, key: str) -> CollectedSpan:
     """Return the span of the first sync of a key, and check that it exists."""
     spans_of_key = [
         span for span in collector.named("sync shops") if span.facts["natsctl.key"] == key

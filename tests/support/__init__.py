@@ -1,1 +1,1 @@
-"""What the tests share: servers, clients, stores, sample controllers and pytest plugins."""
+"""Shared test support: servers, clients, stores, sample controllers and pytest plugins."""

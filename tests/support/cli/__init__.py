@@ -1,1 +1,1 @@
-"""The command line as users run it."""
+"""Support for tests that run the command line as a user does."""

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class ForkServer:
-    """The fork server of this process; started at the first command."""
+    """The fork server of this process. It starts with the first command."""
 
     def __init__(self) -> None:
         self._control: socket.socket | None = None
@@ -35,7 +35,7 @@ class ForkServer:
         stdout: int,
         stderr: int,
     ) -> "ForkedProcess":
-        """Start a command whose standard files are these descriptors."""
+        """Start a command with these descriptors as standard input, output and error."""
         if self._control is None:
             self._control = self._started()
         request = {"arguments": arguments, "folder": str(folder), "environ": dict(environ)}
@@ -68,7 +68,10 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """A running command. It is no child of this process, so the fork server reports its end."""
+    """A running command.
+
+    The command is not a child of this process, so the fork server reports its end.
+    """
 
     def __init__(
         self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -78,16 +81,16 @@ class ForkedProcess:
         self._waiting = asyncio.create_task(self._wait(reader, writer))
 
     async def wait(self) -> int:
-        """Wait until it has ended, and return its status."""
+        """Wait until the command has ended, and return its status."""
         return await asyncio.shield(self._waiting)
 
     def send_signal(self, sent: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal to the command, unless it has ended."""
         if self.returncode is None:
             os.kill(self.pid, sent)
 
     def kill(self) -> None:
-        """Kill it (-9), unless it has ended."""
+        """Kill the command, unless it has ended."""
         self.send_signal(signal.SIGKILL)
 
     async def _wait(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
@@ -104,7 +107,7 @@ SERVER_OF_THIS_PROCESS = ForkServer()
 async def forked(
     *arguments: str, log: IO[bytes], folder: Path = ROOT, environ: Mapping[str, str] | None = None
 ) -> ForkedProcess:
-    """Start `natsctl` with these arguments; both outputs go to *log*.
+    """Start `natsctl` with these arguments. Standard output and error go to *log*.
 
     *environ* is added to the environment of this process.
     """
@@ -120,7 +123,7 @@ async def forked(
 
 
 async def read_to_end(source: int) -> bytes:
-    """Read from a pipe until its other end is closed; closes the descriptor."""
+    """Read from a pipe until its other end is closed, and close the descriptor."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb")

@@ -1,4 +1,4 @@
-"""One namespace of a real cluster, as people see it who know nothing of natsctl."""
+"""One namespace of a real cluster, read and written without natsctl."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ from tests.support.servers.kube_cluster import KubeCluster
 
 MERGE_PATCH = "application/merge-patch+json"
 KINDS = ("configmaps", "deployments", "services")
-ITS_OWN = "kube-root-ca.crt"  # which a cluster puts into every namespace
+DEFAULT_CONFIG_MAP = "kube-root-ca.crt"  # in every namespace of a cluster
 
 
 class Namespace:
-    """What is there of each kind, and what somebody does to it by hand."""
+    """Reads and writes the objects of a namespace as a user does by hand."""
 
     def __init__(self, server: KubeCluster, name: str) -> None:
         self.server = server
@@ -24,11 +24,13 @@ class Namespace:
         return f"{root}/namespaces/{self.name}/{kind}" + (f"/{name}" if name else "")
 
     async def names(self, kind: str) -> list[str]:
-        found = await self.server.call("GET", self.path(kind))
-        return sorted({each["metadata"]["name"] for each in found["items"]} - {ITS_OWN})
+        response = await self.server.call("GET", self.path(kind))
+        return sorted(
+            {item["metadata"]["name"] for item in response["items"]} - {DEFAULT_CONFIG_MAP}
+        )
 
     async def has(self, *names: str) -> bool:
-        """Fail unless these are the names of the objects of each kind."""
+        """Raise AssertionError unless each kind has exactly these names."""
         for kind in KINDS:
             assert await self.names(kind) == sorted(names), kind
         return True
@@ -46,27 +48,27 @@ class Namespace:
         await self.server.call("PATCH", self.path(kind, name), fields, content_type=MERGE_PATCH)
 
     async def runs(self, name: str, *, ready: int) -> None:
-        """Report what runs of a Deployment's newest state, where no controller does."""
+        """Set the status of a Deployment, because no Deployment controller runs."""
         generation = (await self.read("deployments", name))["metadata"]["generation"]
-        # the server takes no more ready replicas than there are
+        # the server refuses more ready replicas than replicas
         status = {"observedGeneration": generation, "readyReplicas": ready, "replicas": ready}
         path = self.path("deployments", f"{name}/status")
         await self.server.call("PATCH", path, {"status": status}, content_type=MERGE_PATCH)
 
     async def events(self, reason: str) -> set[tuple[str, str]]:
-        """Return the kinds and names of the objects that events with this reason are about."""
+        """Return the kind and name of each object that has an event with this reason."""
         path = f"/apis/events.k8s.io/v1/namespaces/{self.name}/events"
-        found = (await self.server.call("GET", path))["items"]
-        about = [each["regarding"] for each in found if each["reason"] == reason]
-        return {(each["kind"], each["name"]) for each in about}
+        events = (await self.server.call("GET", path))["items"]
+        regarding = [event["regarding"] for event in events if event["reason"] == reason]
+        return {(reference["kind"], reference["name"]) for reference in regarding}
 
     def app(self, **spec: object) -> str:
-        """Return a web app of this namespace, as it is put."""
+        """Return the value of a WebApp object for this namespace."""
         return json.dumps({"spec": {"image": "web:1", "namespace": self.name, **spec}})
 
 
 def unreachable(folder: Path) -> Path:
-    """Return a kubeconfig of a cluster that is not there."""
+    """Return a kubeconfig of an unreachable cluster."""
     file = folder / "unreachable.yaml"
     file.write_text(
         """
@@ -81,9 +83,9 @@ current-context: it
 def without(
     rules: Iterable[Mapping[str, Any]], verb: str, *, resource: str
 ) -> list[Mapping[str, Any]]:
-    """Return the rules less one verb on what is allowed together with this resource."""
+    """Return the rules without one verb in the rules that have this resource."""
     return [
-        {**rule, "verbs": [each for each in rule["verbs"] if each != verb]}
+        {**rule, "verbs": [allowed for allowed in rule["verbs"] if allowed != verb]}
         if resource in rule["resources"]
         else rule
         for rule in rules

@@ -32,7 +32,7 @@ class Result(NamedTuple):
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of the table that it wrote, below its headings."""
+        """The cells of the printed table without its headings."""
         return [line.split() for line in self.out.splitlines()[1:]]
 
     @property
@@ -55,12 +55,12 @@ class Running:
     async def says(self, text: str, *, times: int = 1) -> None:
         """Wait until the command has written *text* so many times."""
 
-        def said() -> bool:
-            found = self.log.count(text) >= times
-            assert found or self.process.returncode is None, self.log
-            return found
+        def has_written() -> bool:
+            is_written = self.log.count(text) >= times
+            assert is_written or self.process.returncode is None, self.log
+            return is_written
 
-        await eventually(said, within_s=LIMIT_S)
+        await eventually(has_written, within_s=LIMIT_S)
 
     async def ends(self, sent: signal.Signals | None = None) -> int:
         """Send the signal, if any; wait until the command ends, and return its status."""
@@ -91,9 +91,9 @@ class InProcess:
 
 
 class Natsctl:
-    """Runs commands in a folder, with the environment of a user whose server is `url`.
+    """Runs commands in a folder with an environment that names the server `url`.
 
-    The cluster is what *kubeconfig* names: without one there is none. *environ* is more of it. A
+    *kubeconfig* names the cluster, if any, and *environ* extends the environment. A
     command is forked from a process that has natsctl imported; with *fresh* it starts a new
     interpreter.
     """
@@ -164,7 +164,7 @@ class Natsctl:
 
     @asynccontextmanager
     async def running(self, *words: str) -> AsyncIterator[Running]:
-        """Run a command until the context ends; then it is killed, if it still runs."""
+        """Run a command during the context, and kill it at the end if it still runs."""
         self._logs += 1
         file = self.folder / f"running-{self._logs}.log"
         process: Process | ForkedProcess
@@ -192,7 +192,7 @@ class Natsctl:
     async def piped(
         self, *words: str
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.subprocess.Process]]:
-        """Run a command whose output is read for as long as the context lasts."""
+        """Run a command whose output can be read during the context."""
         with (self.folder / "piped.err").open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *self._program(*words),
@@ -212,7 +212,7 @@ class Natsctl:
             transport.close()
 
     async def typed(self, answer: str, *words: str) -> int:
-        """Run a command on a terminal where a person types an answer; return its status."""
+        """Run a command on a terminal, type an answer, and return the status."""
         ours, theirs = pty.openpty()
         try:
             process = await asyncio.create_subprocess_exec(

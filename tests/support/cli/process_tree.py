@@ -4,17 +4,19 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that they have."""
+    """Return the ids of all descendants of a process."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
-        children = [int(child) for at in threads for child in (at / "children").read_text().split()]
+        children = [
+            int(child) for thread in threads for child in (thread / "children").read_text().split()
+        ]
     except (FileNotFoundError, ProcessLookupError):
         return []
-    return [found for child in children for found in (child, *descendants(child))]
+    return [process for child in children for process in (child, *descendants(child))]
 
 
 def alive(pid: int) -> bool:
-    """Say whether a process runs; one that ended and was not waited for does not."""
+    """Return whether a process runs. A zombie does not run."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -23,7 +25,7 @@ def alive(pid: int) -> bool:
 
 
 def name(pid: int) -> str:
-    """Return the name of the program that a process runs; empty where it has ended."""
+    """Return the program name of a process, or "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""An editor that a play tells what a person does in it."""
+"""An editor that follows a script instead of a person."""
 
 import json
 import shlex
@@ -12,11 +12,11 @@ Step = Mapping[str, Any]
 
 
 class Editor:
-    """What `EDITOR` names: takes one step of a play each time it is opened.
+    """The program for `EDITOR`. It does one step of its script each time it is opened.
 
-    A step says what is done with the file: `replace` a text by another, `write` another text,
-    leave it alone; whether a command is run `meanwhile`, as somebody else's; which status it
-    `exits` with.
+    The fields of a step are optional: `replace` maps old texts to new ones, `write` is the new
+    content of the file, `meanwhile` is a natsctl command that runs first, and `exits` is the exit
+    status.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -25,34 +25,34 @@ class Editor:
 
     @property
     def command(self) -> str:
-        """The words that open it."""
+        """The value for the variable `EDITOR`."""
         return shlex.join((sys.executable, __file__, str(self._folder)))
 
     @property
     def seen(self) -> list[str]:
-        """What was in the file each time it was opened."""
+        """The content of the file at each start of the editor."""
         return [file.read_text() for file in sorted(self._folder.glob("seen-*"))]
 
     def plays(self, *steps: Step) -> None:
         (self._folder / "steps").write_text(json.dumps(steps))
 
 
-def play(folder: Path, file: Path) -> int:
-    """Take the next step; there must be one."""
-    first, *rest = json.loads((folder / "steps").read_text())
+def do_next_step(folder: Path, file: Path) -> int:
+    """Do the next step of the script, and return the exit status."""
+    step, *rest = json.loads((folder / "steps").read_text())
     (folder / "steps").write_text(json.dumps(rest))
     text = file.read_text()
     (folder / f"seen-{len(list(folder.glob('seen-*')))}").write_text(text)
     assert file.stat().st_mode & 0o077 == 0
-    if "meanwhile" in first:
-        natsctl = (sys.executable, "-m", "natsctl", *first["meanwhile"])
+    if "meanwhile" in step:
+        natsctl = (sys.executable, "-m", "natsctl", *step["meanwhile"])
         subprocess.run(natsctl, check=True, stdout=subprocess.DEVNULL)
-    for old, new in first.get("replace", {}).items():
+    for old, new in step.get("replace", {}).items():
         assert old in text, text
         text = text.replace(old, new)
-    file.write_text(first.get("write", text))
-    return int(first.get("exits", 0))
+    file.write_text(step.get("write", text))
+    return int(step.get("exits", 0))
 
 
 if __name__ == "__main__":
-    sys.exit(play(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(do_next_step(Path(sys.argv[1]), Path(sys.argv[2])))

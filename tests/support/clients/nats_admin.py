@@ -1,4 +1,4 @@
-"""A person with the NATS command line, who writes, reads and breaks buckets."""
+"""An administrator's NATS client, which writes, reads and breaks buckets without natsctl."""
 
 import asyncio
 import base64
@@ -17,22 +17,22 @@ from natsctl.jetstream.connection.client import OneTimeClient
 
 ANSWER_S = 2.0
 NO_MESSAGE = 10037
-BATCH = 1_000  # writes of which one is waited for: a stream drops what it cannot take in
-PATIENCE_S = 60.0  # for that one
-READS = 32  # entries that are asked for at once: each is to be answered in time
+BATCH = 1_000  # writes per acknowledgement: a stream drops messages above its rate
+PATIENCE_S = 60.0  # for this acknowledgement
+READS = 32  # concurrent reads of entries
 MARKED = re.compile(rb"KV-Operation: *(DEL|PURGE)|Nats-Marker-Reason:")
 
 
-class Refused(Exception):  # noqa: N818 - what the server did
-    """The server said no."""
+class Refused(Exception):  # noqa: N818 - the response of the server
+    """The server refused the request."""
 
 
 class NoMessage(Refused):
-    """There is none like that."""
+    """The stream has no such message."""
 
 
 FAILURES = (Refused, NatsError, OSError, TimeoutError)
-"""What a call raises while servers are down."""
+"""The exceptions of calls while servers are down."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -44,11 +44,11 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 async def _ignore(_error: Exception) -> None:
-    """What nats-py meets in the background is of no interest here."""
+    """Ignore background errors of nats-py."""
 
 
 class Admin:
-    """Talks to the first of the servers that answers; every call may fail while none does."""
+    """Connects to the first server that answers. Every call raises if none does."""
 
     def __init__(self, url: str) -> None:
         self._urls = url.split(",")
@@ -68,7 +68,7 @@ class Admin:
         await self._disconnect()
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """Ask the JetStream API; raises where it refuses or does not answer."""
+        """Send a request to the JetStream API. Raises if the server refuses it or does not answer."""
         return await self.request(f"$JS.API.{endpoint}", b"" if body is None else encoded(body))
 
     async def request(
@@ -87,26 +87,26 @@ class Admin:
         except Exception:
             await self._give_up(client)
             raise
-        answer = json.loads(reply.data)
-        if "error" in answer:
-            refused = NoMessage if answer["error"].get("err_code") == NO_MESSAGE else Refused
-            raise refused(f"{subject}: {answer['error']}")
-        return answer
+        response = json.loads(reply.data)
+        if "error" in response:
+            error_class = NoMessage if response["error"].get("err_code") == NO_MESSAGE else Refused
+            raise error_class(f"{subject}: {response['error']}")
+        return response
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """Send a message and do not wait for what comes of it."""
+        """Send a message without waiting for a reply."""
         await (await self._connected()).publish(subject, payload)
 
     async def flush(self) -> None:
-        """Wait until the server has what was published."""
+        """Wait until the server has received all published messages."""
         await (await self._connected()).flush(60)
 
     async def put(self, bucket: str, key: str, document: object) -> int:
-        """Store *document* as people do, whatever was there; return its revision."""
+        """Store *document* without a revision check, and return its revision."""
         return int((await self.request(f"$KV.{bucket}.{key}", encoded(document)))["seq"])
 
     async def write(self, bucket: str, key: str, document: object) -> None:
-        """Store *document*, one of many: the last of every `BATCH` is waited for."""
+        """Store *document*, and wait for an acknowledgement once per `BATCH` writes."""
         self._written += 1
         subject, payload = f"$KV.{bucket}.{key}", encoded(document)
         if self._written % BATCH:
@@ -116,25 +116,25 @@ class Admin:
 
     async def delete(self, bucket: str, key: str) -> int:
         """Put a delete marker."""
-        answer = await self.request(f"$KV.{bucket}.{key}", b"", {"KV-Operation": "DEL"})
-        return int(answer["seq"])
+        response = await self.request(f"$KV.{bucket}.{key}", b"", {"KV-Operation": "DEL"})
+        return int(response["seq"])
 
     async def create(self, bucket: str, **config: object) -> None:
-        """Make the bucket as natsctl would, with this configuration on top."""
+        """Create the bucket as natsctl does, with these changes of its configuration."""
         await self.api(f"STREAM.CREATE.KV_{bucket}", _stream(bucket, config))
 
     async def drop(self, bucket: str) -> dict[str, Any]:
-        """Delete the bucket and return the configuration that it had."""
+        """Delete the bucket, and return its configuration."""
         config = (await self.info(bucket))["config"]
         await self.api(f"STREAM.DELETE.KV_{bucket}")
         return dict(config)
 
     async def restore(self, config: dict[str, Any]) -> None:
-        """Make a bucket again, empty, with the configuration that `drop` returned."""
+        """Create an empty bucket with the configuration that `drop` returned."""
         await self.api(f"STREAM.CREATE.{config['name']}", config)
 
     async def purge(self, bucket: str, key: str | None = None, **options: object) -> None:
-        """Remove everything, or everything of one key, without a trace."""
+        """Purge the bucket or one key. No delete marker remains."""
         body = options if key is None else {"filter": f"$KV.{bucket}.{key}", **options}
         await self.api(f"STREAM.PURGE.KV_{bucket}", body)
 
@@ -147,48 +147,48 @@ class Admin:
         return _entry(message)
 
     async def entries(self, bucket: str) -> dict[str, Entry]:
-        """Return the newest message of every key, markers too, read at the leader."""
+        """Return the newest message of every key, including delete markers, from the leader."""
         prefix = f"$KV.{bucket}."
         info = await self.info(bucket, subjects_filter=f"{prefix}>")
         subjects = info["state"].get("subjects") or {}
         assert info.get("total", 0) == len(subjects), "more keys than one page: too big a test"
-        remaining, found = iter(subjects), dict[str, Entry]()
+        remaining, entries = iter(subjects), dict[str, Entry]()
 
         async def read() -> None:
             for subject in remaining:
                 key = subject.removeprefix(prefix)
-                found[key] = await self.entry(bucket, key)
+                entries[key] = await self.entry(bucket, key)
 
         reads = await asyncio.gather(*(read() for _ in range(READS)), return_exceptions=True)
         for failure in filter(None, reads):
             raise failure
-        return found
+        return entries
 
     async def markers(self, bucket: str) -> set[str]:
-        """Return the keys of which the bucket still has any delete marker, newest or not."""
-        found, sequence, prefix = set(), 1, f"$KV.{bucket}."
+        """Return the keys that have a delete marker at any revision."""
+        keys, sequence, prefix = set(), 1, f"$KV.{bucket}."
         with suppress(NoMessage):
             while True:
                 query = {"seq": sequence, "next_by_subj": f"{prefix}>"}
                 message = await self._message(bucket, query)
                 sequence = message["seq"] + 1
                 if _entry(message).marker:
-                    found.add(message["subject"].removeprefix(prefix))
-        return found
+                    keys.add(message["subject"].removeprefix(prefix))
+        return keys
 
     async def consumers(self) -> dict[str, list[str]]:
         """Return the names of all consumers of all streams that have any."""
         streams = await self.api("STREAM.NAMES", {})
-        found = {}
+        consumers = {}
         for stream in streams.get("streams") or []:
             listed = await self.api(f"CONSUMER.NAMES.{stream}", {})
             if listed.get("consumers"):
-                found[stream] = listed["consumers"]
-        return found
+                consumers[stream] = listed["consumers"]
+        return consumers
 
     async def _message(self, bucket: str, query: dict[str, object]) -> dict[str, Any]:
-        answer = await self.api(f"STREAM.MSG.GET.KV_{bucket}", query)
-        return dict(answer["message"])
+        response = await self.api(f"STREAM.MSG.GET.KV_{bucket}", query)
+        return dict(response["message"])
 
     async def _connected(self) -> Client:
         async with self._connecting:
@@ -199,7 +199,7 @@ class Admin:
             return self._client
 
     async def _give_up(self, client: Client | None) -> None:
-        """Let the next request connect anew, unless another one does so already."""
+        """Disconnect, so that the next request connects again."""
         if client is not None and client is self._client:
             async with self._connecting:
                 if client is self._client:

@@ -1,4 +1,4 @@
-"""Who collects spans: a real OTLP/HTTP receiver, which decodes with OpenTelemetry's messages."""
+"""A collector of spans: an OTLP/HTTP server that decodes with OpenTelemetry's messages."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,8 +10,8 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
 
 
-class Told(NamedTuple):
-    """A span as it came."""
+class CollectedSpan(NamedTuple):
+    """A received span with the name of its service."""
 
     service: str
     sent: Sent
@@ -38,12 +38,12 @@ class Told(NamedTuple):
 
     @property
     def error(self) -> str | None:
-        """What it failed with, if it did."""
+        """The error message of the span, or None if the span has no error."""
         return self.sent.status.message if self.sent.status.code == 2 else None
 
 
 class Collector:
-    """What was collected."""
+    """The received requests and their spans."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -52,19 +52,19 @@ class Collector:
         self.status = 200
 
     @property
-    def spans(self) -> list[Told]:
+    def spans(self) -> list[CollectedSpan]:
         return [
-            Told(str(_read(resource.resource.attributes)["service.name"]), span)
+            CollectedSpan(str(_read(resource.resource.attributes)["service.name"]), span)
             for body in self.bodies
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans
             for scope in resource.scope_spans
             for span in scope.spans
         ]
 
-    def named(self, name: str) -> list[Told]:
+    def named(self, name: str) -> list[CollectedSpan]:
         return [span for span in self.spans if span.name == name]
 
-    def below(self, parent: Told) -> list[Told]:
+    def below(self, parent: CollectedSpan) -> list[CollectedSpan]:
         return [span for span in self.spans if span.parent == parent.id]
 
     async def take(self, request: web.Request) -> web.Response:
@@ -77,7 +77,7 @@ class Collector:
 
 @asynccontextmanager
 async def collecting(port: int = 0) -> AsyncIterator[Collector]:
-    """Take spans on `/v1/traces` for as long as the context lasts."""
+    """Receive spans on `/v1/traces` during the context."""
     collector, app = Collector(), web.Application()
     app.router.add_post("/v1/traces", collector.take)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -92,8 +92,8 @@ async def collecting(port: int = 0) -> AsyncIterator[Collector]:
 
 
 def _read(attributes: "list[KeyValue]") -> dict[str, object]:
-    found = {}
+    values = {}
     for attribute in attributes:
         kind = attribute.value.WhichOneof("value")
-        found[attribute.key] = getattr(attribute.value, kind or "string_value")
-    return found
+        values[attribute.key] = getattr(attribute.value, kind or "string_value")
+    return values

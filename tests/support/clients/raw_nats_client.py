@@ -1,4 +1,4 @@
-"""A client of NATS that checks nothing: it sends subjects and headers byte by byte."""
+"""A NATS client without checks, which sends subjects and headers as raw bytes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 class Stranger:
-    """Publishes whatever a server lets pass; made by `stranger`."""
+    """Publishes raw messages. Created by `stranger`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -16,7 +16,7 @@ class Stranger:
     def publish(
         self, subject: bytes, payload: bytes, *, reply: bytes = b"", headers: bytes | None = None
     ) -> None:
-        """Send a message; `flush` waits until the server has it, if it takes it."""
+        """Send a message. `flush` waits until the server has read it."""
         words = [b"PUB" if headers is None else b"HPUB", subject, *([reply] if reply else ())]
         if headers is not None:
             words.append(b"%d" % len(headers))
@@ -24,7 +24,10 @@ class Stranger:
         self._writer.write(b"%b %d\r\n%b\r\n" % (b" ".join(words), len(body), body))
 
     async def flush(self) -> None:
-        """Wait until the server has read everything; it complains of wildcards and keeps them."""
+        """Wait until the server has read all messages.
+
+        The server reports an error for wildcards, but stores such messages.
+        """
         self._writer.write(b"PING\r\n")
         await self._writer.drain()
         while (line := await self._reader.readline()) != b"PONG\r\n":
@@ -33,9 +36,9 @@ class Stranger:
 
 @asynccontextmanager
 async def stranger(url: str) -> AsyncIterator[Stranger]:
-    """Connect to the server at *url* while the context lasts."""
-    where = urlsplit(url)
-    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    """Connect to the server at *url* during the context."""
+    parsed_url = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parsed_url.hostname, parsed_url.port)
     try:
         await reader.readline()  # the server's INFO
         writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')

@@ -1,4 +1,4 @@
-"""Spans that are kept in memory, as OpenTelemetry's SDK records them."""
+"""Records spans in memory with OpenTelemetry's SDK."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from natsctl.telemetry.tracing import collected_by
 
 
 class Recording:
-    """What was recorded, in the order of the ends."""
+    """The recorded spans, in the order in which they ended."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._exporter = InMemorySpanExporter()
@@ -32,7 +32,7 @@ class Recording:
 
 @contextmanager
 def recording(*, sampler: Sampler = ALWAYS_ON) -> Iterator[Recording]:
-    """Record natsctl's spans for as long as the context lasts."""
-    found = Recording(sampler)
-    with collected_by(found.provider):
-        yield found
+    """Record natsctl's spans during the context."""
+    recorded = Recording(sampler)
+    with collected_by(recorded.provider):
+        yield recorded

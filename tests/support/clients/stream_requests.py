@@ -1,4 +1,4 @@
-"""A stream of things, to try a connection on."""
+"""Requests to the stream of the bucket `things`, for tests of a connection."""
 
 from natsctl.errors import StoreError
 from natsctl.jetstream.connection.connection import Connection

@@ -1,4 +1,4 @@
-"""What must hold after every fault, read at the buckets' leaders."""
+"""Checks that hold after every fault, with reads from the leaders of the buckets."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -22,13 +22,13 @@ FOREIGN = {
         "spec": {"text": "another controller's, whose owner has a key like ours"},
     },
 }
-"""Objects in the bucket of copies that are none of the controller's business."""
+"""Objects in the bucket of copies that the controller does not own."""
 
 
 class Checker:
-    """Compares what a controller believes and did with what the servers have.
+    """Compares the caches and the writes of a controller with the content of the servers.
 
-    Of a *controller* in another process only what it did can be seen.
+    Without *controller*, which may be in another process, only the writes are compared.
     """
 
     def __init__(self, admin: Admin, controller: Copies | None = None) -> None:
@@ -37,30 +37,33 @@ class Checker:
         self._foreign: dict[str, Entry] = {}
 
     async def begin(self) -> None:
-        """Put foreign objects beside ours."""
+        """Put foreign objects into the bucket of copies."""
         for key, document in FOREIGN.items():
             await self._admin.put(COPIES, key, document)
             self._foreign[key] = await self._admin.entry(COPIES, key)
 
     def forget_foreign(self) -> None:
-        """Expect no foreign objects any more: an administrator takes them away."""
+        """Expect no foreign objects, because an administrator deletes them."""
         self._foreign.clear()
 
     async def settled(
         self, *, kept: Mapping[str, bytes] | None = None, within_s: float = 60.0
     ) -> None:
-        """Wait until everything is as it must be; *kept* are copies without a living thing."""
+        """Wait until copies and caches match the things.
+
+        *kept* are copies that remain although their thing does not exist.
+        """
         await eventually(lambda: self._checked(kept or {}), within_s=within_s, every_s=0.1)
 
     async def copies(self) -> dict[str, bytes]:
-        """Return our copies, as the leader has them."""
+        """Return the controller's copies from the leader."""
         entries = living(await self._admin.entries(COPIES))
         return {key: entry.value for key, entry in entries.items() if key not in self._foreign}
 
     async def only_deleted(self, mortal: Collection[str], meddled: Collection[str]) -> None:
-        """Assert that no copy was ever deleted but of *mortal* things and those *meddled* with.
+        """Assert that only copies of *mortal* things and *meddled* copies were ever deleted.
 
-        And that nothing else was ever taken for dead.
+        The controller must not have seen the deletion of any other thing.
         """
         deleted = await self._admin.markers(COPIES) - set(meddled)
         assert {key.partition(".")[0] for key in deleted} <= set(mortal)
@@ -83,7 +86,7 @@ class Checker:
     def _follow(
         self, things: Mapping[str, Entry], copies: dict[str, Entry], kept: Mapping[str, bytes]
     ) -> None:
-        """Assert that the copies are what the things say, beside the foreign and the kept ones."""
+        """Assert that the copies match the things, except for foreign and kept copies."""
         for key, entry in self._foreign.items():
             assert copies.pop(key, None) == entry, f"{key} was touched"
         for key, value in kept.items():
@@ -91,8 +94,8 @@ class Checker:
         wanted = {}  # type: ignore[var-annotated]
         for key, thing in _decoded(things).items():
             assert thing.status.get("said") == thing.spec.text, f"{key} is {things[key]}"
-            wanted |= {f"{key}.{at}": thing.spec.text for at in range(thing.spec.copies)}
-        equal({key: said(entry.value) for key, entry in copies.items()}, wanted)
+            wanted |= {f"{key}.{number}": thing.spec.text for number in range(thing.spec.copies)}
+        equal({key: text_of(entry.value) for key, entry in copies.items()}, wanted)
 
 
 def _latest_synced(controller: Copies, things: Mapping[str, Entry]) -> None:
@@ -103,16 +106,16 @@ def _latest_synced(controller: Copies, things: Mapping[str, Entry]) -> None:
 
 
 def equal(
-    found: Mapping[str, object],
+    actual: Mapping[str, object],
     wanted: Mapping[str, object],
     explain: Callable[[str], object] = str,
 ) -> None:
-    """Assert that *found* is *wanted*; the error names one key that differs, with all about it."""
-    wrong = sorted(k for k in {*found, *wanted} if found.get(k) != wanted.get(k))
+    """Assert that both mappings are equal. The error explains one key that differs."""
+    wrong = sorted(k for k in {*actual, *wanted} if actual.get(k) != wanted.get(k))
     if wrong:
         key = wrong[0]
         raise AssertionError(
-            f"{len(wrong)} keys differ, {key} is {found.get(key)}, not {wanted.get(key)}; "
+            f"{len(wrong)} keys differ, {key} is {actual.get(key)}, not {wanted.get(key)}; "
             f"{explain(key)}"
         )
 
@@ -120,13 +123,15 @@ def equal(
 def same(slot: Primary[Any] | Secondary[Any], entries: Mapping[str, Entry]) -> None:
     """Assert that the slot's cache holds exactly these entries."""
     cache = slot.informer.cache
-    found = [cache.get(key) for key in tuple(cache.keys())]
-    cached = {at.key: (at.revision, at.value) for at in found if at is not None}
+    entries_of_cache = [cache.get(key) for key in tuple(cache.keys())]
+    cached = {
+        entry.key: (entry.revision, entry.value) for entry in entries_of_cache if entry is not None
+    }
     equal(cached, {key: (entry.revision, entry.value) for key, entry in entries.items()})
 
 
 def living(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return the entries that are no markers."""
+    """Return the entries without delete markers."""
     return {key: entry for key, entry in entries.items() if not entry.marker}
 
 
@@ -134,6 +139,6 @@ def _decoded(entries: Mapping[str, Entry]) -> dict[str, Thing]:
     return {key: msgspec.json.decode(entry.value, type=Thing) for key, entry in entries.items()}
 
 
-def said(value: bytes) -> str:
+def text_of(value: bytes) -> str:
     """Return the text of a thing or a copy."""
     return str(msgspec.json.decode(value)["spec"]["text"])

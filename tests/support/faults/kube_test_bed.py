@@ -1,4 +1,4 @@
-"""A controller at work on a real nats-server and a real kube-apiserver."""
+"""A running controller with a real nats-server and a real kube-apiserver."""
 
 import asyncio
 import itertools
@@ -41,7 +41,7 @@ class Site(Object, frozen=True):
 
 
 class Maps(Controller):
-    """Every site `shop` becomes the ConfigMap `shop`, whatever others say of it."""
+    """Applies each site `shop` as the ConfigMap `shop`, with force."""
 
     sites = primary(kv(Site, bucket=SITES))
     maps = secondary(kube("v1", "ConfigMap", namespace=NAMESPACE))
@@ -66,7 +66,10 @@ class Maps(Controller):
 
 
 class KubePlay:
-    """What takes part in a test; made by `kube_playing`. People write past natsctl."""
+    """The controller and the clients of a test, which write without natsctl.
+
+    Created by `kube_test_bed`.
+    """
 
     def __init__(self, admin: Admin, cluster: KubeServer, controller: Maps) -> None:
         self.admin = admin
@@ -88,27 +91,29 @@ class KubePlay:
             await self.admin.delete(SITES, key)
 
     async def sites(self) -> dict[str, str]:
-        """Return what the sites say, as the bucket has them."""
+        """Return the text of each site in the bucket."""
         entries = await self.admin.entries(SITES)
-        values = {key: at.value for key, at in entries.items() if not at.marker}
-        return {key: msgspec.json.decode(at)["spec"]["text"] for key, at in values.items()}
+        values = {key: entry.value for key, entry in entries.items() if not entry.marker}
+        return {key: msgspec.json.decode(value)["spec"]["text"] for key, value in values.items()}
 
     async def maps(self) -> dict[str, str]:
-        """Return what the ConfigMaps of our sites say, as the server has them."""
-        found = await self.documents()
-        return {name: at.get("data", {}).get("text", "") for name, at in found.items()}
+        """Return the text of each ConfigMap in the cluster."""
+        documents = await self.documents()
+        return {
+            name: document.get("data", {}).get("text", "") for name, document in documents.items()
+        }
 
     async def documents(self) -> dict[str, dict[str, Any]]:
-        """Return the ConfigMaps of our sites."""
+        """Return the ConfigMaps of the sites by name."""
         listed = await self.cluster.call("GET", self._path("?labelSelector=natsctl.io/owner-kind"))
-        return {at["metadata"]["name"]: at for at in listed["items"]}
+        return {item["metadata"]["name"]: item for item in listed["items"]}
 
     async def uids(self) -> dict[str, str]:
-        """Return which object each ConfigMap is."""
-        return {name: at["metadata"]["uid"] for name, at in (await self.documents()).items()}
+        """Return the uid of each ConfigMap by name."""
+        return {name: item["metadata"]["uid"] for name, item in (await self.documents()).items()}
 
     async def equal(self) -> bool:
-        """Assert that the cluster says what the bucket says; for `eventually`."""
+        """Assert that the cluster matches the bucket. Returns False if a server is down."""
         with suppress(*FAILURES, OSError):
             sites, maps = await self.sites(), await self.maps()
             differing = {key: (sites.get(key), maps.get(key)) for key in sites.keys() | maps.keys()}
@@ -117,7 +122,7 @@ class KubePlay:
         return False
 
     async def settled(self) -> None:
-        """Wait until the cluster says what the bucket says, and nothing is left to do."""
+        """Wait until the cluster matches the bucket and the controller is idle."""
         await eventually(self.equal, within_s=120)
         await eventually(lambda: self.runtime.idle)
         assert await self.equal()
@@ -136,16 +141,18 @@ class KubePlay:
         await self.cluster.call("DELETE", self._path(f"/{name}"))
 
     async def plant(self, name: str, owner: str) -> str:
-        """Make a ConfigMap by hand that says it is *owner*'s; return its uid."""
+        """Create a ConfigMap with the owner labels of *owner*, and return its uid."""
         assert self.runtime.installation is not None
-        says = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": owner}
-        marked = {**says, "natsctl.io/installation": self.runtime.installation.id}
-        metadata = {"name": name, "labels": says, "annotations": marked}
-        made = await self.cluster.call("POST", self._path(""), {"metadata": metadata, "data": {}})
-        return str(made["metadata"]["uid"])
+        owner_labels = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": owner}
+        annotations = {**owner_labels, "natsctl.io/installation": self.runtime.installation.id}
+        metadata = {"name": name, "labels": owner_labels, "annotations": annotations}
+        created = await self.cluster.call(
+            "POST", self._path(""), {"metadata": metadata, "data": {}}
+        )
+        return str(created["metadata"]["uid"])
 
     def deleted(self, since: int) -> set[str]:
-        """Return the names of the ConfigMaps that anybody deleted since *since*."""
+        """Return the names of all ConfigMaps that were deleted since *since*."""
         writes = self.cluster.writes(since=since, resource="configmaps", namespace=NAMESPACE)
         return {write.name for write in writes if write.verb == "delete" and write.status < 300}
 
@@ -163,9 +170,10 @@ async def kube_playing(
     keys: int = 40,
     watch_timeout_s: float = 60.0,
 ) -> AsyncIterator[KubePlay]:
-    """Run the controller with so many sites, all of them synced.
+    """Run the controller with this many sites, all of them synced.
 
-    *through* is a kubeconfig that leads another way than the user's, *nats_through* such a URL.
+    *through* is the kubeconfig and *nats_through* the URL of the controller, for example of a
+    proxy. The test's own clients connect directly.
     """
     with suppress(AssertionError):  # it may exist
         await cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -183,7 +191,7 @@ async def kube_playing(
 async def running(
     controller: Controller, nats_url: str, kubeconfig: Path, watch_timeout_s: float = 60.0
 ) -> AsyncIterator[ControllerRuntime]:
-    """Run the controller while the context lasts; it must not fail meanwhile."""
+    """Run the controller during the context. An error of the controller fails the test."""
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(natsctl.connect(nats_url, wait=True))
         options = KubeOptions(kubeconfig=str(kubeconfig))
@@ -203,12 +211,12 @@ async def running(
 
 @asynccontextmanager
 async def meddling(play: KubePlay, keys: list[str], *, seed: int = 0) -> AsyncIterator[None]:
-    """Write sites and spoil their ConfigMaps at random, while the context lasts.
+    """Write sites and change their ConfigMaps at random during the context.
 
-    What the servers do not let us do is given up.
+    Failed requests are ignored.
     """
     chance = random.Random(seed)
-    enough = asyncio.Event()
+    stopped = asyncio.Event()
 
     async def act() -> None:
         key = chance.choice(keys)
@@ -225,7 +233,7 @@ async def meddling(play: KubePlay, keys: list[str], *, seed: int = 0) -> AsyncIt
                 await play.put(key)
 
     async def work() -> None:
-        while not enough.is_set():
+        while not stopped.is_set():
             with suppress(*FAILURES, AssertionError, OSError):
                 await act()
             await asyncio.sleep(0.002)
@@ -235,4 +243,4 @@ async def meddling(play: KubePlay, keys: list[str], *, seed: int = 0) -> AsyncIt
         try:
             yield
         finally:
-            enough.set()
+            stopped.set()

@@ -1,4 +1,4 @@
-"""A controller at work on real servers, and everything that a test does to them."""
+"""A running controller with real NATS servers, and the clients of a test."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,11 +15,11 @@ from tests.support.eventually import eventually
 from tests.support.faults.invariants import Checker
 from tests.support.faults.random_writer import User
 
-SELDOM_S = 3600.0  # no comparison of key sets helps, where a watch must do
+SELDOM_S = 3600.0  # only watches detect changes, not comparisons of key sets
 
 
 class Play:
-    """What takes part in a test; made by `playing`."""
+    """The controller and the clients of a test. Created by `nats_test_bed`."""
 
     def __init__(
         self, admin: Admin, user: User, controller: Copies, connection: Connection
@@ -37,35 +37,35 @@ class Play:
 
     @property
     def restarts(self) -> int:
-        """How often a watch broke."""
+        """The number of restarts of watches."""
         return self.runtime.status().watch_restarts
 
     async def settled(self) -> None:
-        """Wait until everything is as it must be where nothing was lost."""
+        """Wait until all copies match, and check that no copy was deleted wrongly."""
         await self.checker.settled()
         await self.checker.only_deleted(self.user.mortal, self.user.meddled)
 
     @asynccontextmanager
     async def breaking(self, times: int = 1) -> AsyncIterator[None]:
-        """Do what breaks watches; at the end, wait until they broke so many times since."""
+        """Break watches in the body, and wait at the end for this many restarts."""
         goal = self.restarts + times
         yield
         await eventually(lambda: self.restarts >= goal)
 
     async def broken(self) -> None:
-        """Wait until a watch breaks once more, where nothing keeps it whole."""
+        """Wait until a watch restarts once more."""
         async with self.breaking():
             pass
 
     async def swept(self) -> bool:
-        """Say whether garbage was looked for since things were there; for `eventually`."""
+        """Return whether a GC cycle has recorded existing things."""
         with suppress(*FAILURES):
             entry = await self.admin.entry("natsctl", f"gc.{self.controller.name}")
             return bool(msgspec.json.decode(entry.value)["populated"])
         return False
 
     async def deleted_copies(self) -> set[str]:
-        """Return the copies that were ever deleted, as long as the bucket remembers it."""
+        """Return the copies that have a delete marker."""
         return await self.admin.markers(COPIES)
 
     async def watched(self) -> None:
@@ -76,7 +76,7 @@ class Play:
         return len(await self.admin.consumers()) == 2
 
     async def lost(self) -> None:
-        """Wait until the connection is known to be lost."""
+        """Wait until the controller has detected the loss of its connection."""
         await eventually(lambda: not self.connection.connected)
 
 
@@ -90,9 +90,10 @@ async def playing(
     keys: int = 60,
     verify_s: float = SELDOM_S,
 ) -> AsyncIterator[Play]:
-    """Run a controller, *through* another way than the user's, with all *keys* written and synced.
+    """Run a controller with all *keys* written and synced.
 
-    When the context ends well, the controller stops, and no consumer may be left at the server.
+    *through* is the URL of the controller, for example of a proxy. After a successful test, the
+    controller stops and no consumer may be left.
     """
     controller = of()
     async with Admin(url) as admin:
@@ -110,7 +111,7 @@ async def playing(
 async def running(
     controller: Controller, url: str, *, verify_s: float = SELDOM_S
 ) -> AsyncIterator[Connection]:
-    """Run the controller over a connection while the context lasts; it must not fail meanwhile."""
+    """Run the controller during the context. An error of the controller fails the test."""
     async with natsctl.connect(url, wait=True, verify_s=verify_s) as nats:
         runtime = ControllerRuntime(controller, nats=nats)
         async with asyncio.TaskGroup() as group:
@@ -125,16 +126,16 @@ async def running(
 
 
 async def no_consumers(admin: Admin) -> bool:
-    """Assert that no consumer is at the server; for `eventually`."""
+    """Assert that the server has no consumer. Returns False if the server is down."""
     with suppress(*FAILURES):
-        left = await admin.consumers()
-        assert not left, f"consumers are left: {left}"
+        remaining = await admin.consumers()
+        assert not remaining, f"consumers are left: {remaining}"
         return True
     return False
 
 
 async def delete_consumers(admin: Admin) -> None:
-    """Delete every consumer, as an administrator can."""
+    """Delete every consumer as an administrator may."""
     for stream, names in (await admin.consumers()).items():
         for name in names:
             await admin.api(f"CONSUMER.DELETE.{stream}.{name}")

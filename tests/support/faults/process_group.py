@@ -1,4 +1,4 @@
-"""Processes that run one controller, and elect who leads or share its keys."""
+"""Processes that run one controller with leader election or sharding."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ KEYS = ("a", "b", "c", "d")
 
 
 class Member:
-    """`natsctl run` in a process of its own, with a way to the server of its own."""
+    """One `natsctl run` process with its own proxy to the server."""
 
     def __init__(self, name: str, crew: "Crew", way: CutProxy) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Member:
         return self._log.read_text() if self._log.exists() else ""
 
     async def start(self) -> None:
-        """Start it, and wait until it stands by, leads, or shares keys."""
+        """Start the process, and wait until it is a standby, the leader or a shard member."""
         before = len(self.log)
         options = (*self._crew.how, "--lease-ttl", f"{self._crew.ttl_s:g}")
         with self._log.open("ab") as log:
@@ -49,16 +49,17 @@ class Member:
 
         def ready() -> bool:
             assert self._process is not None
-            said = self.log[before:]
-            assert self._process.returncode is None, said
+            new_lines = self.log[before:]
+            assert self._process.returncode is None, new_lines
             return any(
-                text in said for text in ("standing by", "leading  controller=", "sharing keys")
+                text in new_lines
+                for text in ("standing by", "leading  controller=", "sharing keys")
             )
 
         await eventually(ready)
 
     async def end(self, how: signal.Signals) -> int:
-        """Send it the signal, where it runs, and return its exit code."""
+        """Send the signal if the process runs, and return its exit code."""
         assert self._process is not None
         if self._process.returncode is None:
             self._process.send_signal(how)
@@ -67,7 +68,7 @@ class Member:
         return await self._process.wait()
 
     def pause(self) -> None:
-        """Stop it where it is."""
+        """Suspend the process."""
         self._crew.excused |= {self.pid}
         os.kill(self.pid, signal.SIGSTOP)
 
@@ -79,17 +80,19 @@ class Member:
         return self._process is not None and self._process.returncode is None
 
     def begun(self, since: int = 0) -> int:
-        """Count the syncs that it has begun, after so many records."""
+        """Return the number of syncs that this process began after *since* records."""
         return len(self.visits(since))
 
     def visits(self, since: int = 0) -> list[str]:
-        """Return the keys of the syncs that it has begun, after so many records."""
+        """Return the keys of the syncs that this process began after *since* records."""
         records = self._crew.book.records()[since:]
-        return [at.key for at in records if at.pid == self.pid and at.what == "begin"]
+        return [
+            record.key for record in records if record.pid == self.pid and record.what == "begin"
+        ]
 
 
 class Crew:
-    """All of them, and what they did."""
+    """All processes, and the log of their syncs."""
 
     def __init__(self, folder: Path, ttl_s: float, how: Sequence[str], again_s: float) -> None:
         self.folder = folder
@@ -100,32 +103,32 @@ class Crew:
         self.members: list[Member] = []
         self.excused: frozenset[int] = frozenset()
         self.join: Callable[[], Awaitable[Member]]
-        """Start one more, and return it."""
+        """Start one more process, and return it."""
 
     @property
     def recorded(self) -> int:
-        """How many records there are."""
+        """The number of records in the sync log."""
         return len(self.book.records())
 
     async def leader(self, *, other_than: Member | None = None) -> Member:
-        """Wait until a member works from now on, and return it."""
+        """Wait until a member begins a sync, and return it."""
         since = self.recorded
 
-        def found() -> Member | None:
-            at_work = (each for each in self.members if each is not other_than)
-            return next((each for each in at_work if each.begun(since)), None)
+        def working_member() -> Member | None:
+            candidates = (member for member in self.members if member is not other_than)
+            return next((member for member in candidates if member.begun(since)), None)
 
-        member = await eventually(found)
+        member = await eventually(working_member)
         assert member is not None
         return member
 
     async def progress(self, member: Member, *, syncs: int = 20) -> None:
-        """Wait until the member has begun so many syncs more."""
+        """Wait until the member has begun this many more syncs."""
         since = self.recorded
         await eventually(lambda: member.begun(since) >= syncs)
 
     def check(self) -> None:
-        """Raise `Overlap` where two were at one key at the same time."""
+        """Raise `Overlap` if two processes synced one key at the same time."""
         self.book.check(excused=self.excused)
 
 
@@ -140,9 +143,9 @@ async def crew_of(
     keys: Sequence[str] = KEYS,
     again_s: float = PAUSE_S,
 ) -> AsyncIterator[Crew]:
-    """Run so many processes, one after another: the first of them leads. Checks them at the end.
+    """Start this many processes, one after another, and check the sync log at the end.
 
-    Keys are visited again after *again_s*.
+    The first process leads. Every key is synced again after *again_s* seconds.
     """
     crew = Crew(folder, ttl_s, how, again_s)
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A user who writes things at random, and meddles with their copies, whatever the servers do."""
+"""A user who writes things and changes their copies at random."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ TEXTS = itertools.count(1)  # no text is ever used again
 
 
 class User:
-    """Writes with a seed. Half of the keys are never deleted: `mortal` are the others.
+    """Writes at random with a seed. Half of the keys are never deleted; `mortal` are the others.
 
     `meddled` are the copies that were changed or deleted by hand.
     """
@@ -38,7 +38,7 @@ class User:
         await asyncio.gather(*(self.put(key) for key in self.keys))
 
     async def act(self) -> None:
-        """Do one thing at random; raises where the servers do not let us."""
+        """Make one random write. Raises if the servers refuse it."""
         key = self._random.choice(self.keys)
         match self._random.random():
             case chance if chance < 0.75 or key not in self.mortal:
@@ -49,7 +49,7 @@ class User:
                 await self.meddle(key)
 
     async def meddle(self, key: str) -> None:
-        """Spoil the first copy of a thing: delete it, or leave its labels and change its text."""
+        """Delete the first copy of a thing, or change its text but not its labels."""
         name = f"{key}.0"
         self.meddled.add(name)
         if self._random.random() < 0.5:
@@ -62,17 +62,17 @@ class User:
 
     @asynccontextmanager
     async def writing(self, *, every_s: float = 0.002) -> AsyncIterator[None]:
-        """Act again and again while the context lasts; what fails is given up."""
+        """Write repeatedly during the context, and ignore failures."""
         enough = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._write(every_s, enough), name="user")
             try:
                 yield
             finally:
-                enough.set()  # cancelled, nats-py may go on
+                enough.set()  # a cancelled task could leave nats-py running
 
     async def progress(self, count: int = 100) -> None:
-        """Wait until so many more acts have succeeded."""
+        """Wait until this many more writes have succeeded."""
         goal = self.written + count
         await eventually(lambda: self.written >= goal)
 

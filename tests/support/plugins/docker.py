@@ -6,15 +6,15 @@ import pytest
 
 from tests.support.servers.docker import IMAGE, Stack, built
 
-TOLD = "docker"  # the property of a test that the end of the run tells
+SUMMARY = "docker"  # the property of a test that the terminal summary prints
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell what tests found out about the image."""
+    """Print the properties that tests recorded about the image."""
     for report in terminalreporter.getreports("passed"):
-        for name, told in report.user_properties:
-            if name == TOLD:
-                terminalreporter.write_line(f"docker: {told}")
+        for name, value in report.user_properties:
+            if name == SUMMARY:
+                terminalreporter.write_line(f"docker: {value}")
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +27,9 @@ def image() -> Iterator[str]:
 @pytest.fixture
 async def stack(image: str) -> AsyncIterator[Stack]:
     """Run the stack of docker-compose.yml."""
-    made = Stack()
+    running_stack = Stack()
     try:
-        await made.up()
-        yield made
+        await running_stack.up()
+        yield running_stack
     finally:
-        await made.down()
+        await running_stack.down()

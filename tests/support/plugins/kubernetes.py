@@ -1,4 +1,4 @@
-"""Fixtures for tests that need Kubernetes: a real kube-apiserver, or one loud line."""
+"""Fixtures for tests that need Kubernetes: a real kube-apiserver, or one skip message."""
 
 import inspect
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -29,7 +29,7 @@ def kube_assets() -> Path:
 
 @pytest.fixture(scope="session")
 def kube_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluster]:
-    """Run one server for all tests of this process: not to be killed, stopped or paused."""
+    """Run one server for all tests of this process. Tests must not stop or pause it."""
     folder = tmp_path_factory.mktemp("kube")
     if assets() is not None and not in_container(KUBE):
         with KubeServer(folder) as server:
@@ -43,20 +43,20 @@ def kube_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluste
 
 @pytest.fixture
 def kube_namespace(kube_server: KubeCluster) -> str:
-    """Make a namespace of `kube_server` for this test alone."""
+    """Create a namespace of `kube_server` for this test only."""
     return kube_server.new_namespace()
 
 
 @pytest.fixture
 async def own_kube_server(kube_assets: Path, tmp_path: Path) -> AsyncIterator[KubeServer]:
-    """Run a server for this test alone, to do anything to."""
+    """Run a server for this test only, which the test may kill, stop or pause."""
     async with KubeServer(tmp_path / "kube") as server:
         yield server
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let all tests without Kubernetes be told of in one line, as skipped here."""
+    """Report all tests skipped without Kubernetes in one line, as skipped in this module."""
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple) and ABSENT in report.longrepr[2]:
         _, line = inspect.getsourcelines(kube_assets)

@@ -1,4 +1,4 @@
-"""Fixtures for tests that need NATS: every one is a real server, started for that test."""
+"""Fixtures for tests that need NATS. Each test gets its own real server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

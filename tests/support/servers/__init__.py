@@ -1,1 +1,1 @@
-"""Real servers, and what stands before or instead of them."""
+"""Real servers, proxies before them and substitutes for them."""

@@ -1,4 +1,4 @@
-"""What tests do with containers: the image of natsctl, and the stack of docker-compose.yml."""
+"""Support for tests with containers: the image of natsctl and the stack of docker-compose.yml."""
 
 import asyncio
 import functools
@@ -21,30 +21,29 @@ IMAGE = "natsctl:tests"
 ASK_S = 20.0
 BUILD_S = 1200.0
 CALL_S = 240.0
-OUTPUT_MAX = 4000  # what an assertion shows of it, in characters
+OUTPUT_MAX = 4000  # characters of the output that an assertion shows
 
 
 @functools.cache
 def engine_answers() -> bool:
-    """Say whether there is a Docker engine here, and Compose to go with it.
+    """Return whether a Docker engine and Compose are available.
 
-    Whatever test needs a container asks this, once per run.
+    The result is cached for the run.
     """
     if not shutil.which("docker"):
         return False
-    fetched = (("docker", "version"), ("docker", "compose", "version"))
+    commands = (("docker", "version"), ("docker", "compose", "version"))
     try:
-        return all(_succeeds(words) for words in fetched)
+        return all(_succeeds(words) for words in commands)
     except subprocess.TimeoutExpired:
         return False
 
 
 @contextmanager
 def built(name: str, *options: str) -> Iterator[str]:
-    """Have the image under this name; what it was built from stays with the engine.
+    """Build the image under this name, and remove the name at the end.
 
-    It is built on the host's network, because that is all that is there where containers have no
-    way out.
+    The build uses the network of the host, because containers may have no other network.
     """
     done = subprocess.run(
         ["docker", "build", "--network", "host", *options, "--tag", name, "."],
@@ -63,14 +62,14 @@ def built(name: str, *options: str) -> Iterator[str]:
 
 
 async def docker(*words: str, environ: dict[str, str] | None = None) -> str:
-    """Run `docker` with these words, which succeeds; return what it wrote."""
+    """Run `docker` with these words, check that it succeeds, and return its output."""
     status, output = await tried("docker", *words, environ=environ)
     assert status == 0, f"docker {' '.join(words)}: {output[-OUTPUT_MAX:]}"
     return output
 
 
 async def tried(*words: str, environ: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run a program in our folder; return its status, and what it wrote to either output."""
+    """Run a program in the project's root, and return its status and output."""
     process = await asyncio.create_subprocess_exec(
         *words,
         cwd=ROOT,
@@ -90,19 +89,19 @@ async def tried(*words: str, environ: dict[str, str] | None = None) -> tuple[int
 
 
 async def inspected(name: str) -> dict[str, Any]:
-    """Return what the engine knows of an image or a container."""
-    found: list[dict[str, Any]] = json.loads(await docker("inspect", name))
-    return found[0]
+    """Return the output of `docker inspect` for an image or a container."""
+    objects: list[dict[str, Any]] = json.loads(await docker("inspect", name))
+    return objects[0]
 
 
 async def fetched(url: str) -> str:
-    """Return what is answered there, which is a 200."""
+    """Return the body of a response with status 200."""
     async with ClientSession(raise_for_status=True) as session, session.get(url) as response:
         return await response.text()
 
 
 class Stack:
-    """The stack of docker-compose.yml, under a name and ports of its own.
+    """The stack of docker-compose.yml with its own project name and ports.
 
     It is what a user has who says so in `environ`, the environment. Published are `url`, where
     NATS listens, and `natsctl`, `prometheus` and `grafana`, where these can be asked.
@@ -111,42 +110,42 @@ class Stack:
     def __init__(self) -> None:
         port = free_port()
         self.url = f"nats://127.0.0.1:{port}"
-        fetched = {name: free_port() for name in ("NATSCTL", "PROMETHEUS", "GRAFANA")}
+        ports = {name: free_port() for name in ("NATSCTL", "PROMETHEUS", "GRAFANA")}
         self.natsctl, self.prometheus, self.grafana = (
-            f"http://127.0.0.1:{at}" for at in fetched.values()
+            f"http://127.0.0.1:{service_port}" for service_port in ports.values()
         )
         self.environ = {
             "COMPOSE_FILE": "docker-compose.yml:tests/support/servers/compose.yml",
             "COMPOSE_PROJECT_NAME": f"natsctl-tests-{port}",
             "NATS_PORT": str(port),
-            **{f"{name}_PORT": str(at) for name, at in fetched.items()},
+            **{f"{name}_PORT": str(service_port) for name, service_port in ports.items()},
             "IMAGE_TAG": IMAGE.partition(":")[2],
         }
 
     async def up(self) -> None:
-        """Start it, and wait until it is well."""
+        """Start the stack, and wait until it is healthy."""
         await self.compose("up", "--no-build", "--wait")
 
     async def down(self) -> None:
-        """Stop it, and remove what it has made."""
+        """Stop the stack, and remove its containers and volumes."""
         await self.compose(
             "--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "1"
         )
 
     async def compose(self, *words: str) -> str:
-        """Run `docker compose` with these words, which succeeds; return what it wrote."""
+        """Run `docker compose`, check that it succeeds, and return its output."""
         return await docker("compose", *words, environ=self.environ)
 
     async def tried(self, *words: str) -> tuple[int, str]:
-        """Run a program with the stack's environment; return its status and its output."""
+        """Run a program with the stack's environment, and return its status and output."""
         return await tried(*words, environ=self.environ)
 
     async def inside(self, *words: str, service: str = "natsctl") -> tuple[int, str]:
-        """Run a program beside a service; return its status and its output."""
+        """Run a program in the container of a service, and return its status and output."""
         return await self.tried("docker", "compose", "exec", "-T", service, *words)
 
     async def state(self, service: str) -> dict[str, Any]:
-        """Return how a service's container is, whether or not it runs."""
+        """Return the state of a service's container, running or not."""
         name = (await self.compose("ps", "--all", "--quiet", service)).strip()
         return dict((await inspected(name))["State"])
 

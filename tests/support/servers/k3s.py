@@ -1,4 +1,4 @@
-"""A Kubernetes cluster in a container, where no kube-apiserver can be started as it is."""
+"""A Kubernetes cluster in a container, for machines without a kube-apiserver."""
 
 import base64
 import warnings
@@ -11,13 +11,13 @@ import yaml
 from tests.support.servers.kube_cluster import KubeCluster
 
 IMAGE = "rancher/k3s:v1.32.2-k3s1"
-INSIDE = "/tests"  # where the container sees our folder
+INSIDE = "/tests"  # the path of the test folder in the container
 
 
 class K3s(KubeCluster):
-    """A cluster in a container of its own: `with K3s(folder) as cluster`.
+    """A cluster in its own container: `with K3s(folder) as cluster`.
 
-    It has our users' tokens, and a client certificate for `admin` alone.
+    The users have tokens, and only `admin` has a client certificate.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +50,7 @@ class K3s(KubeCluster):
         self._container.stop()
 
     def _made(self, container: Any) -> Any:
-        """Tell it who our users are, and where to write who asked for what."""
+        """Return the container with the files for user tokens and the audit log."""
         given = {
             "token-auth-file": f"{INSIDE}/tokens.csv",
             "audit-policy-file": f"{INSIDE}/policy.yaml",
@@ -65,13 +65,13 @@ class K3s(KubeCluster):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the cluster."""
         return str(self._config["clusters"][0]["cluster"]["server"])
 
     def certificate(self, user: str) -> tuple[Path, Path]:
         """Return the files of the administrator's certificate, and of its key."""
         assert user == "admin", "only the administrator has a certificate here"
-        found = self._config["users"][0]["user"]
-        certificate = base64.b64decode(found["client-certificate-data"])
-        key = base64.b64decode(found["client-key-data"])
+        credentials = self._config["users"][0]["user"]
+        certificate = base64.b64decode(credentials["client-certificate-data"])
+        key = base64.b64decode(credentials["client-key-data"])
         return self._new_file("crt", certificate), self._new_file("key", key)

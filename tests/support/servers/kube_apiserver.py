@@ -40,7 +40,7 @@ class KubeServer(KubeCluster):
     """One kube-apiserver with its own etcd: `async with KubeServer(folder) as server`, or `with`.
 
     Every user may have a client certificate. Ports and data stay the same over restarts.
-    `arguments` are given to the kube-apiserver on top of what is given here.
+    `arguments` are additional arguments of the kube-apiserver.
     """
 
     def __init__(self, folder: Path, *, arguments: Sequence[str] = ()) -> None:
@@ -90,16 +90,16 @@ class KubeServer(KubeCluster):
 
     @property
     def url(self) -> str:
-        """Where it listens, or would."""
+        """The URL of the server, whether it runs or not."""
         return f"https://127.0.0.1:{self.port}"
 
     @property
     def running(self) -> bool:
-        """Whether the kube-apiserver was started and has not ended since."""
+        """True while the kube-apiserver runs."""
         return self._runs("kube-apiserver")
 
     def launch(self) -> None:
-        """Start what of the two does not run, and do not wait.
+        """Start the processes that do not run, without waiting.
 
         Must be called in the main thread: processes are killed when the thread that began them
         ends.
@@ -112,33 +112,33 @@ class KubeServer(KubeCluster):
                 self._processes[name] = self._spawn(name, arguments)
 
     async def start(self) -> None:
-        """Start it, or again with the same data and port, and wait until it is ready."""
+        """Start the server with its data and port, and wait until it is ready."""
         self.launch()
         await eventually(
             lambda: asyncio.to_thread(self._is_ready), within_s=START_S, every_s=POLL_S
         )
 
     async def stop(self) -> None:
-        """Ask the kube-apiserver to stop (TERM), and wait until it has; etcd goes on."""
+        """Stop the kube-apiserver (TERM), and wait until it has ended. etcd keeps running."""
         await asyncio.to_thread(self._end, "kube-apiserver", signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the kube-apiserver (-9), where it runs; etcd goes on."""
+        """Kill the kube-apiserver (-9), if it runs. etcd keeps running."""
         self._end("kube-apiserver", signal.SIGKILL)
 
     def pause(self) -> None:
-        """Stop the kube-apiserver's clock: connections stand, nothing is answered."""
+        """Suspend the kube-apiserver: connections stay open, and no request is answered."""
         self._processes["kube-apiserver"].send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after a pause."""
+        """Continue the process after a pause."""
         self._processes["kube-apiserver"].send_signal(signal.SIGCONT)
 
     def compact(self) -> int:
-        """Forget everything in etcd but the newest state; return the revision that is left.
+        """Compact etcd to the newest revision, and return this revision.
 
-        A list's next page is expired then. A watch is, too, where the kube-apiserver was
-        restarted after it, or has no cache of its own (`--watch-cache=false`).
+        The next page of a list is expired then. A watch is expired too, if the kube-apiserver was
+        restarted after it or has no cache (`--watch-cache=false`).
         """
         state = self._etcd("range", {"key": base64.b64encode(b"\0").decode()})
         revision = int(state["header"]["revision"])
@@ -155,7 +155,7 @@ class KubeServer(KubeCluster):
         return certificate, self._new_file("key", issued.private_key_pem.bytes())
 
     def log(self) -> str:
-        """Return what the kube-apiserver logged, over all its starts."""
+        """Return the log of all starts of the kube-apiserver."""
         return (self.folder / "kube-apiserver.log").read_text("utf-8", "replace")
 
     def _write_files(self) -> None:
@@ -218,15 +218,15 @@ class KubeServer(KubeCluster):
         process = self._processes.get(name)
         return process is not None and process.poll() is None
 
-    def _end(self, name: str, how: signal.Signals) -> None:
+    def _end(self, name: str, signal_number: signal.Signals) -> None:
         process = self._processes.get(name)
         if process is None:
             return
-        for signalled in (how, signal.SIGCONT):
-            process.send_signal(signalled)
+        for signal_to_send in (signal_number, signal.SIGCONT):
+            process.send_signal(signal_to_send)
         try:
             process.wait(timeout=STOP_S)
-        except subprocess.TimeoutExpired:  # it waits for the watches of others
+        except subprocess.TimeoutExpired:  # the server waits for open watches
             process.kill()
             process.wait()
 
@@ -245,10 +245,10 @@ class KubeServer(KubeCluster):
             return self._exchange("GET", "/readyz", None, headers)[0] == http.HTTPStatus.OK
         return False
 
-    def _etcd(self, what: str, body: object) -> dict[str, Any]:
+    def _etcd(self, operation: str, body: object) -> dict[str, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=CALL_S)
         try:
-            connection.request("POST", f"/v3/kv/{what}", json.dumps(body))
+            connection.request("POST", f"/v3/kv/{operation}", json.dumps(body))
             return dict(json.loads(connection.getresponse().read()))
         finally:
             connection.close()

@@ -1,4 +1,4 @@
-"""What tests do to a Kubernetes cluster: to call it, to make users, to see what was written."""
+"""The requests, users and audited writes of a Kubernetes cluster for tests."""
 
 import asyncio
 import http.client
@@ -30,7 +30,7 @@ AUDIT_POLICY = {
 
 
 class Write(NamedTuple):
-    """A write request that the server has answered, as its audit log tells it."""
+    """A completed write request from the audit log."""
 
     verb: str
     resource: str
@@ -42,7 +42,7 @@ class Write(NamedTuple):
 
 
 class KubeCluster:
-    """A kube-apiserver that is there, whoever runs it.
+    """A running kube-apiserver, as a process or in a container.
 
     The users `admin` (who may do anything), `guest` and `other` (who may do nothing) each have a
     token, and `admin` a client certificate. What the server needs to know of them is in `folder`.
@@ -65,7 +65,7 @@ class KubeCluster:
 
     @property
     def ca(self) -> Path:
-        """The certificate that vouches for the server."""
+        """The CA certificate of the server."""
         return self.folder / "ca.pem"
 
     @property
@@ -75,7 +75,7 @@ class KubeCluster:
 
     @property
     def admin_token(self) -> str:
-        """The token of the user who may do anything."""
+        """The token of the user `admin`, who has all permissions."""
         return self.tokens["admin"]
 
     def certificate(self, user: str) -> tuple[Path, Path]:
@@ -91,19 +91,19 @@ class KubeCluster:
         user: str = "admin",
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        """Call the kube-apiserver and return the JSON it answers with; it must be a 2xx."""
+        """Send a request, check that its status is 2xx, and return the JSON response."""
         headers = {"Authorization": f"Bearer {self.tokens[user]}", "Content-Type": content_type}
         data = None if body is None else json.dumps(body)
-        status, answer = self._exchange(method, path, data, headers)
-        assert status < http.HTTPStatus.MULTIPLE_CHOICES, f"{method} {path}: {status} {answer!r}"
-        return dict(json.loads(answer))
+        status, response = self._exchange(method, path, data, headers)
+        assert status < http.HTTPStatus.MULTIPLE_CHOICES, f"{method} {path}: {status} {response!r}"
+        return dict(json.loads(response))
 
     async def call(self, method: str, path: str, body: object = None, **how: str) -> dict[str, Any]:
-        """Do as `request` does, while the loop goes on."""
+        """Send a request as `request` does, without blocking the event loop."""
         return await asyncio.to_thread(self.request, method, path, body, **how)
 
     def lists_within_watches(self) -> bool:
-        """Return whether the server lists within a watch, as current ones do, and not in pages."""
+        """Return whether the server lists within a watch, as current servers do, instead of in pages."""
         version = self.request("GET", "/version")
         numbers = (re.match(r"\d+", version[part]) for part in ("major", "minor"))
         return tuple(int(number[0]) for number in numbers if number) >= STREAMING_LISTS
@@ -115,8 +115,8 @@ class KubeCluster:
         return name
 
     def allow(self, user: str, rules: Sequence[Mapping[str, object]], *, namespace: str) -> None:
-        """Let *user* do in *namespace* what *rules*, as those of a Role, say."""
-        at = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+        """Grant the *rules* of a Role to *user* in *namespace*."""
+        prefix = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
         api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
         metadata = {"name": f"{user}-{next(self._files)}"}
         subject = {"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
@@ -125,10 +125,10 @@ class KubeCluster:
             "name": metadata["name"],
             "apiGroup": "rbac.authorization.k8s.io",
         }
-        self.request("POST", f"{at}/roles", {**api, "metadata": metadata, "rules": list(rules)})
+        self.request("POST", f"{prefix}/roles", {**api, "metadata": metadata, "rules": list(rules)})
         self.request(
             "POST",
-            f"{at}/rolebindings",
+            f"{prefix}/rolebindings",
             {**api, "metadata": metadata, "roleRef": role, "subjects": [subject]},
         )
 
@@ -149,13 +149,13 @@ class KubeCluster:
         return self._new_file("kubeconfig", yaml.safe_dump(config).encode())
 
     def mark(self) -> int:
-        """Return a mark for `writes(since=...)`: what is audited after now."""
+        """Return the current position in the audit log, for `writes(since=...)`."""
         return self.audit_log.stat().st_size if self.audit_log.exists() else 0
 
     def writes(
         self, since: int = 0, *, resource: str | None = None, namespace: str | None = None
     ) -> list[Write]:
-        """Return the writes of our users since a mark, in the order they were answered."""
+        """Return the writes of the test users since a mark, in the order of their responses."""
         with self.audit_log.open("rb") as file:
             file.seek(since)
             lines = [line for line in file if line.endswith(b"\n")]
@@ -183,21 +183,21 @@ class KubeCluster:
         )
         try:
             connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            response = connection.getresponse()
+            return response.status, response.read()
         finally:
             connection.close()
 
 
 def _write(entry: Mapping[str, Any]) -> Write:
-    about = entry.get("objectRef", {})
+    reference = entry.get("objectRef", {})
     path = urlsplit(entry["requestURI"]).path
     return Write(
         verb=entry["verb"],
-        resource=about.get("resource", ""),
-        subresource=about.get("subresource", ""),
-        namespace=about.get("namespace", ""),
-        name=about.get("name", path.rpartition("/")[2]),
+        resource=reference.get("resource", ""),
+        subresource=reference.get("subresource", ""),
+        namespace=reference.get("namespace", ""),
+        name=reference.get("name", path.rpartition("/")[2]),
         user=entry["user"]["username"],
         status=entry.get("responseStatus", {}).get("code", 0),
     )

@@ -10,14 +10,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Web:
-    """A server on 127.0.0.1 that answers every request as *handler* says, and counts them."""
+    """A server on 127.0.0.1 that answers requests with *handler* and records them."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.connections: set[object] = set()
-        self.busiest = 0  # the most requests that it had at once
+        self.busiest = 0  # the maximum of concurrent requests
         self.url = ""
         self._busy = 0
 
@@ -35,7 +35,7 @@ class Web:
 
 @asynccontextmanager
 async def answering(handler: Handler) -> AsyncIterator[Web]:
-    """Run a `Web`; requests that hang when it ends are cut off."""
+    """Run a `Web` server. Pending requests are cancelled at the end."""
     served = Web(handler)
     server = web.Server(served.answer, handler_cancellation=True)  # type: ignore[arg-type]
     runner = web.ServerRunner(server, shutdown_timeout=0.1)
@@ -51,11 +51,11 @@ async def answering(handler: Handler) -> AsyncIterator[Web]:
 
 
 def in_turn(*answers: web.Response | Handler) -> Handler:
-    """Return a handler that gives these answers, one after the other, the last again and again."""
-    left: list[web.Response | Handler] = list(answers)
+    """Return a handler that gives these responses in turn, and repeats the last."""
+    remaining: list[web.Response | Handler] = list(answers)
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        answer = left.pop(0) if len(left) > 1 else left[0]
+        answer = remaining.pop(0) if len(remaining) > 1 else remaining[0]
         if isinstance(answer, web.Response):
             return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
         return await answer(request)
@@ -64,20 +64,20 @@ def in_turn(*answers: web.Response | Handler) -> Handler:
 
 
 async def reset(request: web.Request) -> web.StreamResponse:
-    """Cut the connection without an answer."""
+    """Abort the connection without a response."""
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
 
 
 async def hang(request: web.Request) -> web.StreamResponse:
-    """Never answer."""
+    """Never send a response."""
     await asyncio.Event().wait()
     return web.Response()
 
 
 def lines(*pieces: bytes, then: Handler | None = None) -> Handler:
-    """Return a handler that streams these pieces, and then does something else, or ends."""
+    """Return a handler that streams these pieces, and then calls *then* or ends."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -92,9 +92,9 @@ def lines(*pieces: bytes, then: Handler | None = None) -> Handler:
 
 
 class ConnectProxy:
-    """An HTTP proxy that connects everyone to 127.0.0.1, whatever host they name.
+    """An HTTP proxy that connects every client to 127.0.0.1, for any requested host.
 
-    `asked` are the hosts and ports that it was asked for, `credentials` what came with them.
+    `asked` are the requested hosts and ports, `credentials` the values of Proxy-Authorization.
     """
 
     def __init__(self) -> None:
@@ -156,8 +156,8 @@ async def proxying() -> AsyncIterator[ConnectProxy]:
             await asyncio.wait(running)
 
 
-async def _either(*both: Awaitable[None]) -> None:
-    tasks: Sequence[asyncio.Future[None]] = [asyncio.ensure_future(one) for one in both]
+async def _either(*coroutines: Awaitable[None]) -> None:
+    tasks: Sequence[asyncio.Future[None]] = [asyncio.ensure_future(one) for one in coroutines]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

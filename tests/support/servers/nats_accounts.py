@@ -1,4 +1,4 @@
-"""NATS operators, accounts and users, as `nsc` would make them: JWTs signed with nkeys."""
+"""NATS operators, accounts and users as `nsc` creates them: JWTs signed with nkeys."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ UNLIMITED = -1
 
 
 class Identity:
-    """A key pair of one of the three sorts."""
+    """A key pair of an operator, an account or a user."""
 
     def __init__(self, sort: int) -> None:
         self.seed: bytes = nkeys.encode_seed(os.urandom(32), sort)
@@ -27,7 +27,7 @@ class Identity:
         return cls(nkeys.PREFIX_BYTE_USER)
 
     def sign(self, subject: "Identity", sort: str, claims: dict[str, Any], **more: Any) -> str:
-        """Return a JWT in which this identity says *claims* about *subject*."""
+        """Return a JWT with *claims* about *subject*, signed by this identity."""
         body = {
             "iat": int(time.time()),
             "iss": self.public,
@@ -43,7 +43,7 @@ class Identity:
 
 
 class Operator:
-    """An operator with one account, and the users that are made in it."""
+    """An operator with one account, which issues users."""
 
     def __init__(self) -> None:
         self._operator = Identity(nkeys.PREFIX_BYTE_OPERATOR)

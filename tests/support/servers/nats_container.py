@@ -1,4 +1,4 @@
-"""A NATS server in a container, which can be killed, stopped and paused as a process can."""
+"""A NATS server in a container, which tests can kill, stop and pause."""
 
 import asyncio
 import warnings
@@ -20,8 +20,8 @@ STOP_S = 60
 class ContainedNatsServer(NatsServer):
     """A `NatsServer` that testcontainers runs.
 
-    Its data is in the container and goes with it: the folder stays empty. Whoever runs it without
-    Ryuk and is killed leaves the container behind.
+    Its data is in the container and is deleted with it, so the folder stays empty. A killed test
+    process leaves the container behind if Ryuk does not run.
     """
 
     def __init__(self, folder: Path, *, config: str = "") -> None:
@@ -46,7 +46,7 @@ class ContainedNatsServer(NatsServer):
 
     @property
     def pid(self) -> int:
-        """The running server's process, as the engine's machine knows it."""
+        """The process id of the running server on the machine of the engine."""
         return int(self._state()["Pid"])
 
     @property
@@ -55,31 +55,31 @@ class ContainedNatsServer(NatsServer):
         return self._container is not None and bool(self._state()["Running"])
 
     async def start(self) -> None:
-        """Start it, or again with the same data and port, and wait until it is ready."""
+        """Start the server with its data and port, and wait until it is ready."""
         assert not self.running
         await asyncio.to_thread(self._start)
         self._starts += 1
         await eventually(self._has_begun, within_s=START_S, every_s=POLL_S)
 
     def kill(self) -> None:
-        """Kill it (-9), where it runs."""
+        """Kill the server (-9), if it runs."""
         if self.running:
             with self._wrapped() as container:
                 container.kill()
                 container.wait()
 
     async def stop(self) -> None:
-        """Ask it to stop (TERM), and wait until it has."""
+        """Stop the server (TERM), and wait until it has ended."""
         with self._wrapped() as container:
             await asyncio.to_thread(container.stop, timeout=STOP_S)
 
     def pause(self) -> None:
-        """Stop its clock: connections stand, nothing is answered."""
+        """Suspend the process: connections stay open, and no request is answered."""
         with self._wrapped() as container:
             container.pause()
 
     def resume(self) -> None:
-        """Let it go on after a pause."""
+        """Continue the process after a pause."""
         with self._wrapped() as container:
             container.unpause()
 
@@ -126,7 +126,7 @@ class ContainedNatsServer(NatsServer):
 
     @contextmanager
     def _wrapped(self) -> Iterator[Any]:
-        """Give the container; no connection to the engine is left, for tests count theirs."""
+        """Yield the container, and close the connection to the engine at the end."""
         container = self._container.get_wrapped_container()
         try:
             yield container

@@ -25,11 +25,11 @@ START_S = 60.0
 
 
 def program() -> str:
-    """Return the path of nats-server: the virtual environment's own, or that on the PATH."""
+    """Return the path of nats-server in the virtual environment or on the PATH."""
     beside = Path(sys.executable).with_name("nats-server")
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    assert found, "there is no nats-server: install the dev dependencies"
-    return found
+    path = str(beside) if beside.exists() else shutil.which("nats-server")
+    assert path, "there is no nats-server: install the dev dependencies"
+    return path
 
 
 class NatsServer:
@@ -121,10 +121,10 @@ class NatsServer:
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock
             )
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, signal_number: signal.Signals) -> None:
         if self._process is not None:
             if self.running:
-                self._process.send_signal(how)
+                self._process.send_signal(signal_number)
                 self._process.send_signal(signal.SIGCONT)
             self._process.wait(timeout=60)
 
@@ -208,6 +208,6 @@ async def _get(port: int, path: str) -> dict[str, Any]:
         async with opened("127.0.0.1", port) as (reader, writer):
             writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
             _, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        answer = json.loads(body)
-        return answer if isinstance(answer, dict) else {}
+        response = json.loads(body)
+        return response if isinstance(response, dict) else {}
     return {}

@@ -67,7 +67,7 @@ class CutProxy:
         self._flowing.set()
 
     def _accept(self, listener: socket.socket) -> None:
-        # not asyncio's server: closing that one leaks a connection that comes in just then
+        # asyncio's server is not used, because its close leaks a connection that arrives at that moment
         with suppress(BlockingIOError):
             accepted, _ = listener.accept()
             task = asyncio.create_task(self._serve(accepted))
@@ -80,12 +80,14 @@ class CutProxy:
                 await self._flowing.wait()
                 host, port = self._target.hostname, self._target.port
                 async with opened(host, port) as (target_reader, target_writer):
-                    there = asyncio.create_task(self._forward(reader, target_writer))
-                    back = asyncio.create_task(self._forward(target_reader, writer))
-                    self._keep(there, back)
-                    await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-                    there.cancel()
-                    back.cancel()
+                    to_target = asyncio.create_task(self._forward(reader, target_writer))
+                    from_target = asyncio.create_task(self._forward(target_reader, writer))
+                    self._keep(to_target, from_target)
+                    await asyncio.wait(
+                        {to_target, from_target}, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    to_target.cancel()
+                    from_target.cancel()
 
     def _keep(self, *tasks: asyncio.Task[None]) -> None:
         for task in tasks:
