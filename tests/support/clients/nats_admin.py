@@ -68,7 +68,7 @@ class Admin:
         await self._disconnect()
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """Send a request to the JetStream API. Raises if the server refuses it or does not answer."""
+        """Send a request to the JetStream API. Raises if the server refuses or is silent."""
         return await self.request(f"$JS.API.{endpoint}", b"" if body is None else encoded(body))
 
     async def request(

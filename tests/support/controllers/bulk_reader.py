@@ -3,7 +3,7 @@
 from natsctl import Controller, kv, primary
 from tests.support.clients.nats_admin import FAILURES, Admin
 from tests.support.controllers.copy_controller import THINGS, Sights, Thing
-from tests.support.faults.invariants import living, said, same
+from tests.support.faults.invariants import living, same, text_of
 
 PADDING = "x" * 2_000
 
@@ -41,7 +41,7 @@ async def settled(controller: Readers, admin: Admin) -> bool:
     except FAILURES as error:
         raise AssertionError(f"the servers cannot be read: {error!r}") from error
     same(controller.things, things)
-    assert controller.sights.synced == {key: said(entry.value) for key, entry in things.items()}
+    assert controller.sights.synced == {key: text_of(entry.value) for key, entry in things.items()}
     return True
 
 

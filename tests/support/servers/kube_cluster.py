@@ -103,7 +103,7 @@ class KubeCluster:
         return await asyncio.to_thread(self.request, method, path, body, **how)
 
     def lists_within_watches(self) -> bool:
-        """Return whether the server lists within a watch, as current servers do, instead of in pages."""
+        """Return whether the server lists within a watch instead of in pages."""
         version = self.request("GET", "/version")
         numbers = (re.match(r"\d+", version[part]) for part in ("major", "minor"))
         return tuple(int(number[0]) for number in numbers if number) >= STREAMING_LISTS

@@ -67,7 +67,7 @@ class CutProxy:
         self._flowing.set()
 
     def _accept(self, listener: socket.socket) -> None:
-        # asyncio's server is not used, because its close leaks a connection that arrives at that moment
+        # not asyncio's server: its close leaks a connection that arrives at that moment
         with suppress(BlockingIOError):
             accepted, _ = listener.accept()
             task = asyncio.create_task(self._serve(accepted))
